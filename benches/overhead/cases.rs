@@ -1,0 +1,513 @@
+//! What is compared: one operation through the library, and the same requests by hand.
+//!
+//! Both sides use the same SDK, in one process, over a connection that answers at once from memory. So
+//! the wire, the kernel and the TLS library, which cost a real call more than all of this, are left out
+//! of both sides: the ratio here is the strictest there is.
+//!
+//! There are three ways to do it by hand: see [`Effort`].
+
+use std::{
+    borrow::Cow,
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use aws_sdk_dynamodb::{
+    Client,
+    config::{
+        BehaviorVersion, Config, Credentials, HttpClient, Region, RuntimeComponents,
+        http::{HttpRequest, HttpResponse},
+        timeout::TimeoutConfig,
+    },
+    operation::put_item::PutItemError,
+    primitives::Blob,
+    types::{AttributeValue, ReturnValuesOnConditionCheckFailure::AllOld},
+};
+use aws_smithy_runtime_api::client::{
+    http::{HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpConnector},
+    result::ConnectorError,
+};
+use bytes::Bytes;
+use lambda_idempotency::{Clock as _, Idempotency, Key, Owner, SystemClock, store::dynamodb::DynamoDbStore};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
+
+pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+const TABLE: &str = "idempotency";
+const KEY: &str = "pay_00000000000017";
+
+/// The cases, by the names that the command line and the tables use.
+pub(crate) const CASES: [(&str, Case); 8] = [
+    ("first-bare", Case::FirstByHand(Effort::Bare)),
+    ("first-timeouts", Case::FirstByHand(Effort::Timeouts)),
+    ("first-careful", Case::FirstByHand(Effort::Careful)),
+    ("first-run", Case::FirstRun),
+    ("duplicate-bare", Case::DuplicateByHand(Effort::Bare)),
+    ("duplicate-timeouts", Case::DuplicateByHand(Effort::Timeouts)),
+    ("duplicate-careful", Case::DuplicateByHand(Effort::Careful)),
+    ("duplicate-run", Case::DuplicateRun),
+];
+
+/// One thing to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Case {
+    /// A PutItem and an UpdateItem.
+    FirstByHand(Effort),
+    /// `Idempotency::run`, which claims, runs and completes.
+    FirstRun,
+    /// A PutItem whose condition fails, with the completed item in the answer.
+    DuplicateByHand(Effort),
+    /// `Idempotency::run`, which answers from the record.
+    DuplicateRun,
+}
+
+/// How much is done by hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// The requests alone: every value is there already, and nothing is read of the answer but whether
+    /// the outcome is there.
+    Bare,
+    /// The same, with the time-outs that the library's store sets. The SDK has none by itself.
+    Timeouts,
+    /// The same, with the values made as they are needed: the plainest code for it. The key and the
+    /// payload's JSON are hashed, an owner is drawn, the response is encoded and hashed; a replayed one
+    /// is checked and decoded.
+    Careful,
+}
+
+/// A case, ready to be repeated.
+#[derive(Debug)]
+pub(crate) enum Prepared {
+    /// By hand.
+    ByHand(Box<ByHand>),
+    /// Through the library.
+    Run(Box<Run>),
+}
+
+impl Prepared {
+    /// Prepares `case`. Checks that it does what it is to do, so that nothing else is measured.
+    ///
+    /// # Errors
+    ///
+    /// Whatever of that fails.
+    pub(crate) async fn new(case: Case) -> Result<Self, Failure> {
+        let item = completed_item().await?;
+        let refusal = || {
+            Wire::Refuses(Bytes::from(format!(
+                r#"{{"__type":"com.amazonaws.dynamodb.v20120810#ConditionalCheckFailedException","Message":"The conditional request failed","Item":{item}}}"#
+            )))
+        };
+        let prepared = match case {
+            Case::FirstByHand(effort) => Self::ByHand(Box::new(ByHand::new(Wire::Applies, effort, &item)?)),
+            Case::DuplicateByHand(effort) => Self::ByHand(Box::new(ByHand::new(refusal(), effort, &item)?)),
+            Case::FirstRun => Self::Run(Box::new(Run::new(Wire::Applies)?)),
+            Case::DuplicateRun => Self::Run(Box::new(Run::new(refusal())?)),
+        };
+        let is_duplicate = matches!(case, Case::DuplicateByHand(_) | Case::DuplicateRun);
+        if prepared.once().await? != is_duplicate {
+            return Err(format!("{case:?} does not do what it is to do").into());
+        }
+        Ok(prepared)
+    }
+
+    /// Does it once; says whether the answer came from the record.
+    ///
+    /// # Errors
+    ///
+    /// The SDK's or the library's.
+    pub(crate) async fn once(&self) -> Result<bool, Failure> {
+        match self {
+            Self::ByHand(by_hand) => Box::pin(by_hand.once()).await,
+            Self::Run(run) => Box::pin(run.once(KEY)).await,
+        }
+    }
+}
+
+/// The library's side.
+#[derive(Debug)]
+pub(crate) struct Run {
+    idempotency: Idempotency,
+    receipt: Receipt<'static>,
+}
+
+impl Run {
+    /// An engine over `wire`.
+    ///
+    /// # Errors
+    ///
+    /// None that is expected.
+    pub(crate) fn new(wire: Wire) -> Result<Self, Failure> {
+        let client = Client::from_conf(config(wire, false));
+        let idempotency =
+            Idempotency::builder(DynamoDbStore::new(client, TABLE)?).function("payments").build()?;
+        Ok(Self { idempotency, receipt: receipt() })
+    }
+
+    /// One operation; says whether the answer came from the record.
+    ///
+    /// # Errors
+    ///
+    /// The library's.
+    pub(crate) async fn once(&self, key: &str) -> Result<bool, Failure> {
+        let mut has_run = false;
+        let receipt: Receipt<'static> = self
+            .idempotency
+            .run(Key::new(key)?, &payment(key), || {
+                has_run = true;
+                std::future::ready(Ok::<_, std::io::Error>(self.receipt.clone()))
+            })
+            .await?;
+        std::hint::black_box(receipt);
+        Ok(!has_run)
+    }
+}
+
+/// The other side: the requests that the library sends, written out.
+#[derive(Debug)]
+pub(crate) struct ByHand {
+    client: Client,
+    effort: Effort,
+    /// What the library's own completed item has.
+    item: Item,
+    receipt: Receipt<'static>,
+}
+
+#[derive(Clone, Debug)]
+struct Item {
+    id: String,
+    owner: String,
+    generation: String,
+    fingerprint: String,
+    millis: String,
+    seconds: String,
+    response: Vec<u8>,
+    response_sha256: String,
+}
+
+impl ByHand {
+    fn new(wire: Wire, effort: Effort, item: &Value) -> Result<Self, Failure> {
+        let text = |name: &str, kind: &str| {
+            let text = item[name][kind].as_str().ok_or_else(|| format!("the item has no `{name}`"))?;
+            Ok::<_, Failure>(text.to_owned())
+        };
+        let item = Item {
+            id: text("id", "S")?,
+            owner: text("owner", "S")?,
+            generation: text("generation", "N")?,
+            fingerprint: text("fingerprint", "S")?,
+            millis: text("lock_acquired_at", "N")?,
+            seconds: text("expires_at", "N")?,
+            response: serde_json::to_vec(&receipt())?,
+            response_sha256: text("response_sha256", "S")?,
+        };
+        let client = Client::from_conf(config(wire, effort != Effort::Bare));
+        Ok(Self { client, effort, item, receipt: receipt() })
+    }
+
+    /// The claim's values; with [`Effort::Careful`], made now.
+    fn claim(&self) -> Result<Cow<'_, Item>, Failure> {
+        if self.effort != Effort::Careful {
+            return Ok(Cow::Borrowed(&self.item));
+        }
+        let now = SystemClock.now();
+        Ok(Cow::Owned(Item {
+            id: format!("payments/run#{}", sha256(KEY.as_bytes())),
+            owner: Owner::random()?.to_string(),
+            generation: now.as_millis().to_string(),
+            fingerprint: format!("1:{}", sha256(&serde_json::to_vec(&payment(KEY))?)),
+            millis: now.as_millis().to_string(),
+            seconds: now.as_secs_rounded_up().to_string(),
+            response: Vec::new(),
+            response_sha256: String::new(),
+        }))
+    }
+
+    /// The response, as it is to be recorded.
+    fn response(&self) -> Result<(Vec<u8>, String), Failure> {
+        if self.effort != Effort::Careful {
+            return Ok((self.item.response.clone(), self.item.response_sha256.clone()));
+        }
+        let response = serde_json::to_vec(&self.receipt)?;
+        let digest = sha256(&response);
+        Ok((response, digest))
+    }
+
+    /// The response, as it was recorded.
+    fn replay(&self, old: &HashMap<String, AttributeValue>) -> Result<(), Failure> {
+        let text = |name: &str| old.get(name).and_then(|value| value.as_s().ok()).ok_or("no such text");
+        // The fingerprint is the library's own, which another way of hashing does not meet.
+        if text("status")? != "COMPLETED" || text("fingerprint")? != &self.item.fingerprint {
+            return Err("the record is another's".into());
+        }
+        let response = old.get("response").and_then(|value| value.as_b().ok()).ok_or("no response")?;
+        if self.effort == Effort::Careful {
+            if text("response_sha256")? != &sha256(response.as_ref()) {
+                return Err("the response is damaged".into());
+            }
+            let receipt: Receipt<'static> = serde_json::from_slice(response.as_ref())?;
+            std::hint::black_box(receipt);
+        }
+        std::hint::black_box(response);
+        Ok(())
+    }
+
+    async fn once(&self) -> Result<bool, Failure> {
+        let s = |text: &str| AttributeValue::S(text.to_owned());
+        let n = |digits: &str| AttributeValue::N(digits.to_owned());
+        let item = self.claim()?;
+        let claimed = self
+            .client
+            .put_item()
+            .table_name(TABLE)
+            .item("id", s(&item.id))
+            .item("version", n("1"))
+            .item("status", s("STARTED"))
+            .item("owner", s(&item.owner))
+            .item("generation", n(&item.generation))
+            .item("attempt", n("1"))
+            .item("fingerprint", s(&item.fingerprint))
+            .item("lock_acquired_at", n(&item.millis))
+            .item("lease_until", n(&item.millis))
+            .item("expires_at", n(&item.seconds))
+            .condition_expression("attribute_not_exists(id)")
+            .return_values_on_condition_check_failure(AllOld)
+            .send()
+            .await;
+        if let Err(error) = claimed {
+            let PutItemError::ConditionalCheckFailedException(refusal) = error.into_service_error() else {
+                return Err("the claim failed otherwise".into());
+            };
+            self.replay(&refusal.item.unwrap_or_default())?;
+            return Ok(true);
+        }
+        let (response, response_sha256) = self.response()?;
+        self.client
+            .update_item()
+            .table_name(TABLE)
+            .key("id", s(&item.id))
+            .update_expression(
+                "SET #status = :status, #expires_at = :expires_at, #response_encoding = :response_encoding, \
+                 #response_length = :response_length, #response_sha256 = :response_sha256, \
+                 #response = :response REMOVE #lease_until",
+            )
+            .condition_expression("#status = :started AND #owner = :owner AND #generation = :generation")
+            .expression_attribute_names("#status", "status")
+            .expression_attribute_names("#owner", "owner")
+            .expression_attribute_names("#generation", "generation")
+            .expression_attribute_names("#expires_at", "expires_at")
+            .expression_attribute_names("#lease_until", "lease_until")
+            .expression_attribute_names("#response", "response")
+            .expression_attribute_names("#response_encoding", "response_encoding")
+            .expression_attribute_names("#response_length", "response_length")
+            .expression_attribute_names("#response_sha256", "response_sha256")
+            .expression_attribute_values(":status", s("COMPLETED"))
+            .expression_attribute_values(":started", s("STARTED"))
+            .expression_attribute_values(":owner", s(&item.owner))
+            .expression_attribute_values(":generation", n(&item.generation))
+            .expression_attribute_values(":expires_at", n(&item.seconds))
+            .expression_attribute_values(":response_encoding", s("identity"))
+            .expression_attribute_values(":response_length", n(&response.len().to_string()))
+            .expression_attribute_values(":response_sha256", s(&response_sha256))
+            .expression_attribute_values(":response", AttributeValue::B(Blob::new(response)))
+            .return_values_on_condition_check_failure(AllOld)
+            .send()
+            .await?;
+        Ok(false)
+    }
+}
+
+/// The digest's 64 hexadecimal digits.
+fn sha256(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digest = Sha256::digest(bytes);
+    let digits = digest.iter().flat_map(|byte| [byte >> 4, byte & 0x0f]);
+    digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
+}
+
+/// The item that the library leaves behind, as DynamoDB would have it after a first run.
+async fn completed_item() -> Result<Value, Failure> {
+    let seen = Arc::default();
+    Box::pin(Run::new(Wire::Records(Arc::clone(&seen)))?.once(KEY)).await?;
+    let mut item = seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    item.remove("lease_until");
+    Ok(Value::Object(item))
+}
+
+fn config(wire: Wire, has_timeouts: bool) -> Config {
+    let mut config = Config::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .region(Region::new("eu-west-1"))
+        .credentials_provider(Credentials::new("AKIDEXAMPLE", "secret", None, None, "bench"))
+        .http_client(wire);
+    if has_timeouts {
+        config = config.timeout_config(
+            TimeoutConfig::builder()
+                .operation_attempt_timeout(Duration::from_secs(1))
+                .operation_timeout(Duration::from_secs(3))
+                .build(),
+        );
+    }
+    config.build()
+}
+
+/// The connection: answers at once, from memory.
+#[derive(Clone)]
+pub(crate) enum Wire {
+    /// Every write is made.
+    Applies,
+    /// The same; and the item that results is kept.
+    Records(Arc<Mutex<Map<String, Value>>>),
+    /// Every condition fails, with this answer.
+    Refuses(Bytes),
+}
+
+impl fmt::Debug for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Applies => "Applies",
+            Self::Records(_) => "Records",
+            Self::Refuses(_) => "Refuses",
+        })
+    }
+}
+
+impl HttpConnector for Wire {
+    fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
+        let (status, body) = match self {
+            Self::Applies => (200_u16, Bytes::from_static(b"{}")),
+            Self::Records(item) => {
+                record(&mut item.lock().unwrap_or_else(PoisonError::into_inner), request.body().bytes());
+                (200, Bytes::from_static(b"{}"))
+            }
+            Self::Refuses(answer) => (400, answer.clone()),
+        };
+        HttpConnectorFuture::ready(respond(status, body).map_err(|error| ConnectorError::other(error, None)))
+    }
+}
+
+impl HttpClient for Wire {
+    fn http_connector(&self, _: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
+        SharedHttpConnector::new(self.clone())
+    }
+}
+
+fn respond(status: u16, body: Bytes) -> Result<HttpResponse, Failure> {
+    let length = body.len();
+    let mut response = HttpResponse::new(status.try_into()?, body.into());
+    let headers = response.headers_mut();
+    headers.insert("content-type", "application/x-amz-json-1.0");
+    headers.insert("content-length", length.to_string());
+    headers.insert("x-amzn-requestid", "5QTM0L6I7AKN0OL8M0I1RKVRJRVV4KQNSO5AEMVJF66Q9ASUAAJG");
+    headers.insert("date", "Fri, 20 Nov 2026 10:20:30 GMT");
+    Ok(response)
+}
+
+/// Puts a PutItem's attributes, or what an UpdateItem sets, into `item`. Every `#name = :name` of the
+/// library's updates has its value in a placeholder of the same name.
+fn record(item: &mut Map<String, Value>, request: Option<&[u8]>) {
+    let request: Value = request.and_then(|body| serde_json::from_slice(body).ok()).unwrap_or_default();
+    if let Some(put) = request["Item"].as_object() {
+        item.clone_from(put);
+    }
+    let none = Map::new();
+    for (placeholder, name) in request["ExpressionAttributeNames"].as_object().unwrap_or(&none) {
+        let value = &request["ExpressionAttributeValues"][placeholder.replace('#', ":")];
+        if let (Some(name), true) = (name.as_str(), value.is_object()) {
+            item.insert(name.to_owned(), value.clone());
+        }
+    }
+}
+
+/// 466 bytes of JSON and the key.
+#[derive(Serialize)]
+struct Payment<'a> {
+    payment_id: &'a str,
+    amount: Money<'static>,
+    customer: Customer,
+    method: Method,
+    items: [Line; 2],
+    metadata: Metadata,
+    requested_at: &'static str,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Money<'a> {
+    value: Cow<'a, str>,
+    currency: Cow<'a, str>,
+}
+
+#[derive(Serialize)]
+struct Customer {
+    id: &'static str,
+    email: &'static str,
+    country: &'static str,
+}
+
+#[derive(Serialize)]
+struct Method {
+    r#type: &'static str,
+    token: &'static str,
+    network: &'static str,
+    last4: &'static str,
+}
+
+#[derive(Serialize)]
+struct Line {
+    sku: &'static str,
+    qty: u32,
+    price: &'static str,
+}
+
+#[derive(Serialize)]
+struct Metadata {
+    order: &'static str,
+    channel: &'static str,
+    note: &'static str,
+}
+
+fn money(value: &'static str) -> Money<'static> {
+    Money { value: value.into(), currency: "EUR".into() }
+}
+
+fn payment(payment_id: &str) -> Payment<'_> {
+    Payment {
+        payment_id,
+        amount: money("149.95"),
+        customer: Customer { id: "cus_9f2d1c7ab3e4", email: "someone@example.com", country: "DE" },
+        method: Method { r#type: "card", token: "tok_6b1f0c9de2a94f58", network: "visa", last4: "4242" },
+        items: [
+            Line { sku: "A-1009", qty: 2, price: "49.95" },
+            Line { sku: "B-2204", qty: 1, price: "50.05" },
+        ],
+        metadata: Metadata { order: "ord_2026_000123", channel: "web", note: "leave at the door" },
+        requested_at: "2026-01-15T10:20:30.123Z",
+    }
+}
+
+/// 261 bytes of JSON and the key.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Receipt<'a> {
+    payment_id: Cow<'a, str>,
+    status: Cow<'a, str>,
+    authorization: Cow<'a, str>,
+    amount: Money<'a>,
+    fees: Money<'a>,
+    captured_at: Cow<'a, str>,
+    receipt: Cow<'a, str>,
+}
+
+fn receipt() -> Receipt<'static> {
+    Receipt {
+        payment_id: KEY.into(),
+        status: "authorized".into(),
+        authorization: "auth_7d0b1f6e5c3a4921".into(),
+        amount: money("149.95"),
+        fees: money("1.75"),
+        captured_at: "2026-01-15T10:20:31.004Z".into(),
+        receipt: "https://pay.example.com/r/7d0b1f6e5c3a4921".into(),
+    }
+}

@@ -1,0 +1,46 @@
+//! `idempotency dynamodb`: the embedded DynamoDB in the foreground, for tries on one machine.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::{
+    problem::{Context, Result},
+    rehearse::database::Database,
+};
+
+/// What can be asked of the embedded DynamoDB.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// The port on loopback; 0 takes any free one.
+    #[arg(long, default_value_t = 8000)]
+    port: u16,
+
+    /// Create this table of records, with its time to live on.
+    #[arg(long, value_name = "NAME")]
+    table: Option<String>,
+}
+
+/// Runs until Ctrl-C. What is in it is gone then.
+pub(crate) fn main(arguments: &Arguments) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    runtime.context("the asynchronous runtime did not start")?.block_on(serve(arguments))
+}
+
+async fn serve(arguments: &Arguments) -> Result<ExitCode> {
+    let database = Database::embedded_on(arguments.port).await?;
+    if let Some(table) = &arguments.table {
+        database.create_idempotency_table(table).await?;
+    }
+    announce(&database);
+    tokio::signal::ctrl_c().await.context("Ctrl-C cannot be waited for")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+#[expect(clippy::print_stdout, reason = "scripts read the address from here")]
+fn announce(database: &Database) {
+    println!("{}", database.endpoint().to_string().trim_end_matches('/'));
+    eprintln!(
+        "an embedded DynamoDB, in memory, until Ctrl-C; set AWS_ENDPOINT_URL_DYNAMODB to the line above"
+    );
+}

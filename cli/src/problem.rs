@@ -1,0 +1,35 @@
+//! Why a command could not do its work.
+
+use std::fmt::{self, Display};
+
+/// One line for the person at the terminal: what happened, to what, and what to do next.
+#[derive(Debug)]
+pub(crate) struct Problem(String);
+
+/// What everything here returns that can fail for reasons outside the thing that is judged.
+pub(crate) type Result<T, E = Problem> = std::result::Result<T, E>;
+
+impl Problem {
+    /// A problem in words.
+    pub(crate) fn new(words: impl Into<String>) -> Self {
+        Self(words.into())
+    }
+}
+
+impl Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Says what was being done when a lower layer failed.
+pub(crate) trait Context<T> {
+    /// Turns the error into a problem that begins with what was being done.
+    fn context(self, doing: impl Display) -> Result<T>;
+}
+
+impl<T, E: Display> Context<T> for Result<T, E> {
+    fn context(self, doing: impl Display) -> Result<T> {
+        self.map_err(|error| Problem(format!("{doing}: {error}")))
+    }
+}

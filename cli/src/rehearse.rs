@@ -1,0 +1,151 @@
+//! `idempotency rehearse`: a function, run as it would be deployed, is delivered events twice, at once, and across
+//! crashes and lost answers; a table tells what came of it.
+
+mod answer;
+mod clock;
+pub(crate) mod database;
+mod event;
+mod function;
+mod http;
+mod judge;
+mod report;
+mod runtime_api;
+mod stage;
+mod steps;
+mod wire;
+
+use std::{
+    io::IsTerminal as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use clap::Args;
+use tokio::sync::Mutex;
+
+use crate::problem::{Context, Problem, Result};
+use database::{Database, Tables};
+use event::{Event, Events};
+use function::Function;
+use report::Row;
+use stage::World;
+
+/// What can be asked of a rehearsal.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Use the DynamoDB that is already there, such as DynamoDB Local, instead of an embedded one.
+    #[arg(long, value_name = "URL")]
+    endpoint_url: Option<String>,
+
+    /// Rehearse this function instead of the example: a command that starts its bootstrap.
+    #[arg(long, value_name = "COMMAND", requires = "event")]
+    function: Option<String>,
+
+    /// The event for --function: any JSON. An `idempotency-key` header in it gets a fresh value in each step.
+    #[arg(long, value_name = "FILE", requires = "function")]
+    event: Option<PathBuf>,
+
+    /// Count the lines of --function's output that contain TEXT as runs of its handler.
+    #[arg(long, value_name = "TEXT", requires = "function")]
+    count_runs: Option<String>,
+
+    /// Print the table as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Rehearses; the exit code tells whether all is as it must be.
+pub(crate) fn main(arguments: &Arguments) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    runtime.context("the asynchronous runtime did not start")?.block_on(rehearse(arguments))
+}
+
+async fn rehearse(arguments: &Arguments) -> Result<ExitCode> {
+    let world = set_up(arguments).await?;
+    let started = clock::start();
+    let played = play(&world).await;
+    take_down(&world).await;
+    let rows = played?;
+
+    print_report(&rows, arguments.json);
+    eprintln!("{}", report::summary(&rows, started.elapsed().as_secs_f32()));
+    Ok(if report::all_as_it_must_be(&rows) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Builds the function, and starts or finds DynamoDB.
+async fn set_up(arguments: &Arguments) -> Result<World> {
+    let (function, events) = subject(arguments).await?;
+    let database = match &arguments.endpoint_url {
+        Some(url) => Database::at(url).await?,
+        None => Database::embedded().await?,
+    };
+    let run_id = format!("{:x}-{}", clock::now_ms(), std::process::id());
+    let tables = Tables {
+        idempotency: format!("idempotency-rehearsal-{run_id}"),
+        payments: format!("payments-rehearsal-{run_id}"),
+    };
+    let kind = if database.is_embedded() { "embedded" } else { "given" };
+    eprintln!("DynamoDB: {kind}, at {}", database.endpoint());
+    if !events.take_keys() {
+        eprintln!(
+            "The event has no `idempotency-key` header: its key is fixed, and each step gets a fresh table."
+        );
+    }
+    let is_payments = arguments.function.is_none();
+    let show = |line: &str| eprintln!("{line}");
+    Ok(World { function, is_payments, events, database, tables, created: Mutex::default(), run_id, show })
+}
+
+/// Creates the tables, and plays the steps until they end or the user has had enough.
+async fn play(world: &World) -> Result<Vec<Row>> {
+    world.create_idempotency_table(&world.tables.idempotency).await?;
+    if world.is_payments {
+        world.create_payments_table(&world.tables.payments).await?;
+    }
+    tokio::select! {
+        played = steps::play(world) => played,
+        _ = tokio::signal::ctrl_c() => Err(Problem::new("interrupted")),
+    }
+}
+
+/// The function under test, and its events.
+async fn subject(arguments: &Arguments) -> Result<(Function, Events)> {
+    if let (Some(command), Some(event)) = (&arguments.function, &arguments.event) {
+        let function = Function::from_command(command, arguments.count_runs.clone())?;
+        eprintln!("Rehearsing {command}");
+        return Ok((function, Events::of_one(Event::read(event)?)));
+    }
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    if !workspace.join("events").is_dir() {
+        return Err(Problem::new(
+            "the example function is rehearsed from a clone of the repository: go there, or name a function of yours \
+             with --function and --event",
+        ));
+    }
+    eprintln!("Building the example function: cargo build --bin payments");
+    let events = Events::of_payments(&workspace.join("events"))?;
+    Ok((Function::build_payments(&workspace).await?, events))
+}
+
+/// Removes the tables from a DynamoDB that outlives the rehearsal. What is left over is told, and fails nothing.
+async fn take_down(world: &World) {
+    if world.database.is_embedded() {
+        return;
+    }
+    for table in world.created.lock().await.drain(..) {
+        if let Err(problem) = world.database.delete_table(&table).await {
+            eprintln!("idempotency: the table {table} is left over: {problem}");
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "the report is what the command is asked for")]
+fn print_report(rows: &[Row], as_json: bool) {
+    if as_json {
+        print!("{}", report::json(rows));
+    } else {
+        let stdout = std::io::stdout();
+        let colour = stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        print!("\n{}\n", report::table(rows, colour));
+    }
+}

@@ -1,0 +1,204 @@
+//! What came back for a delivery.
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use serde_json::Value;
+
+use super::runtime_api::Posted;
+
+/// The answer to one delivery, or why there is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// A response of the shape that API Gateway and ALB take.
+    Http(HttpAnswer),
+    /// Any other response.
+    Payload(Vec<u8>),
+    /// A function error.
+    Error {
+        /// Its type.
+        kind: String,
+        /// Its message.
+        message: String,
+    },
+    /// The process ended without an answer.
+    Died(String),
+    /// No answer by the deadline; the process was killed at it, as Lambda does.
+    TimedOut(Duration),
+}
+
+/// The parts of an HTTP-shaped response that are compared.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HttpAnswer {
+    /// The status code.
+    pub(crate) status: u64,
+    /// The headers, their names in lower case.
+    pub(crate) headers: BTreeMap<String, String>,
+    /// The body, as the event carries it.
+    pub(crate) body: String,
+}
+
+impl Answer {
+    /// Reads what the function posted.
+    pub(crate) fn from_posted(posted: Posted) -> Self {
+        match posted {
+            Posted::Error(kind, message) => Self::Error { kind, message },
+            Posted::Response(bytes) => {
+                HttpAnswer::parse(&bytes).map_or_else(|| Self::Payload(bytes.to_vec()), Self::Http)
+            }
+        }
+    }
+
+    /// The HTTP answer, if it is one.
+    pub(crate) fn http(&self) -> Option<&HttpAnswer> {
+        match self {
+            Self::Http(http) => Some(http),
+            _ => None,
+        }
+    }
+
+    /// A response, and for HTTP one of success.
+    pub(crate) fn is_success(&self) -> bool {
+        match self {
+            Self::Http(http) => (200..400).contains(&http.status),
+            Self::Payload(_) => true,
+            Self::Error { .. } | Self::Died(_) | Self::TimedOut(_) => false,
+        }
+    }
+
+    /// Refused because another attempt is under way: 409 with Retry-After, or the function error of that name.
+    pub(crate) fn is_in_progress(&self) -> bool {
+        match self {
+            Self::Http(http) => http.status == 409 && http.retry_after().is_some(),
+            Self::Error { kind, .. } => kind == "Idempotency.InProgress",
+            _ => false,
+        }
+    }
+
+    /// Marked as answered from the record.
+    pub(crate) fn is_marked_replay(&self) -> bool {
+        self.http().is_some_and(|http| http.header("idempotent-replayed") == Some("true"))
+    }
+
+    /// The same outcome: for HTTP the status and the body (headers tell of the delivery too), else every byte.
+    pub(crate) fn same_outcome(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Http(one), Self::Http(other)) => (one.status, &one.body) == (other.status, &other.body),
+            (one, other) => one == other,
+        }
+    }
+}
+
+impl HttpAnswer {
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let value: Value = serde_json::from_slice(bytes).ok()?;
+        let status = value.get("statusCode")?.as_u64()?;
+        let mut headers = BTreeMap::new();
+        for (name, values) in value.get("multiValueHeaders").and_then(Value::as_object).into_iter().flatten()
+        {
+            let all = values.as_array().into_iter().flatten().filter_map(Value::as_str);
+            headers.insert(name.to_ascii_lowercase(), all.collect::<Vec<_>>().join(", "));
+        }
+        for (name, one) in value.get("headers").and_then(Value::as_object).into_iter().flatten() {
+            headers.insert(name.to_ascii_lowercase(), one.as_str().unwrap_or_default().to_owned());
+        }
+        let body = value.get("body").and_then(Value::as_str).unwrap_or_default().to_owned();
+        Some(Self { status, headers, body })
+    }
+
+    /// A header's value.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(String::as_str)
+    }
+
+    /// After how many seconds to come again.
+    pub(crate) fn retry_after(&self) -> Option<u64> {
+        self.header("retry-after")?.parse().ok()
+    }
+
+    /// The stable code of a problem+json body.
+    pub(crate) fn problem_code(&self) -> Option<String> {
+        if !self.header("content-type")?.starts_with("application/problem+json") {
+            return None;
+        }
+        let body: Value = serde_json::from_str(&self.body).ok()?;
+        body.get("code")?.as_str().map(str::to_owned)
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Http(http) => {
+                write!(f, "{}", http.status)?;
+                if self.is_marked_replay() {
+                    write!(f, ", replayed")?;
+                }
+                if let Some(code) = http.problem_code() {
+                    write!(f, " {code}")?;
+                }
+                http.retry_after().map_or(Ok(()), |seconds| write!(f, ", retry after {seconds} s"))
+            }
+            Self::Payload(bytes) => write!(f, "a response of {} bytes", bytes.len()),
+            Self::Error { kind, .. } => write!(f, "function error {kind}"),
+            Self::Died(how) => write!(f, "no answer: {how}"),
+            Self::TimedOut(limit) => write!(f, "no answer in {} s", limit.as_secs()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use serde_json::json;
+
+    use super::*;
+
+    fn http(value: &Value) -> Answer {
+        Answer::from_posted(Posted::Response(Bytes::from(value.to_string())))
+    }
+
+    #[test]
+    fn an_http_answer_is_read_whole_whatever_the_case_of_its_headers() {
+        let answer = http(&json!({
+            "statusCode": 201,
+            "headers": { "Idempotent-Replayed": "true" },
+            "multiValueHeaders": { "Retry-After": ["7"] },
+            "body": "{}",
+        }));
+        assert!(answer.is_success() && answer.is_marked_replay());
+        assert_eq!(answer.http().unwrap().retry_after(), Some(7));
+        assert_eq!(answer.to_string(), "201, replayed, retry after 7 s");
+    }
+
+    #[test]
+    fn a_refusal_in_progress_must_say_when_to_come_again() {
+        let refused = json!({ "statusCode": 409, "headers": { "retry-after": "4" }, "body": "" });
+        assert!(http(&refused).is_in_progress());
+        assert!(!http(&json!({ "statusCode": 409, "headers": {}, "body": "" })).is_in_progress());
+        let error = |kind: &str| Answer::from_posted(Posted::Error(kind.into(), "m".into()));
+        assert!(error("Idempotency.InProgress").is_in_progress());
+        assert!(!error("Idempotency.Mismatch").is_in_progress());
+    }
+
+    #[test]
+    fn a_problem_shows_its_code() {
+        let answer = http(&json!({
+            "statusCode": 422,
+            "headers": { "content-type": "application/problem+json" },
+            "body": "{\"code\":\"key-reused\"}",
+        }));
+        assert!(!answer.is_success());
+        assert_eq!(answer.to_string(), "422 key-reused");
+    }
+
+    #[test]
+    fn outcomes_are_compared_by_status_and_body_or_by_every_byte() {
+        let of = |status: u64, body: &str, note: &str| {
+            http(&json!({ "statusCode": status, "headers": { "note": note }, "body": body }))
+        };
+        assert!(of(201, "a", "1").same_outcome(&of(201, "a", "2")));
+        assert!(!of(201, "a", "1").same_outcome(&of(201, "b", "1")));
+        assert!(!of(201, "a", "1").same_outcome(&of(200, "a", "1")));
+        assert!(!Answer::Payload(b"1".to_vec()).same_outcome(&Answer::Payload(b"2".to_vec())));
+    }
+}

@@ -1,0 +1,28 @@
+//! The rehearsal's only clock: the wall clock that deadlines and leases are told in, and its pauses.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the one place in the command line that reads a clock and sleeps"
+)]
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Milliseconds since the epoch, the unit of Lambda's deadlines and of a record's lease.
+pub(crate) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A point to measure from.
+pub(crate) fn start() -> Instant {
+    Instant::now()
+}
+
+/// Waits.
+pub(crate) async fn pause(time: Duration) {
+    tokio::time::sleep(time).await;
+}
+
+/// Waits until the wall clock shows this many milliseconds since the epoch.
+pub(crate) async fn pause_until(at_ms: u64) {
+    pause(Duration::from_millis(at_ms.saturating_sub(now_ms()))).await;
+}

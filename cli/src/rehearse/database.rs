@@ -1,0 +1,173 @@
+//! The DynamoDB of the rehearsal: an embedded one, or one that is already there; and what the rehearsal asks of it
+//! itself (its tables, and what stands in them in the end). The functions under test never come through here.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::{Request, StatusCode, Uri};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use super::{clock, http};
+use crate::problem::{Context, Problem, Result};
+
+/// The Region that everything in the rehearsal says it is in.
+pub(crate) const REGION: &str = "eu-central-1";
+/// Not a secret: emulators want credentials to be there, and do not check them.
+pub(crate) const ACCESS_KEY: &str = "REHEARSAL";
+
+/// The tables that a function works on.
+#[derive(Clone, Debug)]
+pub(crate) struct Tables {
+    /// The store of records.
+    pub(crate) idempotency: String,
+    /// The payments of the example function.
+    pub(crate) payments: String,
+}
+
+/// A DynamoDB endpoint.
+#[derive(Debug)]
+pub(crate) struct Database {
+    endpoint: Uri,
+    embedded: Option<JoinHandle<Result<(), String>>>,
+}
+
+impl Database {
+    /// Starts one in this process, in memory, on a free loopback port.
+    pub(crate) async fn embedded() -> Result<Self> {
+        Self::embedded_on(0).await
+    }
+
+    /// Starts one in this process, in memory, on this loopback port; 0 is any free one.
+    pub(crate) async fn embedded_on(port: u16) -> Result<Self> {
+        let database = dynoxide::Database::memory().context("the embedded DynamoDB did not start")?;
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await;
+        let listener =
+            listener.context(format!("the embedded DynamoDB cannot listen on 127.0.0.1:{port}"))?;
+        let address = listener.local_addr().context("the embedded DynamoDB has no address")?;
+        let never = std::future::pending();
+        let serving = tokio::spawn(dynoxide::server::serve_with_shutdown(listener, database, never));
+        let endpoint = format!("http://{address}").parse().context("the embedded DynamoDB's address")?;
+        Ok(Self { endpoint, embedded: Some(serving) })
+    }
+
+    /// Uses one that is already there.
+    pub(crate) async fn at(url: &str) -> Result<Self> {
+        let endpoint: Uri = url.parse().context(format!("--endpoint-url {url} is not a URL"))?;
+        if endpoint.scheme_str() != Some("http") || endpoint.host().is_none() {
+            return Err(Problem::new(format!(
+                "--endpoint-url {url}: must be http://HOST:PORT, a DynamoDB for tests such as DynamoDB Local"
+            )));
+        }
+        let database = Self { endpoint, embedded: None };
+        database.call("ListTables", &json!({})).await.context(format!("no DynamoDB answers at {url}"))?;
+        Ok(database)
+    }
+
+    /// Where it is.
+    pub(crate) fn endpoint(&self) -> &Uri {
+        &self.endpoint
+    }
+
+    /// Whether it goes away with this process, and its tables with it.
+    pub(crate) fn is_embedded(&self) -> bool {
+        self.embedded.is_some()
+    }
+
+    /// Creates the store of records: on demand, its time to live on.
+    pub(crate) async fn create_idempotency_table(&self, name: &str) -> Result<()> {
+        self.create_table(name, "id").await?;
+        let specification = json!({ "Enabled": true, "AttributeName": "expires_at" });
+        let request = json!({ "TableName": name, "TimeToLiveSpecification": specification });
+        self.call("UpdateTimeToLive", &request).await.map(drop)
+    }
+
+    /// Creates the table of payments.
+    pub(crate) async fn create_payments_table(&self, name: &str) -> Result<()> {
+        self.create_table(name, "payment_id").await
+    }
+
+    /// Removes a table.
+    pub(crate) async fn delete_table(&self, name: &str) -> Result<()> {
+        self.call("DeleteTable", &json!({ "TableName": name })).await.map(drop)
+    }
+
+    /// How many payments stand there for an order.
+    pub(crate) async fn payments_of(&self, table: &str, order: &str) -> Result<usize> {
+        let mut found = 0;
+        let mut request = json!({
+            "TableName": table,
+            "ConsistentRead": true,
+            "FilterExpression": "order_id = :order",
+            "ExpressionAttributeValues": { ":order": { "S": order } },
+        });
+        loop {
+            let page = self.call("Scan", &request).await?;
+            found += page["Count"].as_u64().and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
+            match page.get("LastEvaluatedKey") {
+                Some(last) if !last.is_null() => request["ExclusiveStartKey"] = last.clone(),
+                _ => return Ok(found),
+            }
+        }
+    }
+
+    /// The record with this id, as DynamoDB tells it; `Null` when there is none.
+    pub(crate) async fn record(&self, table: &str, id: &str) -> Result<Value> {
+        let request = json!({ "TableName": table, "Key": { "id": { "S": id } }, "ConsistentRead": true });
+        Ok(self.call("GetItem", &request).await?["Item"].take())
+    }
+
+    async fn create_table(&self, name: &str, key: &str) -> Result<()> {
+        let request = json!({
+            "TableName": name,
+            "BillingMode": "PAY_PER_REQUEST",
+            "AttributeDefinitions": [{ "AttributeName": key, "AttributeType": "S" }],
+            "KeySchema": [{ "AttributeName": key, "KeyType": "HASH" }],
+        });
+        self.call("CreateTable", &request).await?;
+        for _ in 0..100 {
+            let described = self.call("DescribeTable", &json!({ "TableName": name })).await?;
+            if described["Table"]["TableStatus"] == "ACTIVE" {
+                return Ok(());
+            }
+            clock::pause(Duration::from_millis(100)).await;
+        }
+        Err(Problem::new(format!("the table {name} was created, but is not active after 10 s")))
+    }
+
+    async fn call(&self, operation: &str, request: &Value) -> Result<Value> {
+        let doing = format!("DynamoDB at {}, {operation}", self.endpoint);
+        let request = Request::post("/")
+            .header("host", self.endpoint.authority().map_or("localhost", |authority| authority.as_str()))
+            .header("content-type", "application/x-amz-json-1.0")
+            .header("x-amz-target", format!("DynamoDB_20120810.{operation}"))
+            .header("x-amz-date", "20261120T000000Z")
+            .header("authorization", authorization())
+            .body(Bytes::from(request.to_string()))
+            .context(&doing)?;
+        let response = http::send(&self.endpoint, request).await.context(&doing)?;
+        let answer: Value = serde_json::from_slice(response.body())
+            .context(format!("{doing}: the answer ({}) is not JSON", response.status()))?;
+        if response.status() != StatusCode::OK {
+            return Err(Problem::new(format!("{doing}: answered {}: {answer}", response.status())));
+        }
+        Ok(answer)
+    }
+}
+
+/// A header of the form that emulators look for; none of them checks the signature.
+fn authorization() -> String {
+    format!(
+        "AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/20261120/{REGION}/dynamodb/aws4_request, \
+         SignedHeaders=host;x-amz-date;x-amz-target, Signature={:064}",
+        0
+    )
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        if let Some(serving) = &self.embedded {
+            serving.abort();
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! The events that are delivered, and the keys and orders put into them.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use crate::problem::{Context, Problem, Result};
+
+const KEY_HEADER: &str = "idempotency-key";
+
+/// An event's JSON.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Event(Value);
+
+/// What a step delivers.
+#[derive(Clone, Debug)]
+pub(crate) struct Events {
+    /// The first delivery.
+    pub(crate) first: Event,
+    /// The same operation, delivered again.
+    pub(crate) again: Event,
+    /// The same key with another payload, where one is known.
+    pub(crate) conflicting: Option<Event>,
+}
+
+impl Events {
+    /// The events of the example function.
+    pub(crate) fn of_payments(folder: &Path) -> Result<Self> {
+        Ok(Self {
+            first: Event::read(&folder.join("create-payment.json"))?,
+            again: Event::read(&folder.join("create-payment-again.json"))?,
+            conflicting: Some(Event::read(&folder.join("create-payment-conflicting.json"))?),
+        })
+    }
+
+    /// The one event of a function that nothing is known of.
+    pub(crate) fn of_one(event: Event) -> Self {
+        Self { first: event.clone(), again: event, conflicting: None }
+    }
+
+    /// Whether each step can be given a key of its own.
+    pub(crate) fn take_keys(&self) -> bool {
+        self.first.has_key()
+    }
+
+    /// The same events for one step: under its key, and for its order, where they have such things.
+    pub(crate) fn for_step(&self, name: &str) -> Self {
+        let adapt = |event: &Event| event.with_key(name).with_order(name);
+        Self {
+            first: adapt(&self.first),
+            again: adapt(&self.again),
+            conflicting: self.conflicting.as_ref().map(adapt),
+        }
+    }
+}
+
+impl Event {
+    /// Reads a file.
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        let text =
+            std::fs::read(path).context(format!("the event file {} cannot be read", path.display()))?;
+        Self::parse(&text)
+            .map_err(|problem| Problem::new(format!("the event file {}: {problem}", path.display())))
+    }
+
+    fn parse(text: &[u8]) -> Result<Self> {
+        serde_json::from_slice(text).map(Self).context("is not JSON")
+    }
+
+    /// The bytes to deliver.
+    pub(crate) fn bytes(&self) -> Bytes {
+        Bytes::from(self.0.to_string())
+    }
+
+    /// What it asks for, in a few words.
+    pub(crate) fn summary(&self) -> String {
+        let v1 = self.0.get("httpMethod").zip(self.0.get("path"));
+        let v2 = self.0.pointer("/requestContext/http/method").zip(self.0.get("rawPath"));
+        match v2.or(v1) {
+            Some((Value::String(method), Value::String(path))) => format!("{method} {path}"),
+            _ => "the event".into(),
+        }
+    }
+
+    fn has_key(&self) -> bool {
+        ["headers", "multiValueHeaders"].iter().any(|place| self.key_header(place).is_some())
+    }
+
+    fn key_header(&self, place: &str) -> Option<String> {
+        let headers = self.0.get(place)?.as_object()?;
+        headers.keys().find(|name| name.eq_ignore_ascii_case(KEY_HEADER)).cloned()
+    }
+
+    fn with_key(&self, key: &str) -> Self {
+        let mut event = self.clone();
+        if let Some(name) = self.key_header("headers") {
+            event.0["headers"][name] = Value::from(key);
+        }
+        if let Some(name) = self.key_header("multiValueHeaders") {
+            event.0["multiValueHeaders"][name] = Value::from(vec![key]);
+        }
+        event
+    }
+
+    /// Puts the order into a body that has an `order_id`, so that a step's payments can be told from another's.
+    fn with_order(&self, order: &str) -> Self {
+        let mut event = self.clone();
+        let body = self.0.get("body").and_then(Value::as_str).unwrap_or_default();
+        if let Ok(mut body) = serde_json::from_str::<Value>(body)
+            && body.get("order_id").is_some()
+        {
+            body["order_id"] = Value::from(order);
+            event.0["body"] = Value::from(body.to_string());
+        }
+        event
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn folder() -> std::path::PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../events")
+    }
+
+    #[test]
+    fn the_events_of_payments_parse_and_take_a_key_and_an_order() {
+        let events = Events::of_payments(&folder()).unwrap();
+        assert!(events.take_keys());
+        assert_eq!(events.first.summary(), "POST /payments");
+        let step = events.for_step("step-7");
+        let conflicting = step.conflicting.unwrap();
+        for event in [&step.first, &step.again, &conflicting] {
+            assert_eq!(event.0["headers"]["idempotency-key"], "step-7");
+            assert!(event.0["body"].as_str().unwrap().contains("\"order_id\":\"step-7\""));
+        }
+        assert_eq!(step.first.0["body"], step.again.0["body"], "a retry is the same request");
+        assert_ne!(step.first.0["requestContext"], step.again.0["requestContext"], "at another time");
+        assert_ne!(step.first.0["body"], conflicting.0["body"]);
+    }
+
+    #[test]
+    fn the_event_that_reads_a_payment_has_no_key() {
+        let event = Event::read(&folder().join("get-payment.json")).unwrap();
+        assert!(!event.has_key());
+        assert!(event.summary().starts_with("GET /payments/"));
+    }
+
+    #[test]
+    fn a_key_is_found_whatever_its_case_and_in_a_rest_event_too() {
+        let event = Event(json!({
+            "headers": { "Idempotency-Key": "k" },
+            "multiValueHeaders": { "Idempotency-Key": ["k"] },
+        }));
+        let expected = json!({
+            "headers": { "Idempotency-Key": "mine" },
+            "multiValueHeaders": { "Idempotency-Key": ["mine"] },
+        });
+        assert_eq!(event.with_key("mine").0, expected);
+    }
+
+    #[test]
+    fn an_event_without_a_key_is_left_as_it_is() {
+        let event = Event(json!({ "Records": [{ "body": "{}" }] }));
+        assert!(!Events::of_one(event.clone()).take_keys());
+        assert_eq!(Events::of_one(event.clone()).for_step("step").first, event);
+        assert_eq!(event.summary(), "the event");
+    }
+
+    #[test]
+    fn a_file_that_is_not_json_is_named() {
+        let problem = Event::parse(b"{").unwrap_err().to_string();
+        assert!(problem.starts_with("is not JSON: "), "{problem}");
+        let missing = Event::read(Path::new("no-such-event.json")).unwrap_err().to_string();
+        assert!(missing.starts_with("the event file no-such-event.json cannot be read: "), "{missing}");
+    }
+}

@@ -1,0 +1,323 @@
+//! The function under test: how it is built and started, and its processes, one for each concurrent invocation.
+
+use std::{
+    collections::VecDeque,
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use serde_json::Value;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncRead, BufReader},
+    process::{Child, Command},
+    sync::{mpsc, oneshot},
+};
+
+use super::{
+    answer::Answer,
+    event::Event,
+    runtime_api::{Phase, Posted, RuntimeApi},
+};
+use crate::problem::{Context, Problem, Result};
+
+const START_LIMIT: Duration = Duration::from_secs(60);
+/// How much of a process's output is kept, to show when it dies.
+const LINES_KEPT: usize = 6;
+
+/// A function that can be started.
+#[derive(Clone, Debug)]
+pub(crate) struct Function {
+    program: PathBuf,
+    arguments: Vec<String>,
+    /// Part of the line that a handler writes at each run, by which runs are counted.
+    run_mark: Option<String>,
+}
+
+impl Function {
+    /// Builds the example function of the workspace, with cargo's own progress shown.
+    pub(crate) async fn build_payments(workspace: &Path) -> Result<Self> {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut build = Command::new(cargo);
+        build.args(["build", "--bin", "payments", "--message-format", "json-render-diagnostics"]);
+        if !cfg!(debug_assertions) {
+            build.arg("--release");
+        }
+        let build = build.current_dir(workspace).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+        let built = build.await.context("cargo, which builds the function `payments`, did not start")?;
+        if !built.status.success() {
+            return Err(Problem::new("the function `payments` did not build: cargo says why, above"));
+        }
+        let program = executable(&built.stdout)
+            .ok_or_else(|| Problem::new("cargo built `payments`, but named no executable for it"))?;
+        Ok(Self { program, arguments: Vec::new(), run_mark: Some("creating payment".into()) })
+    }
+
+    /// A function of the user's: a command, split at white space.
+    pub(crate) fn from_command(command: &str, run_mark: Option<String>) -> Result<Self> {
+        let mut words = command.split_whitespace().map(str::to_owned);
+        let program = words.next().ok_or_else(|| Problem::new("--function is empty: give it a command"))?;
+        Ok(Self { program: program.into(), arguments: words.collect(), run_mark })
+    }
+
+    /// Whether its handler's runs can be counted.
+    pub(crate) fn counts_runs(&self) -> bool {
+        self.run_mark.is_some()
+    }
+
+    fn name(&self) -> String {
+        self.program.file_name().map_or_else(|| "function".into(), |name| name.to_string_lossy().into_owned())
+    }
+}
+
+/// The executable that cargo's messages name for `payments`.
+fn executable(messages: &[u8]) -> Option<PathBuf> {
+    let messages = messages.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
+    let mut named = messages.filter_map(|message: Value| {
+        let ours = message.pointer("/target/name")? == "payments";
+        let executable = message.get("executable")?.as_str()?;
+        ours.then(|| PathBuf::from(executable))
+    });
+    named.next_back()
+}
+
+/// One process of the function, with a Runtime API of its own.
+#[derive(Debug)]
+pub(crate) struct Sandbox {
+    child: Child,
+    api: RuntimeApi,
+    output: Output,
+}
+
+/// An event that has been handed to a sandbox.
+#[derive(Debug)]
+pub(crate) struct Delivery {
+    answer: oneshot::Receiver<Posted>,
+    limit: Duration,
+}
+
+impl Sandbox {
+    /// Starts a process and waits until it asks for its first event. Its handler's runs are added to `runs`.
+    pub(crate) async fn start(
+        function: &Function,
+        environment: &[(&'static str, String)],
+        runs: Arc<AtomicUsize>,
+    ) -> Result<Self> {
+        let name = function.name();
+        let api = RuntimeApi::start(&name).await.context("no free port on loopback for the Runtime API")?;
+        let mut command = Command::new(&function.program);
+        isolate(&mut command);
+        let mut child = command
+            .args(&function.arguments)
+            .envs(environment.iter().map(|(name, value)| (name, value)))
+            .env("AWS_LAMBDA_RUNTIME_API", api.address().to_string())
+            .env("AWS_LAMBDA_FUNCTION_NAME", &name)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .context(format!("the function {} did not start", function.program.display()))?;
+        let output = Output::read(&mut child, function.run_mark.clone(), runs);
+        let mut sandbox = Self { child, api, output };
+        sandbox.await_first_poll().await?;
+        Ok(sandbox)
+    }
+
+    async fn await_first_poll(&mut self) -> Result<()> {
+        let went_wrong = tokio::select! {
+            phase = self.api.started() => match phase {
+                Phase::Ready => return Ok(()),
+                Phase::InitError(words) => format!("the function said that it cannot start: {words}"),
+                Phase::Starting => "the Runtime API ended".into(),
+            },
+            _ = self.child.wait() => "the function ended before it asked for its first event".into(),
+            () = super::clock::pause(START_LIMIT) => {
+                format!("the function did not ask for an event in {} s", START_LIMIT.as_secs())
+            }
+        };
+        Err(Problem::new(format!("{went_wrong}{}", self.output.tail().await)))
+    }
+
+    /// Hands it an event.
+    pub(crate) fn deliver(&self, event: &Event, limit: Duration) -> Delivery {
+        Delivery { answer: self.api.deliver(event.bytes(), limit), limit }
+    }
+
+    /// Waits for the answer; at the deadline the process is killed, as Lambda does.
+    pub(crate) async fn answer(&mut self, mut delivery: Delivery) -> Answer {
+        let limit = delivery.limit;
+        self.answer_within(&mut delivery, limit).await
+    }
+
+    /// Waits for the answer for as long as is said here, whatever the event's own deadline was.
+    pub(crate) async fn answer_within(&mut self, delivery: &mut Delivery, limit: Duration) -> Answer {
+        let answer = tokio::select! {
+            biased;
+            Ok(posted) = &mut delivery.answer => Answer::from_posted(posted),
+            status = self.child.wait() => {
+                let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+                Answer::Died(format!("the process ended, {how}{}", self.output.tail().await))
+            }
+            () = super::clock::pause(limit) => {
+                // The process may have ended by itself in this instant: that is no news.
+                let _ = self.child.kill().await;
+                Answer::TimedOut(limit)
+            }
+        };
+        self.output.catch_up().await;
+        answer
+    }
+
+    /// Waits until all that it has written so far has been read, so that its runs are counted.
+    pub(crate) async fn catch_up(&self) {
+        self.output.catch_up().await;
+    }
+
+    /// Whether it can take another event.
+    pub(crate) fn is_alive(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// SIGKILL, and waits for its end.
+    pub(crate) async fn kill(&mut self) -> Result<()> {
+        self.child.kill().await.context("the function's process could not be killed")
+    }
+
+    /// SIGSTOP: no instruction of it runs until [`Self::thaw`].
+    pub(crate) async fn freeze(&self) -> Result<()> {
+        self.signal("STOP").await
+    }
+
+    /// SIGCONT.
+    pub(crate) async fn thaw(&self) -> Result<()> {
+        self.signal("CONT").await
+    }
+
+    /// Through the shell, whose `kill` is built in: it needs no `unsafe` and no further crate.
+    async fn signal(&self, signal: &str) -> Result<()> {
+        let Some(process) = self.child.id() else {
+            return Err(Problem::new(format!("SIG{signal}: the function's process has already ended")));
+        };
+        let sent = Command::new("sh").arg("-c").arg(format!("kill -{signal} {process}")).status();
+        let sent = sent.await.context(format!("SIG{signal} could not be sent: no shell"))?;
+        if sent.success() {
+            Ok(())
+        } else {
+            Err(Problem::new(format!("SIG{signal} could not be sent: {sent}")))
+        }
+    }
+}
+
+/// Takes away whatever in this process's environment speaks of AWS, so that nothing real can be reached by accident.
+fn isolate(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("AWS_")
+            || text.starts_with("_X_AMZN_")
+            || text == "IDEMPOTENCY_STORE"
+            || text == "RUST_LOG"
+        {
+            command.env_remove(&name);
+        }
+    }
+}
+
+/// What a process writes: the last lines are kept, the marks of runs counted.
+#[derive(Debug)]
+struct Output {
+    last: Arc<Mutex<VecDeque<String>>>,
+    requests: mpsc::UnboundedSender<oneshot::Sender<()>>,
+}
+
+impl Output {
+    fn read(child: &mut Child, run_mark: Option<String>, runs: Arc<AtomicUsize>) -> Self {
+        let last = Arc::new(Mutex::new(VecDeque::new()));
+        let (requests, asked) = mpsc::unbounded_channel();
+        if let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) {
+            let keeper = Keeper { last: Arc::clone(&last), run_mark, runs };
+            tokio::spawn(keeper.read(out, err, asked));
+        }
+        Self { last, requests }
+    }
+
+    /// Returns when all that had been written before this call has been read. (The pipe became readable before the
+    /// answer or the request that made the driver come here did, and the reader looks at its pipes first.)
+    async fn catch_up(&self) {
+        let (sender, done) = oneshot::channel();
+        if self.requests.send(sender).is_ok() {
+            // An error is a reader that has come to the end of both pipes: all has been read.
+            let _ = done.await;
+        }
+    }
+
+    /// The last lines, to go behind a message.
+    async fn tail(&self) -> String {
+        self.catch_up().await;
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_empty() {
+            return String::new();
+        }
+        format!("; its last output:\n  {}", last.iter().map(String::as_str).collect::<Vec<_>>().join("\n  "))
+    }
+}
+
+#[derive(Debug)]
+struct Keeper {
+    last: Arc<Mutex<VecDeque<String>>>,
+    run_mark: Option<String>,
+    runs: Arc<AtomicUsize>,
+}
+
+impl Keeper {
+    async fn read(
+        self,
+        out: impl AsyncRead + Unpin,
+        err: impl AsyncRead + Unpin,
+        mut asked: mpsc::UnboundedReceiver<oneshot::Sender<()>>,
+    ) {
+        let (mut out, mut err) = (Some(BufReader::new(out)), Some(BufReader::new(err)));
+        let (mut out_line, mut err_line) = (Vec::new(), Vec::new());
+        while out.is_some() || err.is_some() {
+            tokio::select! {
+                biased;
+                more = line(&mut out, &mut out_line) => self.keep(more, &mut out, &mut out_line),
+                more = line(&mut err, &mut err_line) => self.keep(more, &mut err, &mut err_line),
+                // A dropped waiter has no more interest in the answer.
+                Some(done) = asked.recv() => { let _ = done.send(()); }
+            }
+        }
+    }
+
+    fn keep<R>(&self, more: bool, reader: &mut Option<R>, line: &mut Vec<u8>) {
+        if !more {
+            *reader = None;
+        }
+        if line.is_empty() {
+            return;
+        }
+        let text = String::from_utf8_lossy(line).trim_end().to_owned();
+        line.clear();
+        if self.run_mark.as_ref().is_some_and(|mark| text.contains(mark.as_str())) {
+            self.runs.fetch_add(1, Ordering::SeqCst);
+        }
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.push_back(text);
+        if last.len() > LINES_KEPT {
+            last.pop_front();
+        }
+    }
+}
+
+/// Reads up to the end of a line into `into`, which keeps what has been read when this is dropped half-way. False at
+/// the end of the pipe; pending for ever after it.
+async fn line<R: AsyncRead + Unpin>(reader: &mut Option<BufReader<R>>, into: &mut Vec<u8>) -> bool {
+    match reader {
+        Some(reader) => matches!(reader.read_until(b'\n', into).await, Ok(read) if read > 0),
+        None => std::future::pending().await,
+    }
+}

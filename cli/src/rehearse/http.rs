@@ -1,0 +1,114 @@
+//! HTTP/1.1 on loopback, as much as the rehearsal needs: serve whole requests, send whole requests, hang up.
+
+use std::{future::Future, io, net::SocketAddr};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::{Request, Response, StatusCode, Uri, body::Incoming, service::service_fn};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::{JoinHandle, JoinSet},
+};
+
+/// The connection is to be cut, with no answer on it.
+#[derive(Debug)]
+pub(crate) struct HangUp;
+
+impl std::fmt::Display for HangUp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the connection was cut on purpose")
+    }
+}
+
+impl std::error::Error for HangUp {}
+
+/// A server on a free loopback port. Dropping it closes the port and cuts its connections.
+#[derive(Debug)]
+pub(crate) struct Server {
+    address: SocketAddr,
+    task: JoinHandle<()>,
+}
+
+impl Server {
+    /// Serves with `handle`, one call a request, the body read whole. When a client goes away while its request is
+    /// being handled, that call's future is dropped.
+    pub(crate) async fn start<H, F>(handle: H) -> io::Result<Self>
+    where
+        H: Fn(Request<Bytes>) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Result<Response<Bytes>, HangUp>> + Send + 'static,
+    {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let address = listener.local_addr()?;
+        Ok(Self { address, task: tokio::spawn(accept(listener, handle)) })
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn accept<H, F>(listener: TcpListener, handle: H)
+where
+    H: Fn(Request<Bytes>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Result<Response<Bytes>, HangUp>> + Send + 'static,
+{
+    // The set dies with this task, and its connections with the set.
+    let mut connections = JoinSet::new();
+    loop {
+        let Ok((stream, _)) = listener.accept().await else { continue };
+        while connections.try_join_next().is_some() {}
+        connections.spawn(converse(stream, handle.clone()));
+    }
+}
+
+async fn converse<H, F>(stream: TcpStream, handle: H)
+where
+    H: Fn(Request<Bytes>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Result<Response<Bytes>, HangUp>> + Send + 'static,
+{
+    let service = service_fn(move |request: Request<Incoming>| {
+        let handle = handle.clone();
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = body.collect().await.map_err(|_| HangUp)?.to_bytes();
+            handle(Request::from_parts(parts, body)).await.map(|response| response.map(Full::new))
+        }
+    });
+    // An error is a client that went away, or a cut of ours: neither is news to anybody.
+    let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+}
+
+/// Sends one request, on a connection of its own, and reads the answer whole.
+pub(crate) async fn send(to: &Uri, request: Request<Bytes>) -> Result<Response<Bytes>, String> {
+    let host = to.host().ok_or("the address has no host")?.trim_matches(['[', ']']);
+    let stream = TcpStream::connect((host, to.port_u16().unwrap_or(80)))
+        .await
+        .map_err(|error| format!("no connection to {to}: {error}"))?;
+    exchange(stream, request).await.map_err(|error| format!("no answer from {to}: {error}"))
+}
+
+async fn exchange(stream: TcpStream, request: Request<Bytes>) -> hyper::Result<Response<Bytes>> {
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let mut driver = JoinSet::new();
+    driver.spawn(connection);
+    let (parts, body) = sender.send_request(request.map(Full::new)).await?.into_parts();
+    Ok(Response::from_parts(parts, body.collect().await?.to_bytes()))
+}
+
+/// An answer with nothing but a status and a JSON body.
+pub(crate) fn json(status: StatusCode, body: &serde_json::Value) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from(body.to_string()));
+    *response.status_mut() = status;
+    response
+        .headers_mut()
+        .insert("content-type", hyper::header::HeaderValue::from_static("application/json"));
+    response
+}

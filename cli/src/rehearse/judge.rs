@@ -1,0 +1,187 @@
+//! The judge: compares what was observed with what must be, and says in words what is wrong.
+
+use super::{answer::Answer, stage::Measured};
+
+/// What is wrong with a row; nothing, if it is as it must be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    faults: Vec<String>,
+}
+
+impl Verdict {
+    /// The faults, each a clause in words.
+    pub(crate) fn faults(self) -> Vec<String> {
+        self.faults
+    }
+
+    /// Notes a fault unless the condition holds.
+    pub(crate) fn must(&mut self, holds: bool, otherwise: impl FnOnce() -> String) -> &mut Self {
+        if !holds {
+            self.faults.push(otherwise());
+        }
+        self
+    }
+
+    /// The handler must have run this often; where runs cannot be counted, nothing is said.
+    pub(crate) fn runs(&mut self, measured: &Measured, must_be: usize) -> &mut Self {
+        let runs = measured.runs.unwrap_or(must_be);
+        self.must(runs == must_be, || format!("the handler ran {} (must be {must_be})", times(runs)))
+    }
+
+    /// This many payments must have been made.
+    pub(crate) fn payments(&mut self, measured: &Measured, must_be: usize) -> &mut Self {
+        let made = measured.payments.unwrap_or(must_be);
+        self.must(made == must_be, || format!("{} made (must be {must_be})", several(made, "payment")))
+    }
+
+    /// This many requests must have gone to the store. Repetitions by the SDK, of calls that it took for lost, are not
+    /// the protocol's and do not count.
+    pub(crate) fn requests(&mut self, measured: &Measured, must_be: usize) -> &mut Self {
+        let sent = measured.requests().filter(|one| one.first_attempt).count();
+        self.must(sent == must_be, || {
+            format!("{} sent to the store (must be {must_be})", several(sent, "request"))
+        })
+    }
+
+    /// This many claims must have been won.
+    pub(crate) fn claims(&mut self, measured: &Measured, must_be: usize) -> &mut Self {
+        let won = measured.claims_won();
+        self.must(won == must_be, || match (won, measured.requests().next()) {
+            (0, None) => {
+                "no request to the store: the function is not wrapped, or finds no key in the event".into()
+            }
+            _ => format!("{} won (must be {must_be})", several(won, "claim")),
+        })
+    }
+
+    /// This many claims must have been settled.
+    pub(crate) fn settled(&mut self, measured: &Measured, must_be: usize) -> &mut Self {
+        let settled = measured.settled();
+        self.must(settled == must_be, || format!("{} settled (must be {must_be})", several(settled, "claim")))
+    }
+
+    /// The answer must be this status, and not a replay.
+    pub(crate) fn fresh(&mut self, answer: &Answer, must_be: Option<u64>) -> &mut Self {
+        let right = match must_be {
+            Some(status) => answer.http().is_some_and(|http| http.status == status),
+            None => answer.is_success(),
+        };
+        let wanted = must_be.map_or_else(|| "success".into(), |status| status.to_string());
+        self.must(right, || format!("the answer must be {wanted}, and was {}", in_full(answer)));
+        self.must(!answer.is_marked_replay(), || "the answer is marked as a replay, and must not be".into())
+    }
+
+    /// The answer must be the first one's outcome, and for HTTP be marked as a replay.
+    pub(crate) fn replay(&mut self, first: &Answer, again: &Answer) -> &mut Self {
+        if !again.same_outcome(first) {
+            let fault = format!("the answer must be the recorded one, and was {}", in_full(again));
+            return self.must(false, || fault);
+        }
+        let marked = again.http().is_none() || again.is_marked_replay();
+        self.must(marked, || "the replay is not marked `Idempotent-Replayed: true`".into())
+    }
+
+    /// The answer must be a refusal for now.
+    pub(crate) fn in_progress(&mut self, answer: &Answer) -> &mut Self {
+        self.must(answer.is_in_progress(), || {
+            format!("the answer must be 409 with Retry-After, and was {}", in_full(answer))
+        })
+    }
+
+    /// The answer must refuse the key's use for another payload.
+    pub(crate) fn mismatch(&mut self, answer: &Answer) -> &mut Self {
+        let code = answer.http().filter(|http| http.status == 422).and_then(|http| http.problem_code());
+        self.must(code.as_deref() == Some("key-reused"), || {
+            format!("the answer must be 422 key-reused, and was {}", in_full(answer))
+        })
+    }
+
+    /// Of many at once, one must have done it, and the others be its replays or refusals for now.
+    pub(crate) fn one_of_many(&mut self, answers: &[Answer]) -> &mut Self {
+        let crowd = Crowd::of(answers);
+        if let Some(odd) = crowd.odd.first() {
+            let (count, example) = (several(crowd.odd.len(), "answer"), in_full(odd));
+            self.must(false, || {
+                format!("{count} neither the outcome nor a refusal for now, such as {example}")
+            });
+        }
+        // Without a mark, a first answer and its replay look the same.
+        let firsts = if crowd.marked { crowd.firsts == 1 } else { crowd.firsts >= 1 };
+        self.must(firsts, || format!("{} first (must be 1)", several(crowd.firsts, "answer")));
+        self.must(crowd.agree, || "the answers that carry the outcome differ".into())
+    }
+}
+
+/// The answers to many deliveries at once, sorted.
+#[derive(Debug)]
+pub(crate) struct Crowd<'a> {
+    /// Success, not marked as a replay.
+    pub(crate) firsts: usize,
+    /// Replays.
+    pub(crate) replays: usize,
+    /// Refused for now.
+    pub(crate) refused: usize,
+    /// Anything else.
+    pub(crate) odd: Vec<&'a Answer>,
+    agree: bool,
+    marked: bool,
+}
+
+impl<'a> Crowd<'a> {
+    /// Sorts them.
+    pub(crate) fn of(answers: &'a [Answer]) -> Self {
+        let (outcomes, others): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.is_success());
+        let (refused, odd): (Vec<_>, Vec<_>) = others.into_iter().partition(|answer| answer.is_in_progress());
+        let replays = outcomes.iter().filter(|answer| answer.is_marked_replay()).count();
+        Self {
+            firsts: outcomes.len() - replays,
+            replays,
+            refused: refused.len(),
+            odd,
+            agree: outcomes.windows(2).all(|pair| pair[0].same_outcome(pair[1])),
+            marked: outcomes.iter().all(|answer| answer.http().is_some()),
+        }
+    }
+
+    /// For the table.
+    pub(crate) fn summary(&self) -> String {
+        let parts = [
+            (self.firsts, "first"),
+            (self.replays, "replayed"),
+            (self.refused, "409"),
+            (self.odd.len(), "other"),
+        ];
+        let parts = parts.into_iter().filter(|(count, _)| *count > 0);
+        parts.map(|(count, what)| format!("{count} × {what}")).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// An answer with what it says of itself, for a fault.
+fn in_full(answer: &Answer) -> String {
+    match answer {
+        Answer::Error { message, .. } => format!("{answer} ({message})"),
+        Answer::Http(http) if http.status >= 400 && !http.body.is_empty() => {
+            let body: String = http.body.chars().take(160).collect();
+            format!("{answer} ({body})")
+        }
+        _ => answer.to_string(),
+    }
+}
+
+fn times(count: usize) -> String {
+    match count {
+        1 => "once".into(),
+        more => format!("{more} times"),
+    }
+}
+
+fn several(count: usize, thing: &str) -> String {
+    match count {
+        0 => format!("no {thing} was"),
+        1 => format!("1 {thing} was"),
+        more => format!("{more} {thing}s were"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

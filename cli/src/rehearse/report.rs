@@ -1,0 +1,288 @@
+//! The report: rows as they come on stderr, then the table, or its JSON, on stdout.
+
+use serde::Serialize;
+
+use super::{
+    judge::Verdict,
+    stage::Measured,
+    wire::{Exchange, Meaning},
+};
+
+/// One delivery, or one crowd of them, and what came of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Row {
+    /// The step that it belongs to, such as `5a`.
+    pub(crate) step: &'static str,
+    /// The step's name.
+    pub(crate) name: &'static str,
+    /// What was delivered.
+    pub(crate) delivered: String,
+    /// What was answered.
+    pub(crate) answered: String,
+    /// Runs of the handler; none when they cannot be counted.
+    pub(crate) handler_runs: Option<usize>,
+    /// Payments made; none for another function.
+    pub(crate) payments_made: Option<usize>,
+    /// Requests to the store.
+    pub(crate) requests: usize,
+    /// What they were, in the order in which they were sent.
+    pub(crate) operations: Vec<String>,
+    /// Nothing is wrong.
+    pub(crate) as_it_must_be: bool,
+    /// What is wrong, in words.
+    pub(crate) faults: Vec<String>,
+}
+
+impl Row {
+    /// A row of measurements and their verdict.
+    pub(crate) fn new(
+        (step, name): (&'static str, &'static str),
+        delivered: impl Into<String>,
+        answered: impl ToString,
+        measured: &Measured,
+        verdict: Verdict,
+    ) -> Self {
+        let faults = verdict.faults();
+        Self {
+            step,
+            name,
+            delivered: delivered.into(),
+            answered: answered.to_string(),
+            handler_runs: measured.runs,
+            payments_made: measured.payments,
+            requests: measured.requests().count(),
+            operations: measured.requests().map(|one| one.operation.clone()).collect(),
+            as_it_must_be: faults.is_empty(),
+            faults,
+        }
+    }
+
+    /// The line shown when the row is done, with its faults below.
+    pub(crate) fn line(&self) -> String {
+        let mark = if self.as_it_must_be { "ok   " } else { "WRONG" };
+        let line =
+            format!("  {mark}  {:<2}  {}: {} → {}", self.step, self.name, self.delivered, self.answered);
+        let faults = self.faults.iter().map(|fault| format!("\n             ✗ {fault}"));
+        std::iter::once(line).chain(faults).collect()
+    }
+
+    fn cells(&self) -> [String; COLUMNS] {
+        let count = |count: Option<usize>| count.map_or_else(|| "-".into(), |count| count.to_string());
+        [
+            self.delivered.clone(),
+            self.answered.clone(),
+            count(self.handler_runs),
+            count(self.payments_made),
+            requests(self.requests, &self.operations),
+        ]
+    }
+
+    fn verdict(&self, colour: bool) -> String {
+        let (words, code) = if self.as_it_must_be { ("as it must be", "32") } else { ("WRONG", "1;31") };
+        if colour { format!("\x1b[{code}m{words}\x1b[0m") } else { words.into() }
+    }
+}
+
+/// `3: Put, 2 Update`.
+fn requests(count: usize, operations: &[String]) -> String {
+    let mut runs: Vec<(&str, usize)> = Vec::new();
+    for operation in operations {
+        let short = operation.strip_suffix("Item").unwrap_or(operation);
+        match runs.last_mut() {
+            Some((last, times)) if *last == short => *times += 1,
+            _ => runs.push((short, 1)),
+        }
+    }
+    if runs.len() > 3 {
+        // Many senders at once: their order says nothing.
+        let mut total = std::collections::BTreeMap::new();
+        for (operation, times) in runs {
+            *total.entry(operation).or_insert(0) += times;
+        }
+        runs = total.into_iter().collect();
+    }
+    let parts =
+        runs.iter().map(|(name, times)| if *times == 1 { (*name).into() } else { format!("{times} {name}") });
+    match count {
+        0 => "0".into(),
+        _ => format!("{count}: {}", parts.collect::<Vec<String>>().join(", ")),
+    }
+}
+
+/// Whether every row is as it must be. An empty report is not.
+pub(crate) fn all_as_it_must_be(rows: &[Row]) -> bool {
+    !rows.is_empty() && rows.iter().all(|row| row.as_it_must_be)
+}
+
+/// The report for a program.
+pub(crate) fn json(rows: &[Row]) -> String {
+    let report = serde_json::json!({ "as_it_must_be": all_as_it_must_be(rows), "rows": rows });
+    format!("{report:#}\n")
+}
+
+const COLUMNS: usize = 5;
+const HEADINGS: [&str; COLUMNS] = ["delivered", "answered", "runs", "paid", "requests"];
+/// With the indent, two blanks behind each and the verdict's 13, this makes 109.
+const WIDTHS: [usize; COLUMNS] = [23, 33, 4, 4, 18];
+const RIGHT_ALIGNED: [bool; COLUMNS] = [false, false, true, true, false];
+const INDENT: usize = 4;
+const WIDTH: usize = 110;
+
+/// The report for a person: at most 110 columns; a step's name over its rows, what is wrong with a row below it.
+pub(crate) fn table(rows: &[Row], colour: bool) -> String {
+    let mut text = String::new();
+    write_row(&mut text, &HEADINGS.map(str::to_owned), "verdict");
+    text.push_str(&"─".repeat(109));
+    text.push('\n');
+    let mut step_before = "";
+    for row in rows {
+        if row.step != step_before {
+            text.push_str(&format!("{:<INDENT$}{}\n", row.step, row.name));
+        }
+        step_before = row.step;
+        write_row(&mut text, &row.cells(), &row.verdict(colour));
+        for fault in &row.faults {
+            let lines = wrap(fault, WIDTH - INDENT - 4).join(&format!("\n{:1$}", "", INDENT + 4));
+            text.push_str(&format!("{:INDENT$}  ✗ {lines}\n", ""));
+        }
+    }
+    text
+}
+
+fn write_row(text: &mut String, cells: &[String; COLUMNS], verdict: &str) {
+    let wrapped: Vec<Vec<String>> = cells.iter().zip(WIDTHS).map(|(cell, width)| wrap(cell, width)).collect();
+    let height = wrapped.iter().map(Vec::len).max().unwrap_or_default();
+    for line in 0..height {
+        let mut row = " ".repeat(INDENT);
+        for (column, cell) in wrapped.iter().enumerate() {
+            let (part, width) = (cell.get(line).map_or("", String::as_str), WIDTHS[column]);
+            let padded =
+                if RIGHT_ALIGNED[column] { format!("{part:>width$}") } else { format!("{part:<width$}") };
+            row.push_str(&padded);
+            row.push_str("  ");
+        }
+        row.push_str(if line == 0 { verdict } else { "" });
+        text.push_str(row.trim_end());
+        text.push('\n');
+    }
+}
+
+/// Breaks a text at blanks; a word that is longer than the column is broken where it must be.
+fn wrap(cell: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in cell.split(' ') {
+        let mut word: Vec<char> = word.chars().collect();
+        loop {
+            let line = lines.last_mut().map(|line| (line.chars().count(), line));
+            let Some((used, line)) = line else { break };
+            let blank = usize::from(used > 0);
+            if used + blank + word.len() <= width {
+                line.extend(std::iter::repeat_n(' ', blank).chain(word.drain(..)));
+                break;
+            }
+            if used == 0 {
+                line.extend(word.drain(..width));
+            }
+            lines.push(String::new());
+        }
+    }
+    lines
+}
+
+/// The closing line.
+pub(crate) fn summary(rows: &[Row], seconds: f32) -> String {
+    let wrong = rows.iter().filter(|row| !row.as_it_must_be).count();
+    match (rows.len(), wrong) {
+        (0, _) => format!("Nothing was rehearsed ({seconds:.1} s)."),
+        (all, 0) => format!("All {all} rows are as they must be ({seconds:.1} s)."),
+        (all, wrong) => format!("{wrong} of {all} rows NOT as they must be ({seconds:.1} s)."),
+    }
+}
+
+/// What an exchange was, for a fault that tells of the wire.
+pub(crate) fn outcome_of(exchanges: &[Exchange], meaning: Meaning) -> Vec<bool> {
+    exchanges.iter().filter(|one| one.to_store && one.meaning == meaning).map(Exchange::succeeded).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(step: &'static str, faults: &[&str]) -> Row {
+        Row {
+            step,
+            name: "first delivery",
+            delivered: "POST /payments".into(),
+            answered: "201".into(),
+            handler_runs: Some(1),
+            payments_made: None,
+            requests: 2,
+            operations: vec!["PutItem".into(), "UpdateItem".into()],
+            as_it_must_be: faults.is_empty(),
+            faults: faults.iter().map(|fault| (*fault).to_owned()).collect(),
+        }
+    }
+
+    #[test]
+    fn the_table_tells_every_row_in_110_columns() {
+        let mut long = row("2", &["the handler ran 2 times, not once", &"very ".repeat(30)]);
+        long.answered = "no answer: the process ended, signal: 9 (SIGKILL)".into();
+        let table = table(&[row("1", &[]), row("1", &[]), long], false);
+        let expected = "\
+\x20   delivered                answered                           runs  paid  requests            verdict
+─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+1   first delivery
+    POST /payments           201                                   1     -  2: Put, Update      as it must be
+    POST /payments           201                                   1     -  2: Put, Update      as it must be
+2   first delivery
+    POST /payments           no answer: the process ended,         1     -  2: Put, Update      WRONG
+                             signal: 9 (SIGKILL)
+      ✗ the handler ran 2 times, not once
+      ✗ very very very very very very very very very very very very very very very very very very very very
+        very very very very very very very very very very
+";
+        let trimmed: String = table.lines().map(|line| format!("{}\n", line.trim_end())).collect();
+        assert_eq!(trimmed, expected);
+        assert!(table.lines().all(|line| line.chars().count() <= WIDTH), "{table}");
+    }
+
+    #[test]
+    fn colour_is_only_added_where_it_is_asked_for() {
+        assert!(table(&[row("1", &[])], true).contains("\x1b[32mas it must be\x1b[0m"));
+        assert!(!table(&[row("1", &["x"])], false).contains('\x1b'));
+    }
+
+    #[test]
+    fn one_wrong_row_makes_the_whole_wrong_and_so_does_none_at_all() {
+        assert!(all_as_it_must_be(&[row("1", &[]), row("2", &[])]));
+        assert!(!all_as_it_must_be(&[row("1", &[]), row("2", &["wrong"])]));
+        assert!(!all_as_it_must_be(&[]));
+        assert_eq!(summary(&[row("1", &[])], 1.25), "All 1 rows are as they must be (1.2 s).");
+        assert_eq!(summary(&[row("1", &["x"])], 1.0), "1 of 1 rows NOT as they must be (1.0 s).");
+    }
+
+    #[test]
+    fn the_json_says_the_same() {
+        let report: serde_json::Value = serde_json::from_str(&json(&[row("1", &["wrong"])])).unwrap();
+        assert_eq!(report["as_it_must_be"], false);
+        assert_eq!(report["rows"][0]["faults"][0], "wrong");
+        assert_eq!(report["rows"][0]["handler_runs"], 1);
+        assert_eq!(report["rows"][0]["payments_made"], serde_json::Value::Null);
+        assert_eq!(report["rows"][0]["operations"][1], "UpdateItem");
+    }
+
+    #[test]
+    fn requests_are_told_in_order_unless_many_came_at_once() {
+        let of = |names: &[&str]| {
+            requests(names.len(), &names.iter().map(|name| format!("{name}Item")).collect::<Vec<_>>())
+        };
+        assert_eq!(of(&[]), "0");
+        assert_eq!(of(&["Put", "Update", "Update"]), "3: Put, 2 Update");
+        assert_eq!(of(&["Put", "Update", "Put", "Update"]), "4: 2 Put, 2 Update");
+    }
+
+    #[test]
+    fn a_word_longer_than_its_column_is_broken() {
+        assert_eq!(wrap("ab abcdefgh c", 4), ["ab", "abcd", "efgh", "c"]);
+    }
+}

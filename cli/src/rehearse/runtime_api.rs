@@ -1,0 +1,275 @@
+//! The Lambda Runtime API, version 2018-06-01, for one sandbox: hands out events, takes the answers.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use hyper::{Method, Request, Response, StatusCode};
+use serde_json::{Value, json};
+use tokio::sync::{Mutex as AsyncMutex, mpsc, oneshot, watch};
+
+use super::{
+    clock,
+    http::{self, HangUp, Server},
+};
+
+const VERSION: &str = "/2018-06-01";
+const FUNCTION_ARN: &str = "arn:aws:lambda:eu-central-1:123456789012:function:";
+
+/// Numbers the invocations of this process: no two share a request id.
+static INVOCATIONS: AtomicU64 = AtomicU64::new(1);
+
+/// What a function posted for an invocation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Posted {
+    /// Its response.
+    Response(Bytes),
+    /// A function error: its type and its message.
+    Error(String, String),
+}
+
+/// How far the process at the other end has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// It has not asked for an event yet.
+    Starting,
+    /// It has asked for its first event.
+    Ready,
+    /// It reported that it cannot start, and why.
+    InitError(String),
+}
+
+/// An invocation on its way to the function.
+#[derive(Debug)]
+struct Invocation {
+    request_id: String,
+    event: Bytes,
+    time_limit: Duration,
+}
+
+#[derive(Debug)]
+struct Shared {
+    function: String,
+    queue: AsyncMutex<mpsc::UnboundedReceiver<Invocation>>,
+    unanswered: Mutex<HashMap<String, oneshot::Sender<Posted>>>,
+    phase: watch::Sender<Phase>,
+}
+
+/// The Runtime API of one sandbox.
+#[derive(Debug)]
+pub(crate) struct RuntimeApi {
+    server: Server,
+    invocations: mpsc::UnboundedSender<Invocation>,
+    shared: Arc<Shared>,
+}
+
+impl RuntimeApi {
+    /// Listens on a free loopback port.
+    pub(crate) async fn start(function: &str) -> io::Result<Self> {
+        let (invocations, queue) = mpsc::unbounded_channel();
+        let shared = Arc::new(Shared {
+            function: function.to_owned(),
+            queue: AsyncMutex::new(queue),
+            unanswered: Mutex::default(),
+            phase: watch::Sender::new(Phase::Starting),
+        });
+        let for_server = Arc::clone(&shared);
+        let server = Server::start(move |request| Arc::clone(&for_server).handle(request)).await?;
+        Ok(Self { server, invocations, shared })
+    }
+
+    /// What `AWS_LAMBDA_RUNTIME_API` is set to.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.server.address()
+    }
+
+    /// Waits until the function has asked for its first event, or has said that it cannot start.
+    pub(crate) async fn started(&self) -> Phase {
+        let mut phase = self.shared.phase.subscribe();
+        let started = phase.wait_for(|phase| *phase != Phase::Starting).await;
+        started.map_or(Phase::Starting, |phase| phase.clone())
+    }
+
+    /// Hands the event to the function when it next asks. Its deadline counts from then, as on Lambda.
+    pub(crate) fn deliver(&self, event: Bytes, time_limit: Duration) -> oneshot::Receiver<Posted> {
+        let number = INVOCATIONS.fetch_add(1, Ordering::Relaxed);
+        let request_id = format!("{:08x}-0000-4000-8000-{number:012x}", std::process::id());
+        let (sender, answer) = oneshot::channel();
+        self.shared.unanswered().insert(request_id.clone(), sender);
+        // The receiver lives in `shared`, which lives as long as `self`: this cannot fail.
+        let _ = self.invocations.send(Invocation { request_id, event, time_limit });
+        answer
+    }
+}
+
+impl Shared {
+    fn unanswered(&self) -> MutexGuard<'_, HashMap<String, oneshot::Sender<Posted>>> {
+        self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn handle(self: Arc<Self>, request: Request<Bytes>) -> Result<Response<Bytes>, HangUp> {
+        let (parts, body) = request.into_parts();
+        let path = parts.uri.path().strip_prefix(VERSION).unwrap_or_default();
+        let path: Vec<&str> = path.split('/').skip(1).collect();
+        match (parts.method, path.as_slice()) {
+            (Method::GET, ["runtime", "invocation", "next"]) => self.next().await,
+            (Method::POST, ["runtime", "invocation", id, "response"]) => {
+                Ok(self.answered(id, Posted::Response(body)))
+            }
+            (Method::POST, ["runtime", "invocation", id, "error"]) => {
+                let (kind, message) = function_error(&body);
+                Ok(self.answered(id, Posted::Error(kind, message)))
+            }
+            (Method::POST, ["runtime", "init", "error"]) => {
+                let (kind, message) = function_error(&body);
+                self.phase.send_replace(Phase::InitError(format!("{kind}: {message}")));
+                Ok(accepted())
+            }
+            _ => Ok(refused(StatusCode::NOT_FOUND, "NotFound", "there is no such operation")),
+        }
+    }
+
+    /// The long poll. When the client goes away while it waits, no event is lost: none has been taken.
+    async fn next(&self) -> Result<Response<Bytes>, HangUp> {
+        let mut queue = self.queue.lock().await;
+        self.phase.send_if_modified(|phase| {
+            let first = *phase == Phase::Starting;
+            if first {
+                *phase = Phase::Ready;
+            }
+            first
+        });
+        let Some(Invocation { request_id, event, time_limit }) = queue.recv().await else {
+            return Err(HangUp);
+        };
+        let limit = u64::try_from(time_limit.as_millis()).unwrap_or(u64::MAX);
+        let deadline = clock::now_ms().saturating_add(limit);
+        Response::builder()
+            .header("content-type", "application/json")
+            .header("lambda-runtime-aws-request-id", &request_id)
+            .header("lambda-runtime-deadline-ms", deadline)
+            .header("lambda-runtime-invoked-function-arn", format!("{FUNCTION_ARN}{}", self.function))
+            .header(
+                "lambda-runtime-trace-id",
+                format!("Root=1-{:08x}-{:024x};Sampled=0", deadline / 1000, limit),
+            )
+            .body(event)
+            .map_err(|_| HangUp)
+    }
+
+    /// A late answer is taken as well: what a process says after it was frozen past its deadline is evidence.
+    fn answered(&self, request_id: &str, posted: Posted) -> Response<Bytes> {
+        let Some(waiting) = self.unanswered().remove(request_id) else {
+            return refused(StatusCode::BAD_REQUEST, "InvalidRequestID", "no such invocation is unanswered");
+        };
+        // Nobody may be waiting any more, for example after a deadline: the answer goes nowhere, as on Lambda.
+        let _ = waiting.send(posted);
+        accepted()
+    }
+}
+
+fn accepted() -> Response<Bytes> {
+    http::json(StatusCode::ACCEPTED, &json!({ "status": "OK" }))
+}
+
+fn refused(status: StatusCode, kind: &str, message: &str) -> Response<Bytes> {
+    http::json(status, &json!({ "errorType": kind, "errorMessage": message }))
+}
+
+/// The type and the message of an error report.
+fn function_error(body: &[u8]) -> (String, String) {
+    let report: Value = serde_json::from_slice(body).unwrap_or_default();
+    let field = |name: &str| report.get(name).and_then(Value::as_str).unwrap_or("(not said)").to_owned();
+    (field("errorType"), field("errorMessage"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(3);
+
+    async fn call(api: &RuntimeApi, method: Method, path: &str, body: &'static str) -> Response<Bytes> {
+        let to = format!("http://{}", api.address()).parse().unwrap();
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("/2018-06-01/runtime/{path}"))
+            .header("host", "runtime")
+            .body(Bytes::from(body))
+            .unwrap();
+        http::send(&to, request).await.unwrap()
+    }
+
+    async fn next(api: &RuntimeApi) -> (String, u64, Bytes) {
+        let response = call(api, Method::GET, "invocation/next", "").await;
+        assert_eq!(response.status(), StatusCode::OK);
+        let header = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
+        assert!(header("lambda-runtime-invoked-function-arn").ends_with(":function:payments"));
+        assert!(header("lambda-runtime-trace-id").starts_with("Root=1-"));
+        let deadline = header("lambda-runtime-deadline-ms").parse().unwrap();
+        (header("lambda-runtime-aws-request-id"), deadline, response.into_body())
+    }
+
+    #[tokio::test]
+    async fn an_event_is_handed_out_and_its_response_comes_back() {
+        let api = RuntimeApi::start("payments").await.unwrap();
+        let answer = api.deliver(Bytes::from("{\"n\":1}"), LIMIT);
+        let before = clock::now_ms();
+        let (id, deadline, event) = next(&api).await;
+        assert_eq!(event, "{\"n\":1}");
+        assert!((before + 3_000..=clock::now_ms() + 3_000).contains(&deadline), "a deadline in epoch ms");
+
+        let posted = call(&api, Method::POST, &format!("invocation/{id}/response"), "\"done\"").await;
+        assert_eq!(posted.status(), StatusCode::ACCEPTED);
+        assert_eq!(answer.await.unwrap(), Posted::Response(Bytes::from("\"done\"")));
+    }
+
+    #[tokio::test]
+    async fn a_function_error_comes_back_with_its_type() {
+        let api = RuntimeApi::start("payments").await.unwrap();
+        let answer = api.deliver(Bytes::from("{}"), LIMIT);
+        let (id, ..) = next(&api).await;
+        let report = r#"{"errorType":"Idempotency.InProgress","errorMessage":"later"}"#;
+        call(&api, Method::POST, &format!("invocation/{id}/error"), report).await;
+        assert_eq!(answer.await.unwrap(), Posted::Error("Idempotency.InProgress".into(), "later".into()));
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_taken_once_and_only_for_an_invocation_that_is() {
+        let api = RuntimeApi::start("payments").await.unwrap();
+        let _answer = api.deliver(Bytes::from("{}"), LIMIT);
+        let (id, ..) = next(&api).await;
+        let path = format!("invocation/{id}/response");
+        assert_eq!(call(&api, Method::POST, &path, "1").await.status(), StatusCode::ACCEPTED);
+        assert_eq!(call(&api, Method::POST, &path, "2").await.status(), StatusCode::BAD_REQUEST);
+        let unknown = call(&api, Method::POST, "invocation/nobody/response", "1").await;
+        assert_eq!(unknown.status(), StatusCode::BAD_REQUEST);
+    }
+
+    #[tokio::test]
+    async fn the_long_poll_waits_for_an_event_and_loses_none_when_the_client_goes_away() {
+        let api = RuntimeApi::start("payments").await.unwrap();
+        let gave_up = tokio::time::timeout(Duration::from_millis(50), next(&api)).await;
+        assert!(gave_up.is_err(), "there was no event to hand out");
+        clock::pause(Duration::from_millis(100)).await; // until the server has seen its client go
+        assert_eq!(api.started().await, Phase::Ready);
+        let _answer = api.deliver(Bytes::from("{\"n\":2}"), LIMIT);
+        assert_eq!(next(&api).await.2, "{\"n\":2}");
+    }
+
+    #[tokio::test]
+    async fn a_function_that_cannot_start_says_so() {
+        let api = RuntimeApi::start("payments").await.unwrap();
+        let report = r#"{"errorType":"Runtime.InitError","errorMessage":"no table"}"#;
+        call(&api, Method::POST, "init/error", report).await;
+        assert_eq!(api.started().await, Phase::InitError("Runtime.InitError: no table".into()));
+    }
+}

@@ -1,0 +1,65 @@
+//! The steps: each delivers, observes, and lets the judge compare.
+
+mod crash;
+mod delivery;
+mod loss;
+
+use super::{
+    answer::Answer,
+    judge::Verdict,
+    report::Row,
+    stage::{Measured, World},
+};
+use crate::problem::Result;
+
+/// Plays all steps. Those that wait for leases begin first and wait side by side, while the others are played.
+pub(crate) async fn play(world: &World) -> Result<Vec<Row>> {
+    let points = crash::points(world);
+    let mut killed = Vec::new();
+    for point in points {
+        killed.push(crash::kill(world, point).await?);
+    }
+    let frozen = crash::freeze(world).await?;
+
+    (world.show)("  ...        while the leases of steps 5 and 6 run out, the others:");
+
+    let others = Box::pin(async {
+        let mut rows = delivery::in_turn(world).await?;
+        let (at_once, lost) = (delivery::at_once(world).await?, loss::both(world).await?);
+        rows.splice(delivery::AT_ONCE_AT..delivery::AT_ONCE_AT, at_once);
+        Ok((rows, lost))
+    });
+    let leases = Box::pin(async {
+        let mut after = Vec::new();
+        for one in killed {
+            after.extend(one.after_the_lease().await?);
+        }
+        after.extend(frozen.after_the_lease().await?);
+        Ok(after)
+    });
+    let ((mut rows, lost), crashed) = tokio::try_join!(others, leases)?;
+    rows.extend(crashed);
+    rows.extend(lost);
+    Ok(rows)
+}
+
+/// The status of the example function's first answer; of another function's only that it is a success is asked.
+fn first_status(world: &World) -> Option<u64> {
+    world.is_payments.then_some(201)
+}
+
+/// A first run, judged: the handler once, one payment, two requests, one claim won and settled.
+fn first_run(world: &World, answer: &Answer, measured: &Measured) -> Verdict {
+    let mut verdict = Verdict::default();
+    verdict.fresh(answer, first_status(world)).runs(measured, 1).payments(measured, 1);
+    verdict.claims(measured, 1).settled(measured, 1);
+    verdict
+}
+
+/// A replay, judged: no run, no payment, no claim, one request.
+fn replayed(first: &Answer, again: &Answer, measured: &Measured) -> Verdict {
+    let mut verdict = Verdict::default();
+    verdict.replay(first, again).runs(measured, 0).payments(measured, 0);
+    verdict.claims(measured, 0).requests(measured, 1);
+    verdict
+}

@@ -1,0 +1,288 @@
+//! Steps 5 and 6: a process killed, and a process frozen, between its claim and its completion.
+
+use serde_json::Value;
+
+use super::first_status;
+use crate::{
+    problem::Result,
+    rehearse::{
+        answer::Answer,
+        clock,
+        function::{Delivery, Sandbox},
+        judge::Verdict,
+        report::{Row, outcome_of},
+        stage::{LEASE_LIMIT, Measured, ORDINARY_LIMIT, Stage, World},
+        wire::{Hold, Meaning},
+    },
+};
+
+/// What the table says when the request to be held never came.
+const NOT_HELD: &str = "(not interrupted in time)";
+
+/// Where a process is killed: at the request that is held on the wire.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Point {
+    step: &'static str,
+    name: &'static str,
+    stage: &'static str,
+    held: Meaning,
+    at: &'static str,
+    /// Whether its payment has been made by then.
+    paid: bool,
+}
+
+/// The points that can be told apart: of an unknown function, only its completion.
+pub(super) fn points(world: &World) -> Vec<Point> {
+    let completion = "none: SIGKILL at its completion";
+    if !world.is_payments {
+        let name = "killed before its completion";
+        return vec![Point {
+            step: "5",
+            name,
+            stage: "killed",
+            held: Meaning::Settle,
+            at: completion,
+            paid: false,
+        }];
+    }
+    vec![
+        Point {
+            step: "5a",
+            name: "killed before its effect",
+            stage: "killed-before",
+            held: Meaning::Payment,
+            at: "none: SIGKILL at its payment",
+            paid: false,
+        },
+        Point {
+            step: "5b",
+            name: "killed after its effect",
+            stage: "killed-after",
+            held: Meaning::Settle,
+            at: completion,
+            paid: true,
+        },
+    ]
+}
+
+/// A step whose process has been killed, and whose lease still runs.
+#[derive(Debug)]
+pub(super) struct Killed<'w> {
+    stage: Stage<'w>,
+    point: Point,
+    delivered_at_ms: u64,
+    rows: Vec<Row>,
+}
+
+/// Step 5, up to the redelivery within the lease.
+pub(super) async fn kill(world: &World, point: Point) -> Result<Killed<'_>> {
+    let stage = Stage::open(world, point.stage).await?;
+    let name = (point.step, point.name);
+    let mut sandbox = stage.sandbox().await?;
+    let mut hold = stage.wire.hold(point.held);
+
+    let mark = stage.mark().await?;
+    let delivered_at_ms = clock::now_ms();
+    let _unanswered = sandbox.deliver(&stage.events.first, LEASE_LIMIT);
+    let held = hold.reached(LEASE_LIMIT).await;
+    sandbox.kill().await?;
+    drop(hold);
+    sandbox.catch_up().await;
+    let measured = stage.since(&mark).await?;
+    let verdict = interrupted(&measured, held, point.paid);
+    let (delivered, answered) = (stage.events.first.summary(), if held { point.at } else { NOT_HELD });
+    let mut rows = vec![stage.done(Row::new(name, delivered, answered, &measured, verdict))];
+
+    let mark = stage.mark().await?;
+    let refused = stage.deliver(&stage.events.again).await?;
+    let measured = stage.since(&mark).await?;
+    let mut verdict = Verdict::default();
+    verdict.in_progress(&refused).runs(&measured, 0).payments(&measured, 0);
+    verdict.claims(&measured, 0).requests(&measured, 1);
+    rows.push(stage.done(Row::new(name, "again, within the lease", &refused, &measured, verdict)));
+    Ok(Killed { stage, point, delivered_at_ms, rows })
+}
+
+/// A run that was stopped between its claim and its completion: it claimed, ran, and settled nothing.
+fn interrupted(measured: &Measured, held: bool, paid: bool) -> Verdict {
+    let mut verdict = Verdict::default();
+    verdict
+        .must(held, || format!("it did not come to the request to be held in {} s", LEASE_LIMIT.as_secs()));
+    verdict.runs(measured, 1).payments(measured, usize::from(paid));
+    verdict.claims(measured, 1).settled(measured, 0).requests(measured, 1);
+    verdict
+}
+
+impl Killed<'_> {
+    /// The redelivery when the lease has passed: taken over, and paid once in all.
+    pub(super) async fn after_the_lease(self) -> Result<Vec<Row>> {
+        let Self { stage, point, delivered_at_ms, mut rows } = self;
+        stage.lease_passed(delivered_at_ms).await?;
+        let (answer, measured) = take_over(&stage).await?;
+        let mut verdict = taken_over(stage.world, &answer, &measured);
+        verdict.payments(&measured, usize::from(!point.paid));
+        paid_once(&stage, &mut verdict).await?;
+        let name = (point.step, point.name);
+        rows.push(stage.done(Row::new(name, "again, after the lease", &answer, &measured, verdict)));
+        Ok(rows)
+    }
+}
+
+async fn take_over(stage: &Stage<'_>) -> Result<(Answer, Measured)> {
+    let mark = stage.mark().await?;
+    let answer = stage.deliver(&stage.events.again).await?;
+    Ok((answer, stage.since(&mark).await?))
+}
+
+/// A takeover, judged: a first answer, one run; a lost claim, the takeover, and the completion.
+fn taken_over(world: &World, answer: &Answer, measured: &Measured) -> Verdict {
+    let mut verdict = Verdict::default();
+    verdict.fresh(answer, first_status(world)).runs(measured, 1);
+    verdict.claims(measured, 1).settled(measured, 1);
+    if world.is_payments {
+        verdict.requests(measured, 3);
+    }
+    verdict
+}
+
+async fn paid_once(stage: &Stage<'_>, verdict: &mut Verdict) -> Result<()> {
+    let total = stage.payments().await?;
+    verdict.must(!stage.world.is_payments || total == 1, || format!("{total} payments in all (must be 1)"));
+    Ok(())
+}
+
+/// A step whose process is frozen, its request held on the wire.
+#[derive(Debug)]
+pub(super) struct Frozen<'w> {
+    stage: Stage<'w>,
+    sandbox: Sandbox,
+    delivery: Delivery,
+    hold: Hold,
+    delivered_at_ms: u64,
+    rows: Vec<Row>,
+}
+
+const FROZEN: (&str, &str) = ("6", "frozen past its lease");
+
+/// Step 6, up to the freeze.
+pub(super) async fn freeze(world: &World) -> Result<Frozen<'_>> {
+    let stage = Stage::open(world, "frozen").await?;
+    let sandbox = stage.sandbox().await?;
+    let at = if world.is_payments { Meaning::Payment } else { Meaning::Settle };
+    let mut hold = stage.wire.hold(at);
+
+    let mark = stage.mark().await?;
+    let delivered_at_ms = clock::now_ms();
+    let delivery = sandbox.deliver(&stage.events.first, LEASE_LIMIT);
+    let held = hold.reached(LEASE_LIMIT).await;
+    sandbox.freeze().await?;
+    sandbox.catch_up().await;
+    let measured = stage.since(&mark).await?;
+    let verdict = interrupted(&measured, held, false);
+    let at =
+        if world.is_payments { "none: SIGSTOP at its payment" } else { "none: SIGSTOP at its completion" };
+    let rows = vec![stage.done(Row::new(FROZEN, stage.events.first.summary(), at, &measured, verdict))];
+    Ok(Frozen { stage, sandbox, delivery, hold, delivered_at_ms, rows })
+}
+
+impl Frozen<'_> {
+    /// A redelivery takes the claim over; then the frozen process goes on, and finds itself fenced.
+    pub(super) async fn after_the_lease(self) -> Result<Vec<Row>> {
+        let Self { stage, mut sandbox, mut delivery, hold, delivered_at_ms, mut rows } = self;
+        stage.lease_passed(delivered_at_ms).await?;
+        let (successor, measured) = take_over(&stage).await?;
+        let mut verdict = taken_over(stage.world, &successor, &measured);
+        verdict.payments(&measured, 1);
+        rows.push(stage.done(Row::new(FROZEN, "again, after the lease", &successor, &measured, verdict)));
+
+        let before = stage.record().await?;
+        let mark = stage.mark().await?;
+        // What was held is applied before the process goes on; a sender that gave up meanwhile sends it again.
+        if hold.release() {
+            stage.wire.answered_since(mark.wire).await;
+        }
+        sandbox.thaw().await?;
+        let late = sandbox.answer_within(&mut delivery, ORDINARY_LIMIT).await;
+        let measured = stage.since(&mark).await?;
+        let mut verdict = fenced(&successor, &late, &measured);
+        paid_once(&stage, &mut verdict).await?;
+        let after = stage.record().await?;
+        verdict.must(before == after, || {
+            format!("the record is no longer the successor's: {}", change(&before, &after))
+        });
+        rows.push(stage.done(Row::new(FROZEN, "SIGCONT", &late, &measured, verdict)));
+        Ok(rows)
+    }
+}
+
+/// A late executor, judged: its completion was refused, and it answers with its successor's outcome.
+fn fenced(successor: &Answer, late: &Answer, measured: &Measured) -> Verdict {
+    let mut verdict = Verdict::default();
+    verdict.replay(successor, late).runs(measured, 0).payments(measured, 0);
+    verdict.claims(measured, 0).settled(measured, 0);
+    let tried = outcome_of(&measured.passed, Meaning::Settle);
+    verdict.must(!tried.is_empty(), || "its late completion was not seen on the wire".into());
+    verdict
+}
+
+/// The names of the attributes that differ.
+fn change(before: &Value, after: &Value) -> String {
+    let (Some(before), Some(after)) = (before.as_object(), after.as_object()) else {
+        return "it is gone".into();
+    };
+    let names = before.keys().chain(after.keys().filter(|name| !before.contains_key(*name)));
+    let changed: Vec<&str> =
+        names.filter(|name| before.get(*name) != after.get(*name)).map(String::as_str).collect();
+    format!("changed in {}", changed.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::StatusCode;
+    use serde_json::json;
+
+    use super::*;
+    use crate::rehearse::wire::Exchange;
+
+    fn exchange(meaning: Meaning, status: StatusCode) -> Exchange {
+        let operation = "UpdateItem".into();
+        Exchange { operation, to_store: true, meaning, first_attempt: true, id: None, status: Some(status) }
+    }
+
+    fn measured(passed: Vec<Exchange>) -> Measured {
+        Measured { runs: Some(0), payments: Some(0), passed }
+    }
+
+    #[test]
+    fn a_late_completion_must_be_refused() {
+        let outcome = Answer::Payload(b"1".to_vec());
+        let refused = measured(vec![exchange(Meaning::Settle, StatusCode::BAD_REQUEST)]);
+        assert_eq!(fenced(&outcome, &outcome, &refused).faults(), Vec::<String>::new());
+        let applied = measured(vec![exchange(Meaning::Settle, StatusCode::OK)]);
+        assert_eq!(fenced(&outcome, &outcome, &applied).faults(), ["1 claim was settled (must be 0)"]);
+        let unseen = fenced(&outcome, &outcome, &measured(Vec::new())).faults();
+        assert_eq!(unseen, ["its late completion was not seen on the wire"]);
+        let own = Answer::Payload(b"2".to_vec());
+        let faults = fenced(&outcome, &own, &refused).faults();
+        assert_eq!(faults, ["the answer must be the recorded one, and was a response of 1 bytes"]);
+    }
+
+    #[test]
+    fn an_interrupted_run_settles_nothing() {
+        let claimed = Measured { runs: Some(1), ..measured(vec![exchange(Meaning::Claim, StatusCode::OK)]) };
+        assert_eq!(interrupted(&claimed, true, false).faults(), Vec::<String>::new());
+        let faults = interrupted(&claimed, false, true).faults();
+        assert_eq!(
+            faults,
+            ["it did not come to the request to be held in 3 s", "no payment was made (must be 1)"]
+        );
+    }
+
+    #[test]
+    fn a_changed_record_is_told_by_its_attributes() {
+        let (before, after) =
+            (json!({ "owner": 1, "status": 1 }), json!({ "owner": 2, "status": 1, "new": 1 }));
+        assert_eq!(change(&before, &after), "changed in owner, new");
+        assert_eq!(change(&before, &Value::Null), "it is gone");
+    }
+}

@@ -1,0 +1,45 @@
+//! Steps 7 and 8: a write is applied, and its answer is lost on the wire.
+
+use super::{first_run, replayed};
+use crate::{
+    problem::Result,
+    rehearse::{
+        report::Row,
+        stage::{Stage, World},
+        wire::Meaning,
+    },
+};
+
+/// Both steps.
+pub(super) async fn both(world: &World) -> Result<Vec<Row>> {
+    let mut rows = lost(world, ("7", "claim's answer lost"), "claim-lost", Meaning::Claim).await?;
+    rows.extend(lost(world, ("8", "completion's answer lost"), "completion-lost", Meaning::Settle).await?);
+    Ok(rows)
+}
+
+/// The handler runs once all the same, its outcome is answered, and a duplicate gets it from the record.
+async fn lost(
+    world: &World,
+    name: (&'static str, &'static str),
+    stage: &str,
+    at: Meaning,
+) -> Result<Vec<Row>> {
+    let stage = Stage::open(world, stage).await?;
+    stage.wire.lose_answer(at);
+
+    let mark = stage.mark().await?;
+    let first = stage.deliver(&stage.events.first).await?;
+    let measured = stage.since(&mark).await?;
+    let mut verdict = first_run(world, &first, &measured);
+    verdict
+        .must(!stage.wire.fault_is_pending(), || "the request whose answer was to be lost never came".into());
+    let delivered = stage.events.first.summary();
+    let one = stage.done(Row::new(name, delivered, &first, &measured, verdict));
+
+    let mark = stage.mark().await?;
+    let again = stage.deliver(&stage.events.again).await?;
+    let measured = stage.since(&mark).await?;
+    let verdict = replayed(&first, &again, &measured);
+    let two = stage.done(Row::new(name, "the same again", &again, &measured, verdict));
+    Ok(vec![one, two])
+}

@@ -1,0 +1,293 @@
+//! The wire between a function and DynamoDB: a proxy on loopback that counts what passes, and breaks it to order.
+
+use std::{
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use hyper::{Request, Response, StatusCode, Uri, header, http::request::Parts};
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use super::{
+    clock,
+    database::Tables,
+    http::{self, HangUp, Server},
+};
+
+/// What a request means to the operation that is rehearsed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// A record put as STARTED (T1, T2).
+    Claim,
+    /// A stale claim taken over (T3).
+    Takeover,
+    /// A claim settled: completed, failed or released (T4, T5, T6, T8).
+    Settle,
+    /// A payment made.
+    Payment,
+    /// Anything else.
+    Other,
+}
+
+/// One request that was sent on to DynamoDB (a held one is not, until its release), and what came back.
+#[derive(Clone, Debug)]
+pub(crate) struct Exchange {
+    /// `PutItem` and the like.
+    pub(crate) operation: String,
+    /// Whether it is on the idempotency table.
+    pub(crate) to_store: bool,
+    /// What it means.
+    pub(crate) meaning: Meaning,
+    /// The first attempt of its SDK call (a repetition by the SDK is not the protocol's doing).
+    pub(crate) first_attempt: bool,
+    /// The id of the item, where there is one.
+    pub(crate) id: Option<String>,
+    /// DynamoDB's status, once it has answered.
+    pub(crate) status: Option<StatusCode>,
+}
+
+impl Exchange {
+    /// DynamoDB did what was asked.
+    pub(crate) fn succeeded(&self) -> bool {
+        self.status == Some(StatusCode::OK)
+    }
+}
+
+/// A fault to come, once, at the first request that has this meaning.
+#[derive(Debug)]
+struct Fault {
+    at: Meaning,
+    kind: FaultKind,
+}
+
+#[derive(Debug)]
+enum FaultKind {
+    /// Tell the driver, and wait for its release before the request is sent on.
+    Hold { reached: oneshot::Sender<()>, released: oneshot::Receiver<()> },
+    /// Send it on, let it be applied, and cut the connection instead of answering.
+    LoseAnswer,
+}
+
+/// A request that will be, or is, held on the wire. Dropped without a release, the request never arrives.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    reached: oneshot::Receiver<()>,
+    release: oneshot::Sender<()>,
+}
+
+impl Hold {
+    /// Waits until the request is held. False when none came in time.
+    pub(crate) async fn reached(&mut self, within: Duration) -> bool {
+        matches!(tokio::time::timeout(within, &mut self.reached).await, Ok(Ok(())))
+    }
+
+    /// Sends the request on. False when its sender has gone away meanwhile: then it never arrives.
+    pub(crate) fn release(self) -> bool {
+        self.release.send(()).is_ok()
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    upstream: Uri,
+    tables: Tables,
+    log: Mutex<Vec<Exchange>>,
+    faults: Mutex<Vec<Fault>>,
+}
+
+/// The proxy.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    server: Server,
+    shared: Arc<Shared>,
+}
+
+impl Wire {
+    /// Listens on a free loopback port, in front of `upstream`.
+    pub(crate) async fn start(upstream: Uri, tables: Tables) -> io::Result<Self> {
+        let shared = Arc::new(Shared { upstream, tables, log: Mutex::default(), faults: Mutex::default() });
+        let for_server = Arc::clone(&shared);
+        let server = Server::start(move |request| Arc::clone(&for_server).handle(request)).await?;
+        Ok(Self { server, shared })
+    }
+
+    /// The endpoint that the function is given.
+    pub(crate) fn endpoint(&self) -> String {
+        format!("http://{}", self.server.address())
+    }
+
+    /// Holds the next request that has this meaning.
+    pub(crate) fn hold(&self, at: Meaning) -> Hold {
+        let (reached, on_reached) = oneshot::channel();
+        let (release, released) = oneshot::channel();
+        self.break_at(at, FaultKind::Hold { reached, released });
+        Hold { reached: on_reached, release }
+    }
+
+    /// Loses the answer to the next request that has this meaning, after it has been applied.
+    pub(crate) fn lose_answer(&self, at: Meaning) {
+        self.break_at(at, FaultKind::LoseAnswer);
+    }
+
+    fn break_at(&self, at: Meaning, kind: FaultKind) {
+        lock(&self.shared.faults).push(Fault { at, kind });
+    }
+
+    /// Whether a fault that was ordered has not happened.
+    pub(crate) fn fault_is_pending(&self) -> bool {
+        !lock(&self.shared.faults).is_empty()
+    }
+
+    /// How many requests have been sent on so far: a mark for [`Self::since`].
+    pub(crate) fn mark(&self) -> usize {
+        lock(&self.shared.log).len()
+    }
+
+    /// Waits until DynamoDB has answered a request that was sent on since the mark; not for long, should none come.
+    pub(crate) async fn answered_since(&self, mark: usize) {
+        for _ in 0..100 {
+            if self.since(mark).iter().any(|exchange| exchange.status.is_some()) {
+                return;
+            }
+            clock::pause(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// What has been sent on since the mark.
+    pub(crate) fn since(&self, mark: usize) -> Vec<Exchange> {
+        lock(&self.shared.log).get(mark..).unwrap_or_default().to_vec()
+    }
+}
+
+impl Shared {
+    async fn handle(self: Arc<Self>, request: Request<Bytes>) -> Result<Response<Bytes>, HangUp> {
+        let (parts, body) = request.into_parts();
+        let exchange = self.read(&parts, &body);
+        let mut lose_answer = false;
+        match self.fault_at(exchange.meaning) {
+            None => {}
+            Some(FaultKind::LoseAnswer) => lose_answer = true,
+            Some(FaultKind::Hold { reached, released }) => {
+                // Without a driver that listens the request is sent on at its release all the same.
+                let _ = reached.send(());
+                released.await.map_err(|_| HangUp)?;
+            }
+        }
+        let response = self.forward(exchange, parts, body).await;
+        if lose_answer { Err(HangUp) } else { Ok(response) }
+    }
+
+    fn read(&self, parts: &Parts, body: &[u8]) -> Exchange {
+        let text =
+            |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let operation = text("x-amz-target").rsplit('.').next().unwrap_or_default().to_owned();
+        let request: Value = serde_json::from_slice(body).unwrap_or_default();
+        let tables = tables_of(&request);
+        let to_store = tables.contains(&self.tables.idempotency.as_str());
+        let meaning = if to_store {
+            meaning_to_store(&operation, &request)
+        } else if operation == "PutItem" && tables.contains(&self.tables.payments.as_str()) {
+            Meaning::Payment
+        } else {
+            Meaning::Other
+        };
+        let id = request.pointer("/Item/id/S").or_else(|| request.pointer("/Key/id/S"));
+        Exchange {
+            operation,
+            to_store,
+            meaning,
+            first_attempt: !text("amz-sdk-request").contains("attempt=")
+                || text("amz-sdk-request").contains("attempt=1;"),
+            id: id.and_then(Value::as_str).map(str::to_owned),
+            status: None,
+        }
+    }
+
+    /// Takes the first fault that waits for such a request: each happens once.
+    fn fault_at(&self, meaning: Meaning) -> Option<FaultKind> {
+        let mut faults = lock(&self.faults);
+        let position = faults.iter().position(|fault| fault.at == meaning)?;
+        Some(faults.remove(position).kind)
+    }
+
+    async fn forward(&self, exchange: Exchange, mut parts: Parts, body: Bytes) -> Response<Bytes> {
+        let index = {
+            let mut log = lock(&self.log);
+            log.push(exchange);
+            log.len() - 1
+        };
+        parts.headers.remove(header::CONNECTION);
+        let mut response = match http::send(&self.upstream, Request::from_parts(parts, body)).await {
+            Ok(response) => response,
+            Err(words) => http::json(
+                StatusCode::BAD_GATEWAY,
+                &json!({ "__type": "InternalServerError", "message": format!("the rehearsal's wire: {words}") }),
+            ),
+        };
+        // The body is whole now: its length is known, and how it was framed on the other side is of no interest.
+        response.headers_mut().remove(header::TRANSFER_ENCODING);
+        response.headers_mut().remove(header::CONNECTION);
+        if let Some(exchange) = lock(&self.log).get_mut(index) {
+            exchange.status = Some(response.status());
+        }
+        response
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The tables that a request names: in `TableName`, as the keys of `RequestItems`, or inside `TransactItems`.
+fn tables_of(request: &Value) -> Vec<&str> {
+    let direct = request.get("TableName").and_then(Value::as_str);
+    let batch = request.get("RequestItems").and_then(Value::as_object);
+    let transaction = request.get("TransactItems").and_then(Value::as_array);
+    let actions = transaction.into_iter().flatten().filter_map(Value::as_object);
+    let inside =
+        actions.flat_map(|item| item.values()).filter_map(|action| action.get("TableName")?.as_str());
+    direct
+        .into_iter()
+        .chain(batch.into_iter().flat_map(|items| items.keys().map(String::as_str)))
+        .chain(inside)
+        .collect()
+}
+
+/// A request to the store is known by the states it carries, which have fixed names; those of attributes have not.
+fn meaning_to_store(operation: &str, request: &Value) -> Meaning {
+    match operation {
+        "PutItem" if texts(request.get("Item")).contains(&"STARTED") => Meaning::Claim,
+        "UpdateItem" => meaning_of_update(request),
+        "TransactWriteItems" => {
+            let actions = request.get("TransactItems").and_then(Value::as_array).into_iter().flatten();
+            let updates = actions.filter_map(|action| action.get("Update"));
+            let settles = updates.map(meaning_of_update).any(|meaning| meaning == Meaning::Settle);
+            if settles { Meaning::Settle } else { Meaning::Other }
+        }
+        _ => Meaning::Other,
+    }
+}
+
+/// A takeover names two owners, the one that was seen and its own; the extension of a lease names one.
+fn meaning_of_update(request: &Value) -> Meaning {
+    let texts = texts(request.get("ExpressionAttributeValues"));
+    if texts.iter().any(|text| matches!(*text, "COMPLETED" | "FAILED" | "RELEASED")) {
+        Meaning::Settle
+    } else if texts.iter().filter(|text| **text != "STARTED").count() >= 2 {
+        Meaning::Takeover
+    } else {
+        Meaning::Other
+    }
+}
+
+/// The text values among an item's attributes.
+fn texts(attributes: Option<&Value>) -> Vec<&str> {
+    let attributes = attributes.and_then(Value::as_object).into_iter().flatten();
+    attributes.filter_map(|(_, value)| value.get("S")?.as_str()).collect()
+}
+
+#[cfg(test)]
+mod tests;

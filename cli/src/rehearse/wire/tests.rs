@@ -1,0 +1,132 @@
+use super::*;
+use crate::rehearse::database::Database;
+
+const SOON: Duration = Duration::from_secs(5);
+
+struct Bench {
+    database: Database,
+    wire: Wire,
+}
+
+async fn bench() -> Bench {
+    let database = Database::embedded().await.unwrap();
+    let tables = Tables { idempotency: "records".into(), payments: "payments".into() };
+    database.create_idempotency_table("records").await.unwrap();
+    database.create_payments_table("payments").await.unwrap();
+    let wire = Wire::start(database.endpoint().clone(), tables).await.unwrap();
+    Bench { database, wire }
+}
+
+/// What an SDK would send; an error is a connection that was cut.
+async fn call(to: String, operation: &'static str, request: Value) -> Result<StatusCode, String> {
+    let request = Request::post("/")
+        .header("host", "dynamodb")
+        .header("content-type", "application/x-amz-json-1.0")
+        .header("x-amz-target", format!("DynamoDB_20120810.{operation}"))
+        .header("x-amz-date", "20261120T000000Z")
+        .header("amz-sdk-request", "attempt=1; max=3")
+        .header(
+            "authorization",
+            "AWS4-HMAC-SHA256 Credential=A/20261120/r/dynamodb/aws4_request, SignedHeaders=host, Signature=0",
+        )
+        .body(Bytes::from(request.to_string()))
+        .unwrap();
+    http::send(&to.parse().unwrap(), request).await.map(|response| response.status())
+}
+
+fn claim(id: &str) -> Value {
+    json!({
+        "TableName": "records",
+        "Item": { "id": { "S": id }, "status": { "S": "STARTED" }, "owner": { "S": "me" } },
+        "ConditionExpression": "attribute_not_exists(id)",
+    })
+}
+
+fn update(values: Value) -> Value {
+    json!({ "TableName": "records", "Key": { "id": { "S": "a" } }, "ExpressionAttributeValues": values })
+}
+
+#[tokio::test]
+async fn it_counts_what_passes_and_what_came_of_it() {
+    let Bench { wire, database: _database } = bench().await;
+    let mark = wire.mark();
+    assert_eq!(call(wire.endpoint(), "PutItem", claim("a")).await, Ok(StatusCode::OK));
+    assert_eq!(call(wire.endpoint(), "PutItem", claim("a")).await, Ok(StatusCode::BAD_REQUEST));
+    let payment = json!({ "TableName": "payments", "Item": { "payment_id": { "S": "p" } } });
+    assert_eq!(call(wire.endpoint(), "PutItem", payment).await, Ok(StatusCode::OK));
+
+    let seen = wire.since(mark);
+    let meanings: Vec<_> = seen.iter().map(|one| (one.meaning, one.to_store, one.succeeded())).collect();
+    assert_eq!(
+        meanings,
+        [(Meaning::Claim, true, true), (Meaning::Claim, true, false), (Meaning::Payment, false, true)]
+    );
+    assert_eq!(seen[0].id.as_deref(), Some("a"));
+    assert!(seen.iter().all(|one| one.first_attempt));
+    assert_eq!(wire.since(wire.mark()).len(), 0);
+}
+
+#[tokio::test]
+async fn a_held_request_arrives_when_it_is_released_and_not_before() {
+    let Bench { database, wire } = bench().await;
+    let mut hold = wire.hold(Meaning::Claim);
+    let sent = tokio::spawn(call(wire.endpoint(), "PutItem", claim("a")));
+    assert!(hold.reached(SOON).await);
+    assert!(database.record("records", "a").await.unwrap().is_null(), "held, so not applied");
+    assert!(wire.since(0).is_empty());
+
+    assert!(hold.release());
+    assert_eq!(sent.await.unwrap(), Ok(StatusCode::OK));
+    assert!(!database.record("records", "a").await.unwrap().is_null());
+    assert!(wire.since(0)[0].succeeded());
+}
+
+#[tokio::test]
+async fn a_held_request_whose_sender_died_never_arrives() {
+    let Bench { database, wire } = bench().await;
+    let mut hold = wire.hold(Meaning::Claim);
+    let sent = tokio::spawn(call(wire.endpoint(), "PutItem", claim("a")));
+    assert!(hold.reached(SOON).await);
+    sent.abort();
+    assert!(sent.await.is_err());
+    clock::pause(Duration::from_millis(100)).await;
+    assert!(!hold.release(), "nobody waits for this release any more");
+    assert!(database.record("records", "a").await.unwrap().is_null());
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_lost_once_and_after_it_was_applied() {
+    let Bench { database, wire } = bench().await;
+    wire.lose_answer(Meaning::Claim);
+    assert!(wire.fault_is_pending());
+    assert!(call(wire.endpoint(), "PutItem", claim("a")).await.is_err(), "no answer may come");
+    assert!(!wire.fault_is_pending());
+    assert!(!database.record("records", "a").await.unwrap().is_null(), "it was applied");
+    assert_eq!(call(wire.endpoint(), "PutItem", claim("a")).await, Ok(StatusCode::BAD_REQUEST));
+}
+
+#[tokio::test]
+async fn a_fault_waits_for_the_request_it_is_meant_for() {
+    let Bench { wire, database: _database } = bench().await;
+    let mut hold = wire.hold(Meaning::Settle);
+    assert_eq!(call(wire.endpoint(), "PutItem", claim("a")).await, Ok(StatusCode::OK));
+    assert!(!hold.reached(Duration::from_millis(50)).await);
+    assert!(wire.fault_is_pending());
+}
+
+#[test]
+fn requests_to_the_store_are_known_by_their_states() {
+    let meaning = |operation: &str, request: Value| meaning_to_store(operation, &request);
+    assert_eq!(meaning("PutItem", claim("a")), Meaning::Claim);
+    assert_eq!(meaning("PutItem", json!({ "Item": { "id": { "S": "sibling" } } })), Meaning::Other);
+    let settle = json!({ ":s": { "S": "STARTED" }, ":o": { "S": "me" }, ":n": { "S": "COMPLETED" } });
+    assert_eq!(meaning("UpdateItem", update(settle.clone())), Meaning::Settle);
+    let takeover = json!({ ":s": { "S": "STARTED" }, ":o": { "S": "them" }, ":n": { "S": "me" } });
+    assert_eq!(meaning("UpdateItem", update(takeover)), Meaning::Takeover);
+    let extension = json!({ ":s": { "S": "STARTED" }, ":o": { "S": "me" }, ":l": { "N": "9" } });
+    assert_eq!(meaning("UpdateItem", update(extension)), Meaning::Other);
+    let transaction = json!({ "TransactItems": [{ "Update": update(settle) }] });
+    assert_eq!(tables_of(&transaction), ["records"]);
+    assert_eq!(meaning("TransactWriteItems", transaction), Meaning::Settle);
+    assert_eq!(tables_of(&json!({ "RequestItems": { "records": [] } })), ["records"]);
+}

@@ -1,0 +1,302 @@
+//! The library as a process that a harness can measure from outside, side by side with other libraries.
+//!
+//! One JSON command per line comes in on standard input, one JSON answer per line goes out on standard
+//! output. The event is `BENCH_PAYLOAD` with `payment_id` set to the key, which is the idempotency key;
+//! the handler waits `handler_ms` and returns `BENCH_RESPONSE` with `payment_id` and `execution`, the
+//! process and a counter, so that a result tells which run made it.
+//!
+//! | `cmd` | fields | does | answers |
+//! |---|---|---|---|
+//! | `run` | `n`, `prefix` | `n` calls one after another, keys `PREFIX-0`… | `returned`, `executed`, `errors` by kind, `wall_ns` |
+//! | `dup` | `n`, `prefix`, `width`, `handler_ms` | `n` times: `width` calls at once with one key | the same |
+//! | `batch` | `n`, `prefix`, `width` | `n` records; with `width` 1 one by one, else so many at once | the same |
+//! | `one` | `key`, `handler_ms`, `remaining_ms`, `fail`, `value` | one call, the deadline `remaining_ms` away | `outcome` (`returned` or `raised`), `value` or `error`, `executed`, `wall_ms` |
+//! | `exit` | | ends | |
+//!
+//! What it does not know, such as `run` with `cache`, is answered by `{"unsupported": …}`.
+//!
+//! The table is `BENCH_TABLE`; the endpoint, the Region and the credentials are those of
+//! `AWS_ENDPOINT_URL_DYNAMODB`, `AWS_REGION` and so on.
+//!
+//! ```text
+//! bench_client [--skew-margin-ms N] [--lease-grace-ms N]
+//! ```
+//!
+//! The defaults are the library's. A harness that lets a lease end after a fraction of a second must set
+//! both to 1: with the default margins, such a claim still stands.
+
+use std::{
+    cell::Cell,
+    collections::BTreeMap,
+    fmt,
+    io::{BufRead as _, Write as _},
+    time::{Duration, Instant},
+};
+
+use aws_sdk_dynamodb::{
+    Client,
+    config::{BehaviorVersion, Credentials, Region},
+};
+use futures_util::{
+    future::join_all,
+    stream::{FuturesUnordered, StreamExt as _},
+};
+use lambda_idempotency::{
+    Clock as _, Idempotency, Invocation, Key, RunError, SystemClock, store::dynamodb::DynamoDbStore,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+type Failure = Box<dyn std::error::Error>;
+
+/// The function's remaining time where a command does not say it: what a Lambda function has, about.
+const REMAINING_MS: u64 = 30_000;
+
+/// A command.
+#[derive(Deserialize)]
+#[serde(default)]
+struct Command {
+    cmd: String,
+    n: u64,
+    prefix: String,
+    width: usize,
+    cache: bool,
+    key: String,
+    handler_ms: u64,
+    remaining_ms: u64,
+    fail: bool,
+    /// JSON in a text, which is returned instead.
+    value: Option<String>,
+}
+
+impl Default for Command {
+    fn default() -> Self {
+        Self {
+            cmd: String::new(),
+            n: 1,
+            prefix: String::new(),
+            width: 2,
+            cache: false,
+            key: String::new(),
+            handler_ms: 0,
+            remaining_ms: REMAINING_MS,
+            fail: false,
+            value: None,
+        }
+    }
+}
+
+/// The handler's own error.
+#[derive(Debug)]
+struct HandlerError(String);
+
+impl fmt::Display for HandlerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for HandlerError {}
+
+type Called = Result<Value, RunError<HandlerError>>;
+
+struct Bench {
+    idempotency: Idempotency,
+    payload: Value,
+    response: Value,
+    executed: Cell<u64>,
+}
+
+impl Bench {
+    /// The handler that is made idempotent.
+    async fn handle(&self, event: &Value, command: &Command) -> Result<Value, HandlerError> {
+        self.executed.set(self.executed.get() + 1);
+        if command.handler_ms > 0 {
+            SystemClock.sleep(Duration::from_millis(command.handler_ms)).await;
+        }
+        if command.fail {
+            return Err(HandlerError("the handler failed, as it was told to".into()));
+        }
+        if let Some(value) = &command.value {
+            return serde_json::from_str(value).map_err(|error| HandlerError(error.to_string()));
+        }
+        let mut response = self.response.clone();
+        response["payment_id"] = event["payment_id"].clone();
+        response["execution"] = format!("{}-{}", std::process::id(), self.executed.get()).into();
+        Ok(response)
+    }
+
+    /// One delivery, as one invocation.
+    async fn call(&self, event: &Value, command: &Command) -> Called {
+        let now = SystemClock.now();
+        let deadline = now.saturating_add(Duration::from_millis(command.remaining_ms));
+        let key = Key::new(event["payment_id"].as_str().unwrap_or_default())?;
+        self.idempotency
+            .for_invocation(Invocation::entered(now, deadline, "bench-request"))
+            .run(key, event, || self.handle(event, command))
+            .await
+    }
+
+    async fn call_with(&self, key: String, command: &Command) -> Called {
+        self.call(&self.event(key), command).await
+    }
+
+    fn event(&self, key: String) -> Value {
+        let mut event = self.payload.clone();
+        event["payment_id"] = key.into();
+        event
+    }
+
+    async fn answer(&self, command: &Command) -> Value {
+        let before = self.executed.get();
+        let began = stopwatch();
+        let mut tally = Tally::default();
+        match command.cmd.as_str() {
+            "run" if command.cache => return json!({ "unsupported": "cache" }),
+            "run" => {
+                for nth in 0..command.n {
+                    tally.count(self.call_with(format!("{}-{nth}", command.prefix), command).await);
+                }
+            }
+            "dup" => {
+                for nth in 0..command.n {
+                    let key = format!("{}-{nth}", command.prefix);
+                    let calls = (0..command.width).map(|_| self.call_with(key.clone(), command));
+                    join_all(calls).await.into_iter().for_each(|called| tally.count(called));
+                }
+            }
+            "batch" => self.batch(command, &mut tally).await,
+            "one" => {
+                let called = self.call_with(command.key.clone(), command).await;
+                let mut answer = match called {
+                    Ok(value) => json!({ "outcome": "returned", "value": value }),
+                    Err(error) => json!({ "outcome": "raised", "error": told(&error) }),
+                };
+                answer["executed"] = (self.executed.get() - before).into();
+                answer["wall_ms"] = (began.elapsed().as_secs_f64() * 1e3).into();
+                return answer;
+            }
+            unknown => return json!({ "unsupported": unknown }),
+        }
+        json!({
+            "returned": tally.returned,
+            "executed": self.executed.get() - before,
+            "errors": tally.errors,
+            "wall_ns": u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
+        })
+    }
+
+    /// A queue's records: each body is parsed and run, at most `width` at once.
+    async fn batch(&self, command: &Command, tally: &mut Tally) {
+        let run = |body: String| async move {
+            let event: Value = serde_json::from_str(&body)
+                .map_err(|error| RunError::Handler(HandlerError(error.to_string())))?;
+            self.call(&event, command).await
+        };
+        let mut bodies =
+            (0..command.n).map(|nth| self.event(format!("{}-{nth}", command.prefix)).to_string());
+        let mut running: FuturesUnordered<_> = bodies.by_ref().take(command.width).map(run).collect();
+        while let Some(called) = running.next().await {
+            tally.count(called);
+            running.extend(bodies.next().map(run));
+        }
+    }
+}
+
+/// What became of a command's calls.
+#[derive(Default)]
+struct Tally {
+    returned: u64,
+    errors: BTreeMap<&'static str, u64>,
+}
+
+impl Tally {
+    fn count(&mut self, called: Called) {
+        match called {
+            Ok(_) => self.returned += 1,
+            Err(error) => *self.errors.entry(kind(&error)).or_default() += 1,
+        }
+    }
+}
+
+fn kind(error: &RunError<HandlerError>) -> &'static str {
+    match error {
+        RunError::Handler(_) => "HandlerError",
+        RunError::Recorded(_) => "Recorded",
+        RunError::Idempotency(error) => error.kind().as_str(),
+        _ => "Other",
+    }
+}
+
+/// The error's kind and text, and what is behind it.
+fn told(error: &RunError<HandlerError>) -> Vec<String> {
+    let behind = std::iter::successors(std::error::Error::source(error), |&error| error.source());
+    std::iter::once(format!("{}: {error}", kind(error))).chain(behind.map(ToString::to_string)).collect()
+}
+
+#[expect(clippy::disallowed_methods, reason = "it measures, and decides nothing by it")]
+fn stopwatch() -> Instant {
+    Instant::now()
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+fn bench() -> Result<Bench, Failure> {
+    let mut config = aws_sdk_dynamodb::Config::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .region(Region::new(variable("AWS_REGION").unwrap_or_else(|| "us-east-1".into())))
+        .credentials_provider(Credentials::new(
+            variable("AWS_ACCESS_KEY_ID").unwrap_or_else(|| "AKIDEXAMPLE".into()),
+            variable("AWS_SECRET_ACCESS_KEY").unwrap_or_else(|| "secret".into()),
+            variable("AWS_SESSION_TOKEN"),
+            None,
+            "environment",
+        ));
+    if let Some(endpoint) = variable("AWS_ENDPOINT_URL_DYNAMODB") {
+        if endpoint.starts_with("http://") {
+            // Nobody speaks TLS there: no TLS library need be set up.
+            config = config.http_client(aws_smithy_http_client::Builder::new().build_http());
+        }
+        config = config.endpoint_url(endpoint);
+    }
+    let table = variable("BENCH_TABLE").unwrap_or_else(|| "idem".into());
+    let store = DynamoDbStore::new(Client::from_conf(config.build()), table)?;
+    let mut builder = Idempotency::builder(store).function("bench");
+    let mut arguments = std::env::args().skip(1);
+    while let Some(name) = arguments.next() {
+        let value = arguments.next().ok_or_else(|| format!("{name} has no value"))?;
+        let value = Duration::from_millis(value.parse()?);
+        builder = match name.as_str() {
+            "--skew-margin-ms" => builder.skew_margin(value),
+            "--lease-grace-ms" => builder.lease_grace(value),
+            _ => return Err(format!("{name} is not known").into()),
+        };
+    }
+    let json = |name| serde_json::from_str(&variable(name).unwrap_or_else(|| "{}".into()));
+    Ok(Bench {
+        idempotency: builder.build()?,
+        payload: json("BENCH_PAYLOAD")?,
+        response: json("BENCH_RESPONSE")?,
+        executed: Cell::new(0),
+    })
+}
+
+fn main() -> Result<(), Failure> {
+    let bench = bench()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        for line in std::io::stdin().lock().lines() {
+            let command: Command = serde_json::from_str(&line?)?;
+            if command.cmd == "exit" {
+                break;
+            }
+            let answer = Box::pin(bench.answer(&command)).await;
+            let mut output = std::io::stdout().lock();
+            writeln!(output, "{answer}")?;
+            output.flush()?;
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,57 @@
+//! Repeats one case of `benches/overhead` so many times: the program that `scripts/bench-instructions`
+//! counts instructions of.
+//!
+//! ```text
+//! overhead_once CASE COUNT      first-bare, first-run, duplicate-bare, duplicate-run, …
+//! overhead_once keys COUNT      COUNT different keys through one engine; prints the memory in use
+//! ```
+
+#[path = "../benches/overhead/cases.rs"]
+mod cases;
+
+use std::io::Write as _;
+
+use cases::{CASES, Failure, Prepared, Run, Wire};
+
+fn main() -> Result<(), Failure> {
+    let mut arguments = std::env::args().skip(1);
+    let (Some(name), Some(count), None) = (arguments.next(), arguments.next(), arguments.next()) else {
+        return Err("usage: overhead_once CASE COUNT".into());
+    };
+    let count: u32 = count.parse()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        if name == "keys" {
+            return Box::pin(keys(count)).await;
+        }
+        let (_, case) = CASES.into_iter().find(|(known, _)| *known == name).ok_or_else(|| {
+            format!("no case is called {name:?}; there are {}", CASES.map(|(known, _)| known).join(", "))
+        })?;
+        let prepared = Prepared::new(case).await?;
+        for _ in 0..count {
+            prepared.once().await?;
+        }
+        Ok(())
+    })
+}
+
+/// Prints the memory in use after a tenth of the keys, when every pool and cache has its size, and after
+/// all of them.
+async fn keys(count: u32) -> Result<(), Failure> {
+    let run = Run::new(Wire::Applies)?;
+    let mut output = std::io::stdout().lock();
+    for nth in 1..=count {
+        run.once(&format!("pay_{nth:014}")).await?;
+        if nth == count.div_ceil(10) || nth == count {
+            writeln!(output, "{nth} {}", resident_kib()?)?;
+        }
+    }
+    Ok(())
+}
+
+/// The process's resident memory, as Linux tells it.
+fn resident_kib() -> Result<u64, Failure> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    Ok(line.and_then(|line| line.split_whitespace().next()).ok_or("VmRSS is not known here")?.parse()?)
+}

@@ -1,0 +1,84 @@
+//! `payments`: an HTTP function whose `POST /payments` may be delivered any number of times and pays once.
+//!
+//! What idempotency takes: the line of `main` that makes it, the layer around the handler, and, in
+//! [`create_payment`], the payment's id. The id comes from the claim, so that a run which takes over from a process
+//! that died half-way finds the payment already made, instead of making a second one.
+
+mod payment;
+
+use lambda_http::{
+    Body, Error, Request, RequestExt, Response, http::Method, http::StatusCode, run, service_fn,
+    tower::ServiceBuilder, tracing,
+};
+use lambda_idempotency::Idempotency;
+use payment::{Order, Payment, Payments};
+use serde_json::{Value, json};
+
+#[tokio::main]
+async fn main() -> Result<(), Error> {
+    tracing::init_default_subscriber();
+
+    let idempotency = Idempotency::from_env().await?; // IDEMPOTENCY_TABLE, or IDEMPOTENCY_STORE=<url>
+    let payments = Payments::from_env().await?; // PAYMENTS_TABLE
+
+    run(ServiceBuilder::new()
+        .layer(idempotency.http()) // reads Idempotency-Key; a request without one passes through
+        .service(service_fn(move |request| handle(payments.clone(), request))))
+    .await
+}
+
+/// The function's two routes.
+async fn handle(payments: Payments, request: Request) -> Result<Response<Body>, Error> {
+    let path = request.raw_http_path().trim_matches('/').to_owned();
+    let route: Vec<&str> = path.split('/').collect();
+
+    match (request.method(), route.as_slice()) {
+        (&Method::POST, ["payments"]) => create_payment(&payments, &request).await,
+        (&Method::GET, ["payments", id]) => read_payment(&payments, id).await,
+        _ => answer(StatusCode::NOT_FOUND, &json!({ "message": "there is no such route" })),
+    }
+}
+
+/// `POST /payments`: makes the payment, or finds it made by the attempt before this one.
+async fn create_payment(payments: &Payments, request: &Request) -> Result<Response<Body>, Error> {
+    let order: Order = match Order::from_json(request.body()) {
+        Ok(order) => order,
+        Err(problem) => return answer(StatusCode::BAD_REQUEST, &json!({ "message": problem })),
+    };
+
+    let payment_id = match lambda_idempotency::current() {
+        Some(claim) => {
+            tracing::info!(
+                attempt = claim.attempt(),
+                takeover = claim.is_takeover(),
+                generation = %claim.generation(),
+                "creating payment"
+            );
+            claim.derive_key("payment") // the same id in every attempt
+        }
+        None => {
+            tracing::info!("creating payment, without an idempotency key");
+            uuid::Uuid::new_v4().to_string()
+        }
+    };
+
+    let payment = payments.create(Payment::new(payment_id, order)).await?;
+    let mut response = answer(StatusCode::CREATED, &json!(payment))?;
+    response.headers_mut().insert("location", format!("/payments/{}", payment.payment_id).parse()?);
+    Ok(response)
+}
+
+/// `GET /payments/{id}`.
+async fn read_payment(payments: &Payments, id: &str) -> Result<Response<Body>, Error> {
+    match payments.read(id).await? {
+        Some(payment) => answer(StatusCode::OK, &json!(payment)),
+        None => answer(StatusCode::NOT_FOUND, &json!({ "message": "there is no such payment" })),
+    }
+}
+
+fn answer(status: StatusCode, body: &Value) -> Result<Response<Body>, Error> {
+    Ok(Response::builder()
+        .status(status)
+        .header("content-type", "application/json")
+        .body(Body::from(body.to_string()))?)
+}

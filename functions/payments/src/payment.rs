@@ -1,0 +1,153 @@
+//! What a payment is, and the table that payments are kept in.
+
+use std::collections::HashMap;
+
+use aws_config::BehaviorVersion;
+use aws_sdk_dynamodb::{
+    Client, operation::put_item::PutItemError, types::AttributeValue,
+    types::ReturnValuesOnConditionCheckFailure::AllOld,
+};
+use lambda_http::Error;
+use serde::{Deserialize, Serialize};
+
+/// What a client asks for.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Order {
+    order_id: String,
+    amount_cents: u64,
+    currency: String,
+}
+
+impl Order {
+    /// Reads an order, or says in words for the client why it is not one.
+    pub(crate) fn from_json(body: &[u8]) -> Result<Self, String> {
+        let order: Self = serde_json::from_slice(body).map_err(|error| format!("not an order: {error}"))?;
+        match &order {
+            Self { order_id, .. } if order_id.is_empty() => Err("not an order: order_id is empty".into()),
+            Self { amount_cents: 0, .. } => Err("not an order: amount_cents is 0".into()),
+            Self { currency, .. } if currency.len() != 3 => {
+                Err("not an order: currency is not a three-letter code".into())
+            }
+            _ => Ok(order),
+        }
+    }
+}
+
+/// A payment that has been made.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Payment {
+    pub(crate) payment_id: String,
+    order_id: String,
+    amount_cents: u64,
+    currency: String,
+}
+
+impl Payment {
+    pub(crate) fn new(payment_id: String, Order { order_id, amount_cents, currency }: Order) -> Self {
+        Self { payment_id, order_id, amount_cents, currency }
+    }
+
+    fn into_item(self) -> HashMap<String, AttributeValue> {
+        HashMap::from([
+            ("payment_id".into(), AttributeValue::S(self.payment_id)),
+            ("order_id".into(), AttributeValue::S(self.order_id)),
+            ("amount_cents".into(), AttributeValue::N(self.amount_cents.to_string())),
+            ("currency".into(), AttributeValue::S(self.currency)),
+        ])
+    }
+
+    fn from_item(item: &HashMap<String, AttributeValue>) -> Result<Self, Error> {
+        let text = |name: &str| {
+            let value = item.get(name).and_then(|value| value.as_s().ok());
+            value.cloned().ok_or_else(|| Error::from(format!("a stored payment has no text {name}")))
+        };
+        let amount = item.get("amount_cents").and_then(|value| value.as_n().ok());
+        Ok(Self {
+            payment_id: text("payment_id")?,
+            order_id: text("order_id")?,
+            amount_cents: amount.ok_or("a stored payment has no amount_cents")?.parse()?,
+            currency: text("currency")?,
+        })
+    }
+}
+
+/// The table of payments.
+#[derive(Clone, Debug)]
+pub(crate) struct Payments {
+    client: Client,
+    table: String,
+}
+
+impl Payments {
+    /// The table that `PAYMENTS_TABLE` names.
+    pub(crate) async fn from_env() -> Result<Self, Error> {
+        let table = std::env::var("PAYMENTS_TABLE")
+            .map_err(|_| "PAYMENTS_TABLE is not set: give it the name of the table of payments")?;
+        let config = aws_config::load_defaults(BehaviorVersion::latest()).await;
+        Ok(Self { client: Client::new(&config), table })
+    }
+
+    /// Stores a new payment. When one with this id is already there, an earlier attempt made it: that one is
+    /// returned, and nothing is written.
+    pub(crate) async fn create(&self, payment: Payment) -> Result<Payment, Error> {
+        let put = self
+            .client
+            .put_item()
+            .table_name(&self.table)
+            .set_item(Some(payment.clone().into_item()))
+            .condition_expression("attribute_not_exists(payment_id)")
+            .return_values_on_condition_check_failure(AllOld)
+            .send()
+            .await;
+        match put.map_err(aws_sdk_dynamodb::error::SdkError::into_service_error) {
+            Ok(_) => Ok(payment),
+            Err(PutItemError::ConditionalCheckFailedException(refused)) => Payment::from_item(
+                refused.item().ok_or("the payment that is already there was not returned")?,
+            ),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The payment with this id, if there is one.
+    pub(crate) async fn read(&self, id: &str) -> Result<Option<Payment>, Error> {
+        let key = AttributeValue::S(id.into());
+        let read = self.client.get_item().table_name(&self.table).key("payment_id", key).send().await?;
+        read.item().map(Payment::from_item).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_read_and_what_is_none_is_refused_in_words() {
+        let order = |body: &str| Order::from_json(body.as_bytes()).map(|order| order.order_id);
+        assert_eq!(order(r#"{"order_id":"o","amount_cents":1250,"currency":"EUR"}"#), Ok("o".into()));
+
+        let refused = |body: &str| order(body).unwrap_err();
+        assert!(refused("{").starts_with("not an order: EOF"));
+        assert!(refused(r#"{"order_id":"o"}"#).contains("missing field `amount_cents`"));
+        let of = |id: &str, amount: i64, currency: &str| {
+            refused(&format!(r#"{{"order_id":"{id}","amount_cents":{amount},"currency":"{currency}"}}"#))
+        };
+        assert_eq!(of("", 1, "EUR"), "not an order: order_id is empty");
+        assert_eq!(of("o", 0, "EUR"), "not an order: amount_cents is 0");
+        assert_eq!(of("o", 1, "EURO"), "not an order: currency is not a three-letter code");
+        assert!(of("o", -1, "EUR").contains("invalid value"));
+    }
+
+    #[test]
+    fn a_payment_comes_back_from_its_item_as_it_was() {
+        let order = Order { order_id: "o".into(), amount_cents: u64::MAX, currency: "EUR".into() };
+        let payment = Payment::new("p".into(), order);
+        let mut item = payment.clone().into_item();
+        let read = Payment::from_item(&item).unwrap();
+        assert_eq!(serde_json::json!(read), serde_json::json!(payment));
+
+        item.remove("currency");
+        let problem = Payment::from_item(&item).unwrap_err().to_string();
+        assert_eq!(problem, "a stored payment has no text currency");
+    }
+}

@@ -1,0 +1,273 @@
+//! Breadth first through every world that can come about, so that the first trace found is a shortest.
+
+use std::{
+    ops::ControlFlow,
+    panic::resume_unwind,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+    time::Duration,
+};
+
+use crate::{
+    configuration::Configuration,
+    coverage::Coverage,
+    faults::{Choice, choices},
+    fingerprints::Visited,
+    invariants::Invariant,
+    model::World,
+    net::{Happened, Net},
+    terminate,
+    trace::{self, Trace},
+    under_test::Protocol,
+};
+
+/// How to explore.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// How many different worlds to visit at most.
+    pub states: usize,
+    /// How much memory to take at most, in bytes: for the worlds that were visited and those still to be.
+    pub memory: usize,
+    /// Whether to go on after something broke, to see what else does.
+    pub go_on: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { states: usize::MAX, memory: usize::MAX, go_on: false }
+    }
+}
+
+/// Something that broke, and the shortest way there.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// What broke.
+    pub invariant: Invariant,
+    /// How.
+    pub trace: Trace,
+}
+
+/// What an exploration found.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The space that was explored.
+    pub name: &'static str,
+    /// How many different worlds were visited.
+    pub states: usize,
+    /// How many transitions were made between them.
+    pub transitions: usize,
+    /// How many transitions the farthest world is away.
+    pub depth: usize,
+    /// How many different states the machines were in.
+    pub machines: usize,
+    /// The most store calls that one delivery can make; `None` if there is no bound.
+    pub longest_run: Option<usize>,
+    /// Whether every world was visited.
+    pub is_complete: bool,
+    /// What was reached.
+    pub coverage: Coverage,
+    /// What broke: each invariant once.
+    pub violations: Vec<Violation>,
+    /// How long it took, by the clock that was given.
+    pub took: Duration,
+}
+
+/// Explores what `protocol` does in each of `spaces`, so many at a time, and calls `done` with each
+/// report as it comes. The reports are in the order of the spaces.
+pub fn explore_all<P: Protocol + Sync>(
+    protocol: &P,
+    spaces: &[Configuration],
+    limits: Limits,
+    jobs: usize,
+    clock: &(dyn Fn() -> Duration + Sync),
+    done: &(dyn Fn(&Report) + Sync),
+) -> Vec<Report> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut reports = Vec::new();
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(space) = spaces.get(number) else { return reports };
+            let start = clock();
+            let report = explore(protocol, space, limits);
+            let report = Report { took: clock().saturating_sub(start), ..report };
+            done(&report);
+            reports.push((number, report));
+        }
+    };
+    let mut reports: Vec<_> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..jobs.max(1)).map(|_| scope.spawn(work)).collect();
+        // A panic in a worker is a fault of the net itself: it goes on.
+        let join = |worker: thread::ScopedJoinHandle<'_, _>| match worker.join() {
+            Ok(reports) => reports,
+            Err(panic) => resume_unwind(panic),
+        };
+        workers.into_iter().flat_map(join).collect()
+    });
+    reports.sort_by_key(|&(number, _)| number);
+    reports.into_iter().map(|(_, report)| report).collect()
+}
+
+/// Explores what `protocol` does in `configuration`.
+pub fn explore<P: Protocol>(protocol: &P, configuration: &Configuration, limits: Limits) -> Report {
+    let mut explorer = Explorer {
+        net: Net::new(protocol, configuration),
+        visited: Visited::new(),
+        parents: Vec::new(),
+        coverage: Coverage::NONE,
+        violations: Vec::new(),
+        transitions: 0,
+    };
+    let (depth, is_complete) = explorer.run(limits);
+    let longest_run = terminate::longest_run(explorer.net.edges());
+    let terminates = longest_run.is_some_and(|calls| calls <= terminate::MOST_CALLS);
+    if !terminates {
+        explorer.violations.push(Violation { invariant: Invariant::Terminates, trace: Trace::default() });
+    }
+    Report {
+        name: configuration.name,
+        states: explorer.parents.len(),
+        transitions: explorer.transitions,
+        depth,
+        machines: explorer.net.machines(),
+        longest_run,
+        is_complete,
+        coverage: explorer.coverage,
+        violations: explorer.violations,
+        took: Duration::ZERO,
+    }
+}
+
+struct Explorer<'a, P: Protocol> {
+    net: Net<'a, P>,
+    visited: Visited,
+    /// Of each world, in the order of discovery: the one that it was reached from, and the how manieth
+    /// it is of those that can be reached from there.
+    parents: Vec<(u32, u32)>,
+    coverage: Coverage,
+    violations: Vec<Violation>,
+    transitions: usize,
+}
+
+impl<P: Protocol> Explorer<'_, P> {
+    /// How deep it went, and whether it saw everything.
+    fn run(&mut self, limits: Limits) -> (usize, bool) {
+        let first = World::new(self.net.configuration());
+        let (mut layer, mut next) = (Vec::new(), vec![(0u32, first)]);
+        // The beginning counts as reached from nowhere; its executors still have to decide.
+        self.parents.push((0, 0));
+        let mut depth = 0;
+        while !next.is_empty() {
+            std::mem::swap(&mut layer, &mut next);
+            let layer_size = layer.len();
+            for (number, world) in layer.drain(..) {
+                let mut ordinal = 0u32;
+                let mut chain = Chain::default();
+                let ended = successors(&mut self.net, &world, &mut chain, &mut |net, path, happened| {
+                    self.transitions += 1;
+                    self.coverage.add(happened.coverage);
+                    if !happened.flaws.is_empty() {
+                        let news = happened.flaws.iter().filter(|&flaw| {
+                            self.violations.iter().all(|violation| violation.invariant != flaw)
+                        });
+                        let news: Vec<_> = news.collect();
+                        if !news.is_empty() {
+                            let trace = tell(net, &self.parents, number, path);
+                            let found = news
+                                .into_iter()
+                                .map(|invariant| Violation { invariant, trace: trace.clone() });
+                            self.violations.extend(found);
+                        }
+                        if !limits.go_on {
+                            return ControlFlow::Break(());
+                        }
+                    }
+                    if happened.world.is_urgent() {
+                        return ControlFlow::Continue(());
+                    }
+                    let at = ordinal;
+                    ordinal += 1;
+                    if self.visited.insert(happened.world.fingerprint()) {
+                        let known = self.parents.len();
+                        let waiting = (layer_size + next.len()) * size_of::<(u32, World)>();
+                        let memory = self.visited.memory() + known * size_of::<(u32, u32)>() + waiting;
+                        if known > limits.states || memory > limits.memory {
+                            return ControlFlow::Break(());
+                        }
+                        self.parents.push((number, at));
+                        next.push((known as u32, happened.world));
+                    }
+                    ControlFlow::Continue(())
+                });
+                if ended.is_break() {
+                    return (depth + 1, false);
+                }
+            }
+            depth += usize::from(!next.is_empty());
+        }
+        (depth, true)
+    }
+}
+
+/// The choices that lead from one world to the next, and room for those that are left open on the way.
+#[derive(Default)]
+struct Chain {
+    path: Vec<Choice>,
+    spare: Vec<Vec<Choice>>,
+}
+
+/// Every transition from `world`, and from there on until all executors have decided what they do at
+/// this moment: worlds in between are passed through, and not kept.
+fn successors<P: Protocol>(
+    net: &mut Net<'_, P>,
+    world: &World,
+    chain: &mut Chain,
+    visit: &mut impl FnMut(&mut Net<'_, P>, &[Choice], &Happened) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    let mut options = chain.spare.pop().unwrap_or_default();
+    choices(net.configuration(), world, &mut options);
+    for &choice in &options {
+        let Some(happened) = net.perform(world, choice) else { continue };
+        chain.path.push(choice);
+        visit(net, &chain.path, &happened)?;
+        if happened.world.is_urgent() {
+            successors(net, &happened.world, chain, visit)?;
+        }
+        chain.path.pop();
+    }
+    chain.spare.push(options);
+    ControlFlow::Continue(())
+}
+
+/// The way to the world with this number, and on along `last`.
+fn tell<P: Protocol>(net: &mut Net<'_, P>, parents: &[(u32, u32)], number: u32, last: &[Choice]) -> Trace {
+    let mut ordinals = Vec::new();
+    let mut at = number;
+    while at != 0 {
+        let (parent, ordinal) = parents[at as usize];
+        ordinals.push(ordinal);
+        at = parent;
+    }
+    let mut world = World::new(net.configuration());
+    let mut whole = Vec::new();
+    for wanted in ordinals.into_iter().rev() {
+        let mut ordinal = 0;
+        let mut found = None;
+        let _ = successors(net, &world, &mut Chain::default(), &mut |_, path, happened| {
+            if happened.world.is_urgent() {
+                return ControlFlow::Continue(());
+            }
+            if ordinal == wanted {
+                found = Some((path.to_vec(), happened.world));
+                return ControlFlow::Break(());
+            }
+            ordinal += 1;
+            ControlFlow::Continue(())
+        });
+        let Some((path, next)) = found else { break };
+        whole.extend(path);
+        world = next;
+    }
+    whole.extend_from_slice(last);
+    trace::tell(net, &whole)
+}

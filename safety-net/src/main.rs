@@ -1,0 +1,230 @@
+//! `safety-net`: the long form of the exploration, the mutants, and the peer, with their figures.
+
+#![expect(clippy::print_stdout, reason = "it is what a command line is for")]
+
+use std::{
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use lambda_idempotency_safety_net::{
+    configuration::Configuration,
+    coverage::Coverage,
+    explore::{Limits, Report, explore, explore_all},
+    mutants::{self, Mutant},
+    peer::{self, Powertools},
+    report,
+    simulation::{self, config::Config},
+    spaces,
+    under_test::Shipping,
+};
+
+const USAGE: &str = "\
+usage: safety-net explore [--long] [--space NAME] [--jobs N]
+       safety-net mutants [NAME]
+       safety-net peer [--traces]
+       safety-net simulate [COUNT [FIRST-SEED]]
+       safety-net replay 'seed=NUMBER …'
+
+  explore   every world of the bounded slice, or with --long of the long form (24 GiB machines: about
+            5 GiB and a quarter of an hour on 2 cores); --space takes those whose names contain NAME
+  mutants   every mutant whose name contains NAME, and what catches it; with NAME, its trace
+  peer      Powertools' protocol beside this one; --traces shows how each promise is broken
+  simulate  COUNT schedules (100,000) of the real engine in virtual time, a seed each; the first that
+            violates something is shrunk, and told as a line to replay
+  replay    one schedule, with its trace
+
+Fails if anything is found that should not be, or is not found that should be.";
+
+/// A space that would take more memory than this is cut off, in bytes; two are explored at a time.
+const MOST_MEMORY: usize = 2_500_000_000;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let is_good = match arguments.as_slice() {
+        ["explore", options @ ..] => match Options::from(options) {
+            Some(options) => exploration(&options),
+            None => return usage(),
+        },
+        ["mutants"] => every_mutant(None),
+        ["mutants", name] => every_mutant(Some(name)),
+        ["peer"] => comparison(false),
+        ["peer", "--traces"] => comparison(true),
+        ["simulate"] => simulation(100_000, 0),
+        ["simulate", count] => match count.parse() {
+            Ok(count) => simulation(count, 0),
+            Err(_) => return usage(),
+        },
+        ["simulate", count, first] => match (count.parse(), first.parse()) {
+            (Ok(count), Ok(first)) => simulation(count, first),
+            _ => return usage(),
+        },
+        ["replay", line] => match line.parse() {
+            Ok(config) => replay(config),
+            Err(why) => {
+                println!("{why}");
+                return ExitCode::from(2);
+            }
+        },
+        _ => return usage(),
+    };
+    if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn usage() -> ExitCode {
+    println!("{USAGE}");
+    ExitCode::from(2)
+}
+
+struct Options<'a> {
+    is_long: bool,
+    space: Option<&'a str>,
+    jobs: usize,
+}
+
+impl<'a> Options<'a> {
+    fn from(arguments: &[&'a str]) -> Option<Self> {
+        let mut options = Self { is_long: false, space: None, jobs: 2 };
+        let mut rest = arguments.iter();
+        while let Some(&argument) = rest.next() {
+            match argument {
+                "--long" => options.is_long = true,
+                "--space" => options.space = Some(rest.next()?),
+                "--jobs" => options.jobs = rest.next()?.parse().ok()?,
+                _ => return None,
+            }
+        }
+        Some(options)
+    }
+}
+
+fn exploration(options: &Options<'_>) -> bool {
+    let mut spaces = if options.is_long { spaces::long() } else { spaces::bounded() };
+    spaces.retain(|space| options.space.is_none_or(|name| space.name.contains(name)));
+    println!("{}", report::EXPLORED);
+    let limits = Limits { memory: MOST_MEMORY, go_on: true, ..Limits::default() };
+    let clock = clock();
+    let reports = explore_all(&Shipping, &spaces, limits, options.jobs, &clock, &|report| {
+        println!("{}", report::explored(report));
+    });
+    println!("{}\n\nwall clock: {:.1} s\n", report::total(&reports), clock().as_secs_f64());
+    let mut reached = Coverage::NONE;
+    for report in &reports {
+        reached.add(report.coverage);
+        show(report);
+    }
+    println!("{}", report::coverage(reached));
+    let is_whole = options.space.is_some() || reached.missing().next().is_none();
+    is_whole && !reports.is_empty() && reports.iter().all(|report| report.violations.is_empty())
+}
+
+fn every_mutant(name: Option<&str>) -> bool {
+    println!("| mutant | caught by | also broken by then | worlds | time |\n|---|---|---|---:|---:|");
+    let mut is_good = true;
+    let wanted = |mutant: &Mutant| name.is_none_or(|name| mutant.name.contains(name));
+    for mutant in mutants::all().into_iter().filter(wanted) {
+        let report = timed(&mutant);
+        let caught = report.violations.iter().any(|violation| violation.invariant == mutant.caught_by);
+        is_good &= caught;
+        let also = report.violations.iter().map(|violation| violation.invariant);
+        let also: Vec<_> =
+            also.filter(|&other| other != mutant.caught_by).map(|other| other.name()).collect();
+        let by = if caught { mutant.caught_by.name() } else { "**nothing that it should**" };
+        println!(
+            "| {} | {by} | {} | {} | {:.3} s |",
+            mutant.name,
+            also.join(", "),
+            report::grouped(report.states),
+            report.took.as_secs_f64()
+        );
+        if name.is_some() {
+            show(&report);
+        }
+    }
+    println!("\nConditions that follow from the others, so that nothing breaks without them alone:\n");
+    for mutant in mutants::implied().into_iter().filter(wanted) {
+        let spaces = mutants::spaces_of_implied();
+        let reports: Vec<_> = spaces.iter().map(|space| explore(&mutant, space, Limits::default())).collect();
+        let is_implied = reports.iter().all(|report| report.violations.is_empty());
+        is_good &= is_implied;
+        let found = if is_implied { "nothing" } else { "**something**: it is no longer implied" };
+        let states: usize = reports.iter().map(|report| report.states).sum();
+        println!("- {}: {} worlds, {found}", mutant.name, report::grouped(states));
+        reports.iter().for_each(show);
+    }
+    is_good
+}
+
+fn timed(mutant: &Mutant) -> Report {
+    let clock = clock();
+    let report = explore(mutant, &(mutant.space)(), Limits::default());
+    Report { took: clock(), ..report }
+}
+
+fn comparison(with_traces: bool) -> bool {
+    let (clock, limits) = (clock(), Limits { go_on: true, ..Limits::default() });
+    let spaces: &[Configuration] = &peer::spaces();
+    let ours = explore_all(&Shipping, spaces, limits, 2, &clock, &|_| {});
+    let theirs = explore_all(&Powertools, spaces, limits, 2, &clock, &|_| {});
+    println!("{}", report::EXPLORED);
+    for report in ours.iter().chain(&theirs) {
+        println!("{}", report::explored(report));
+    }
+    let names = ["lambda-idempotency", "Powertools for AWS Lambda"];
+    println!("\n{}\n", report::compared(names, [&[], peer::NOT_APPLICABLE], peer::UNTRIED, [&ours, &theirs]));
+    if with_traces {
+        theirs.iter().for_each(show);
+    }
+    ours.iter().for_each(show);
+    ours.iter().all(|report| report.violations.is_empty())
+        && theirs.iter().all(|report| !report.violations.is_empty())
+}
+
+/// Two halves at once, one a core.
+fn simulation(count: u64, first: u64) -> bool {
+    let clock = clock();
+    let half = count / 2;
+    let halves = std::thread::scope(|scope| {
+        let other = scope.spawn(|| simulation::campaign(first + half, count - half, |config| config));
+        let one = simulation::campaign(first, half, |config| config);
+        [Some(one), other.join().ok()]
+    });
+    let mut figures = simulation::Figures::default();
+    for half in halves {
+        match half {
+            Some(Ok(half)) => figures.add(&half),
+            Some(Err(report)) => {
+                println!("{report}");
+                return false;
+            }
+            None => {
+                println!("the simulation itself panicked");
+                return false;
+            }
+        }
+    }
+    println!("{figures}; nothing amiss, {:.1} s", clock().as_secs_f64());
+    true
+}
+
+fn replay(config: Config) -> bool {
+    let report = simulation::simulate(config, true);
+    report.trace.iter().for_each(|line| println!("{line}"));
+    println!("digest {:016x}", report.digest);
+    println!("{}", simulation::Report { trace: Vec::new(), ..report });
+    true
+}
+
+fn show(report: &Report) {
+    for violation in &report.violations {
+        println!("{}: {}\n{}", report.name, violation.invariant.promise(), violation.trace);
+    }
+}
+
+/// How long it is since now.
+#[expect(clippy::disallowed_methods, reason = "it measures the net, not the library")]
+fn clock() -> impl Fn() -> Duration + Sync {
+    let start = Instant::now();
+    move || start.elapsed()
+}

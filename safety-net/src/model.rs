@@ -1,0 +1,255 @@
+//! The world's state: true time, the record, the executors, and what is still on its way.
+//!
+//! It is small and plain: large values are numbers that an [`Interner`](crate::intern::Interner) knows.
+
+use crate::{
+    configuration::{Configuration, MAX_DELIVERIES, MAX_LATE, MAX_SLOTS},
+    fingerprints::fingerprint,
+};
+
+/// No delivery.
+pub const NOBODY: u8 = u8::MAX;
+
+/// Where an executor stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Stage {
+    /// It waits for a delivery.
+    #[default]
+    Idle,
+    /// Its write is to be sent, or on its way.
+    Applying,
+    /// Its read is to be sent, or on its way.
+    Reading,
+    /// The store's answer has arrived, and was not yet looked at.
+    Answered,
+    /// It pauses.
+    Pausing,
+    /// Its handler runs.
+    Running,
+}
+
+/// What the store answered, while nobody has looked at it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Answer {
+    /// Nothing yet.
+    #[default]
+    None,
+    /// The write was made.
+    Applied,
+    /// The write was refused by the slot's record.
+    Refused,
+    /// The read found the slot's record.
+    Found,
+}
+
+/// How a handler ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Verdict {
+    /// It has not.
+    #[default]
+    None,
+    /// With an outcome.
+    Complete,
+    /// With a final failure.
+    Fail,
+    /// With the word that the key may be given back.
+    Release,
+}
+
+/// One executor. The clock stands first, so that executors with equal clocks can be put in order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slot {
+    /// Which of the configuration's clocks it goes by.
+    pub clock: u8,
+    /// How many deliveries it may still take.
+    pub attempts_left: u8,
+    /// Where it stands.
+    pub stage: Stage,
+    /// Whether it is to decide, before anything else happens, what it does at this moment.
+    pub is_urgent: bool,
+    /// Whether the SDK has sent the write once already, and does not know what became of it.
+    pub is_retried: bool,
+    /// What the store answered.
+    pub answer: Answer,
+    /// The delivery it is at work on.
+    pub delivery: u8,
+    /// That delivery's plan.
+    pub plan: u32,
+    /// The machine's state.
+    pub machine: u32,
+    /// The write that it sent last.
+    pub write: u32,
+    /// The record that the answer holds.
+    pub record: u32,
+    /// The claim that its handler runs, or ran, under.
+    pub held: u32,
+}
+
+impl Slot {
+    /// Its delivery is over, whichever way.
+    pub fn end(&mut self) {
+        *self = Self { clock: self.clock, attempts_left: self.attempts_left, ..Self::default() };
+        self.is_urgent = self.attempts_left > 0;
+    }
+
+    /// A new moment has come: whoever waits for one decides again.
+    pub fn awake(&mut self) {
+        self.is_urgent = match self.stage {
+            Stage::Idle => self.attempts_left > 0,
+            // A write may also be given up on later, when there is less time left.
+            Stage::Applying | Stage::Answered | Stage::Pausing | Stage::Running => true,
+            // What a failed read leads to does not depend on the time.
+            Stage::Reading => false,
+        };
+    }
+
+    /// Whether it is at work on a delivery.
+    pub fn is_active(&self) -> bool {
+        self.stage != Stage::Idle
+    }
+}
+
+/// A write that its sender gave up on, and that may still reach the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Late {
+    /// The write; 0 is none.
+    pub write: u32,
+    /// The delivery that sent it.
+    pub sender: u8,
+}
+
+/// What is remembered of a delivery: enough to tell whose outcome is replayed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Delivery {
+    /// Which request it brought.
+    pub request: u8,
+    /// Whether its handler has started.
+    pub has_started: bool,
+    /// How its handler ended.
+    pub verdict: Verdict,
+    /// Whether a settlement by it was in the store: its outcome, its failure or its release.
+    pub is_stored: bool,
+}
+
+/// The whole world, and the little of its past that the invariants ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct World {
+    /// The number of the moment, in true time.
+    pub time: u8,
+    /// The record; 0 is none.
+    pub record: u32,
+    /// The delivery whose claim the record is.
+    pub holder: u8,
+    /// Whether that claim replaced one that was left standing, and whose handler had started.
+    pub took_over: bool,
+    /// At most once: whether a handler has run since the key was last free.
+    pub has_run: bool,
+    /// The highest generation that a handler has started under.
+    pub highest_start: u64,
+    /// How many faults there may still be.
+    pub faults_left: u8,
+    /// How many jumps of a clock there may still be.
+    pub jumps_left: u8,
+    /// How many deliveries there were.
+    pub delivered: u8,
+    /// The executors.
+    pub slots: [Slot; MAX_SLOTS],
+    /// What is still on its way.
+    pub late: [Late; MAX_LATE],
+    /// The deliveries that still matter.
+    pub deliveries: [Delivery; MAX_DELIVERIES],
+}
+
+impl World {
+    /// The world before anything happened.
+    pub fn new(configuration: &Configuration) -> Self {
+        let mut slots = [Slot::default(); MAX_SLOTS];
+        for (slot, clock) in slots.iter_mut().zip(0..).take(configuration.executors) {
+            *slot = Slot { clock, attempts_left: configuration.attempts, ..Slot::default() };
+            slot.awake();
+        }
+        let mut world = Self {
+            time: 0,
+            record: 0,
+            holder: NOBODY,
+            took_over: false,
+            has_run: false,
+            highest_start: 0,
+            faults_left: configuration.faults,
+            jumps_left: configuration.jumps,
+            delivered: 0,
+            slots,
+            late: [Late::default(); MAX_LATE],
+            deliveries: [Delivery::default(); MAX_DELIVERIES],
+        };
+        world.tidy(configuration.executors);
+        world
+    }
+
+    /// Puts what has no order into one, and forgets what nothing depends on any more, so that worlds
+    /// that behave alike are one.
+    pub fn tidy(&mut self, executors: usize) {
+        self.slots[..executors].sort_unstable();
+        self.late.sort_unstable();
+        // An answer on its way may hold an outcome that is in the store no more.
+        if self.slots.iter().any(|slot| slot.answer != Answer::None) {
+            return;
+        }
+        let (slots, late) = (self.slots, self.late);
+        for (delivery, number) in self.deliveries.iter_mut().zip(0..) {
+            let matters = self.holder == number
+                || slots.iter().any(|slot| slot.is_active() && slot.delivery == number)
+                || late.iter().any(|late| late.write != 0 && late.sender == number);
+            if !matters {
+                *delivery = Delivery::default();
+            }
+        }
+    }
+
+    /// Whether an executor has yet to decide what it does at this moment.
+    pub fn is_urgent(&self) -> bool {
+        self.slots.iter().any(|slot| slot.is_urgent)
+    }
+
+    /// Whether anything can still happen that anyone would see.
+    pub fn is_over(&self) -> bool {
+        self.slots.iter().all(|slot| !slot.is_active() && slot.attempts_left == 0)
+    }
+
+    /// The world in 128 bits.
+    pub fn fingerprint(&self) -> u128 {
+        let mut words = [0u64; 4 + 4 * MAX_SLOTS + MAX_LATE];
+        words[0] = u64::from(self.time)
+            | u64::from(self.holder) << 8
+            | u64::from(self.took_over) << 16
+            | u64::from(self.has_run) << 17
+            | u64::from(self.faults_left) << 24
+            | u64::from(self.jumps_left) << 32
+            | u64::from(self.delivered) << 40;
+        words[1] = u64::from(self.record);
+        words[2] = self.highest_start;
+        for delivery in self.deliveries {
+            let bits = u64::from(delivery.request & 1)
+                | (delivery.verdict as u64) << 1
+                | u64::from(delivery.is_stored) << 3
+                | u64::from(delivery.has_started) << 4;
+            words[3] = words[3] << 5 | bits;
+        }
+        for (slot, words) in self.slots.iter().zip(words[4..].chunks_mut(4)) {
+            words[0] = u64::from(slot.clock)
+                | u64::from(slot.attempts_left) << 8
+                | (slot.stage as u64) << 16
+                | u64::from(slot.is_retried) << 24
+                | (slot.answer as u64) << 32
+                | u64::from(slot.delivery) << 40
+                | u64::from(slot.is_urgent) << 48;
+            words[1] = u64::from(slot.plan) << 32 | u64::from(slot.machine);
+            words[2] = u64::from(slot.write) << 32 | u64::from(slot.record);
+            words[3] = u64::from(slot.held);
+        }
+        for (late, word) in self.late.iter().zip(&mut words[4 + 4 * MAX_SLOTS..]) {
+            *word = u64::from(late.write) << 8 | u64::from(late.sender);
+        }
+        fingerprint(&words)
+    }
+}

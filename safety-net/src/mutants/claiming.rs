@@ -1,0 +1,420 @@
+//! Mutants of how a key is claimed, and of what a record is taken to mean.
+
+use std::time::Duration;
+
+use lambda_idempotency::{
+    Execution, Generation, Owner, Record, State as RecordState, Status, Timestamp,
+    protocol::{Action, Event, Fault, Held, Plan, Refusal, Rules},
+    store::{StoreErrorKind, Write, Written},
+};
+
+use crate::{
+    configuration::{self, Configuration, TICK, millis, ticks},
+    invariants::Invariant,
+    mutants::{Mutant, NONE, Outcome, small},
+};
+
+/// All of them.
+pub(super) const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "own claim not recognised",
+        caught_by: Invariant::OwnRecognised,
+        takes: |moment, record| {
+            let is_own = record.owner == moment.plan.owner && !moment.is_settling();
+            Record { owner: if is_own { STRANGER } else { record.owner }, ..record }
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "owner is the request's id, which two attempts share",
+        caught_by: Invariant::OneInsideLease,
+        owner: |_, request| configuration::owner(0, request),
+        ..NONE
+    },
+    Mutant {
+        name: "own lease from the local clock, not from the record",
+        caught_by: Invariant::GrantBeforeStart,
+        takes: |moment, record| {
+            if record.owner != moment.plan.owner {
+                return record;
+            }
+            with_lease(record, |_| moment.now.saturating_add(millis(TICK)))
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "own lease longer than the record says",
+        caught_by: Invariant::GrantBeforeStart,
+        does: |_, (state, action)| match action {
+            Action::Claimed(held) => {
+                let lease_until = held.lease_until.saturating_add(millis(TICK));
+                (state, Action::Claimed(Held { lease_until, ..held }))
+            }
+            action => (state, action),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "no skew margin",
+        caught_by: Invariant::OneInsideLease,
+        plan: |plan| with_rules(plan, |rules| Rules { skew_margin: Duration::ZERO, ..rules }),
+        ..NONE
+    },
+    Mutant {
+        name: "stale one moment too early",
+        caught_by: Invariant::OneInsideLease,
+        plan: |plan| {
+            let skew_margin = plan.rules.skew_margin.saturating_sub(Duration::from_millis(1));
+            with_rules(plan, |rules| Rules { skew_margin, ..rules })
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "staleness reversed",
+        caught_by: Invariant::BecomesClaimable,
+        takes: |moment, record| {
+            let margin = moment.plan.rules.skew_margin;
+            let is_stale = |lease: Timestamp| lease.saturating_add(margin) < moment.now;
+            with_lease(record, |lease| if is_stale(lease) { FAR } else { Timestamp::default() })
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "never stale",
+        caught_by: Invariant::BecomesClaimable,
+        takes: |_, record| with_lease(record, |_| FAR),
+        ..NONE
+    },
+    Mutant {
+        name: "lease in microseconds",
+        caught_by: Invariant::LeaseBounded,
+        does: |_, outcome| {
+            with_lock_lease(outcome, |lease| Timestamp::from_millis(lease.as_millis().saturating_mul(1000)))
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "no time left taken for no deadline",
+        caught_by: Invariant::LeaseBounded,
+        does: |moment, (state, action)| match (moment.event, &action) {
+            (Event::Begin, Action::Refused(Refusal::NoTimeLeft)) => {
+                let plan = Plan { lease_until: FAR, usable_until: FAR, ..moment.plan.clone() };
+                let state = lambda_idempotency::protocol::State::new(plan);
+                let begin = lambda_idempotency::protocol::Input { now: moment.now, event: Event::Begin };
+                lambda_idempotency::protocol::step(state, begin)
+            }
+            _ => (state, action),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "the handler starts though no time is left",
+        caught_by: Invariant::StartInTime,
+        does: |moment, (state, action)| match (moment.event, &action, &moment.before.sent) {
+            (Event::Answered(Written::Applied), Action::Apply(Write::Settle { .. }), Some((_, sent)))
+                if !moment.is_settling() =>
+            {
+                match granted(sent) {
+                    Some(held) => (state, Action::Claimed(held)),
+                    None => (state, action),
+                }
+            }
+            _ => (state, action),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "replay despite a mismatch",
+        caught_by: Invariant::MismatchHarmless,
+        space: two_requests,
+        takes: |moment, record| match record.status() {
+            Status::Completed | Status::Failed => Record { fingerprint: moment.plan.fingerprint, ..record },
+            _ => record,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "run despite a mismatch",
+        caught_by: Invariant::MismatchHarmless,
+        space: two_requests,
+        takes: |moment, record| match record.status() {
+            Status::Started => Record { fingerprint: moment.plan.fingerprint, ..record },
+            _ => record,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a mismatch replaces the record",
+        caught_by: Invariant::MismatchHarmless,
+        space: two_requests,
+        takes: |moment, record| {
+            if record.fingerprint == moment.plan.fingerprint {
+                return record;
+            }
+            Record { state: RecordState::Released, ..record }
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a takeover keeps the generation",
+        caught_by: Invariant::GenerationsGrow,
+        takes: |moment, record| {
+            let is_own = record.owner == moment.plan.owner;
+            let generation = record.generation.get() - u64::from(!is_own);
+            Record { generation: Generation::new(generation), ..record }
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "the generation is the time alone",
+        caught_by: Invariant::GenerationsGrow,
+        takes: |moment, record| {
+            let is_own = record.owner == moment.plan.owner;
+            let generation = if is_own { record.generation } else { Generation::new(0) };
+            Record { generation, ..record }
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a live outcome is reclaimed",
+        caught_by: Invariant::ReplayTrue,
+        takes: |_, record| match record.status() {
+            Status::Completed | Status::Failed => Record { expires_at: Timestamp::default(), ..record },
+            _ => record,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "an outcome expires without the skew margin",
+        caught_by: Invariant::ReplayTrue,
+        takes: |moment, record| match record.status() {
+            Status::Completed | Status::Failed if record.expires_at <= moment.now => {
+                Record { expires_at: Timestamp::default(), ..record }
+            }
+            _ => record,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "an expired outcome is replayed",
+        caught_by: Invariant::BecomesClaimable,
+        takes: |_, record| match record.status() {
+            Status::Completed | Status::Failed => Record { expires_at: FAR, ..record },
+            _ => record,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "the expiry of a lock ignores its lease",
+        caught_by: Invariant::ExpiryPromised,
+        does: |moment, outcome| {
+            let retention = moment.plan.rules.retention;
+            with_lock(outcome, |lock| lock.expires_at = lock.lock_acquired_at.saturating_add(retention))
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a lock expires with its lease",
+        caught_by: Invariant::ExpiryPromised,
+        does: |_, outcome| with_lock(outcome, |lock| lock.expires_at = lock.lease_until),
+        ..NONE
+    },
+    Mutant {
+        name: "runs unclaimed when the item is gone",
+        caught_by: Invariant::GrantBeforeStart,
+        does: |moment, (state, action)| match (moment.event, &action) {
+            (
+                Event::Answered(Written::Refused(None)) | Event::Found(None),
+                Action::Apply(Write::Claim(_)),
+            ) if !moment.is_settling() => {
+                let held = granted(&action);
+                (state, held.map_or(action, Action::Claimed))
+            }
+            _ => (state, action),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a doubtful claim taken for a success",
+        caught_by: Invariant::GrantBeforeStart,
+        hears: |moment, event| match event {
+            Event::Failed(_) if moment.is_doubtful() && !moment.is_settling() => {
+                Event::Answered(Written::Applied)
+            }
+            event => event,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a doubtful claim taken for a definite failure",
+        caught_by: Invariant::DoubtLookedInto,
+        hears: |moment, event| if moment.is_settling() { event } else { definite(event) },
+        ..NONE
+    },
+    Mutant {
+        name: "a doubtful claim is sent again without a look",
+        caught_by: Invariant::DoubtLookedInto,
+        hears: |moment, event| match event {
+            Event::Failed(_) if moment.is_doubtful() && !moment.is_settling() => Event::Found(None),
+            event => event,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a throttled claim taken for a success",
+        caught_by: Invariant::GrantBeforeStart,
+        hears: |moment, event| match event {
+            Event::Failed(Fault { kind: StoreErrorKind::Unavailable, maybe_applied: false })
+                if !moment.is_settling() =>
+            {
+                Event::Answered(Written::Applied)
+            }
+            event => event,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "claims without end",
+        caught_by: Invariant::Terminates,
+        space: one,
+        does: |moment, outcome| match (&outcome.1, &moment.before.sent) {
+            (Action::Refused(Refusal::InProgress(None) | Refusal::Unavailable), Some(sent))
+                if matches!(moment.event, Event::Found(_) | Event::Answered(_)) =>
+            {
+                sent.clone()
+            }
+            _ => outcome,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "waits for a conflict without end",
+        caught_by: Invariant::Terminates,
+        space: one,
+        hears: |moment, event| match (&event, &moment.before.sent) {
+            (
+                Event::Failed(Fault { kind: StoreErrorKind::Conflict, maybe_applied: false }),
+                Some((_, Action::Apply(write))),
+            ) if write.lock().is_some() && !moment.is_settling() => Event::Resumed,
+            _ => event,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "at most once takes a stale claim over",
+        caught_by: Invariant::AtMostOnce,
+        space: at_most_once,
+        plan: |plan| with_rules(plan, |rules| Rules { execution: Execution::AtLeastOnce, ..rules }),
+        ..NONE
+    },
+    Mutant {
+        name: "at most once reclaims a lock that is stale and expired",
+        caught_by: Invariant::AtMostOnce,
+        space: at_most_once,
+        takes: |moment, record| {
+            let margin = moment.plan.rules.skew_margin;
+            let is_dead = record.expires_at.saturating_add(margin) < moment.now;
+            match record.status() {
+                Status::Started if is_dead && record.owner != moment.plan.owner => {
+                    Record { state: RecordState::Released, ..record }
+                }
+                _ => record,
+            }
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a takeover is not told",
+        caught_by: Invariant::TakeoverTold,
+        does: |_, (state, action)| match action {
+            Action::Claimed(held) => (state, Action::Claimed(Held { is_takeover: false, ..held })),
+            action => (state, action),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a released key blocks",
+        caught_by: Invariant::BecomesClaimable,
+        takes: |moment, record| match record.status() {
+            Status::Released if record.owner != moment.plan.owner => {
+                let lease_until = record.expires_at;
+                Record { state: RecordState::Started { lease_until }, ..record }
+            }
+            _ => record,
+        },
+        ..NONE
+    },
+];
+
+/// An owner that no delivery draws.
+const STRANGER: Owner = Owner::from_bytes([0xff; 16]);
+/// A moment that never comes.
+const FAR: Timestamp = Timestamp::from_millis(u64::MAX / 2);
+
+fn two_requests() -> Configuration {
+    Configuration { name: "another request under the key", requests: 2, ..Configuration::default() }
+}
+
+fn at_most_once() -> Configuration {
+    Configuration { name: "at most once", execution: Execution::AtMostOnce, ..Configuration::default() }
+}
+
+/// One executor with bad luck.
+pub(super) fn one() -> Configuration {
+    Configuration {
+        name: "1 executor, 4 faults",
+        clocks: vec![0],
+        executors: 1,
+        times: ticks(2),
+        faults: 4,
+        ..small()
+    }
+}
+
+fn with_rules(plan: Plan, rules: impl Fn(Rules) -> Rules) -> Plan {
+    Plan { rules: rules(plan.rules), ..plan }
+}
+
+fn with_lease(record: Record, lease: impl Fn(Timestamp) -> Timestamp) -> Record {
+    match record.state {
+        RecordState::Started { lease_until } => {
+            Record { state: RecordState::Started { lease_until: lease(lease_until) }, ..record }
+        }
+        _ => record,
+    }
+}
+
+fn with_lock(outcome: Outcome, change: impl Fn(&mut lambda_idempotency::Lock)) -> Outcome {
+    let (state, mut action) = outcome;
+    if let Action::Apply(Write::Claim(lock) | Write::Reclaim { lock, .. } | Write::TakeOver { lock, .. }) =
+        &mut action
+    {
+        change(lock);
+    }
+    (state, action)
+}
+
+fn with_lock_lease(outcome: Outcome, lease: impl Fn(Timestamp) -> Timestamp) -> Outcome {
+    with_lock(outcome, |lock| lock.lease_until = lease(lock.lease_until))
+}
+
+/// The claim that a write would give, if it were made.
+fn granted(action: &Action) -> Option<Held> {
+    let Action::Apply(write) = action else { return None };
+    write.lock().map(|lock| Held {
+        owner: lock.owner,
+        generation: lock.generation,
+        attempt: lock.attempt,
+        lease_until: lock.lease_until,
+        is_takeover: false,
+        is_recovered: false,
+    })
+}
+
+/// The same trouble, taken for certain.
+pub(super) fn definite(event: Event) -> Event {
+    match event {
+        Event::Failed(fault) => Event::Failed(Fault { maybe_applied: false, ..fault }),
+        event => event,
+    }
+}

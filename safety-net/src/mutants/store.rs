@@ -1,0 +1,344 @@
+//! Mutants of the store's conditions.
+
+use lambda_idempotency::{
+    Generation, Record, State as RecordState, Status, Timestamp,
+    store::{Seen, Settlement, Write},
+};
+
+use crate::{
+    configuration::{Configuration, TICK, ticks},
+    invariants::Invariant,
+    model::Verdict,
+    mutants::{Mutant, NONE, small},
+    under_test::Effect,
+};
+
+/// Leaves one equality out of a compare-and-set: what is there counts as what was seen.
+macro_rules! without {
+    ($name:literal, $space:expr, $write:ident, $field:ident, $actual:expr) => {
+        Mutant {
+            name: $name,
+            space: $space,
+            applies: |write, current| match (write, current) {
+                (Write::$write { seen, lock }, Some(record)) => {
+                    let actual: fn(&Record) -> _ = $actual;
+                    let seen = Seen { $field: actual(record), ..*seen };
+                    shipping(&Write::$write { seen, lock: lock.clone() }, current)
+                }
+                _ => shipping(write, current),
+            },
+            caught_by: Invariant::ClaimSeesVersion,
+            ..NONE
+        }
+    };
+}
+
+/// All of them.
+pub(super) const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "complete without a condition",
+        caught_by: Invariant::OwnerSettles,
+        applies: |write, current| match (write, current) {
+            (Write::Settle { settlement: Settlement::Complete(..), .. }, Some(record)) => {
+                settled(write, record)
+            }
+            _ => shipping(write, current),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "fail without a condition",
+        caught_by: Invariant::OwnerSettles,
+        applies: |write, current| match (write, current) {
+            (Write::Settle { settlement: Settlement::Fail(..), .. }, Some(record)) => settled(write, record),
+            _ => shipping(write, current),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "release without a condition",
+        caught_by: Invariant::OwnerReleases,
+        applies: |write, current| match (write, current) {
+            (Write::Settle { settlement: Settlement::Release, .. }, Some(record)) => settled(write, record),
+            _ => shipping(write, current),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "delete instead of release",
+        caught_by: Invariant::StartsInOrder,
+        applies: |write, current| match (write, shipping(write, current)) {
+            (Write::Settle { settlement: Settlement::Release, .. }, Effect::Put(_)) => Effect::Removed,
+            (_, effect) => effect,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "release resets the generation",
+        caught_by: Invariant::StartsInOrder,
+        applies: |write, current| match (write, shipping(write, current)) {
+            (Write::Settle { settlement: Settlement::Release, .. }, Effect::Put(record)) => {
+                Effect::Put(Record { generation: Generation::new(0), ..record })
+            }
+            (_, effect) => effect,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "settle tests the owner alone",
+        caught_by: Invariant::OwnerSettles,
+        space: || Configuration { faults: 2, times: ticks(5), ..small() },
+        applies: |write, current| match (write, current) {
+            (Write::Settle { owner, .. }, Some(record))
+                if record.status() == Status::Started && record.owner == *owner =>
+            {
+                settled(write, record)
+            }
+            _ => shipping(write, current),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "settle tests the generation alone",
+        caught_by: Invariant::OwnerReleases,
+        space: || Configuration { attempts: 1, faults: 0, ..behind() },
+        applies: |write, current| match (write, current) {
+            (Write::Settle { generation, .. }, Some(record))
+                if record.status() == Status::Started && record.generation == *generation =>
+            {
+                settled(write, record)
+            }
+            _ => shipping(write, current),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "settle does not test the status",
+        caught_by: Invariant::OwnerSettles,
+        space: || Configuration { permanent_faults: true, faults: 2, times: ticks(2), ..small() },
+        applies: |write, current| match (write, current) {
+            (Write::Settle { owner, generation, .. }, Some(record))
+                if record.owner == *owner && record.generation == *generation =>
+            {
+                settled(write, record)
+            }
+            _ => shipping(write, current),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "settle tests the status alone",
+        caught_by: Invariant::OwnerReleases,
+        applies: |write, current| match (write, current) {
+            (Write::Settle { .. }, Some(record)) if record.status() == Status::Started => {
+                settled(write, record)
+            }
+            _ => shipping(write, current),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "first claim without attribute_not_exists",
+        caught_by: Invariant::ClaimSeesVersion,
+        applies: |write, current| match write {
+            Write::Claim(lock) => Effect::Put(lock.clone().into()),
+            _ => shipping(write, current),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "takeover without compare-and-set",
+        caught_by: Invariant::ClaimSeesVersion,
+        applies: |write, current| match (write, current) {
+            (Write::TakeOver { lock, .. }, Some(_)) => Effect::Put(lock.clone().into()),
+            _ => shipping(write, current),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "takeover tests the status alone",
+        caught_by: Invariant::ClaimSeesVersion,
+        space: three,
+        applies: |write, current| match (write, current) {
+            (Write::TakeOver { lock, .. }, Some(record)) if record.status() == Status::Started => {
+                Effect::Put(lock.clone().into())
+            }
+            _ => shipping(write, current),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "takeover tests the owner alone",
+        caught_by: Invariant::ClaimSeesVersion,
+        applies: |write, current| match (write, current) {
+            (Write::TakeOver { seen, lock }, Some(record)) if record.owner == seen.owner => {
+                Effect::Put(lock.clone().into())
+            }
+            _ => shipping(write, current),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "reclaim without compare-and-set",
+        caught_by: Invariant::ClaimSeesVersion,
+        space: three,
+        applies: |write, current| match (write, current) {
+            (Write::Reclaim { lock, .. }, Some(_)) => Effect::Put(lock.clone().into()),
+            _ => shipping(write, current),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "reclaim tests the status alone",
+        caught_by: Invariant::ClaimSeesVersion,
+        space: three,
+        applies: |write, current| match (write, current) {
+            (Write::Reclaim { seen, lock }, Some(record)) if record.status() == seen.status => {
+                Effect::Put(lock.clone().into())
+            }
+            _ => shipping(write, current),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "reclaim tests the owner and generation alone",
+        caught_by: Invariant::ClaimSeesVersion,
+        applies: |write, current| match (write, current) {
+            (Write::Reclaim { seen, lock }, Some(record))
+                if record.owner == seen.owner && record.generation == seen.generation =>
+            {
+                Effect::Put(lock.clone().into())
+            }
+            _ => shipping(write, current),
+        },
+        ..NONE
+    },
+    without!("takeover does not test the owner", behind, TakeOver, owner, |record| record.owner),
+    without!("takeover does not test the generation", ahead, TakeOver, generation, |record| record
+        .generation),
+    without!("reclaim does not test the owner", far_behind, Reclaim, owner, |record| record.owner),
+    without!("reclaim does not test the generation", far_ahead, Reclaim, generation, |record| record
+        .generation),
+    Mutant {
+        name: "a lease is stored in seconds",
+        caught_by: Invariant::OneInsideLease,
+        applies: |write, current| match (shipping(write, current), write) {
+            (Effect::Put(record), Write::Claim(lock)) => {
+                let lease_until = Timestamp::from_millis(lock.lease_until.as_millis() / 1000);
+                Effect::Put(Record { state: RecordState::Started { lease_until }, ..record })
+            }
+            (effect, _) => effect,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "completion forgets to set the expiry",
+        caught_by: Invariant::ExpiryPromised,
+        applies: |write, current| match (write, current, shipping(write, current)) {
+            (Write::Settle { .. }, Some(before), Effect::Put(record)) => {
+                Effect::Put(Record { expires_at: before.expires_at, ..record })
+            }
+            (_, _, effect) => effect,
+        },
+        ..NONE
+    },
+];
+
+/// Conditions that follow from those that are left, so that leaving one out alone does no harm: a version
+/// that differs, differs in its owner or generation already, and what is settled has no lease. They cost
+/// nothing, and some will matter once a lease can be extended (T7), which changes the lease alone.
+pub(super) const IMPLIED: &[Mutant] = &[
+    Mutant {
+        name: "takeover does not test the status",
+        applies: |write, current| match (write, current) {
+            (Write::TakeOver { seen, lock }, Some(record))
+                if Seen { status: seen.status, expires_at: seen.expires_at, ..Seen::of(record) } == *seen =>
+            {
+                Effect::Put(lock.clone().into())
+            }
+            _ => shipping(write, current),
+        },
+        ..NONE
+    },
+    without!("takeover does not test the time of the lock", small, TakeOver, lock_acquired_at, |record| {
+        record.lock_acquired_at
+    }),
+    without!("takeover does not test the lease", small, TakeOver, lease_until, Record::lease_until),
+    without!("reclaim does not test the status", small, Reclaim, status, Record::status),
+    without!("reclaim does not test the expiry", small, Reclaim, expires_at, |record| record.expires_at),
+    without!("reclaim does not test the lease", small, Reclaim, lease_until, Record::lease_until),
+];
+
+fn shipping(write: &Write, current: Option<&Record>) -> Effect {
+    write.apply_to(current).into()
+}
+
+/// The record as `write` settles it, whoever's it is.
+fn settled(write: &Write, record: &Record) -> Effect {
+    let Write::Settle { settlement, .. } = write else { return Effect::Refused };
+    let record = record.clone();
+    Effect::Put(match settlement.clone() {
+        Settlement::Complete(outcome, expires_at) => {
+            Record { state: RecordState::Completed(outcome), expires_at, ..record }
+        }
+        Settlement::Fail(outcome, expires_at) => {
+            Record { state: RecordState::Failed(outcome), expires_at, ..record }
+        }
+        Settlement::Release => Record { state: RecordState::Released, ..record },
+    })
+}
+
+/// Spaces in which only the owner, or only the generation, tells two claims apart.
+pub(super) const DISTANT: [fn() -> Configuration; 4] = [behind, far_behind, ahead, far_ahead];
+
+/// A clock so far behind that two claims get the same generation: only the owner tells them apart.
+fn behind() -> Configuration {
+    Configuration {
+        name: "a clock beyond M, behind",
+        clocks: vec![0, -3 * TICK],
+        attempts: 2,
+        times: ticks(4),
+        faults: 0,
+        verdicts: &[Verdict::Release],
+        ..Configuration::default()
+    }
+}
+
+/// The same, so far that a lock of the other is stale and expired by then.
+fn far_behind() -> Configuration {
+    Configuration {
+        name: "a clock far beyond M, behind",
+        clocks: vec![0, -5 * TICK],
+        times: ticks(6),
+        ..behind()
+    }
+}
+
+/// Two clocks so far ahead that, by them, a lock is stale at once: its owner may lose it, and claim the
+/// key again in the same millisecond. Only the generation tells the two claims apart.
+fn ahead() -> Configuration {
+    Configuration {
+        name: "two clocks beyond M, ahead",
+        clocks: vec![0, 3 * TICK, 3 * TICK],
+        executors: 3,
+        times: ticks(1),
+        faults: 0,
+        ..Configuration::default()
+    }
+}
+
+/// The same, so far that it is stale and expired at once.
+fn far_ahead() -> Configuration {
+    Configuration { name: "two clocks far beyond M, ahead", clocks: vec![0, 6 * TICK, 6 * TICK], ..ahead() }
+}
+
+/// Three executors, of whom two contend for what the third left behind.
+fn three() -> Configuration {
+    Configuration {
+        name: "3 executors",
+        clocks: vec![0, TICK, 0],
+        executors: 3,
+        times: ticks(4),
+        ..Configuration::default()
+    }
+}

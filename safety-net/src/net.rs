@@ -1,0 +1,486 @@
+//! The net: performs a choice on a world with the protocol under test, and says what broke.
+
+mod machine;
+mod record;
+
+use std::{collections::HashMap, rc::Rc};
+
+use lambda_idempotency::{
+    Record, State as RecordState, Timestamp,
+    protocol::{Held, Plan},
+    store::{StoreErrorKind, Write},
+};
+
+use crate::{
+    configuration::{Configuration, Host},
+    coverage::{Coverage, Mark},
+    faults::Choice,
+    fingerprints::BuildQuick,
+    intern::Interner,
+    invariants::{Flaws, Invariant},
+    model::{Answer, Delivery, Late, NOBODY, Slot, Stage, Verdict, World},
+    under_test::Protocol,
+};
+
+/// One space, one protocol, and all that is known of both so far.
+#[derive(Debug)]
+pub struct Net<'a, P: Protocol> {
+    protocol: &'a P,
+    configuration: &'a Configuration,
+    plans: Interner<Plan>,
+    machines: Interner<P::State>,
+    writes: Interner<Write>,
+    records: Interner<Record>,
+    claims: Interner<Held>,
+    steps: HashMap<StepKey, Stepped, BuildQuick>,
+    effects: HashMap<(u32, u32), Stored, BuildQuick>,
+    probes: HashMap<u32, bool, BuildQuick>,
+}
+
+/// What happened to a world.
+#[derive(Clone, Copy, Debug)]
+pub struct Happened {
+    /// The world afterwards.
+    pub world: World,
+    /// What broke.
+    pub flaws: Flaws,
+    /// What was reached.
+    pub coverage: Coverage,
+}
+
+/// What an executor learns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Heard {
+    Begin,
+    Applied,
+    Refused(u32),
+    Found(u32),
+    Failed(StoreErrorKind, bool),
+    Resumed,
+    Settle,
+}
+
+/// All that a step, and the judgement on it, depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct StepKey {
+    machine: u32,
+    plan: u32,
+    write: u32,
+    held: u32,
+    verdict: Verdict,
+    heard: Heard,
+    stage: Stage,
+    time: u8,
+    clock: u8,
+}
+
+/// A step, remembered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stepped {
+    machine: u32,
+    next: Next,
+    flaws: Flaws,
+    coverage: Coverage,
+}
+
+/// What a step leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Apply(u32),
+    Read,
+    Pause,
+    Run(u32),
+    Replay(u32),
+    Recorded,
+    Superseded(u32),
+    Over,
+}
+
+/// What the store made of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stored {
+    Put(u32),
+    Removed,
+    Refused,
+}
+
+impl<'a, P: Protocol> Net<'a, P> {
+    /// A net around `protocol`.
+    pub fn new(protocol: &'a P, configuration: &'a Configuration) -> Self {
+        Self {
+            protocol,
+            configuration,
+            plans: Interner::default(),
+            machines: Interner::default(),
+            writes: Interner::default(),
+            records: Interner::default(),
+            claims: Interner::default(),
+            steps: HashMap::default(),
+            effects: HashMap::default(),
+            probes: HashMap::default(),
+        }
+    }
+
+    /// The space that is explored.
+    pub fn configuration(&self) -> &'a Configuration {
+        self.configuration
+    }
+
+    /// The record with this number.
+    pub fn record(&self, number: u32) -> Option<&Record> {
+        self.records.get(number).map(Rc::as_ref)
+    }
+
+    /// The write with this number.
+    pub fn write(&self, number: u32) -> Option<&Write> {
+        self.writes.get(number).map(Rc::as_ref)
+    }
+
+    /// The claim with this number.
+    pub fn claim(&self, number: u32) -> Option<&Held> {
+        self.claims.get(number).map(Rc::as_ref)
+    }
+
+    /// How many states the machines have been seen in.
+    pub fn machines(&self) -> usize {
+        self.machines.len()
+    }
+
+    /// Performs `choice`, or says that it cannot be, or changes nothing.
+    pub fn perform(&mut self, before: &World, choice: Choice) -> Option<Happened> {
+        let mut happening = Happening { world: *before, flaws: Flaws::NONE, coverage: Coverage::NONE };
+        self.happen(&mut happening, choice)?;
+        let Happening { mut world, mut flaws, coverage } = happening;
+        if choice.is_fault() && world.faults_left != u8::MAX {
+            world.faults_left -= 1;
+        }
+        self.look_at_all(&world, &mut flaws);
+        world.tidy(self.configuration.executors);
+        if !self.configuration.clocks_agree() {
+            flaws = flaws.timeless();
+        }
+        flaws = flaws.without(self.protocol.exempt());
+        Some(Happened { world, flaws, coverage })
+    }
+
+    fn happen(&mut self, it: &mut Happening, choice: Choice) -> Option<()> {
+        match choice {
+            Choice::Wait(at) => it.slot(at).is_urgent = false,
+            Choice::Tick => self.tick(it),
+            Choice::Sweep => return self.sweep(it),
+            Choice::Land(number) => self.land(it, number)?,
+            Choice::Jump(at, clock) => {
+                it.slot(at).clock = clock;
+                it.world.jumps_left -= 1;
+                it.reach(Mark::ClockJump);
+            }
+            Choice::Deliver(at, request) => self.deliver(it, at, request, true),
+            Choice::DeliverLate(at, request) => self.deliver(it, at, request, false),
+            Choice::Answer(at) => self.answer(it, at),
+            Choice::LoseAnswer(at) => {
+                let (write, sender) = it.sent_by(at);
+                // If it would be refused, a lost answer is the same as a lost write.
+                if self.store(it, write, sender)? == Stored::Refused {
+                    return None;
+                }
+                it.reach(Mark::AnswerLost);
+                self.fail(it, at, StoreErrorKind::Unavailable, true);
+            }
+            Choice::LoseWrite(at) => {
+                it.reach(Mark::NotApplied);
+                self.fail(it, at, StoreErrorKind::Unavailable, true);
+            }
+            Choice::Delay(at) => {
+                it.put_in_flight(at)?;
+                it.reach(Mark::LateSent);
+                self.fail(it, at, StoreErrorKind::Unavailable, true);
+            }
+            Choice::Retry(at) => {
+                let (write, sender) = it.sent_by(at);
+                if self.store(it, write, sender)? == Stored::Refused {
+                    return None;
+                }
+                let slot = it.slot(at);
+                (slot.is_retried, slot.is_urgent) = (true, true);
+                it.reach(Mark::SdkRetry);
+            }
+            Choice::RetryDelayed(at) => {
+                it.put_in_flight(at)?;
+                let slot = it.slot(at);
+                (slot.is_retried, slot.is_urgent) = (true, true);
+                it.reach(Mark::SdkRetryLate);
+            }
+            Choice::Throttle(at) => {
+                it.reach(Mark::Throttled);
+                self.fail(it, at, StoreErrorKind::Unavailable, false);
+            }
+            Choice::Conflict(at) => {
+                let is_retried = it.slot(at).is_retried;
+                it.reach(if is_retried { Mark::ConflictDoubtful } else { Mark::Conflict });
+                self.fail(it, at, StoreErrorKind::Conflict, is_retried);
+            }
+            Choice::Reject(at) => {
+                it.reach(Mark::Rejected);
+                let is_retried = it.slot(at).is_retried;
+                self.fail(it, at, StoreErrorKind::Rejected, is_retried);
+            }
+            Choice::Garble(at) => {
+                it.reach(Mark::Unreadable);
+                let is_retried = it.slot(at).is_retried;
+                self.fail(it, at, StoreErrorKind::Corrupt, is_retried);
+            }
+            Choice::Read(at) => {
+                let record = it.world.record;
+                let slot = it.slot(at);
+                (slot.stage, slot.answer, slot.record) = (Stage::Answered, Answer::Found, record);
+                slot.is_urgent = true;
+            }
+            Choice::FailRead(at) => {
+                it.reach(Mark::ReadFailed);
+                self.fail(it, at, StoreErrorKind::Unavailable, false);
+            }
+            Choice::GarbleRead(at) => {
+                it.reach(Mark::ReadUnreadable);
+                self.fail(it, at, StoreErrorKind::Corrupt, false);
+            }
+            Choice::Look(at) => self.look(it, at)?,
+            Choice::Resume(at) => self.step(it, at, Heard::Resumed),
+            Choice::Finish(at, verdict) => self.finish(it, at, verdict)?,
+            Choice::CutOff(at) => {
+                if self.now(it, at) < self.plan_of(it, at)?.usable_until {
+                    return None;
+                }
+                it.reach(Mark::CutOff);
+                it.slot(at).end();
+            }
+            Choice::Crash(at) => {
+                let slot = it.slot(at);
+                let has_run = slot.held != 0;
+                let mark = match slot.stage {
+                    Stage::Applying if has_run => Mark::CrashSettling,
+                    Stage::Idle | Stage::Applying => Mark::CrashSending,
+                    Stage::Reading => Mark::CrashReading,
+                    Stage::Answered => Mark::CrashAnswered,
+                    Stage::Pausing => Mark::CrashPausing,
+                    Stage::Running => Mark::CrashRunning,
+                };
+                slot.end();
+                it.reach(mark);
+            }
+        }
+        Some(())
+    }
+
+    fn tick(&mut self, it: &mut Happening) {
+        it.world.time += 1;
+        for at in 0..self.configuration.executors as u8 {
+            it.slot(at).awake();
+            if !it.slot(at).is_active() {
+                continue;
+            }
+            let now = self.now(it, at);
+            let is_past = self.plan_of(it, at).is_some_and(|plan| now > plan.lease_until);
+            if is_past && self.configuration.host == Host::Kills {
+                it.slot(at).end();
+                it.reach(Mark::Killed);
+            }
+        }
+    }
+
+    fn sweep(&mut self, it: &mut Happening) -> Option<()> {
+        let record = self.records.get(it.world.record)?;
+        if record.expires_at > self.true_time(it) {
+            return None;
+        }
+        // The sweeper is slow, and the network is not that slow: what was sent before the expiry is no
+        // longer on its way. (A frozen executor may still send what it had decided then.)
+        for late in &mut it.world.late {
+            let is_new = self
+                .writes
+                .get(late.write)
+                .and_then(|write| write.lock().map(|lock| lock.lock_acquired_at >= record.expires_at));
+            if is_new != Some(true) {
+                *late = Late::default();
+            }
+        }
+        it.reach(match record.state {
+            RecordState::Started { .. } => Mark::SweptLock,
+            RecordState::Released => Mark::SweptReleased,
+            RecordState::Completed(_) | RecordState::Failed(_) => Mark::SweptOutcome,
+        });
+        it.world.record = 0;
+        it.world.holder = NOBODY;
+        it.world.took_over = false;
+        // What the key was used for is forgotten with its record.
+        it.world.has_run = false;
+        Some(())
+    }
+
+    /// A write that was given up on arrives. If it is refused it changes nothing, as if it had been lost:
+    /// the world stays as it is, and only its having been refused is noted.
+    fn land(&mut self, it: &mut Happening, number: u8) -> Option<()> {
+        let before = it.world;
+        let Late { write, sender } = std::mem::take(&mut it.world.late[usize::from(number)]);
+        let is_claim = self.writes.get(write).is_some_and(|write| write.lock().is_some());
+        let mark = match self.store(it, write, sender)? {
+            Stored::Refused => {
+                it.world = before;
+                Mark::LateRefused
+            }
+            _ if is_claim => Mark::LateClaimLands,
+            _ => Mark::LateSettlementLands,
+        };
+        it.reach(mark);
+        Some(())
+    }
+
+    fn deliver(&mut self, it: &mut Happening, at: u8, request: u8, has_time: bool) {
+        let number = it.world.delivered;
+        it.world.delivered += 1;
+        it.world.deliveries[usize::from(number)] = Delivery { request, ..Delivery::default() };
+        let active: Vec<_> = it.world.slots.iter().filter(|slot| slot.is_active()).copied().collect();
+        if !active.is_empty() {
+            it.reach(Mark::Duplicate);
+            let ahead = |clock: u8| self.configuration.clocks.get(usize::from(clock));
+            let own = ahead(it.slot(at).clock);
+            if active.iter().any(|slot| ahead(slot.clock) != own) {
+                it.reach(Mark::ClocksApart);
+            }
+        }
+        if request != 0 {
+            it.reach(Mark::OtherRequest);
+        }
+        if !has_time {
+            it.reach(Mark::NoTime);
+        }
+        let now = self.now(it, at);
+        let owner = self.protocol.owner(number, request);
+        let plan = self.configuration.plan(owner, request, now, has_time);
+        let machine = self.machines.number(self.protocol.begin(&plan));
+        let plan = self.plans.number(plan);
+        let slot = it.slot(at);
+        slot.attempts_left -= 1;
+        (slot.delivery, slot.plan, slot.machine) = (number, plan, machine);
+        self.step(it, at, Heard::Begin);
+    }
+
+    /// The store gets the executor's write, and its answer arrives.
+    fn answer(&mut self, it: &mut Happening, at: u8) {
+        let (write, sender) = it.sent_by(at);
+        let is_claim = self.writes.get(write).is_some_and(|write| write.lock().is_some());
+        match self.store(it, write, sender) {
+            Some(Stored::Refused) | None => {
+                let record = it.world.record;
+                let is_own = it.slot(at).is_retried && it.world.holder == sender;
+                if is_own {
+                    it.reach(Mark::OwnRetryRefused);
+                }
+                let slot = it.slot(at);
+                (slot.stage, slot.answer, slot.record) = (Stage::Answered, Answer::Refused, record);
+                slot.is_urgent = true;
+            }
+            Some(_) if is_claim => {
+                let slot = it.slot(at);
+                (slot.stage, slot.answer) = (Stage::Answered, Answer::Applied);
+                slot.is_urgent = true;
+            }
+            // What a settlement's answer leads to does not depend on the time: it is looked at at once.
+            Some(_) => self.step(it, at, Heard::Applied),
+        }
+    }
+
+    fn look(&mut self, it: &mut Happening, at: u8) -> Option<()> {
+        let (slot, now) = (*it.slot(at), self.now(it, at));
+        if self.plan_of(it, at).is_some_and(|plan| now > plan.lease_until) {
+            it.reach(Mark::ThawedAnswer);
+        }
+        let heard = match slot.answer {
+            Answer::Applied => Heard::Applied,
+            Answer::Refused => Heard::Refused(slot.record),
+            Answer::Found => Heard::Found(slot.record),
+            Answer::None => return None,
+        };
+        self.step(it, at, heard);
+        Some(())
+    }
+
+    /// The handler ends. At most once leaves it no plain release but the explicit one, which is the same.
+    fn finish(&mut self, it: &mut Happening, at: u8, verdict: Verdict) -> Option<()> {
+        let (slot, now) = (*it.slot(at), self.now(it, at));
+        if now > self.claims.get(slot.held)?.lease_until {
+            it.reach(Mark::Frozen);
+        }
+        it.world.deliveries[usize::from(slot.delivery)].verdict = verdict;
+        self.step(it, at, Heard::Settle);
+        Some(())
+    }
+
+    /// The store answers with an error, or not at all. That is looked at at once: one that comes later is
+    /// a choice of a later moment.
+    fn fail(&mut self, it: &mut Happening, at: u8, kind: StoreErrorKind, maybe_applied: bool) {
+        self.step(it, at, Heard::Failed(kind, maybe_applied));
+    }
+
+    fn true_time(&self, it: &Happening) -> Timestamp {
+        self.configuration.moment(it.world.time)
+    }
+
+    fn now(&self, it: &mut Happening, at: u8) -> Timestamp {
+        self.configuration.clock(it.world.time, it.slot(at).clock)
+    }
+
+    fn plan_of(&self, it: &mut Happening, at: u8) -> Option<Rc<Plan>> {
+        self.plans.get(it.slot(at).plan).cloned()
+    }
+
+    /// What must hold in every world, whatever led to it.
+    fn look_at_all(&self, world: &World, flaws: &mut Flaws) {
+        let mut inside = 0;
+        for slot in world.slots.iter().filter(|slot| slot.stage == Stage::Running) {
+            let (Some(held), Some(plan)) = (self.claims.get(slot.held), self.plans.get(slot.plan)) else {
+                continue;
+            };
+            let now = self.configuration.clock(world.time, slot.clock);
+            let is_inside = now <= held.lease_until;
+            inside += u8::from(is_inside);
+            let may_be_polled = match self.configuration.host {
+                Host::Kills => true,
+                Host::LetsRun => now < plan.usable_until,
+            };
+            flaws.unless(is_inside || !may_be_polled, Invariant::PollInsideLease);
+        }
+        flaws.unless(inside <= 1, Invariant::OneInsideLease);
+    }
+}
+
+/// A machine's state, and what it waits for.
+pub(crate) type Position = (u32, Stage);
+
+/// A world on its way to the next.
+#[derive(Debug)]
+struct Happening {
+    world: World,
+    flaws: Flaws,
+    coverage: Coverage,
+}
+
+impl Happening {
+    fn slot(&mut self, at: u8) -> &mut Slot {
+        &mut self.world.slots[usize::from(at)]
+    }
+
+    fn reach(&mut self, mark: Mark) {
+        self.coverage.reach(mark);
+    }
+
+    fn sent_by(&mut self, at: u8) -> (u32, u8) {
+        let slot = self.slot(at);
+        (slot.write, slot.delivery)
+    }
+
+    fn put_in_flight(&mut self, at: u8) -> Option<()> {
+        let (write, sender) = self.sent_by(at);
+        *self.world.late.iter_mut().find(|late| late.write == 0)? = Late { write, sender };
+        Some(())
+    }
+}

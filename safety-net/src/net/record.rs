@@ -1,0 +1,252 @@
+//! The store's half: what a write does to the record. Every change goes through here.
+
+use std::rc::Rc;
+
+use lambda_idempotency::{
+    Execution, Outcome, Record, State as RecordState, Status, Timestamp,
+    protocol::{Action, Event, Input, Refusal},
+    store::{Seen, Settlement, Write, Written},
+};
+
+use super::{Happening, Net, Stored};
+use crate::{
+    configuration::{self, millis},
+    coverage::Mark,
+    invariants::Invariant,
+    model::{NOBODY, Verdict},
+    under_test::{Effect, Protocol},
+};
+
+impl<P: Protocol> Net<'_, P> {
+    /// The store gets a write, whoever still waits for it. Every change of the record goes through here.
+    pub(super) fn store(&mut self, it: &mut Happening, number: u32, sender: u8) -> Option<Stored> {
+        let write = Rc::clone(self.writes.get(number)?);
+        let before = it.world.record;
+        let stored = self.effect(number, before);
+        let current = self.records.get(before).cloned();
+        if stored == Stored::Refused {
+            self.refused(it, &write, current.as_deref(), sender);
+            return Some(stored);
+        }
+        match &current {
+            Some(current) => {
+                let after = match stored {
+                    Stored::Put(after) => self.records.get(after).map(Rc::as_ref),
+                    Stored::Removed | Stored::Refused => None,
+                };
+                self.changed(it, &write, current, after, sender);
+            }
+            // Only a claim makes a record where there is none.
+            None => {
+                it.flaws.unless(write.lock().is_some() || stored == Stored::Removed, Invariant::OwnerSettles)
+            }
+        }
+        match &*write {
+            Write::Settle { settlement, .. } => self.settled(it, settlement, sender),
+            _ => self.claimed(it, &write, current.as_deref(), sender),
+        }
+        it.world.record = match stored {
+            Stored::Put(record) => record,
+            Stored::Removed | Stored::Refused => 0,
+        };
+        if let (Write::Settle { settlement, .. }, Stored::Put(after)) = (&*write, stored) {
+            let least = match settlement {
+                Settlement::Complete(_, expires_at) | Settlement::Fail(_, expires_at) => Some(*expires_at),
+                Settlement::Release => current.map(|record| record.expires_at),
+            };
+            let is_kept = self.records.get(after).is_some_and(|record| Some(record.expires_at) == least);
+            it.flaws.unless(is_kept, Invariant::ExpiryPromised);
+        }
+        match stored {
+            Stored::Put(record) => {
+                it.flaws.unless(self.becomes_claimable(record), Invariant::BecomesClaimable);
+            }
+            Stored::Removed => it.world.holder = NOBODY,
+            Stored::Refused => {}
+        }
+        Some(stored)
+    }
+
+    fn effect(&mut self, write: u32, current: u32) -> Stored {
+        if let Some(&stored) = self.effects.get(&(write, current)) {
+            return stored;
+        }
+        let effect = match self.writes.get(write) {
+            Some(write) => self.protocol.apply(write, self.records.get(current).map(Rc::as_ref)),
+            None => Effect::Refused,
+        };
+        let stored = match effect {
+            Effect::Put(record) => Stored::Put(self.records.number(record)),
+            Effect::Removed => Stored::Removed,
+            Effect::Refused => Stored::Refused,
+        };
+        self.effects.insert((write, current), stored);
+        stored
+    }
+
+    fn refused(&self, it: &mut Happening, write: &Write, current: Option<&Record>, sender: u8) {
+        it.reach(match write {
+            Write::Claim(_) => Mark::RefusedT1,
+            Write::Reclaim { .. } => Mark::RefusedT2,
+            Write::TakeOver { .. } => Mark::RefusedT3,
+            Write::Settle { .. } => Mark::RefusedSettle,
+        });
+        let is_current = current.is_some_and(|record| holds(it, write, record, sender));
+        it.flaws.unless(!is_current, Invariant::OwnerNotRefused);
+    }
+
+    /// A record that was there is no longer what it was.
+    fn changed(
+        &self,
+        it: &mut Happening,
+        write: &Write,
+        current: &Record,
+        after: Option<&Record>,
+        sender: u8,
+    ) {
+        match write {
+            Write::Claim(_) => it.flaws.unless(false, Invariant::ClaimSeesVersion),
+            Write::Reclaim { seen, .. } | Write::TakeOver { seen, .. } => {
+                it.flaws.unless(*seen == Seen::of(current), Invariant::ClaimSeesVersion);
+            }
+            Write::Settle { settlement, .. } => {
+                // To say the same again is no change.
+                let is_same =
+                    it.world.holder == sender && after.is_some_and(|after| after.state == current.state);
+                let invariant = match settlement {
+                    Settlement::Release => Invariant::OwnerReleases,
+                    Settlement::Complete(..) | Settlement::Fail(..) => Invariant::OwnerSettles,
+                };
+                it.flaws.unless(is_same || holds(it, write, current, sender), invariant);
+            }
+        }
+        let now = self.true_time(it);
+        let is_settled = matches!(current.status(), Status::Completed | Status::Failed);
+        let is_same = after.is_some_and(|after| after.state == current.state);
+        it.flaws.unless(!is_settled || is_same || current.expires_at < now, Invariant::OutcomeKept);
+        if let Some(lock) = write.lock() {
+            it.flaws.unless(lock.generation > current.generation, Invariant::GenerationsGrow);
+            let is_live = match current.state {
+                RecordState::Started { lease_until } => now <= lease_until.max(current.expires_at),
+                RecordState::Completed(_) | RecordState::Failed(_) => now <= current.expires_at,
+                RecordState::Released => false,
+            };
+            // That the clocks agree is not known here, but to whom the other request's record is live
+            // by its own clock is checked with every step; this is about true time.
+            if self.configuration.clocks_agree() {
+                let matches = lock.fingerprint == current.fingerprint;
+                it.flaws.unless(matches || !is_live, Invariant::MismatchHarmless);
+            }
+        }
+    }
+
+    fn settled(&self, it: &mut Happening, settlement: &Settlement, sender: u8) {
+        let Some(delivery) = it.world.deliveries.get_mut(usize::from(sender)) else { return };
+        delivery.is_stored = true;
+        let verdict = delivery.verdict;
+        let (mark, said) = match settlement {
+            Settlement::Complete(outcome, _) => {
+                (Mark::T4, verdict == Verdict::Complete && is_response(outcome, sender))
+            }
+            Settlement::Fail(outcome, _) => {
+                (Mark::T5, verdict == Verdict::Fail && is_response(outcome, sender))
+            }
+            // Without a verdict, it gives back what it never used.
+            Settlement::Release => (Mark::T6, matches!(verdict, Verdict::Release | Verdict::None)),
+        };
+        it.flaws.unless(said, Invariant::VerdictKept);
+        if *settlement != Settlement::Release {
+            it.world.holder = sender;
+        }
+        it.reach(mark);
+        if *settlement == Settlement::Release && verdict == Verdict::Release {
+            it.world.has_run = false;
+        }
+    }
+
+    fn claimed(&self, it: &mut Happening, write: &Write, current: Option<&Record>, sender: u8) {
+        let status = current.map(Record::status);
+        it.reach(match (write, status) {
+            (Write::TakeOver { .. }, _) => Mark::T3,
+            (_, None) => Mark::T1,
+            (_, Some(Status::Started)) => Mark::T2Lock,
+            (_, Some(Status::Completed)) => Mark::T2Completed,
+            (_, Some(Status::Failed)) => Mark::T2Failed,
+            (_, Some(Status::Released)) => Mark::T2Released,
+        });
+        let has_started = |holder: u8| {
+            let holder = it.world.deliveries.get(usize::from(holder));
+            holder.is_some_and(|delivery| delivery.has_started && !delivery.is_stored)
+        };
+        it.world.took_over = status == Some(Status::Started) && has_started(it.world.holder);
+        it.world.holder = sender;
+        if matches!(status, Some(Status::Completed | Status::Failed)) {
+            it.world.has_run = false;
+        }
+    }
+
+    /// Whether a record gives way when its time has come, to a delivery of the same request and to one of
+    /// another: a released key at once, an outcome a millisecond after its expiry and the skew margin, a
+    /// lock a millisecond after its lease and the skew margin (to another request: when it has expired
+    /// too).
+    fn becomes_claimable(&mut self, number: u32) -> bool {
+        if let Some(&claimable) = self.probes.get(&number) {
+            return claimable;
+        }
+        let claimable = self.records.get(number).is_none_or(|record| {
+            let margin = millis(self.configuration.skew_margin + 1);
+            let (from, from_for_another) = match record.state {
+                RecordState::Started { lease_until } => (lease_until, lease_until.max(record.expires_at)),
+                RecordState::Released => (record.lock_acquired_at, record.lock_acquired_at),
+                RecordState::Completed(_) | RecordState::Failed(_) => (record.expires_at, record.expires_at),
+            };
+            (0..2).all(|request| {
+                let is_same = record.fingerprint == configuration::fingerprint(request);
+                let from = if is_same { from } else { from_for_another };
+                self.gives_way(record, request, from.saturating_add(margin))
+            })
+        });
+        self.probes.insert(number, claimable);
+        claimable
+    }
+
+    fn gives_way(&self, record: &Record, request: u8, now: Timestamp) -> bool {
+        let plan = self.configuration.plan(configuration::owner(NOBODY - 1, request), request, now, true);
+        let step = |state, event| self.protocol.step(state, Input { now, event });
+        let (mut state, mut action) = step(self.protocol.begin(&plan), Event::Begin);
+        let mut current = record.clone();
+        // One refusal, one compare-and-set, and its answer.
+        for _ in 0..3 {
+            let event = match &action {
+                Action::Claimed(_) => return true,
+                Action::Refused(Refusal::OutcomeUnknown) => {
+                    return self.configuration.execution == Execution::AtMostOnce
+                        && record.status() == Status::Started;
+                }
+                Action::Apply(write) => match self.protocol.apply(write, Some(&current)) {
+                    Effect::Put(record) => {
+                        current = record;
+                        Event::Answered(Written::Applied)
+                    }
+                    _ => Event::Answered(Written::Refused(Some(current.clone()))),
+                },
+                _ => return false,
+            };
+            (state, action) = step(state, event);
+        }
+        matches!(action, Action::Claimed(_))
+    }
+}
+
+/// Whether `sender` settles what it holds.
+fn holds(it: &Happening, write: &Write, record: &Record, sender: u8) -> bool {
+    matches!(write, Write::Settle { owner, generation, .. }
+        if it.world.holder == sender
+            && record.status() == Status::Started
+            && record.owner == *owner
+            && record.generation == *generation)
+}
+
+fn is_response(outcome: &Outcome, delivery: u8) -> bool {
+    *outcome == Outcome::Omitted || *outcome == configuration::response(delivery)
+}

@@ -1,0 +1,124 @@
+//! What was found, as text: a line or a table, in Markdown.
+
+use std::fmt::Write as _;
+
+use crate::{
+    coverage::{Coverage, Mark},
+    explore::Report,
+    invariants::Invariant,
+};
+
+/// The head of a table of explorations.
+pub const EXPLORED: &str = "| space | worlds | transitions | depth | machine states | store calls at most | time | found |\n\
+     |---|---:|---:|---:|---:|---:|---:|---|";
+
+/// One exploration, as a line of that table.
+pub fn explored(report: &Report) -> String {
+    let calls = report.longest_run.map_or_else(|| "no end".to_owned(), |calls| calls.to_string());
+    let found = match (report.violations.as_slice(), report.is_complete) {
+        ([], true) => "nothing: complete".to_owned(),
+        ([], false) => "nothing, cut off".to_owned(),
+        (violations, _) => {
+            let names: Vec<_> = violations.iter().map(|violation| violation.invariant.name()).collect();
+            format!("**{}**", names.join(", "))
+        }
+    };
+    format!(
+        "| {} | {} | {} | {} | {} | {calls} | {:.1} s | {found} |",
+        report.name,
+        grouped(report.states),
+        grouped(report.transitions),
+        report.depth,
+        grouped(report.machines),
+        report.took.as_secs_f64(),
+    )
+}
+
+/// All explorations together, as the last line of that table.
+pub fn total(reports: &[Report]) -> String {
+    let sum = |of: fn(&Report) -> usize| reports.iter().map(of).sum::<usize>();
+    let seconds: f64 = reports.iter().map(|report| report.took.as_secs_f64()).sum();
+    format!(
+        "| **together** | **{}** | **{}** | | | | {seconds:.1} s | |",
+        grouped(sum(|report| report.states)),
+        grouped(sum(|report| report.transitions)),
+    )
+}
+
+/// What was reached, by group.
+pub fn coverage(coverage: Coverage) -> String {
+    let mut text = String::from("| reached | | |\n|---|---:|---|");
+    let mut groups: Vec<&str> = Mark::ALL.iter().map(|&(_, group)| group).collect();
+    groups.dedup();
+    for group in groups {
+        let marks: Vec<Mark> =
+            Mark::ALL.iter().filter(|&&(_, of)| of == group).map(|&(mark, _)| mark).collect();
+        let missing: Vec<&str> =
+            marks.iter().filter(|&&mark| !coverage.has(mark)).map(|mark| mark.what()).collect();
+        let reached = marks.len() - missing.len();
+        let missing =
+            if missing.is_empty() { String::new() } else { format!("missing: {}", missing.join("; ")) };
+        // Writing into a string cannot fail.
+        let _ = write!(text, "\n| {group} | {reached}/{} | {missing} |", marks.len());
+    }
+    text
+}
+
+/// Two protocols side by side, over the same spaces: what holds, and in how many steps it broke. What the
+/// spaces do not try is left out.
+pub fn compared(
+    names: [&str; 2],
+    exempt: [&[Invariant]; 2],
+    untried: &[Invariant],
+    reports: [&[Report]; 2],
+) -> String {
+    let mut text = format!("| what must hold | {} | {} |\n|---|---|---|", names[0], names[1]);
+    for &invariant in Invariant::ALL.iter().filter(|invariant| !untried.contains(invariant)) {
+        let mut cells = [String::new(), String::new()];
+        for ((cell, exempt), reports) in cells.iter_mut().zip(exempt).zip(reports) {
+            *cell = verdict(invariant, exempt, reports);
+        }
+        let _ = write!(text, "\n| {} | {} | {} |", invariant.promise(), cells[0], cells[1]);
+    }
+    text
+}
+
+fn verdict(invariant: Invariant, exempt: &[Invariant], reports: &[Report]) -> String {
+    if exempt.contains(&invariant) {
+        return "–".to_owned();
+    }
+    let broken: Vec<String> = reports
+        .iter()
+        .filter_map(|report| {
+            let violation = report.violations.iter().find(|violation| violation.invariant == invariant)?;
+            let steps = violation.trace.lines.len();
+            Some(format!("{} ({steps} steps)", report.name))
+        })
+        .collect();
+    if broken.is_empty() { "holds".to_owned() } else { format!("**broken**: {}", broken.join("; ")) }
+}
+
+/// A number with its thousands apart.
+pub fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_stand_apart() {
+        assert_eq!(grouped(7), "7");
+        assert_eq!(grouped(1000), "1,000");
+        assert_eq!(grouped(24_193_715), "24,193,715");
+    }
+}

@@ -1,0 +1,140 @@
+//! Deterministic simulation: the real engine, many executors, virtual time, one seed a schedule.
+//!
+//! Nothing sleeps and no thread runs: one scheduler polls the executors' futures in an order that the
+//! seed decides, and moves the clock when none can go on. The store is the library's own contract
+//! ([`Write::apply_to`](lambda_idempotency::store::Write::apply_to)) behind a network that loses, delays and
+//! doubts. What every store transition, every effect and every answer must satisfy is checked as it
+//! happens; see [`audit`].
+
+pub mod audit;
+pub mod config;
+pub mod deliveries;
+pub mod network;
+pub mod random;
+pub mod scheduler;
+
+use std::{fmt, sync::Arc};
+
+use audit::Violation;
+use config::{Config, Fault};
+
+/// What became of one schedule.
+#[derive(Debug)]
+pub struct Report {
+    /// What was simulated.
+    pub config: Config,
+    /// A digest of everything that happened, in order: equal for equal seeds.
+    pub digest: u64,
+    /// What happened.
+    pub figures: Figures,
+    /// The first thing that must not be, if any was.
+    pub violation: Option<Violation>,
+    /// What happened, in words, where that was asked for.
+    pub trace: Vec<String>,
+}
+
+/// How much happened in one schedule or in many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Schedules played.
+    pub schedules: u64,
+    /// Times that a future was polled.
+    pub polls: u64,
+    /// Calls to the store.
+    pub calls: u64,
+    /// Handler runs that had their effect.
+    pub effects: u64,
+    /// Effects that an earlier run of the same operation had had as well, each of them explained.
+    pub repeated: u64,
+    /// Takeovers.
+    pub takeovers: u64,
+    /// Records that no longer counted, and were replaced.
+    pub reclaims: u64,
+    /// Completions that were fenced.
+    pub fenced: u64,
+    /// Executors that died.
+    pub crashes: u64,
+    /// How often each fault struck, in the order of [`Fault::ALL`].
+    pub struck: [u64; Fault::ALL.len()],
+}
+
+impl Figures {
+    /// Both together.
+    pub fn add(&mut self, other: &Self) {
+        self.schedules += other.schedules;
+        self.polls += other.polls;
+        self.calls += other.calls;
+        self.effects += other.effects;
+        self.repeated += other.repeated;
+        self.takeovers += other.takeovers;
+        self.reclaims += other.reclaims;
+        self.fenced += other.fenced;
+        self.crashes += other.crashes;
+        self.struck.iter_mut().zip(other.struck).for_each(|(all, one)| *all += one);
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { schedules, polls, calls, effects, repeated, takeovers, reclaims, fenced, crashes, .. } =
+            self;
+        write!(
+            f,
+            "{schedules} schedules, {polls} polls, {calls} store calls, {effects} effects ({repeated} repeated, each \
+             explained), {takeovers} takeovers, {reclaims} reclaims, {fenced} fenced, {crashes} crashes"
+        )
+    }
+}
+
+/// Plays one schedule.
+pub fn simulate(config: Config, keep_trace: bool) -> Report {
+    let audit = Arc::new(audit::Audit::new(config, keep_trace));
+    let figures = scheduler::play(config, &audit);
+    audit.report(config, figures)
+}
+
+/// The smallest schedule like `config` that still violates something: fewer executors, keys, deliveries
+/// and faults, as long as something does.
+pub fn shrink(config: Config) -> Config {
+    let fails = |candidate: Config| simulate(candidate, false).violation.is_some();
+    let mut smallest = config;
+    loop {
+        let smaller = smallest.smaller().into_iter().find(|candidate| fails(*candidate));
+        match smaller {
+            Some(candidate) => smallest = candidate,
+            None => return smallest,
+        }
+    }
+}
+
+/// Plays the schedules of the seeds from `first`, `count` of them, until one violates something.
+///
+/// # Errors
+///
+/// The report of the first schedule that does, shrunk, with its trace.
+pub fn campaign(first: u64, count: u64, adjust: impl Fn(Config) -> Config) -> Result<Figures, Box<Report>> {
+    let mut figures = Figures::default();
+    for seed in first..first.saturating_add(count) {
+        let report = simulate(adjust(Config::from_seed(seed)), false);
+        if report.violation.is_some() {
+            return Err(Box::new(simulate(shrink(report.config), true)));
+        }
+        figures.add(&report.figures);
+    }
+    Ok(figures)
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.violation {
+            None => write!(f, "{}: nothing amiss ({})", self.config, self.figures),
+            Some(violation) => {
+                writeln!(f, "{violation}")?;
+                for line in &self.trace {
+                    writeln!(f, "    {line}")?;
+                }
+                write!(f, "replay: safety-net replay '{}'", self.config)
+            }
+        }
+    }
+}

@@ -1,0 +1,524 @@
+//! Watches over a schedule: every store transition, every effect and every answer.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fmt,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use lambda_idempotency::{
+    ClaimHandle, ErrorKind, Generation, Outcome, Owner, Place, Record, RunError, State, StoredKey,
+    store::{Settlement, Write},
+};
+
+use super::{
+    Figures, Report,
+    config::{Config, Fault, Sabotage},
+    deliveries::Refusal,
+    network::Table,
+};
+
+/// Something that must not be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Which rule was broken.
+    pub rule: &'static str,
+    /// What happened.
+    pub what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "VIOLATION of {}: {}", self.rule, self.what)
+    }
+}
+
+/// How a delivery ended, as far as its run is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ended {
+    /// It was answered with a result.
+    Answered,
+    /// It was answered with the handler's error.
+    Failed,
+    /// The library refused, or cut it off.
+    Refused,
+    /// The process died.
+    Crashed,
+    /// The caller gave up.
+    Dropped,
+}
+
+#[derive(Debug)]
+struct Run {
+    number: usize,
+    key: u64,
+    stored: StoredKey,
+    generation: Generation,
+    lease_until: u64,
+    has_effect: bool,
+    handler_ended: bool,
+    was_frozen: bool,
+    ended: Option<(u64, Ended)>,
+}
+
+#[derive(Debug)]
+struct Recorded {
+    generation: Generation,
+    expires_at: u64,
+    response: Option<Vec<u8>>,
+}
+
+#[derive(Debug, Default)]
+struct Book {
+    digest: DefaultHasher,
+    trace: Vec<String>,
+    violation: Option<Violation>,
+    /// Which delivery of which executor drew an owner.
+    owners: HashMap<[u8; 16], (u32, u64)>,
+    deliveries: BTreeMap<u32, u64>,
+    /// When a generation of a key was granted.
+    grants: HashMap<(StoredKey, u64), u64>,
+    recorded: HashMap<StoredKey, Vec<Recorded>>,
+    released: BTreeSet<(StoredKey, u64)>,
+    runs: Vec<Run>,
+    /// The run that an executor is in.
+    current: BTreeMap<u32, usize>,
+    keys: BTreeSet<u64>,
+    figures: Figures,
+    table: Option<Arc<Table>>,
+}
+
+/// See the [module](self).
+pub struct Audit {
+    config: Config,
+    keeps_trace: bool,
+    book: Mutex<Book>,
+}
+
+impl fmt::Debug for Audit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Audit").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl Audit {
+    /// Opens the book.
+    pub fn new(config: Config, keeps_trace: bool) -> Self {
+        Self { config, keeps_trace, book: Mutex::default() }
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, book: &mut Book, digest: impl Hash, words: impl FnOnce() -> String) {
+        digest.hash(&mut book.digest);
+        if self.keeps_trace {
+            book.trace.push(words());
+        }
+    }
+
+    /// Closes the book.
+    pub fn report(&self, config: Config, mut figures: Figures) -> Report {
+        let mut book = self.book();
+        figures.repeated = book.figures.repeated;
+        figures.takeovers = book.figures.takeovers;
+        figures.fenced = book.figures.fenced;
+        figures.reclaims = book.figures.reclaims;
+        Report {
+            config,
+            digest: book.digest.finish(),
+            figures,
+            violation: book.violation.take(),
+            trace: std::mem::take(&mut book.trace),
+        }
+    }
+
+    /// Whether something happened that must not.
+    pub fn has_violation(&self) -> bool {
+        self.book().violation.is_some()
+    }
+
+    /// Something happened that must not.
+    pub fn violate(&self, rule: &'static str, what: String) {
+        violate(&mut self.book(), rule, what);
+    }
+
+    /// Keeps the table, for the end.
+    pub fn watch(&self, table: &Arc<Table>) {
+        self.book().table = Some(Arc::clone(table));
+    }
+
+    /// The table.
+    pub fn table(&self) -> Arc<Table> {
+        self.book().table.clone().unwrap_or_default()
+    }
+
+    /// Every key that a handler ran for.
+    pub fn keys_used(&self) -> Vec<u64> {
+        self.book().keys.iter().copied().collect()
+    }
+
+    /// How the store is broken, if it is.
+    pub fn sabotage(&self) -> Sabotage {
+        self.config.sabotage
+    }
+
+    /// Whether clocks are within what is promised.
+    fn clocks_agree(&self) -> bool {
+        !self.config.has(Fault::SkewBeyond)
+    }
+
+    /// An executor drew an owner.
+    pub fn drew(&self, executor: u32, owner: Owner) {
+        let mut book = self.book();
+        let delivery = book.deliveries.get(&executor).copied().unwrap_or_default();
+        book.owners.insert(*owner.as_bytes(), (executor, delivery));
+    }
+
+    /// An executor begins a delivery.
+    pub fn delivery_began(&self, executor: u32) {
+        *self.book().deliveries.entry(executor).or_default() += 1;
+    }
+
+    /// A write was made.
+    pub fn wrote(&self, at: u64, key: &StoredKey, before: Option<&Record>, write: &Write, after: &Record) {
+        let mut book = self.book();
+        let book = &mut *book;
+        self.note(book, (at, key, write), || format!("{at} {key}: {}", shown(write)));
+        if let Some(before) = before {
+            self.check_replaced(book, at, key, before, write, after);
+        }
+        match write {
+            Write::Settle { generation, settlement, .. } => {
+                record_settlement(book, key, *generation, settlement)
+            }
+            Write::Claim(_) | Write::Reclaim { .. } | Write::TakeOver { .. } => {
+                book.figures.reclaims += u64::from(matches!(write, Write::Reclaim { .. }));
+                book.figures.takeovers += u64::from(matches!(write, Write::TakeOver { .. }));
+                book.grants.insert((key.clone(), after.generation.get()), at);
+            }
+        }
+    }
+
+    fn check_replaced(
+        &self,
+        book: &mut Book,
+        at: u64,
+        key: &StoredKey,
+        before: &Record,
+        write: &Write,
+        after: &Record,
+    ) {
+        if let Write::Settle { owner, generation, .. } = write {
+            if before.owner != *owner || before.generation != *generation || before.lease_until().is_none() {
+                violate(book, "fencing", format!("{key}: a settled or foreign record was settled at {at}"));
+            }
+            return;
+        }
+        if after.generation <= before.generation {
+            violate(
+                book,
+                "generations grow",
+                format!("{key}: {} after {}", after.generation, before.generation),
+            );
+        }
+        if !self.clocks_agree() {
+            return;
+        }
+        match &before.state {
+            State::Started { lease_until } if at <= lease_until.as_millis() => {
+                violate(
+                    book,
+                    "one claim at a time",
+                    format!("{key}: taken at {at}, before its lease {lease_until:?}"),
+                );
+            }
+            State::Completed(_) | State::Failed(_) if at <= before.expires_at.as_millis() => {
+                violate(book, "a live outcome stands", format!("{key}: replaced at {at}"));
+            }
+            _ => {}
+        }
+    }
+
+    /// The sweeper removed a record.
+    pub fn swept(&self, at: u64, key: &StoredKey) {
+        let mut book = self.book();
+        self.note(&mut book, (at, key, 1), || format!("{at} {key}: swept"));
+    }
+
+    /// A handler began; the run's number.
+    pub fn run_began(
+        &self,
+        at: u64,
+        executor: u32,
+        key: u64,
+        payload: u64,
+        claim: Option<ClaimHandle>,
+    ) -> usize {
+        let mut book = self.book();
+        let book = &mut *book;
+        let number = book.runs.len();
+        book.keys.insert(key);
+        let Some(claim) = claim else {
+            violate(book, "never run unclaimed", format!("key {key} runs without a claim at {at}"));
+            return number;
+        };
+        let (stored, generation) = (claim.key().clone(), claim.generation());
+        self.note(book, (at, executor, key, payload, generation), || {
+            format!("{at} executor {executor} runs key {key} payload {payload} under generation {generation} (run {number})")
+        });
+        if !book.grants.contains_key(&(stored.clone(), generation.get())) {
+            violate(
+                book,
+                "never run unclaimed",
+                format!("{stored}: generation {generation} was never granted"),
+            );
+        }
+        book.current.insert(executor, number);
+        book.runs.push(Run {
+            number,
+            key,
+            stored,
+            generation,
+            lease_until: claim.lease_until().as_millis(),
+            has_effect: false,
+            handler_ended: false,
+            was_frozen: false,
+            ended: None,
+        });
+        number
+    }
+
+    /// A run's handler had its effect. If an earlier run of the key had one, there must be a reason.
+    pub fn effect(&self, at: u64, run: usize) {
+        let mut book = self.book();
+        let book = &mut *book;
+        self.note(book, (at, run), || format!("{at} run {run} has its effect"));
+        let Some(current) = book.runs.get(run) else { return };
+        let (stored, generation) = (current.stored.clone(), current.generation);
+        let granted = book.grants.get(&(stored.clone(), generation.get())).copied().unwrap_or(at);
+        let unexplained: Vec<String> = book
+            .runs
+            .iter()
+            .enumerate()
+            .filter(|(_, earlier)| {
+                earlier.stored == stored && earlier.has_effect && earlier.generation < generation
+            })
+            .filter_map(|(number, earlier)| {
+                let why_not = self.unexplained(book, earlier, granted)?;
+                Some(format!("key {}: run {run} repeats the effect of run {number}: {why_not}", earlier.key))
+            })
+            .collect();
+        let repeats = book.runs.iter().any(|earlier| earlier.stored == stored && earlier.has_effect);
+        book.figures.repeated += u64::from(repeats);
+        book.runs[run].has_effect = true;
+        if let Some(what) = unexplained.into_iter().next() {
+            violate(book, "a repeated effect has a reason", what);
+        }
+    }
+
+    /// Why an effect that repeats `earlier` cannot be explained; `None` if it can.
+    fn unexplained(&self, book: &Book, earlier: &Run, granted: u64) -> Option<&'static str> {
+        if !self.clocks_agree() {
+            return None;
+        }
+        let recorded = book.recorded.get(&earlier.stored);
+        let outcome = recorded.and_then(|all| all.iter().find(|one| one.generation == earlier.generation));
+        if let Some(outcome) = outcome {
+            return (granted <= outcome.expires_at)
+                .then_some("its outcome was recorded, and had not expired");
+        }
+        if book.released.contains(&(earlier.stored.clone(), earlier.generation.get())) {
+            return self.config.at_most_once.then_some("at most once, and it was released after its effect");
+        }
+        if self.config.at_most_once {
+            // Without an outcome and without a release, nobody may run again while the record is there.
+            let lock_gone = granted > earlier.lease_until + 24 * 60 * 60 * 1000;
+            return (!lock_gone).then_some("at most once, and its outcome is unknown");
+        }
+        if granted <= earlier.lease_until {
+            return Some("its lease had not ended");
+        }
+        match earlier.ended {
+            Some((ended, _)) if ended <= granted => None,
+            // It was still settling, slowly; or it was frozen past its lease.
+            _ if earlier.handler_ended || earlier.was_frozen => None,
+            _ => Some("it was at work past its lease, without having been frozen"),
+        }
+    }
+
+    /// A run's handler returned.
+    pub fn handler_ended(&self, run: usize) {
+        if let Some(run) = self.book().runs.get_mut(run) {
+            run.handler_ended = true;
+        }
+    }
+
+    /// An executor was frozen.
+    pub fn froze(&self, executor: u32, ms: u64) {
+        let mut book = self.book();
+        self.note(&mut book, (executor, ms), || format!("executor {executor} is frozen for {ms} ms"));
+        if let Some(run) = book.current.get(&executor).copied().and_then(|run| book.runs.get_mut(run)) {
+            run.was_frozen = true;
+        }
+    }
+
+    /// An executor died.
+    pub fn crashed(&self, executor: u32, at: u64) {
+        self.ended(executor, at, Ended::Crashed);
+    }
+
+    /// An executor's delivery ended.
+    pub fn ended(&self, executor: u32, at: u64, how: Ended) {
+        let mut book = self.book();
+        let book = &mut *book;
+        self.note(book, (executor, at, how), || format!("{at} executor {executor}: {how:?}"));
+        if let Some(run) = book.current.remove(&executor).and_then(|run| book.runs.get_mut(run)) {
+            run.ended = Some((at, how));
+        }
+    }
+
+    /// A delivery was answered.
+    pub fn answered(
+        &self,
+        at: u64,
+        executor: u32,
+        key: u64,
+        payload: u64,
+        result: &Result<String, RunError<Refusal>>,
+    ) {
+        let own_run = self.book().current.get(&executor).copied();
+        match result {
+            Ok(value) => {
+                self.ended(executor, at, Ended::Answered);
+                self.check_value(executor, key, payload, value, own_run);
+            }
+            Err(RunError::Idempotency(error)) => {
+                self.ended(executor, at, Ended::Refused);
+                self.check_refusal(executor, key, error.kind(), own_run);
+            }
+            Err(_) => self.ended(executor, at, Ended::Failed),
+        }
+    }
+
+    fn check_value(&self, executor: u32, key: u64, payload: u64, value: &str, own_run: Option<usize>) {
+        let mut book = self.book();
+        let book = &mut *book;
+        let of_this_operation = format!("of key {key} with payload {payload}");
+        if value
+            .trim_end()
+            .split_once("of key")
+            .is_none_or(|(_, rest)| format!("of key{rest}") != of_this_operation)
+        {
+            violate(
+                book,
+                "a replay is this operation's",
+                format!("key {key} payload {payload} answers {value:?}"),
+            );
+        }
+        let is_own = own_run.is_some_and(|run| value.starts_with(&format!("run {run} ")));
+        let json = format!("{value:?}").into_bytes();
+        let was_recorded = book
+            .recorded
+            .values()
+            .flatten()
+            .any(|one| one.response.as_ref().is_none_or(|response| *response == json));
+        if !is_own && !was_recorded {
+            violate(book, "a replay was recorded", format!("executor {executor} answers {value:?}"));
+        }
+        book.figures.fenced += u64::from(own_run.is_some() && !is_own);
+        if is_own && self.settles_definitely() && !own_run.is_some_and(|run| has_outcome_of(book, run)) {
+            let what = format!("executor {executor} answers {value:?}, which is not the recorded outcome");
+            violate(book, "a fenced answer is the successor's", what);
+        }
+    }
+
+    /// Whether every settlement is answered, so that an answer of one's own is a recorded one.
+    fn settles_definitely(&self) -> bool {
+        !Fault::DOUBTFUL.into_iter().any(|fault| self.config.has(fault))
+    }
+
+    fn check_refusal(&self, executor: u32, key: u64, kind: ErrorKind, own_run: Option<usize>) {
+        let mut book = self.book();
+        let book = &mut *book;
+        if kind == ErrorKind::Mismatch && !self.config.has(Fault::OtherPayload) {
+            violate(book, "a mismatch is one", format!("key {key}: Mismatch, but there is only one payload"));
+        }
+        if kind == ErrorKind::Corrupt || kind == ErrorKind::Invalid {
+            violate(book, "records can be read", format!("key {key}: {kind:?}"));
+        }
+        // A claim that arrives after it was given up is one that nobody could know.
+        if kind == ErrorKind::InProgress && own_run.is_none() && !self.config.has(Fault::LateApply) {
+            let delivery = book.deliveries.get(&executor).copied().unwrap_or_default();
+            let Some(table) = book.table.clone() else { return };
+            let own = table
+                .started_owners(&format!("key {key}"))
+                .into_iter()
+                .any(|owner| book.owners.get(&owner) == Some(&(executor, delivery)));
+            if own {
+                violate(
+                    book,
+                    "an own claim is known",
+                    format!("executor {executor} was refused its own claim of key {key}"),
+                );
+            }
+        }
+    }
+}
+
+/// Whether the outcome of this run is one that was recorded, under its own generation or a later one of its
+/// executor's.
+fn has_outcome_of(book: &Book, run: usize) -> bool {
+    let Some(run) = book.runs.get(run) else { return false };
+    let recorded = book.recorded.get(&run.stored);
+    recorded.is_some_and(|all| all.iter().any(|one| one.generation >= run.generation && one.is_of(run)))
+}
+
+impl Recorded {
+    fn is_of(&self, run: &Run) -> bool {
+        let begins = format!("\"run {} of", run.number);
+        self.response.as_ref().is_none_or(|response| response.starts_with(begins.as_bytes()))
+    }
+}
+
+fn record_settlement(book: &mut Book, key: &StoredKey, generation: Generation, settlement: &Settlement) {
+    let (outcome, expires_at) = match settlement {
+        Settlement::Complete(outcome, expires_at) | Settlement::Fail(outcome, expires_at) => {
+            (outcome, expires_at)
+        }
+        Settlement::Release => {
+            book.released.insert((key.clone(), generation.get()));
+            return;
+        }
+    };
+    let response = match outcome {
+        Outcome::Retained(response) => match &response.place {
+            Place::Inline(bytes) => Some(bytes.to_vec()),
+            Place::Parts(_) => None,
+        },
+        Outcome::Omitted => None,
+    };
+    let recorded = Recorded { generation, expires_at: expires_at.as_millis(), response };
+    book.recorded.entry(key.clone()).or_default().push(recorded);
+}
+
+fn violate(book: &mut Book, rule: &'static str, what: String) {
+    if book.violation.is_none() {
+        book.violation = Some(Violation { rule, what });
+    }
+}
+
+fn shown(write: &Write) -> String {
+    match write {
+        Write::Claim(lock) => {
+            format!("T1 by {:?}, generation {}, lease {:?}", lock.owner, lock.generation, lock.lease_until)
+        }
+        Write::Reclaim { lock, .. } => format!("T2 by {:?}, generation {}", lock.owner, lock.generation),
+        Write::TakeOver { lock, .. } => format!("T3 by {:?}, generation {}", lock.owner, lock.generation),
+        Write::Settle { owner, generation, settlement } => {
+            format!("{} by {owner:?}, generation {generation}", settlement.status().as_str())
+        }
+    }
+}

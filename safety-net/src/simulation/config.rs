@@ -1,0 +1,231 @@
+//! What one schedule is: all of it from a seed, and all of it in one line.
+
+use std::{fmt, str::FromStr};
+
+use super::random::Random;
+
+/// Something that can go wrong. A schedule has a random subset of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Fault {
+    /// A request gets lost before the store; nobody knows.
+    LostRequest,
+    /// An answer gets lost after the write was made; nobody knows.
+    LostAnswer,
+    /// A write that was given up is made later.
+    LateApply,
+    /// The SDK's own retry meets what the first attempt left.
+    OwnRetry,
+    /// The store is throttled: definitely not made.
+    Throttled,
+    /// Another transaction has the record: definitely not made.
+    Conflict,
+    /// An executor dies, at any poll.
+    Crash,
+    /// An executor is frozen, and goes on later.
+    Freeze,
+    /// The executors' clocks are apart, by no more than the skew margin.
+    Skew,
+    /// The executors' clocks are apart by up to a minute: only fencing is promised.
+    SkewBeyond,
+    /// The sweeper removes what has expired.
+    Sweep,
+    /// Handlers return errors.
+    HandlerError,
+    /// Handlers panic.
+    Panic,
+    /// Handlers are slow, or hang.
+    Hang,
+    /// A caller gives up, and its future is dropped.
+    Drop,
+    /// A key is used with another payload.
+    OtherPayload,
+    /// Responses are large, and their parts cannot always be written.
+    Parts,
+}
+
+impl Fault {
+    /// All of them.
+    pub const ALL: [Self; 17] = [
+        Self::LostRequest,
+        Self::LostAnswer,
+        Self::LateApply,
+        Self::OwnRetry,
+        Self::Throttled,
+        Self::Conflict,
+        Self::Crash,
+        Self::Freeze,
+        Self::Skew,
+        Self::SkewBeyond,
+        Self::Sweep,
+        Self::HandlerError,
+        Self::Panic,
+        Self::Hang,
+        Self::Drop,
+        Self::OtherPayload,
+        Self::Parts,
+    ];
+
+    /// Those that leave it open what the record is.
+    pub const DOUBTFUL: [Self; 6] = [
+        Self::LostRequest,
+        Self::LostAnswer,
+        Self::LateApply,
+        Self::Throttled,
+        Self::Conflict,
+        Self::OtherPayload,
+    ];
+
+    const fn bit(self) -> u32 {
+        1 << self as u32
+    }
+}
+
+/// A store that is broken on purpose: what shows that the net catches something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sabotage {
+    /// It is not.
+    #[default]
+    None,
+    /// It settles whatever claim is there, as Powertools does.
+    SettleUnconditionally,
+    /// It takes over and reclaims without looking at the version that was seen.
+    ReplaceUnconditionally,
+    /// It claims a key that is taken.
+    ClaimUnconditionally,
+}
+
+impl Sabotage {
+    const ALL: [(Self, &str); 4] = [
+        (Self::None, "none"),
+        (Self::SettleUnconditionally, "settle"),
+        (Self::ReplaceUnconditionally, "replace"),
+        (Self::ClaimUnconditionally, "claim"),
+    ];
+}
+
+/// One schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Decides everything that the rest leaves open.
+    pub seed: u64,
+    /// Executors.
+    pub executors: u32,
+    /// Keys.
+    pub keys: u32,
+    /// Deliveries an executor.
+    pub deliveries: u32,
+    /// A bit a fault.
+    pub faults: u32,
+    /// Whether at most one run is allowed.
+    pub at_most_once: bool,
+    /// How the store is broken, if it is.
+    pub sabotage: Sabotage,
+}
+
+impl Config {
+    /// The schedule of a seed: most are small, since most bugs are, and some are large.
+    pub fn from_seed(seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0x51_7c_c1_b7_27_22_0a_95);
+        let (executors, keys) = match random.below(100) {
+            0 => (random.between(9, 64), random.between(1, 1000)),
+            1..=9 => (random.between(4, 16), random.between(1, 20)),
+            _ => (random.between(2, 5), random.between(1, 2)),
+        };
+        // Each fault in half of the schedules, the one beyond the promise in an eighth.
+        let mut faults = random.bits() as u32 & ((1 << Fault::ALL.len() as u32) - 1);
+        if random.below(4) != 0 {
+            faults &= !Fault::SkewBeyond.bit();
+        }
+        // In a quarter of them every answer is definite, so that more can be said of what comes of it.
+        if random.below(4) == 0 {
+            faults &= !Fault::DOUBTFUL.iter().fold(0, |all, fault| all | fault.bit());
+        }
+        Self {
+            seed,
+            executors: executors as u32,
+            keys: keys as u32,
+            deliveries: random.between(1, 4) as u32,
+            faults,
+            at_most_once: random.below(4) == 0,
+            sabotage: Sabotage::None,
+        }
+    }
+
+    /// Whether this fault can happen.
+    pub const fn has(&self, fault: Fault) -> bool {
+        self.faults & fault.bit() != 0
+    }
+
+    /// The same schedule with one thing less in it, in each way there is.
+    pub fn smaller(&self) -> Vec<Self> {
+        let mut all: Vec<Self> = Fault::ALL
+            .into_iter()
+            .filter(|fault| self.has(*fault))
+            .map(|fault| Self { faults: self.faults & !fault.bit(), ..*self })
+            .collect();
+        for (executors, keys, deliveries) in [
+            (self.executors / 2, self.keys, self.deliveries),
+            (self.executors - 1, self.keys, self.deliveries),
+            (self.executors, self.keys / 2, self.deliveries),
+            (self.executors, self.keys - 1, self.deliveries),
+            (self.executors, self.keys, self.deliveries - 1),
+        ] {
+            if executors > 0 && keys > 0 && deliveries > 0 {
+                all.push(Self { executors, keys, deliveries, ..*self });
+            }
+        }
+        all
+    }
+}
+
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, executors, keys, deliveries, faults, at_most_once, sabotage } = self;
+        if let Some((_, name)) =
+            Sabotage::ALL.iter().find(|(one, _)| one == sabotage && *one != Sabotage::None)
+        {
+            write!(f, "sabotage={name} ")?;
+        }
+        write!(
+            f,
+            "seed={seed} executors={executors} keys={keys} deliveries={deliveries} faults={faults:#x} \
+             at_most_once={at_most_once}"
+        )
+    }
+}
+
+impl FromStr for Config {
+    type Err = String;
+
+    /// Reads what [`Display`](fmt::Display) writes; what is missing comes from the seed.
+    fn from_str(line: &str) -> Result<Self, String> {
+        let value =
+            |name: &str| line.split_whitespace().find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
+        let number =
+            |name: &str, text: &str| text.parse().map_err(|_| format!("{name}={text} is not a number"));
+        let seed = value("seed").ok_or("a schedule needs seed=NUMBER")?;
+        let mut config = Self::from_seed(seed.parse().map_err(|_| format!("seed={seed} is not a number"))?);
+        for (name, field) in [
+            ("executors", &mut config.executors),
+            ("keys", &mut config.keys),
+            ("deliveries", &mut config.deliveries),
+        ] {
+            if let Some(text) = value(name) {
+                *field = number(name, text)?;
+            }
+        }
+        if let Some(text) = value("faults") {
+            config.faults = u32::from_str_radix(text.trim_start_matches("0x"), 16)
+                .map_err(|_| format!("faults={text} is not a hexadecimal number"))?;
+        }
+        if let Some(text) = value("at_most_once") {
+            config.at_most_once = text == "true";
+        }
+        if let Some(text) = value("sabotage") {
+            let known = Sabotage::ALL.iter().find(|(_, name)| *name == text);
+            config.sabotage = known.ok_or_else(|| format!("sabotage={text} is not known"))?.0;
+        }
+        Ok(config)
+    }
+}

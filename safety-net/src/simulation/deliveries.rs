@@ -1,0 +1,284 @@
+//! The executors: each is delivered events, and runs handlers whose effects are counted.
+
+use std::{
+    fmt,
+    future::{Future, poll_fn},
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+    task::Poll,
+    time::Duration,
+};
+
+use lambda_idempotency::{
+    ErrorKind, Execution, Idempotency, Invocation, Key, Owner, Platform, RunError, Timestamp, current,
+};
+
+use super::{
+    audit::{Audit, Ended},
+    config::Fault,
+    network::{SimulatedStore, Table},
+    scheduler::{SkewedClock, World},
+};
+
+/// How far clocks may be apart; the library's default.
+const SKEW_MARGIN: i64 = 2000;
+/// How long an outcome is replayed in the simulation: short, so that it expires in many schedules.
+const RETENTION: Duration = Duration::from_secs(300);
+/// The longest lease there is: the fallback's.
+const LEASE: u64 = 60_000;
+
+/// The handler's own error.
+#[derive(Debug)]
+pub struct Refusal;
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("refused")
+    }
+}
+
+/// One process, and what is left for it to do. Its clones are the same process.
+#[derive(Clone, Debug)]
+pub struct Executor {
+    id: u32,
+    world: Arc<World>,
+    audit: Arc<Audit>,
+    idempotency: Idempotency,
+    clock_offset: i64,
+    left: Arc<AtomicU32>,
+    /// When the platform ends it, in ms by its own clock; 0 if it does not.
+    deadline: Arc<AtomicU64>,
+    /// A process that was frozen may outlive its deadline for a while.
+    outlives: Arc<AtomicBool>,
+    /// Whether it is the one that finds out whether everything settles.
+    is_last: bool,
+}
+
+/// The schedule's executors.
+pub fn executors(world: &Arc<World>, audit: &Arc<Audit>) -> Vec<Executor> {
+    let table = Arc::new(Table::default());
+    audit.watch(&table);
+    (0..world.config.executors).map(|id| executor(world, audit, &table, id, false)).collect()
+}
+
+/// One more, without faults, that asks for every key until it has settled.
+pub fn last_executor(world: &Arc<World>, audit: &Arc<Audit>) -> Executor {
+    let table = audit.table();
+    table.all_arrive(audit, world.now());
+    executor(world, audit, &table, world.config.executors, true)
+}
+
+fn executor(world: &Arc<World>, audit: &Arc<Audit>, table: &Arc<Table>, id: u32, is_last: bool) -> Executor {
+    let config = &world.config;
+    let clock_offset = match (config.has(Fault::SkewBeyond), config.has(Fault::Skew)) {
+        _ if is_last => 0,
+        (true, _) => world.random(|random| random.below(120_001)) as i64 - 60_000,
+        // Apart by no more than the margin: half of it to each side.
+        (false, true) => world.random(|random| random.below(SKEW_MARGIN as u64 + 1)) as i64 - SKEW_MARGIN / 2,
+        (false, false) => 0,
+    };
+    let store =
+        SimulatedStore { world: Arc::clone(world), audit: Arc::clone(audit), table: Arc::clone(table) };
+    let (draws, drawn) = (Arc::clone(world), Arc::clone(audit));
+    let built = Idempotency::builder(store)
+        .function("simulated")
+        .retention(RETENTION)
+        .platform(Platform::KillsAtDeadline)
+        .execution(if config.at_most_once { Execution::AtMostOnce } else { Execution::AtLeastOnce })
+        .clock(SkewedClock { world: Arc::clone(world), offset: clock_offset })
+        .owner_source(move || {
+            let (high, low) = draws.random(|random| (random.bits(), random.bits()));
+            let mut bytes = [0; 16];
+            bytes[..8].copy_from_slice(&high.to_be_bytes());
+            bytes[8..].copy_from_slice(&low.to_be_bytes());
+            let owner = Owner::from_bytes(bytes);
+            drawn.drew(id, owner);
+            Ok(owner)
+        })
+        .build();
+    let idempotency = built.unwrap_or_else(|error| panic!("the simulation's settings are valid: {error}"));
+    Executor {
+        id,
+        world: Arc::clone(world),
+        audit: Arc::clone(audit),
+        idempotency,
+        clock_offset,
+        left: Arc::new(AtomicU32::new(config.deliveries)),
+        deadline: Arc::default(),
+        outlives: Arc::default(),
+        is_last,
+    }
+}
+
+impl Executor {
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Starts the process, or starts it again after it died.
+    pub fn start(&self) -> Pin<Box<dyn Future<Output = ()>>> {
+        self.deadline.store(0, Ordering::Relaxed);
+        let executor = self.clone();
+        if self.is_last {
+            return Box::pin(async move { executor.settle_all().await });
+        }
+        Box::pin(async move {
+            while executor.left.load(Ordering::Relaxed) > 0 {
+                executor.left.fetch_sub(1, Ordering::Relaxed);
+                let longest = if executor.world.random(|random| random.chance(150)) { 400_000 } else { 3000 };
+                let ms = executor.world.random(|random| random.below(longest));
+                executor.world.sleep(ms).await;
+                executor.delivery().await;
+            }
+        })
+    }
+
+    /// Whether the platform ends the process now.
+    pub fn is_killed_now(&self, world: &World) -> bool {
+        let deadline = self.deadline.load(Ordering::Relaxed);
+        deadline != 0
+            && world.now().saturating_add_signed(self.clock_offset) >= deadline
+            && !self.outlives.load(Ordering::Relaxed)
+    }
+
+    /// The process was frozen: it may go on past its deadline when it thaws.
+    pub fn froze(&self) {
+        self.outlives.store(self.world.random(|random| random.chance(500)), Ordering::Relaxed);
+    }
+
+    async fn delivery(&self) {
+        let world = &self.world;
+        let key = world.random(|random| random.below(u64::from(world.config.keys)));
+        let payload = u64::from(world.strikes(Fault::OtherPayload, 150));
+        let now = Timestamp::from_millis(world.now().saturating_add_signed(self.clock_offset));
+        let invocation = if world.random(|random| random.chance(500)) {
+            let ms = world.random(|random| random.between(3000, 30_000));
+            self.deadline.store(now.as_millis() + ms, Ordering::Relaxed);
+            Invocation::entered(now, now.saturating_add(Duration::from_millis(ms)), "request")
+        } else {
+            self.deadline.store(0, Ordering::Relaxed);
+            Invocation::unknown()
+        };
+        self.outlives.store(false, Ordering::Relaxed);
+        self.audit.delivery_began(self.id);
+        let patience = world.strikes(Fault::Drop, 60).then(|| world.random(|random| random.below(5000)));
+        match self.deliver(key, payload, invocation, patience).await {
+            Some(result) => self.audit.answered(world.now(), self.id, key, payload, &result),
+            None => self.audit.ended(self.id, world.now(), Ended::Dropped),
+        }
+        self.deadline.store(0, Ordering::Relaxed);
+    }
+
+    /// Delivers one event; `None` if the caller gave up.
+    async fn deliver(
+        &self,
+        key: u64,
+        payload: u64,
+        invocation: Invocation,
+        patience: Option<u64>,
+    ) -> Option<Result<String, RunError<Refusal>>> {
+        let name = Key::new(format!("key {key}")).unwrap_or_else(|error| panic!("a valid key: {error}"));
+        let idempotency = self.idempotency.for_invocation(invocation);
+        let run = idempotency.run(name, &payload, || self.handler(key, payload));
+        let mut run = pin!(run);
+        let mut gives_up = pin!(self.world.sleep(patience.unwrap_or(u64::MAX / 4)));
+        // Wakes the process at its deadline, for the scheduler to end it.
+        let deadline = self.deadline.load(Ordering::Relaxed);
+        let now = self.world.now().saturating_add_signed(self.clock_offset);
+        let mut dies =
+            pin!(self.world.sleep(if deadline == 0 { u64::MAX / 4 } else { deadline.saturating_sub(now) }));
+        poll_fn(|cx| {
+            match catch_unwind(AssertUnwindSafe(|| run.as_mut().poll(cx))) {
+                Ok(Poll::Ready(result)) => return Poll::Ready(Some(result)),
+                Ok(Poll::Pending) => {}
+                // A handler's panic: what the runtime would report as a failed invocation.
+                Err(_) => return Poll::Ready(Some(Err(RunError::Handler(Refusal)))),
+            }
+            let _ = dies.as_mut().poll(cx);
+            if patience.is_some() && gives_up.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(None);
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    async fn handler(&self, key: u64, payload: u64) -> Result<String, Refusal> {
+        let world = &self.world;
+        let run = self.audit.run_began(world.now(), self.id, key, payload, current());
+        self.work().await;
+        if world.strikes(Fault::Hang, 30) {
+            world.sleep(10_000_000).await;
+        }
+        if world.strikes(Fault::HandlerError, 50) {
+            return Err(Refusal);
+        }
+        self.audit.effect(world.now(), run);
+        world.count(|figures| figures.effects += 1);
+        self.work().await;
+        if world.strikes(Fault::Panic, 40) {
+            // Without the hook that prints.
+            resume_unwind(Box::new(Refusal));
+        }
+        if world.strikes(Fault::HandlerError, 50) {
+            return Err(Refusal);
+        }
+        let padding = if world.strikes(Fault::Parts, 300) { 200 } else { 0 };
+        self.audit.handler_ended(run);
+        Ok(format!("run {run} of key {key} with payload {payload}{:padding$}", ""))
+    }
+
+    async fn work(&self) {
+        let can_be_slow = self.world.config.has(Fault::Hang) && self.world.are_faults_on();
+        let slow = if can_be_slow { 30 } else { 0 };
+        let ms = self
+            .world
+            .random(|random| if random.chance(slow) { random.below(70_000) } else { random.below(300) });
+        self.world.sleep(ms).await;
+    }
+
+    /// Without faults, every key settles within two leases.
+    async fn settle_all(&self) {
+        for key in self.audit.keys_used() {
+            let began = self.world.now();
+            let mut payload = 0;
+            loop {
+                self.audit.delivery_began(self.id);
+                let result = self.deliver(key, payload, Invocation::unknown(), None).await;
+                let Some(result) = result else { break };
+                self.audit.answered(self.world.now(), self.id, key, payload, &result);
+                let wait = match &result {
+                    Err(RunError::Idempotency(error)) => match error.kind() {
+                        ErrorKind::Mismatch => {
+                            payload = 1 - payload;
+                            1
+                        }
+                        ErrorKind::InProgress => 1000,
+                        ErrorKind::OutcomeUnknown | ErrorKind::NotRetained => break,
+                        kind => {
+                            self.audit
+                                .violate("liveness", format!("key {key} answers {kind:?} without any fault"));
+                            return;
+                        }
+                    },
+                    _ => break,
+                };
+                self.world.sleep(wait).await;
+                let bound = if self.world.config.has(Fault::SkewBeyond) { 60_000 } else { 0 };
+                if self.world.now() - began > 2 * LEASE + SKEW_MARGIN as u64 + bound {
+                    let ms = self.world.now() - began;
+                    self.audit.violate(
+                        "liveness",
+                        format!("key {key} has not settled after {ms} ms without faults"),
+                    );
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The simulated store: the library's own contract, behind a network that loses, delays and doubts.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use lambda_idempotency::{
+    BoxFuture, Owner, Record, State, Store, StoredKey, Timestamp,
+    store::{ResponseParts, StoreError, StoreErrorKind, Write, Written},
+};
+
+use super::{
+    audit::Audit,
+    config::{Fault, Sabotage},
+    scheduler::World,
+};
+
+/// Up to this many bytes of a response stay in the record.
+const INLINE_LIMIT: usize = 120;
+/// How long a client waits for an answer that does not come, in ms.
+const TIMEOUT: u64 = 1000;
+
+/// What is stored; all executors' stores share it.
+#[derive(Debug, Default)]
+pub struct Table {
+    inner: Mutex<Stored>,
+}
+
+#[derive(Debug, Default)]
+struct Stored {
+    records: BTreeMap<StoredKey, Record>,
+    parts: BTreeMap<(StoredKey, [u8; 16]), Vec<u8>>,
+    /// Writes that were given up and are still to come, by when they arrive.
+    late: Vec<(u64, StoredKey, Write)>,
+}
+
+/// One executor's way to the table.
+#[derive(Clone, Debug)]
+pub struct SimulatedStore {
+    /// The world.
+    pub world: Arc<World>,
+    /// Who watches.
+    pub audit: Arc<Audit>,
+    /// What is stored.
+    pub table: Arc<Table>,
+}
+
+impl Table {
+    fn stored(&self) -> MutexGuard<'_, Stored> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The owners of the claims that stand, of the operation with this key.
+    pub fn started_owners(&self, key: &str) -> Vec<[u8; 16]> {
+        let Ok(key) = lambda_idempotency::Key::new(key) else { return Vec::new() };
+        let Ok(scope) = lambda_idempotency::Scope::new("simulated", "run") else { return Vec::new() };
+        // Nobody holds the table's lock while the auditor asks.
+        let stored = self.stored();
+        let record = stored.records.get(&StoredKey::new(&scope, &key));
+        record
+            .filter(|record| record.lease_until().is_some())
+            .map(|record| *record.owner.as_bytes())
+            .into_iter()
+            .collect()
+    }
+
+    /// Everything still on its way arrives now: before it is asked whether all settles.
+    pub fn all_arrive(&self, audit: &Audit, now: u64) {
+        let mut stored = self.stored();
+        for (_, key, write) in std::mem::take(&mut stored.late) {
+            let _ = apply(&mut stored, audit, now, &key, &write);
+        }
+    }
+}
+
+fn apply(stored: &mut Stored, audit: &Audit, at: u64, key: &StoredKey, write: &Write) -> Written {
+    let before = stored.records.get(key);
+    match sabotaged(audit.sabotage(), write, before) {
+        Some(after) => {
+            audit.wrote(at, key, before, write, &after);
+            stored.records.insert(key.clone(), after);
+            Written::Applied
+        }
+        None => Written::Refused(before.cloned()),
+    }
+}
+
+/// The contract, or what a broken store makes of it.
+fn sabotaged(sabotage: Sabotage, write: &Write, before: Option<&Record>) -> Option<Record> {
+    match (sabotage, write, before) {
+        (Sabotage::SettleUnconditionally, Write::Settle { settlement, .. }, Some(record)) => {
+            let (owner, generation) = (record.owner, record.generation);
+            let lease_until = record.lease_until().unwrap_or(record.lock_acquired_at);
+            let started = Record { state: State::Started { lease_until }, ..record.clone() };
+            Write::Settle { owner, generation, settlement: settlement.clone() }.apply_to(Some(&started))
+        }
+        (
+            Sabotage::ReplaceUnconditionally,
+            Write::TakeOver { lock, .. } | Write::Reclaim { lock, .. },
+            Some(_),
+        )
+        | (Sabotage::ClaimUnconditionally, Write::Claim(lock), Some(_)) => Some(lock.clone().into()),
+        _ => write.apply_to(before),
+    }
+}
+
+impl SimulatedStore {
+    /// What happens at the table before anything else does: late writes arrive, the sweeper passes.
+    fn settle_down(&self, stored: &mut Stored, key: &StoredKey) {
+        let now = self.world.now();
+        let (mut due, still) =
+            std::mem::take(&mut stored.late).into_iter().partition::<Vec<_>, _>(|(at, ..)| *at <= now);
+        stored.late = still;
+        due.sort_by_key(|(at, ..)| *at);
+        for (at, key, write) in due {
+            let _ = apply(stored, &self.audit, at, &key, &write);
+        }
+        let has_expired = stored.records.get(key).is_some_and(|record| record.expires_at.as_millis() < now);
+        if has_expired && self.world.strikes(Fault::Sweep, 300) {
+            stored.records.remove(key);
+            self.audit.swept(now, key);
+        }
+    }
+
+    async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<Written, StoreError> {
+        let world = &self.world;
+        world.count(|figures| figures.calls += 1);
+        self.travel().await;
+        if world.strikes(Fault::Throttled, 30) {
+            return Err(StoreError::new(StoreErrorKind::Unavailable, "throttled"));
+        }
+        if world.strikes(Fault::Conflict, 30) {
+            return Err(StoreError::new(StoreErrorKind::Conflict, "conflict"));
+        }
+        if world.strikes(Fault::LostRequest, 30) {
+            return self.no_answer().await;
+        }
+        if world.strikes(Fault::LateApply, 30) {
+            let at = world.now() + world.random(|random| random.between(1, 100_000));
+            self.table.stored().late.push((at, key.clone(), write.clone()));
+            return self.no_answer().await;
+        }
+        let mut written = self.at_the_table(key, write);
+        if world.strikes(Fault::OwnRetry, 40) {
+            self.travel().await;
+            written = self.at_the_table(key, write);
+        }
+        if world.strikes(Fault::LostAnswer, 40) {
+            return self.no_answer().await;
+        }
+        self.travel().await;
+        Ok(written)
+    }
+
+    fn at_the_table(&self, key: &StoredKey, write: &Write) -> Written {
+        let mut stored = self.table.stored();
+        self.settle_down(&mut stored, key);
+        apply(&mut stored, &self.audit, self.world.now(), key, write)
+    }
+
+    async fn read_now(&self, key: &StoredKey) -> Result<Option<Record>, StoreError> {
+        self.world.count(|figures| figures.calls += 1);
+        self.travel().await;
+        if self.world.strikes(Fault::LostRequest, 60) {
+            return self.no_answer().await;
+        }
+        let mut stored = self.table.stored();
+        self.settle_down(&mut stored, key);
+        Ok(stored.records.get(key).cloned())
+    }
+
+    async fn travel(&self) {
+        let ms =
+            self.world.random(|random| if random.chance(50) { random.below(800) } else { random.below(8) });
+        self.world.sleep(ms).await;
+    }
+
+    async fn no_answer<T>(&self) -> Result<T, StoreError> {
+        self.world.sleep(TIMEOUT).await;
+        Err(StoreError::new(StoreErrorKind::Unavailable, "no answer").maybe_applied(true))
+    }
+}
+
+impl Store for SimulatedStore {
+    fn apply<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+        Box::pin(self.apply_now(key, write))
+    }
+
+    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(self.read_now(key))
+    }
+
+    fn parts(&self) -> Option<&dyn ResponseParts> {
+        Some(self)
+    }
+}
+
+impl ResponseParts for SimulatedStore {
+    fn inline_limit(&self) -> usize {
+        INLINE_LIMIT
+    }
+
+    fn write_parts<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        owner: Owner,
+        bytes: &'a bytes::Bytes,
+        _: Timestamp,
+    ) -> BoxFuture<'a, Result<u32, StoreError>> {
+        Box::pin(async move {
+            self.travel().await;
+            if self.world.strikes(Fault::Parts, 200) {
+                return self.no_answer().await;
+            }
+            self.table.stored().parts.insert((key.clone(), *owner.as_bytes()), bytes.to_vec());
+            Ok(1)
+        })
+    }
+
+    fn read_parts<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        owner: Owner,
+        _: u32,
+        _: u64,
+    ) -> BoxFuture<'a, Result<bytes::Bytes, StoreError>> {
+        Box::pin(async move {
+            self.travel().await;
+            let stored = self.table.stored();
+            let parts = stored.parts.get(&(key.clone(), *owner.as_bytes()));
+            parts
+                .map(|bytes| bytes.clone().into())
+                .ok_or_else(|| StoreError::new(StoreErrorKind::Corrupt, "a part is missing"))
+        })
+    }
+}

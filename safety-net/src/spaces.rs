@@ -1,0 +1,239 @@
+//! The spaces that are explored: a bounded slice for every run of the tests, and the long form.
+
+use lambda_idempotency::Execution;
+
+use crate::{
+    configuration::{Configuration, DAY, Host, TICK, ticks},
+    model::Verdict,
+};
+
+const COMPLETE_OR_RELEASE: &[Verdict] = &[Verdict::Complete, Verdict::Release];
+
+/// The bounded slice: what every run of the tests explores.
+pub fn bounded() -> Vec<Configuration> {
+    vec![
+        Configuration { name: "2 executors, clocks M apart", ..Configuration::default() },
+        Configuration {
+            name: "2 executors, one clock, 2 faults",
+            clocks: vec![0, 0],
+            times: ticks(4),
+            faults: 2,
+            verdicts: COMPLETE_OR_RELEASE,
+            ..Configuration::default()
+        },
+        Configuration {
+            name: "2 executors, killed at the deadline, 2 faults",
+            host: Host::Kills,
+            times: ticks(5),
+            faults: 2,
+            verdicts: COMPLETE_OR_RELEASE,
+            ..Configuration::default()
+        },
+        Configuration { name: "at most once", execution: Execution::AtMostOnce, ..Configuration::default() },
+        Configuration {
+            name: "another request under the key",
+            requests: 2,
+            times: ticks(5),
+            verdicts: COMPLETE_OR_RELEASE,
+            ..Configuration::default()
+        },
+        Configuration {
+            name: "permanent faults too, 2 faults",
+            permanent_faults: true,
+            times: ticks(4),
+            faults: 2,
+            verdicts: COMPLETE_OR_RELEASE,
+            ..Configuration::default()
+        },
+        Configuration {
+            name: "1 executor, 2 attempts, 4 faults",
+            clocks: vec![0],
+            executors: 1,
+            attempts: 2,
+            times: ticks(3),
+            faults: 4,
+            permanent_faults: true,
+            ..Configuration::default()
+        },
+        Configuration {
+            name: "2 executors, 2 attempts, no fault",
+            attempts: 2,
+            times: ticks(5),
+            faults: 0,
+            ..Configuration::default()
+        },
+        Configuration {
+            name: "3 executors",
+            clocks: vec![0, TICK, 0],
+            executors: 3,
+            times: ticks(3),
+            verdicts: COMPLETE_OR_RELEASE,
+            ..Configuration::default()
+        },
+        Configuration {
+            name: "clocks that jump",
+            jumps: 1,
+            times: ticks(4),
+            verdicts: COMPLETE_OR_RELEASE,
+            ..Configuration::default()
+        },
+        Configuration {
+            name: "a clock beyond M, ahead",
+            clocks: vec![0, 3 * TICK],
+            times: ticks(5),
+            verdicts: COMPLETE_OR_RELEASE,
+            ..Configuration::default()
+        },
+        Configuration {
+            name: "a clock beyond M, behind",
+            clocks: vec![0, -3 * TICK],
+            times: ticks(4),
+            verdicts: COMPLETE_OR_RELEASE,
+            ..Configuration::default()
+        },
+        Configuration { faults: 0, ..to_the_millisecond() },
+    ]
+}
+
+/// The long form: the bounded slice, and all that takes minutes.
+pub fn long() -> Vec<Configuration> {
+    let two_by_two = || Configuration { attempts: 2, times: ticks(5), ..Configuration::default() };
+    let large = vec![
+        Configuration {
+            name: "2 executors, 4 moments, any number of faults",
+            times: ticks(4),
+            faults: u8::MAX,
+            verdicts: COMPLETE_OR_RELEASE,
+            ..Configuration::default()
+        },
+        Configuration {
+            name: "1 executor, 2 attempts, any number of faults",
+            clocks: vec![0],
+            executors: 1,
+            attempts: 2,
+            times: ticks(4),
+            faults: u8::MAX,
+            permanent_faults: true,
+            ..Configuration::default()
+        },
+        Configuration {
+            name: "2 executors, 2 attempts, 2 moments, any number of faults",
+            times: ticks(2),
+            faults: u8::MAX,
+            verdicts: COMPLETE_OR_RELEASE,
+            ..two_by_two()
+        },
+        Configuration { name: "2 executors, 2 attempts, clocks M apart", ..two_by_two() },
+        Configuration {
+            name: "2 executors, 2 attempts, 3 moments, 2 faults",
+            times: ticks(3),
+            faults: 2,
+            verdicts: COMPLETE_OR_RELEASE,
+            ..two_by_two()
+        },
+        Configuration {
+            name: "2 executors, 2 attempts, killed at the deadline, 2 faults",
+            host: Host::Kills,
+            times: ticks(4),
+            faults: 2,
+            verdicts: COMPLETE_OR_RELEASE,
+            ..two_by_two()
+        },
+        Configuration {
+            name: "2 executors, 2 attempts, at most once",
+            execution: Execution::AtMostOnce,
+            ..two_by_two()
+        },
+        Configuration {
+            name: "2 executors, 2 attempts, another request, 3 moments",
+            requests: 2,
+            times: ticks(3),
+            verdicts: COMPLETE_OR_RELEASE,
+            ..two_by_two()
+        },
+        Configuration {
+            name: "2 executors, 3 faults",
+            faults: 3,
+            times: ticks(5),
+            ..Configuration::default()
+        },
+        Configuration {
+            name: "2 executors, longer leases, 8 moments",
+            lease: 2 * TICK,
+            times: ticks(8),
+            ..Configuration::default()
+        },
+        Configuration {
+            name: "2 executors, permanent faults too, 3 faults",
+            permanent_faults: true,
+            faults: 3,
+            times: ticks(4),
+            verdicts: COMPLETE_OR_RELEASE,
+            ..Configuration::default()
+        },
+        Configuration {
+            name: "3 executors, clocks M apart, 5 moments",
+            clocks: vec![0, TICK, 0],
+            executors: 3,
+            times: ticks(5),
+            verdicts: COMPLETE_OR_RELEASE,
+            ..Configuration::default()
+        },
+        Configuration {
+            name: "3 executors, 3 moments, 2 faults",
+            clocks: vec![0, TICK, 0],
+            executors: 3,
+            times: ticks(3),
+            faults: 2,
+            verdicts: COMPLETE_OR_RELEASE,
+            ..Configuration::default()
+        },
+        Configuration {
+            name: "clocks that jump twice",
+            jumps: 2,
+            times: ticks(6),
+            ..Configuration::default()
+        },
+        Configuration {
+            name: "2 executors, 2 attempts, a clock beyond M, ahead",
+            clocks: vec![0, 3 * TICK],
+            times: ticks(4),
+            verdicts: COMPLETE_OR_RELEASE,
+            ..two_by_two()
+        },
+        Configuration {
+            name: "a clock beyond M, behind, 6 moments",
+            clocks: vec![0, -3 * TICK],
+            ..Configuration::default()
+        },
+        Configuration { name: "to the millisecond, 1 fault", ..to_the_millisecond() },
+    ];
+    // The largest first, so that the last does not run alone.
+    large.into_iter().chain(bounded()).collect()
+}
+
+/// Real lengths, and the moments around every boundary, a millisecond before and after.
+pub fn to_the_millisecond() -> Configuration {
+    let (start, lease, margin) = (1, 60_000, 2000);
+    let stale = start + lease;
+    // Rounded up to a whole second, as every expiry is.
+    let expired = 61_000 + DAY;
+    Configuration {
+        name: "to the millisecond",
+        clocks: vec![0, margin],
+        lease,
+        skew_margin: margin,
+        retention: DAY,
+        times: vec![
+            start,
+            start + lease - 2001,
+            start + lease - 2000,
+            stale,
+            stale + 1,
+            stale + margin,
+            expired,
+            expired + 1,
+        ],
+        ..Configuration::default()
+    }
+}

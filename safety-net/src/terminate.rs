@@ -1,0 +1,87 @@
+//! Whether every delivery ends: the longest way through the machine's own states.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::net::Position;
+
+/// The most store calls that a delivery may make while nobody takes its claim away. Getting a claim takes
+/// at most four writes, each with a look; settling two with their looks, and one more without the
+/// response.
+pub const MOST_CALLS: usize = 8 + 5;
+
+/// The most store calls on any way through the machine, or `None` if there is a way that has no end.
+///
+/// The edges are those of all worlds together, so this is an upper bound: no single world need have the
+/// whole way in it. An edge on which the executor learns that its claim is gone, and claims again to
+/// record what it has, is left out: it takes another's write or the sweeper, and so it is their doing if
+/// it happens often.
+pub(crate) fn longest_run(edges: impl Iterator<Item = (Position, Position, bool)>) -> Option<usize> {
+    let mut ways: HashMap<Position, HashSet<(Position, bool)>> = HashMap::new();
+    for (from, to, calls) in edges {
+        ways.entry(from).or_default().insert((to, calls));
+    }
+    let mut longest: HashMap<Position, Option<usize>> = HashMap::new();
+    for &start in ways.keys() {
+        // Depth first, by hand: the recursion would be as deep as the way is long.
+        let mut path = vec![(start, false)];
+        while let Some((at, is_seen)) = path.pop() {
+            let out = ways.get(&at);
+            if is_seen {
+                let best = out.into_iter().flatten().map(|&(to, calls)| {
+                    longest.get(&to).copied().flatten().unwrap_or(0) + usize::from(calls)
+                });
+                let best = best.max().unwrap_or(0);
+                longest.insert(at, Some(best));
+                continue;
+            }
+            match longest.get(&at) {
+                Some(Some(_)) => continue,
+                // It is on the path that led here.
+                Some(None) => return None,
+                None => {}
+            }
+            longest.insert(at, None);
+            path.push((at, true));
+            for (to, _) in out.into_iter().flatten() {
+                match longest.get(to) {
+                    Some(None) => return None,
+                    Some(Some(_)) => {}
+                    None => path.push((*to, false)),
+                }
+            }
+        }
+    }
+    Some(longest.values().copied().flatten().max().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Stage;
+
+    fn at(number: u32) -> Position {
+        (number, Stage::Applying)
+    }
+
+    #[test]
+    fn the_longest_way_counts_the_calls_on_it() {
+        let edges = [(1, 2, true), (2, 3, false), (3, 5, true), (1, 5, true), (2, 5, true)];
+        let edges = edges.map(|(from, to, calls)| (at(from), at(to), calls));
+        assert_eq!(longest_run(edges.into_iter()), Some(2));
+    }
+
+    #[test]
+    fn a_ring_has_no_end() {
+        for ring in [vec![(1, 1)], vec![(1, 2), (2, 3), (3, 1)], vec![(4, 2), (4, 3), (3, 2), (2, 3)]] {
+            let edges = ring.into_iter().map(|(from, to)| (at(from), at(to), true));
+            assert_eq!(longest_run(edges), None);
+        }
+    }
+
+    #[test]
+    fn two_ways_to_one_place_are_no_ring() {
+        let edges = [(1, 2), (1, 3), (2, 4), (3, 4), (4, 5)];
+        let edges = edges.map(|(from, to)| (at(from), at(to), true));
+        assert_eq!(longest_run(edges.into_iter()), Some(3));
+    }
+}

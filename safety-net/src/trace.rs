@@ -1,0 +1,227 @@
+//! A way through the world, in words.
+
+use std::fmt;
+
+use lambda_idempotency::{
+    Generation, Record, State as RecordState, Timestamp,
+    store::{Settlement, Write},
+};
+
+use crate::{
+    configuration::{DAY, drawn_by, since_beginning},
+    faults::Choice,
+    model::{Answer, Stage, Verdict, World},
+    net::Net,
+    under_test::Protocol,
+};
+
+/// What happened, a line each.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    /// The lines.
+    pub lines: Vec<String>,
+}
+
+impl fmt::Display for Trace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (line, number) in self.lines.iter().zip(1..) {
+            writeln!(f, "{number:>3}. {line}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Goes the way again, and tells it.
+pub fn tell<P: Protocol>(net: &mut Net<'_, P>, path: &[Choice]) -> Trace {
+    let mut world = World::new(net.configuration());
+    let mut lines = Vec::new();
+    for &choice in path {
+        let Some(happened) = net.perform(&world, choice) else { break };
+        if let Choice::Wait(_) = choice {
+            world = happened.world;
+            continue;
+        }
+        let what = telling(net, &world, choice, &happened.world);
+        let record = match net.record(happened.world.record) {
+            Some(record) if happened.world.record != world.record => format!("   [{}]", show(record)),
+            None if world.record != 0 => "   [no record]".to_owned(),
+            _ => String::new(),
+        };
+        let broken: String =
+            happened.flaws.iter().map(|flaw| format!("   BROKEN: {}", flaw.promise())).collect();
+        lines.push(format!("{:<8} {what}{record}{broken}", moment(net, world.time)));
+        world = happened.world;
+    }
+    Trace { lines }
+}
+
+fn telling<P: Protocol>(net: &Net<'_, P>, before: &World, choice: Choice, after: &World) -> String {
+    let who = |at: u8| name(before.slots[usize::from(at)].delivery);
+    let write = |at: u8| sent(net, before.slots[usize::from(at)].write);
+    let then = |at: u8| next(net, after, before.slots[usize::from(at)].delivery);
+    let of_new = || next(net, after, before.delivered);
+    match choice {
+        Choice::Wait(at) => format!("{} waits", who(at)),
+        Choice::Tick => format!("time goes on to {}", moment(net, after.time)),
+        Choice::Sweep => "the sweeper removes the record".to_owned(),
+        Choice::Land(at) => {
+            let late = before.late[usize::from(at)];
+            let fate = if after.record == before.record { "is refused" } else { "is applied" };
+            format!("{}'s late {} arrives and {fate}", name(late.sender), sent(net, late.write))
+        }
+        Choice::Jump(at, clock) => {
+            format!("{}'s clock jumps to {}", who(at), ahead(net, clock))
+        }
+        Choice::Deliver(at, request) | Choice::DeliverLate(at, request) => {
+            let time = if matches!(choice, Choice::Deliver(..)) { "" } else { ", with no time left" };
+            let clock = ahead(net, before.slots[usize::from(at)].clock);
+            format!(
+                "{} is delivered (request {request}, clock {clock}{time}){}",
+                name(before.delivered),
+                of_new()
+            )
+        }
+        Choice::Answer(at) => {
+            format!("the store gets {}'s {}{}", who(at), write(at), then(at))
+        }
+        Choice::LoseAnswer(at) => {
+            format!("the store applies {}'s {}; the answer is lost{}", who(at), write(at), then(at))
+        }
+        Choice::LoseWrite(at) => format!("{}'s {} is lost{}", who(at), write(at), then(at)),
+        Choice::Delay(at) => {
+            format!("{} gives up on its {}, which is still on its way{}", who(at), write(at), then(at))
+        }
+        Choice::Retry(at) => {
+            format!(
+                "the store applies {}'s {}; the answer is lost, and the SDK sends it again",
+                who(at),
+                write(at)
+            )
+        }
+        Choice::RetryDelayed(at) => {
+            format!("{}'s {} is slow, and the SDK sends it again", who(at), write(at))
+        }
+        Choice::Throttle(at) => format!("{}'s {} is throttled{}", who(at), write(at), then(at)),
+        Choice::Conflict(at) => format!("{}'s {} meets a transaction{}", who(at), write(at), then(at)),
+        Choice::Reject(at) => format!("{}'s {} is refused as such{}", who(at), write(at), then(at)),
+        Choice::Garble(at) | Choice::GarbleRead(at) => {
+            format!("{} meets a record that cannot be read{}", who(at), then(at))
+        }
+        Choice::Read(at) => format!("the store answers {}'s read", who(at)),
+        Choice::FailRead(at) => format!("{}'s read fails{}", who(at), then(at)),
+        Choice::Look(at) => {
+            let slot = before.slots[usize::from(at)];
+            let shown = net.record(slot.record).map_or("no record".to_owned(), show);
+            let shown = if slot.answer == Answer::Applied { "applied".to_owned() } else { shown };
+            format!("{} (clock {}) sees: {shown}{}", who(at), own_time(net, before, at), then(at))
+        }
+        Choice::Resume(at) => format!("{}'s pause is over{}", who(at), then(at)),
+        Choice::Finish(at, verdict) => {
+            let how = match verdict {
+                Verdict::Complete => "completes",
+                Verdict::Fail => "fails for good",
+                Verdict::Release | Verdict::None => "gives the key back",
+            };
+            format!("{}'s handler {how} (clock {}){}", who(at), own_time(net, before, at), then(at))
+        }
+        Choice::CutOff(at) => format!("{}'s handler is cut off", who(at)),
+        Choice::Crash(at) => format!("{} dies", who(at)),
+    }
+}
+
+/// What a delivery does next.
+fn next<P: Protocol>(net: &Net<'_, P>, after: &World, delivery: u8) -> String {
+    let slot = after.slots.iter().find(|slot| slot.is_active() && slot.delivery == delivery);
+    let Some(slot) = slot else { return " → done".to_owned() };
+    match slot.stage {
+        Stage::Applying => format!(" → sends {}", sent(net, slot.write)),
+        Stage::Reading => " → reads".to_owned(),
+        Stage::Answered => " → is answered".to_owned(),
+        Stage::Pausing => " → pauses".to_owned(),
+        Stage::Running => {
+            let lease = net.claim(slot.held).map_or(String::new(), |held| show_time(held.lease_until));
+            format!(" → ITS HANDLER RUNS, lease until {lease}")
+        }
+        Stage::Idle => String::new(),
+    }
+}
+
+fn sent<P: Protocol>(net: &Net<'_, P>, write: u32) -> String {
+    let Some(write) = net.write(write) else { return "nothing".to_owned() };
+    let claim = |lock: &lambda_idempotency::Lock| {
+        format!(
+            "lease until {}, generation {}",
+            show_time(lock.lease_until),
+            show_generation(lock.generation)
+        )
+    };
+    match write {
+        Write::Claim(lock) => format!("T1 claim ({})", claim(lock)),
+        Write::Reclaim { lock, .. } => format!("T2 reclaim ({})", claim(lock)),
+        Write::TakeOver { seen, lock } => {
+            format!("T3 takeover of {} ({})", name(drawn_by(seen.owner).0), claim(lock))
+        }
+        Write::Settle { settlement, generation, .. } => {
+            let generation = show_generation(*generation);
+            match settlement {
+                Settlement::Complete(..) => format!("T4 completion (generation {generation})"),
+                Settlement::Fail(..) => format!("T5 failure (generation {generation})"),
+                Settlement::Release => format!("T6 release (generation {generation})"),
+            }
+        }
+    }
+}
+
+fn show(record: &Record) -> String {
+    let owner = name(drawn_by(record.owner).0);
+    let (generation, expires) = (show_generation(record.generation), show_time(record.expires_at));
+    let state = match &record.state {
+        RecordState::Started { lease_until } => format!("STARTED until {}", show_time(*lease_until)),
+        RecordState::Completed(_) => "COMPLETED".to_owned(),
+        RecordState::Failed(_) => "FAILED".to_owned(),
+        RecordState::Released => "RELEASED".to_owned(),
+    };
+    format!("{state} by {owner}, generation {generation}, expires {expires}")
+}
+
+fn name(delivery: u8) -> char {
+    char::from(b'A'.saturating_add(delivery.min(25)))
+}
+
+fn moment<P: Protocol>(net: &Net<'_, P>, time: u8) -> String {
+    show_time(net.configuration().moment(time))
+}
+
+fn own_time<P: Protocol>(net: &Net<'_, P>, world: &World, at: u8) -> String {
+    show_time(net.configuration().clock(world.time, world.slots[usize::from(at)].clock))
+}
+
+fn ahead<P: Protocol>(net: &Net<'_, P>, clock: u8) -> String {
+    let ahead = net.configuration().clocks.get(usize::from(clock)).copied().unwrap_or(0);
+    format!("{}{}", if ahead < 0 { '-' } else { '+' }, length(ahead.abs()))
+}
+
+/// A generation is a time; 0 stands for none.
+fn show_generation(generation: Generation) -> String {
+    match generation.get() {
+        0 => "none".to_owned(),
+        millis => show_time(Timestamp::from_millis(millis)),
+    }
+}
+
+fn show_time(time: Timestamp) -> String {
+    let millis = since_beginning(time);
+    if millis < 0 { format!("-{}", length(-millis)) } else { length(millis) }
+}
+
+/// Days and what is left, as `1.5d` or `2d+1ms`.
+fn length(millis: i64) -> String {
+    let halves = (millis + DAY / 4) / (DAY / 2);
+    let rest = millis - halves * (DAY / 2);
+    let days = if halves % 2 == 0 { format!("{}d", halves / 2) } else { format!("{}.5d", halves / 2) };
+    match rest {
+        0 => days,
+        rest if rest % 1000 == 0 => format!("{days}{:+}s", rest / 1000),
+        rest => format!("{days}{rest:+}ms"),
+    }
+}

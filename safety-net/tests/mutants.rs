@@ -1,0 +1,50 @@
+//! The net itself is tested: protocols that are wrong in one way each must all be caught.
+
+use std::collections::HashSet;
+
+use lambda_idempotency_safety_net::{
+    configuration::Configuration,
+    explore::{Limits, explore},
+    mutants,
+    under_test::Shipping,
+};
+
+/// More worlds than any of them needs; an exploration of so many takes well under a minute.
+const LIMITS: Limits = Limits { states: 5_000_000, memory: usize::MAX, go_on: false };
+
+#[test]
+fn every_mutant_is_caught_by_what_it_breaks() {
+    let mutants = mutants::all();
+    assert!(mutants.len() >= 25);
+    let mut survivors = Vec::new();
+    for mutant in &mutants {
+        let report = explore(mutant, &(mutant.space)(), LIMITS);
+        let caught: Vec<_> = report.violations.iter().map(|violation| violation.invariant).collect();
+        if !caught.contains(&mutant.caught_by) {
+            survivors.push(format!("{}: broke {caught:?}, not {:?}", mutant.name, mutant.caught_by));
+        }
+    }
+    assert!(survivors.is_empty(), "{}", survivors.join("\n"));
+}
+
+#[test]
+fn no_two_mutants_have_one_name() {
+    let all: Vec<_> = mutants::all().into_iter().chain(mutants::implied()).collect();
+    let names: HashSet<_> = all.iter().map(|mutant| mutant.name).collect();
+    assert_eq!(names.len(), all.len());
+}
+
+/// Without a mutation, what the mutants are made from breaks nothing and reaches what ships does. It may
+/// count more worlds, since a mutant remembers more than the machine.
+#[test]
+fn what_mutants_are_made_from_is_sound() {
+    let space = Configuration {
+        times: lambda_idempotency_safety_net::configuration::ticks(4),
+        ..Configuration::default()
+    };
+    let mutated = explore(&mutants::none(), &space, Limits::default());
+    let shipping = explore(&Shipping, &space, Limits::default());
+    assert!(mutated.violations.is_empty());
+    assert_eq!(mutated.coverage, shipping.coverage);
+    assert!(mutated.states >= shipping.states, "{} worlds, and {}", mutated.states, shipping.states);
+}

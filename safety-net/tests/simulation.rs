@@ -1,0 +1,64 @@
+//! The bounded form of the simulation. The long form is `safety-net simulate`.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail where it stands")]
+
+use lambda_idempotency_safety_net::simulation::{
+    campaign,
+    config::{Config, Fault, Sabotage},
+    simulate,
+};
+
+#[test]
+fn twenty_thousand_schedules_violate_nothing_and_reach_everything() {
+    let figures = campaign(0, 20_000, |config| config).unwrap_or_else(|report| panic!("{report}"));
+    for (fault, struck) in Fault::ALL.into_iter().zip(figures.struck) {
+        // Skew is no event: it is there from the beginning.
+        let is_constant = matches!(fault, Fault::Skew | Fault::SkewBeyond);
+        assert!(is_constant || struck > 0, "{fault:?} never struck");
+    }
+    for (what, count) in [
+        ("a repeated effect", figures.repeated),
+        ("a takeover", figures.takeovers),
+        ("a reclaim", figures.reclaims),
+        ("a fenced completion", figures.fenced),
+        ("a crash", figures.crashes),
+    ] {
+        assert!(count > 0, "{what} never happened");
+    }
+}
+
+#[test]
+fn without_faults_no_effect_is_repeated_while_its_outcome_lives() {
+    let figures =
+        campaign(0, 500, |config| Config { faults: 0, ..config }).unwrap_or_else(|report| panic!("{report}"));
+    assert_eq!((figures.takeovers, figures.crashes), (0, 0));
+}
+
+#[test]
+fn a_seed_replays_byte_for_byte() {
+    for seed in 0..50 {
+        let config = Config::from_seed(seed);
+        let (first, again) = (simulate(config, true), simulate(config, true));
+        assert_eq!((first.digest, &first.trace), (again.digest, &again.trace), "{config}");
+        assert!(!first.trace.is_empty(), "{config}: nothing happened");
+        assert_eq!(config.to_string().parse(), Ok(config));
+    }
+    assert_ne!(simulate(Config::from_seed(1), false).digest, simulate(Config::from_seed(2), false).digest);
+}
+
+#[test]
+fn a_broken_store_is_caught_shrunk_and_replayed_from_its_line() {
+    for sabotage in
+        [Sabotage::SettleUnconditionally, Sabotage::ReplaceUnconditionally, Sabotage::ClaimUnconditionally]
+    {
+        let report = match campaign(0, 20_000, |config| Config { sabotage, ..config }) {
+            Ok(figures) => panic!("{sabotage:?} was not caught in {figures}"),
+            Err(report) => report,
+        };
+        assert!(report.trace.len() < 60, "{sabotage:?} was not shrunk:\n{report}");
+        let line = report.to_string();
+        let line = line.rsplit("replay ").next().unwrap().trim_matches('\'');
+        let again = simulate(line.parse().unwrap(), true);
+        assert_eq!((again.digest, &again.violation), (report.digest, &report.violation), "{line}");
+    }
+}

@@ -1,0 +1,193 @@
+//! What every case works with: fresh keys, requests whose errors are findings, and comparisons that say
+//! which field differs.
+
+use std::{fmt::Debug, future::poll_fn, task::Poll};
+
+use super::Verdict;
+use crate::{
+    future::BoxFuture,
+    key::{Key, Scope, StoredKey},
+    record::{Owner, Record},
+    store::{Store, Write, Written},
+};
+
+/// A new owner.
+pub(super) fn owner() -> Verdict<Owner> {
+    Owner::random().map_err(|error| error.to_string())
+}
+
+/// A key that nobody has used.
+pub(super) fn fresh_key() -> Verdict<StoredKey> {
+    fresh_key_in("case")
+}
+
+/// A key that nobody has used, of this operation.
+pub(super) fn fresh_key_in(operation: &str) -> Verdict<StoredKey> {
+    let key = Key::new(owner()?.to_string()).map_err(|error| error.to_string())?;
+    let scope = Scope::new("conformance", operation).map_err(|error| error.to_string())?;
+    Ok(StoredKey::new(&scope, &key))
+}
+
+/// Makes `write`, which must be answered.
+pub(super) async fn apply(store: &dyn Store, key: &StoredKey, write: &Write) -> Verdict<Written> {
+    store.apply(key, write).await.map_err(|error| {
+        format!("{} had to be answered, but the store failed: {}", described(write), chain(&error))
+    })
+}
+
+/// Reads the record of `key`.
+pub(super) async fn read(store: &dyn Store, key: &StoredKey) -> Verdict<Option<Record>> {
+    store
+        .read(key)
+        .await
+        .map_err(|error| format!("a read had to be answered, but the store failed: {}", chain(&error)))
+}
+
+/// Makes `write`, which must be made, and must leave `expected` behind.
+pub(super) async fn applied(store: &dyn Store, key: &StoredKey, write: &Write, expected: &Record) -> Verdict {
+    match apply(store, key, write).await? {
+        Written::Applied => stands(store, key, Some(expected), &format!("after {}", described(write))).await,
+        Written::Refused(record) => Err(format!(
+            "{} had to be made; it was refused, because of {}",
+            described(write),
+            described_record(record.as_ref())
+        )),
+    }
+}
+
+/// Makes `write`, which must be refused because of `current`, and must change nothing.
+pub(super) async fn refused(
+    store: &dyn Store,
+    key: &StoredKey,
+    write: &Write,
+    current: Option<&Record>,
+) -> Verdict {
+    match apply(store, key, write).await? {
+        Written::Applied => Err(format!(
+            "{} had to be refused, because of {}; it was made",
+            described(write),
+            described_record(current)
+        )),
+        Written::Refused(found) => {
+            same(found.as_ref(), current, &format!("the record that refused {}", described(write)))?;
+            stands(store, key, current, &format!("after {} was refused", described(write))).await
+        }
+    }
+}
+
+/// Reads the record, which must be `expected`.
+pub(super) async fn stands(
+    store: &dyn Store,
+    key: &StoredKey,
+    expected: Option<&Record>,
+    when: &str,
+) -> Verdict {
+    let found = read(store, key).await?;
+    same(found.as_ref(), expected, &format!("the record {when}"))
+}
+
+/// Claims, and settles if it is told how: the way to every prior state that the contract has.
+pub(super) async fn prepare(store: &dyn Store, key: &StoredKey, writes: &[Write]) -> Verdict {
+    for write in writes {
+        if let Written::Refused(record) = apply(store, key, write).await? {
+            return Err(format!(
+                "{} of a fresh key had to be made; it was refused, because of {}",
+                described(write),
+                described_record(record.as_ref())
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Two records, or their absence, must be the same.
+pub(super) fn same(found: Option<&Record>, expected: Option<&Record>, what: &str) -> Verdict {
+    match (found, expected) {
+        (None, None) => Ok(()),
+        (Some(found), Some(expected)) if found == expected => Ok(()),
+        (Some(found), Some(expected)) => Err(format!("{what} {}", differences(found, expected))),
+        (found, expected) => Err(format!(
+            "{what} had to be {}; it was {}",
+            described_record(expected),
+            described_record(found)
+        )),
+    }
+}
+
+/// The fields in which two records differ.
+fn differences(found: &Record, expected: &Record) -> String {
+    let mut list = Vec::new();
+    let mut field = |name: &str, found: &dyn Debug, expected: &dyn Debug, equal: bool| {
+        if !equal {
+            list.push(format!("had to have {name} = {expected:?}; it had {found:?}"));
+        }
+    };
+    // Taken apart, so that a new field cannot be forgotten here.
+    let Record { owner, generation, attempt, fingerprint, lock_acquired_at, expires_at, request_id, state } =
+        found;
+    field("owner", owner, &expected.owner, *owner == expected.owner);
+    field("generation", generation, &expected.generation, *generation == expected.generation);
+    field("attempt", attempt, &expected.attempt, *attempt == expected.attempt);
+    field("fingerprint", fingerprint, &expected.fingerprint, *fingerprint == expected.fingerprint);
+    field(
+        "lock_acquired_at",
+        lock_acquired_at,
+        &expected.lock_acquired_at,
+        *lock_acquired_at == expected.lock_acquired_at,
+    );
+    field("expires_at", expires_at, &expected.expires_at, *expires_at == expected.expires_at);
+    field("request_id", request_id, &expected.request_id, *request_id == expected.request_id);
+    field("the state", state, &expected.state, *state == expected.state);
+    if format!("{:?}", found.state) == format!("{:?}", expected.state) && found.state != expected.state {
+        list.push("(the bytes or the digest of the outcome differ)".to_owned());
+    }
+    list.join(", and ")
+}
+
+/// A write in a few words.
+pub(super) fn described(write: &Write) -> String {
+    match write {
+        Write::Claim(lock) => format!("a claim by generation {}", lock.generation),
+        Write::Reclaim { seen, lock } => {
+            format!("a reclaim by generation {} of what was seen as {seen:?}", lock.generation)
+        }
+        Write::TakeOver { seen, lock } => {
+            format!("a takeover by generation {} of what was seen as {seen:?}", lock.generation)
+        }
+        Write::Settle { owner, generation, settlement } => {
+            format!("a settlement to {} by {owner:?}, generation {generation}", settlement.status().as_str())
+        }
+    }
+}
+
+pub(super) fn described_record(record: Option<&Record>) -> String {
+    record.map_or_else(|| "no record".to_owned(), |record| format!("{record:?}"))
+}
+
+/// An error with its causes.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        text.push_str(&format!(": {source}"));
+        next = source.source();
+    }
+    text
+}
+
+/// Runs `futures` together in this task, and gives their results in their order. Where the store does
+/// real I/O, they overlap.
+pub(super) async fn together<T>(futures: Vec<BoxFuture<'_, T>>) -> Vec<T> {
+    let mut running: Vec<_> = futures.into_iter().map(Some).collect();
+    let mut results: Vec<Option<T>> = running.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        for (slot, result) in running.iter_mut().zip(&mut results) {
+            if let Some(Poll::Ready(value)) = slot.as_mut().map(|future| future.as_mut().poll(context)) {
+                (*slot, *result) = (None, Some(value));
+            }
+        }
+        if running.iter().all(Option::is_none) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    results.into_iter().flatten().collect()
+}

@@ -1,0 +1,220 @@
+//! Many writes at once on one key: one is made, and the others learn which.
+
+use std::sync::Arc;
+
+use tokio::task::JoinSet;
+
+use super::{
+    Verdict,
+    bench::{apply, described_record, fresh_key, prepare, read, same, together},
+    samples::{first_lock, second_lock, settle, settlements},
+};
+use crate::{
+    future::BoxFuture,
+    key::StoredKey,
+    record::Record,
+    store::{Seen, Settlement, Store, Write, Written},
+};
+
+const ROUNDS: u32 = 3;
+const TASKS: usize = 64;
+
+pub(super) async fn claims(store: &dyn Store) -> Verdict {
+    for _ in 0..ROUNDS {
+        race(store, Race::claims(TASKS)?).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn takeovers(store: &dyn Store) -> Verdict {
+    for _ in 0..ROUNDS {
+        race(store, Race::takeovers(TASKS / 4)?).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn reclaims(store: &dyn Store) -> Verdict {
+    for _ in 0..ROUNDS {
+        race(store, Race::reclaims(TASKS / 4)?).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn settlement_and_takeover(store: &dyn Store) -> Verdict {
+    for round in 0..4 * ROUNDS {
+        race(store, Race::settlement_and_takeover(round)?).await?;
+    }
+    Ok(())
+}
+
+/// Races on `store` from `tasks` tasks at once, for `rounds` rounds: claims, takeovers, reclaims, and
+/// settlements against takeovers. Each has exactly one winner, or this panics.
+///
+/// [`check`](super::check) has the same races in one task, which overlap only as far as the store waits
+/// for something. This one is for stores that could be at work in several threads: call it in a
+/// multi-threaded runtime.
+///
+/// ```
+/// use std::sync::Arc;
+/// use lambda_idempotency::{conformance, store::memory::MemoryStore};
+///
+/// # #[tokio::main]
+/// # async fn main() {
+/// conformance::check_contention(Arc::new(MemoryStore::new()), 16, 4).await;
+/// # }
+/// ```
+///
+/// # Panics
+///
+/// If a race has no winner, or more than one, or a loser is told of another record than the winner's.
+/// Outside a tokio runtime.
+///
+/// # Cancel safety
+///
+/// Dropping the future aborts the tasks; what they wrote stays until it expires.
+pub async fn check_contention(store: Arc<dyn Store>, tasks: usize, rounds: u32) {
+    for round in 0..rounds {
+        let races = [
+            Race::claims(tasks),
+            Race::takeovers(tasks),
+            Race::reclaims(tasks),
+            Race::settlement_and_takeover(round),
+        ];
+        for run in races {
+            let verdict = match run {
+                Ok(run) => parallel_race(&store, run).await,
+                Err(finding) => Err(finding),
+            };
+            if let Err(finding) = verdict {
+                panic!("contention, {tasks} tasks, round {round}: {finding}");
+            }
+        }
+    }
+}
+
+/// Writes of which only one can be made.
+struct Race {
+    name: &'static str,
+    key: StoredKey,
+    before: Vec<Write>,
+    current: Option<Record>,
+    writes: Vec<Write>,
+}
+
+impl Race {
+    fn claims(tasks: usize) -> Verdict<Self> {
+        Ok(Self {
+            name: "claims",
+            key: fresh_key()?,
+            before: vec![],
+            current: None,
+            writes: (0..tasks).map(|_| Ok(Write::Claim(first_lock()?))).collect::<Verdict<_>>()?,
+        })
+    }
+
+    fn takeovers(tasks: usize) -> Verdict<Self> {
+        let first = first_lock()?;
+        let current = Record::from(first.clone());
+        let seen = Seen::of(&current);
+        let write = |_| Ok(Write::TakeOver { seen, lock: second_lock()? });
+        Ok(Self {
+            name: "takeovers",
+            key: fresh_key()?,
+            before: vec![Write::Claim(first)],
+            writes: (0..tasks).map(write).collect::<Verdict<_>>()?,
+            current: Some(current),
+        })
+    }
+
+    fn reclaims(tasks: usize) -> Verdict<Self> {
+        let first = first_lock()?;
+        let started = Record::from(first.clone());
+        let release = settle(&started, Settlement::Release);
+        let current = release.apply_to(Some(&started)).unwrap_or(started);
+        let seen = Seen::of(&current);
+        let write = |_| Ok(Write::Reclaim { seen, lock: second_lock()? });
+        Ok(Self {
+            name: "reclaims",
+            key: fresh_key()?,
+            before: vec![Write::Claim(first), release],
+            writes: (0..tasks).map(write).collect::<Verdict<_>>()?,
+            current: Some(current),
+        })
+    }
+
+    /// The owner comes back while another takes its place; every second time, the other is the first to
+    /// be sent.
+    fn settlement_and_takeover(round: u32) -> Verdict<Self> {
+        let mut race = Self::takeovers(1)?;
+        race.name = "a settlement and a takeover";
+        if let Some(current) = &race.current {
+            let [complete, fail, release] = settlements();
+            let settlement = match round % 6 / 2 {
+                0 => complete,
+                1 => fail,
+                _ => release,
+            };
+            race.writes.push(settle(current, settlement));
+        }
+        if round % 2 == 1 {
+            race.writes.reverse();
+        }
+        Ok(race)
+    }
+}
+
+async fn race(store: &dyn Store, race: Race) -> Verdict {
+    prepare(store, &race.key, &race.before).await?;
+    let key = &race.key;
+    let runs =
+        race.writes.iter().map(|write| Box::pin(apply(store, key, write)) as BoxFuture<'_, _>).collect();
+    let answers: Verdict<Vec<_>> = together(runs).await.into_iter().collect();
+    judge(store, &race, &answers?).await
+}
+
+async fn parallel_race(store: &Arc<dyn Store>, race: Race) -> Verdict {
+    prepare(&**store, &race.key, &race.before).await?;
+    let mut tasks = JoinSet::new();
+    for (at, write) in race.writes.iter().cloned().enumerate() {
+        let (store, key) = (Arc::clone(store), race.key.clone());
+        tasks.spawn(async move { (at, apply(&*store, &key, &write).await) });
+    }
+    let mut answers = Vec::new();
+    while let Some(joined) = tasks.join_next().await {
+        let (at, answer) = joined.map_err(|error| format!("a task of the race ended: {error}"))?;
+        answers.push((at, answer?));
+    }
+    answers.sort_by_key(|(at, _)| *at);
+    let answers: Vec<_> = answers.into_iter().map(|(_, answer)| answer).collect();
+    judge(&**store, &race, &answers).await
+}
+
+/// One write was made; it stands; and every other was refused because of it.
+async fn judge(store: &dyn Store, race: &Race, answers: &[Written]) -> Verdict {
+    let name = race.name;
+    let stands = read(store, &race.key).await?;
+    let winners: Vec<_> = race
+        .writes
+        .iter()
+        .zip(answers)
+        .filter(|(_, answer)| matches!(answer, Written::Applied))
+        .map(|(write, _)| write)
+        .collect();
+    let [winner] = winners[..] else {
+        let record = described_record(stands.as_ref());
+        return Err(format!(
+            "{} of {} {name} at once were made, instead of one; what stands is {record}",
+            winners.len(),
+            answers.len()
+        ));
+    };
+    let expected = winner.apply_to(race.current.as_ref());
+    same(stands.as_ref(), expected.as_ref(), &format!("the record after {name} at once"))?;
+    for answer in answers {
+        if let Written::Refused(record) = answer {
+            let what = format!("the record that a loser of {name} at once was told of");
+            same(record.as_ref(), expected.as_ref(), &what)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,244 @@
+//! Random operations, answered by a store and in memory: the answers must be the same.
+
+use std::time::Duration;
+
+use super::{
+    Verdict,
+    bench::{apply, described, described_record, fresh_key, read, same},
+    random::Random,
+    samples::{base, in_parts, inline, settle, tomorrow},
+};
+use crate::{
+    fingerprint::Fingerprint,
+    key::StoredKey,
+    outcome::Outcome,
+    record::{Generation, Lock, Owner, Record, Status},
+    store::{Seen, Settlement, Store, Write, Written, memory::MemoryStore},
+    time::Timestamp,
+};
+
+const KEYS: u64 = 3;
+
+/// The case of the suite: one fixed sequence.
+pub(super) async fn case(store: &dyn Store) -> Verdict {
+    run(store, 1, 300).await
+}
+
+/// Makes `operations` random operations on a few fresh keys of `store`, and the same in memory. The
+/// operations are the same for the same `seed`, so a failure can be repeated; let a test take a new one
+/// every time, and print it.
+///
+/// ```
+/// use lambda_idempotency::{conformance, store::memory::MemoryStore};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// conformance::differential(&MemoryStore::new(), 42, 500).await;
+/// # }
+/// ```
+///
+/// # Panics
+///
+/// At the first answer that is not the one in memory. The message has the seed, how many operations it
+/// takes, and those of them that had to do with the key.
+///
+/// # Cancel safety
+///
+/// Dropping the future ends the run; what it wrote stays until it expires.
+pub async fn differential(store: &dyn Store, seed: u64, operations: u32) {
+    if let Err(finding) = run(store, seed, operations).await {
+        panic!("{finding}");
+    }
+}
+
+async fn run(store: &dyn Store, seed: u64, operations: u32) -> Verdict {
+    let (mut script, memory) = (Script::new(seed)?, MemoryStore::new());
+    let mut done: Vec<(usize, String)> = Vec::new();
+    for count in 1..=operations {
+        let (at, write) = script.next();
+        let key = &script.keys[at].key;
+        done.push((at, write.as_ref().map_or_else(|| "a read".to_owned(), described)));
+        let verdict = step(store, &memory, key, write.as_ref()).await;
+        if let Some(record) = memory.get(key) {
+            script.keys[at].saw(record);
+        }
+        if let Err(finding) = verdict {
+            // The first answer to differ: no shorter prefix of these operations shows it.
+            let steps: String =
+                done.iter().filter(|(of, _)| *of == at).map(|(_, step)| format!("\n  {step}")).collect();
+            return Err(format!(
+                "seed {seed}, after {count} operations: {finding}; those on this key were:{steps}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// One operation on both, and a look at the record.
+async fn step(store: &dyn Store, memory: &MemoryStore, key: &StoredKey, write: Option<&Write>) -> Verdict {
+    if let Some(write) = write {
+        let (found, expected) = (apply(store, key, write).await?, apply(memory, key, write).await?);
+        match (&found, &expected) {
+            (Written::Applied, Written::Applied) => {}
+            (Written::Refused(found), Written::Refused(expected)) => {
+                same(
+                    found.as_ref(),
+                    expected.as_ref(),
+                    &format!("the record that refused {}", described(write)),
+                )?;
+            }
+            (Written::Applied, Written::Refused(record)) => {
+                let record = described_record(record.as_ref());
+                return Err(format!(
+                    "{} was made, and in memory refused because of {record}",
+                    described(write)
+                ));
+            }
+            (Written::Refused(record), Written::Applied) => {
+                let record = described_record(record.as_ref());
+                return Err(format!(
+                    "{} was refused because of {record}, and made in memory",
+                    described(write)
+                ));
+            }
+        }
+    }
+    same(read(store, key).await?.as_ref(), memory.get(key).as_ref(), "the record that is read")
+}
+
+/// One key, and the versions that its record has had.
+struct Subject {
+    key: StoredKey,
+    versions: Vec<Record>,
+}
+
+impl Subject {
+    fn saw(&mut self, record: Record) {
+        if self.versions.last() != Some(&record) {
+            self.versions.push(record);
+        }
+    }
+}
+
+/// Where the operations come from. Values are drawn from small sets, so that versions come close to each
+/// other, and most writes name a version that was there.
+struct Script {
+    random: Random,
+    keys: Vec<Subject>,
+    base: Timestamp,
+    tomorrow: Timestamp,
+}
+
+impl Script {
+    fn new(seed: u64) -> Verdict<Self> {
+        let subject = |_| Ok(Subject { key: fresh_key()?, versions: vec![] });
+        let keys = (0..KEYS).map(subject).collect::<Verdict<_>>()?;
+        Ok(Self { random: Random::new(seed), keys, base: base(), tomorrow: tomorrow() })
+    }
+
+    /// The next operation: which key, and what to write, if anything.
+    fn next(&mut self) -> (usize, Option<Write>) {
+        let at = self.random.below(KEYS) as usize;
+        let write = match self.random.below(10) {
+            0 => None,
+            1 => Some(Write::Claim(self.lock())),
+            2..=4 => Some(self.reclaim(at)),
+            5..=6 => Some(self.take_over(at)),
+            _ => Some(self.settle(at)),
+        };
+        (at, write)
+    }
+
+    fn reclaim(&mut self, at: usize) -> Write {
+        let lock = self.lock();
+        match self.version(at) {
+            Some(record) => Write::Reclaim { seen: self.blurred(&record), lock },
+            None => Write::Claim(lock),
+        }
+    }
+
+    /// A takeover is only ever decided on a STARTED record.
+    fn take_over(&mut self, at: usize) -> Write {
+        let lock = self.lock();
+        match self.version(at) {
+            Some(record) if record.status() == Status::Started => {
+                let mut seen = self.blurred(&record);
+                seen.status = Status::Started;
+                seen.lease_until = seen.lease_until.or(record.lease_until());
+                Write::TakeOver { seen, lock }
+            }
+            _ => Write::Claim(lock),
+        }
+    }
+
+    fn settle(&mut self, at: usize) -> Write {
+        let settlement = self.settlement();
+        match self.version(at) {
+            Some(record) => {
+                let seen = self.blurred(&record);
+                settle(&Record { owner: seen.owner, generation: seen.generation, ..record }, settlement)
+            }
+            None => Write::Claim(self.lock()),
+        }
+    }
+
+    /// Mostly the version that is there; else one that was.
+    fn version(&mut self, at: usize) -> Option<Record> {
+        let versions = &self.keys[at].versions;
+        let back = if self.random.below(4) == 0 { self.random.below(versions.len() as u64) } else { 0 };
+        versions.iter().rev().nth(back as usize).cloned()
+    }
+
+    /// `record`'s version, in one of three cases with one part of it drawn anew.
+    fn blurred(&mut self, record: &Record) -> Seen {
+        let mut seen = Seen::of(record);
+        let other = self.lock();
+        match self.random.below(18) {
+            0 => seen.owner = other.owner,
+            1 => seen.generation = other.generation,
+            2 => seen.lock_acquired_at = other.lock_acquired_at,
+            3 => seen.expires_at = other.expires_at,
+            4 => seen.lease_until = seen.lease_until.and(Some(other.lease_until)),
+            5 => {
+                let all = [Status::Started, Status::Completed, Status::Failed, Status::Released];
+                seen.status = *self.random.pick(&all);
+                let started = seen.status == Status::Started;
+                seen.lease_until = started.then(|| seen.lease_until.unwrap_or(other.lease_until));
+            }
+            _ => {}
+        }
+        seen
+    }
+
+    fn lock(&mut self) -> Lock {
+        let request_ids = [None, Some("one".into()), Some("two".into())];
+        Lock {
+            owner: Owner::from_bytes([self.random.below(4) as u8; 16]),
+            generation: Generation::new(self.random.below(3)),
+            attempt: self.random.below(3) as u32,
+            fingerprint: Fingerprint::of_bytes(&[self.random.below(2) as u8]),
+            lock_acquired_at: self.near(self.base),
+            lease_until: self.near(self.base),
+            expires_at: self.expiry(),
+            request_id: self.random.pick(&request_ids).clone(),
+        }
+    }
+
+    fn near(&mut self, time: Timestamp) -> Timestamp {
+        time.saturating_add(Duration::from_millis(self.random.below(3)))
+    }
+
+    /// In whole seconds, and far enough away for any sweeper.
+    fn expiry(&mut self) -> Timestamp {
+        self.tomorrow.saturating_add(Duration::from_secs(self.random.below(3)))
+    }
+
+    fn settlement(&mut self) -> Settlement {
+        let outcome = self.random.pick(&[Outcome::Omitted, inline(b""), inline(b"{}"), in_parts(2)]).clone();
+        match self.random.below(4) {
+            0 => Settlement::Release,
+            1 => Settlement::Fail(outcome, self.expiry()),
+            _ => Settlement::Complete(outcome, self.expiry()),
+        }
+    }
+}

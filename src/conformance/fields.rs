@@ -1,0 +1,140 @@
+//! What is stored comes back equal in every field, at the ends of what each can be.
+
+use bytes::Bytes;
+
+use super::{
+    Verdict,
+    bench::{applied, fresh_key, owner, prepare, refused},
+    samples::{first_lock, inline, noise, odd_request_ids, second_lock, settle, tomorrow},
+};
+use crate::{
+    fingerprint::Fingerprint,
+    key::StoredKey,
+    outcome::{Encoding, Outcome, Place, StoredResponse},
+    record::{Generation, Lock, Owner, Record, State},
+    store::{Seen, Settlement, Store, Write},
+    time::Timestamp,
+};
+
+/// Numbers that a detour over a 64-bit float, a signed integer or an int would not survive.
+const NUMBERS: [u64; 6] = [0, 1, (1 << 31) + 1, (1 << 53) + 1, (1 << 63) + 1, u64::MAX];
+
+pub(super) async fn locks(store: &dyn Store) -> Verdict {
+    for lock in edge_locks()? {
+        let (key, record) = (fresh_key()?, Record::from(lock.clone()));
+        applied(store, &key, &Write::Claim(lock), &record).await?;
+        // The other way by which a record comes back.
+        refused(store, &key, &Write::Claim(second_lock()?), Some(&record)).await?;
+        put_away(store, &key, &record).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn outcomes(store: &dyn Store) -> Verdict {
+    for outcome in edge_outcomes() {
+        let expires_at = tomorrow();
+        for settlement in
+            [Settlement::Complete(outcome.clone(), expires_at), Settlement::Fail(outcome.clone(), expires_at)]
+        {
+            let (key, lock) = (fresh_key()?, first_lock()?);
+            let started = Record::from(lock.clone());
+            prepare(store, &key, &[Write::Claim(lock)]).await?;
+            let state = match &settlement {
+                Settlement::Fail(outcome, _) => State::Failed(outcome.clone()),
+                _ => State::Completed(outcome.clone()),
+            };
+            let record = Record { state, expires_at, ..started.clone() };
+            applied(store, &key, &settle(&started, settlement), &record).await?;
+            refused(store, &key, &Write::Claim(second_lock()?), Some(&record)).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Takeovers and reclaims write a lock as well, and their conditions have to meet its edges.
+pub(super) async fn later_writes(store: &dyn Store) -> Verdict {
+    let mut before = first_lock()?;
+    for lock in edge_locks()? {
+        let key = fresh_key()?;
+        let seen = Seen::of(&before.clone().into());
+        prepare(store, &key, &[Write::Claim(before.clone())]).await?;
+        let write = Write::TakeOver { seen, lock: Lock { fingerprint: before.fingerprint, ..lock.clone() } };
+        let taken = Record { fingerprint: before.fingerprint, ..lock.clone().into() };
+        applied(store, &key, &write, &taken).await?;
+        let write = Write::Reclaim { seen: Seen::of(&taken), lock: before };
+        let Write::Reclaim { lock: next, .. } = &write else { return Ok(()) };
+        applied(store, &key, &write, &next.clone().into()).await?;
+        let released = Record { state: State::Released, ..next.clone().into() };
+        applied(store, &key, &settle(&released, Settlement::Release), &released).await?;
+        put_away(store, &key, &released).await?;
+        before = lock;
+    }
+    Ok(())
+}
+
+/// Each field at its ends, one at a time, and all at once.
+fn edge_locks() -> Verdict<Vec<Lock>> {
+    let mut locks = Vec::new();
+    for number in NUMBERS {
+        locks.push(Lock { generation: Generation::new(number), ..first_lock()? });
+        locks.push(Lock { lock_acquired_at: Timestamp::from_millis(number), ..first_lock()? });
+        locks.push(Lock { lease_until: Timestamp::from_millis(number), ..first_lock()? });
+    }
+    for request_id in odd_request_ids() {
+        locks.push(Lock { request_id, ..first_lock()? });
+    }
+    for bytes in [[0; 16], [0xff; 16]] {
+        locks.push(Lock { owner: Owner::from_bytes(bytes), ..first_lock()? });
+    }
+    for digest in [[0; 32], [0xff; 32]] {
+        locks.push(Lock { fingerprint: Fingerprint::from_digest(digest), ..first_lock()? });
+    }
+    for attempt in [0, u32::MAX] {
+        locks.push(Lock { attempt, ..first_lock()? });
+    }
+    locks.push(Lock { expires_at: LAST_SECOND, ..first_lock()? });
+    locks.push(Lock {
+        owner: owner()?,
+        generation: Generation::new(u64::MAX),
+        attempt: u32::MAX,
+        fingerprint: Fingerprint::from_digest([0x80; 32]),
+        lock_acquired_at: Timestamp::from_millis(u64::MAX),
+        lease_until: Timestamp::from_millis(u64::MAX),
+        expires_at: LAST_SECOND,
+        request_id: None,
+    });
+    Ok(locks)
+}
+
+/// The last whole second that can be told in milliseconds.
+const LAST_SECOND: Timestamp = Timestamp::from_secs(u64::MAX / 1000);
+
+fn edge_outcomes() -> Vec<Outcome> {
+    let kept = |encoding, length, place| {
+        Outcome::Retained(StoredResponse { encoding, length, sha256: [0xa5; 32], place })
+    };
+    let every_byte: Vec<u8> = (0..=255).collect();
+    vec![
+        Outcome::Omitted,
+        inline(b""),
+        inline(b"null"),
+        inline(&every_byte),
+        inline("Größe \u{1f980}\u{0}".as_bytes()),
+        inline(&noise(30 * 1024, 1)),
+        inline(&[b'a'; 100_000]),
+        // The engine judges whether a response is what it should be, not the store.
+        kept(Encoding::Identity, 7, Place::Inline(Bytes::from_static(b"other"))),
+        kept(Encoding::Deflate, u64::MAX, Place::Inline(Bytes::new())),
+        kept(Encoding::Identity, 400_000, Place::Parts(1)),
+        kept(Encoding::Deflate, 6_291_556, Place::Parts(17)),
+        kept(Encoding::Identity, 0, Place::Parts(0)),
+        kept(Encoding::Identity, u64::MAX, Place::Parts(u32::MAX)),
+    ]
+}
+
+/// Leaves an ordinary record in place of one that no sweeper would ever take.
+async fn put_away(store: &dyn Store, key: &StoredKey, record: &Record) -> Verdict {
+    let lock = second_lock()?;
+    let write = Write::Reclaim { seen: Seen::of(record), lock: lock.clone() };
+    applied(store, key, &write, &lock.into()).await
+}

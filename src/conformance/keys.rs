@@ -1,0 +1,68 @@
+//! Keys: as long as they get, and as alike as they get.
+
+use super::{
+    Verdict,
+    bench::{applied, fresh_key_in, owner, prepare, refused, stands},
+    samples::{first_lock, second_lock, settle},
+};
+use crate::{
+    key::{Key, Scope, StoredKey},
+    record::{Record, State},
+    store::{Settlement, Store, Write},
+};
+
+/// The longest names that a scope may have.
+const LONGEST_NAME: usize = 128;
+
+/// Keys of short names and of the longest. They differ at their ends alone: a store that cuts them
+/// makes one of two.
+pub(super) async fn long_keys(store: &dyn Store) -> Verdict {
+    let longest = format!("{:x<LONGEST_NAME$}", "conformance");
+    for (function, operation) in
+        [("conformance".to_owned(), "o".to_owned()), (longest, "-_.:".repeat(LONGEST_NAME / 4))]
+    {
+        let scope = Scope::new(function, operation).map_err(|error| error.to_string())?;
+        let mut claimed = Vec::new();
+        for _ in 0..2 {
+            let key = Key::new(owner()?.to_string()).map_err(|error| error.to_string())?;
+            let (key, lock) = (StoredKey::new(&scope, &key), first_lock()?);
+            stands(store, &key, None, "of a key that nobody wrote").await?;
+            let record = Record::from(lock.clone());
+            applied(store, &key, &Write::Claim(lock), &record).await?;
+            claimed.push((key, record));
+        }
+        for (key, record) in claimed {
+            refused(store, &key, &Write::Claim(second_lock()?), Some(&record)).await?;
+            let released = Record { state: State::Released, ..record.clone() };
+            applied(store, &key, &settle(&record, Settlement::Release), &released).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Keys that a store might take for one: by case, by a prefix, by a wildcard, by a blank at the end.
+pub(super) async fn neighbours(store: &dyn Store) -> Verdict {
+    let stem = fresh_key_in("neighbours")?;
+    let suffixes = ["", "x", "X", "xx", "x ", "_", "%", "*", "#1", "/1", "\u{e9}", "e\u{301}"];
+    let mut neighbours = Vec::new();
+    for suffix in suffixes {
+        let key = StoredKey::from_stored(format!("{stem}{suffix}"));
+        let lock = first_lock()?;
+        let record = Record::from(lock.clone());
+        stands(store, &key, None, "of a key whose neighbour was written").await?;
+        prepare(store, &key, &[Write::Claim(lock)]).await?;
+        neighbours.push((key, record));
+    }
+    // Every second one is settled, by its owner and by nobody else's.
+    for (at, (key, record)) in neighbours.iter_mut().enumerate() {
+        if at % 2 == 1 {
+            let released = Record { state: State::Released, ..record.clone() };
+            applied(store, key, &settle(record, Settlement::Release), &released).await?;
+            *record = released;
+        }
+    }
+    for (key, record) in &neighbours {
+        stands(store, key, Some(record), "after its neighbours were written").await?;
+    }
+    Ok(())
+}

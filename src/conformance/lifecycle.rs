@@ -1,0 +1,141 @@
+//! Several writes one after another: what each leaves of the one before.
+
+use std::time::Duration;
+
+use super::{
+    Verdict,
+    bench::{applied, fresh_key, prepare, refused},
+    samples::{
+        base, first_lock, in_parts, inline, odd_request_ids, second_lock, settle, settlements, tomorrow,
+    },
+};
+use crate::{
+    outcome::Outcome,
+    record::{Lock, Record, State},
+    store::{Seen, Settlement, Store, Write},
+};
+
+/// Outcomes of every shape one after another on one key, each after a reclaim: an attribute that the last
+/// one left would make another shape of the next.
+pub(super) async fn reclaim_leaves_nothing(store: &dyn Store) -> Verdict {
+    let parts = in_parts(3);
+    let outcomes = [inline(b"first"), Outcome::Omitted, parts.clone(), inline(b""), parts, Outcome::Omitted];
+    let (key, expires_at) = (fresh_key()?, tomorrow());
+    let mut current = Record::from(first_lock()?);
+    applied(store, &key, &Write::Claim(first_lock_of(&current)), &current).await?;
+    for (round, outcome) in outcomes.into_iter().enumerate() {
+        let settled = if round % 2 == 0 {
+            Record { state: State::Completed(outcome.clone()), expires_at, ..current.clone() }
+        } else {
+            Record { state: State::Failed(outcome.clone()), expires_at, ..current.clone() }
+        };
+        let settlement = match round % 2 {
+            0 => Settlement::Complete(outcome, expires_at),
+            _ => Settlement::Fail(outcome, expires_at),
+        };
+        applied(store, &key, &settle(&current, settlement), &settled).await?;
+        let lock = second_lock()?;
+        current = lock.clone().into();
+        applied(store, &key, &Write::Reclaim { seen: Seen::of(&settled), lock }, &current).await?;
+    }
+    let released = Record { state: State::Released, ..current.clone() };
+    applied(store, &key, &settle(&current, Settlement::Release), &released).await
+}
+
+/// Each invocation's id takes the place of the one before, also where there is none.
+pub(super) async fn take_over_replaces(store: &dyn Store) -> Verdict {
+    for before in odd_request_ids() {
+        for after in odd_request_ids() {
+            let (key, first) = (fresh_key()?, Lock { request_id: before.clone(), ..first_lock()? });
+            let second = Lock { request_id: after.clone(), ..second_lock()? };
+            prepare(store, &key, &[Write::Claim(first.clone())]).await?;
+            let seen = Seen::of(&first.clone().into());
+            let taken = Record { fingerprint: first.fingerprint, ..second.clone().into() };
+            applied(store, &key, &Write::TakeOver { seen, lock: second.clone() }, &taken).await?;
+            // By a reclaim, all is the new one's.
+            let third = Lock { request_id: before.clone(), ..second };
+            let write = Write::Reclaim { seen: Seen::of(&taken), lock: third.clone() };
+            applied(store, &key, &write, &third.into()).await?;
+        }
+    }
+    Ok(())
+}
+
+/// A takeover of the version that was settled since is refused, and a second settlement too.
+pub(super) async fn settled_without_lease(store: &dyn Store) -> Verdict {
+    for settlement in settlements() {
+        let (key, lock) = (fresh_key()?, first_lock()?);
+        let started = Record::from(lock.clone());
+        prepare(store, &key, &[Write::Claim(lock)]).await?;
+        let (state, expires_at) = match settlement.clone() {
+            Settlement::Complete(outcome, expires_at) => (State::Completed(outcome), expires_at),
+            Settlement::Fail(outcome, expires_at) => (State::Failed(outcome), expires_at),
+            Settlement::Release => (State::Released, started.expires_at),
+        };
+        let settled = Record { state, expires_at, ..started.clone() };
+        applied(store, &key, &settle(&started, settlement), &settled).await?;
+        let take_over = Write::TakeOver { seen: Seen::of(&started), lock: second_lock()? };
+        refused(store, &key, &take_over, Some(&settled)).await?;
+        for again in settlements() {
+            refused(store, &key, &settle(&started, again), Some(&settled)).await?;
+        }
+    }
+    Ok(())
+}
+
+/// What an executor does that was taken over, or whose record was reclaimed, comes too late.
+pub(super) async fn predecessors_are_fenced(store: &dyn Store) -> Verdict {
+    let (key, first, second) = (fresh_key()?, first_lock()?, second_lock()?);
+    let (mine, seen) = (Record::from(first.clone()), Seen::of(&first.clone().into()));
+    prepare(store, &key, &[Write::Claim(first.clone())]).await?;
+    let successor = Record { fingerprint: first.fingerprint, ..second.clone().into() };
+    applied(store, &key, &Write::TakeOver { seen, lock: second }, &successor).await?;
+    let mut late = vec![Write::Claim(first.clone())];
+    late.extend(settlements().map(|settlement| settle(&mine, settlement)));
+    late.push(Write::TakeOver { seen, lock: first.clone() });
+    late.push(Write::Reclaim { seen, lock: first });
+    for write in &late {
+        refused(store, &key, write, Some(&successor)).await?;
+    }
+    let released = Record { state: State::Released, ..successor.clone() };
+    applied(store, &key, &settle(&successor, Settlement::Release), &released).await?;
+    for write in &late {
+        refused(store, &key, write, Some(&released)).await?;
+    }
+    Ok(())
+}
+
+/// A lease that ran out, and an expiry that passed, change nothing by themselves: the record is there,
+/// refuses a claim, and can be settled by its owner.
+pub(super) async fn age_is_not_judged(store: &dyn Store) -> Verdict {
+    let past = base().saturating_sub(Duration::from_secs(60));
+    for expires_at in [tomorrow(), past] {
+        let lock = Lock { lease_until: past, lock_acquired_at: past, expires_at, ..first_lock()? };
+        let (key, started) = (fresh_key()?, Record::from(lock.clone()));
+        applied(store, &key, &Write::Claim(lock), &started).await?;
+        refused(store, &key, &Write::Claim(second_lock()?), Some(&started)).await?;
+        let outcome = inline(b"late");
+        let completed =
+            Record { state: State::Completed(outcome.clone()), expires_at: past, ..started.clone() };
+        let complete = settle(&started, Settlement::Complete(outcome, past));
+        applied(store, &key, &complete, &completed).await?;
+        refused(store, &key, &Write::Claim(second_lock()?), Some(&completed)).await?;
+        let lock = second_lock()?;
+        let write = Write::Reclaim { seen: Seen::of(&completed), lock: lock.clone() };
+        applied(store, &key, &write, &lock.into()).await?;
+    }
+    Ok(())
+}
+
+fn first_lock_of(record: &Record) -> Lock {
+    Lock {
+        owner: record.owner,
+        generation: record.generation,
+        attempt: record.attempt,
+        fingerprint: record.fingerprint,
+        lock_acquired_at: record.lock_acquired_at,
+        lease_until: record.lease_until().unwrap_or_default(),
+        expires_at: record.expires_at,
+        request_id: record.request_id.clone(),
+    }
+}

@@ -1,0 +1,105 @@
+//! Values to write: each differs from the other in every field, so that none can stand in for another.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+
+use super::{Verdict, bench::owner, random::Random};
+use crate::{
+    fingerprint::Fingerprint,
+    outcome::{Encoding, Outcome, Place, StoredResponse},
+    record::{Generation, Lock, Record},
+    store::{Settlement, Write},
+    time::{Clock as _, SystemClock, Timestamp},
+};
+
+/// The moment that a sample's times are counted from: now, so that the sweeper takes what is left behind.
+pub(super) fn base() -> Timestamp {
+    SystemClock.now().rounded_up_to_second()
+}
+
+/// A day from now: the usual expiry.
+pub(super) fn tomorrow() -> Timestamp {
+    base().saturating_add(Duration::from_secs(86_400))
+}
+
+/// A first lock, by a new owner.
+pub(super) fn first_lock() -> Verdict<Lock> {
+    let now = base();
+    Ok(Lock {
+        owner: owner()?,
+        generation: Generation::new(1_000),
+        attempt: 1,
+        fingerprint: Fingerprint::of_bytes(b"first"),
+        lock_acquired_at: now.saturating_add(Duration::from_millis(123)),
+        lease_until: now.saturating_add(Duration::from_millis(60_456)),
+        expires_at: tomorrow(),
+        request_id: Some("first-invocation".into()),
+    })
+}
+
+/// A later lock, by a new owner; no field of it is as the first's.
+pub(super) fn second_lock() -> Verdict<Lock> {
+    let now = base();
+    Ok(Lock {
+        owner: owner()?,
+        generation: Generation::new(2_000),
+        attempt: 2,
+        fingerprint: Fingerprint::of_bytes(b"second"),
+        lock_acquired_at: now.saturating_add(Duration::from_millis(7_789)),
+        lease_until: now.saturating_add(Duration::from_millis(90_012)),
+        expires_at: tomorrow().saturating_add(Duration::from_secs(100)),
+        request_id: Some("second-invocation".into()),
+    })
+}
+
+/// An outcome whose response is kept in the record.
+pub(super) fn inline(response: &[u8]) -> Outcome {
+    Outcome::Retained(StoredResponse::new(Bytes::copy_from_slice(response)))
+}
+
+/// An outcome whose response is said to be in so many parts.
+pub(super) fn in_parts(count: u32) -> Outcome {
+    Outcome::Retained(StoredResponse {
+        encoding: Encoding::Deflate,
+        length: 1_000_000,
+        sha256: [7; 32],
+        place: Place::Parts(count),
+    })
+}
+
+/// `length` bytes that do not compress, the same for the same seed.
+pub(super) fn noise(length: usize, seed: u64) -> Bytes {
+    let mut random = Random::new(seed);
+    let mut noise = Vec::with_capacity(length + 8);
+    while noise.len() < length {
+        noise.extend_from_slice(&random.next().to_be_bytes());
+    }
+    noise.truncate(length);
+    noise.into()
+}
+
+/// The settlement of `record`'s claim.
+pub(super) fn settle(record: &Record, settlement: Settlement) -> Write {
+    Write::Settle { owner: record.owner, generation: record.generation, settlement }
+}
+
+/// The settlements that a case should see, one of each kind; the expiry is not the lock's.
+pub(super) fn settlements() -> [Settlement; 3] {
+    let expires_at = tomorrow().saturating_add(Duration::from_secs(7));
+    [
+        Settlement::Complete(inline(b"\x00\xffdone"), expires_at),
+        Settlement::Fail(inline(b"{\"error\":\"no\"}"), expires_at.saturating_add(Duration::from_secs(1))),
+        Settlement::Release,
+    ]
+}
+
+/// A request id that is easily mangled.
+pub(super) fn odd_request_ids() -> [Option<Arc<str>>; 4] {
+    [
+        None,
+        Some("".into()),
+        Some("c9d5e5ef-8d0c-4a40-8a83-8a1e3c1f0f1b".into()),
+        Some("Größe \u{1f980} \"quoted\" \\ \u{0}\u{7f}\r\n end".into()),
+    ]
+}

@@ -1,0 +1,296 @@
+//! Every transition, on every prior state, with the version as seen and with each part of it different.
+//!
+//! What must come of each is said twice: by [`holds`] and [`expected`], written by hand from the table of
+//! transitions, and by [`Write::apply_to`], which is the contract's own words. If the two disagree, the
+//! case fails whatever the store does.
+
+use std::time::Duration;
+
+use super::{
+    Verdict,
+    bench::{applied, described, fresh_key, prepare, refused, same},
+    samples::{first_lock, in_parts, inline, second_lock, settle, settlements, tomorrow},
+};
+use crate::{
+    outcome::Outcome,
+    record::{Generation, Lock, Owner, Record, State, Status},
+    store::{Seen, Settlement, Store, Write},
+    time::Timestamp,
+};
+
+/// What there is before the write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Prior {
+    Absent,
+    Started,
+    Completed,
+    Failed,
+    Released,
+}
+
+const PRIORS: [Prior; 5] = [Prior::Absent, Prior::Started, Prior::Completed, Prior::Failed, Prior::Released];
+
+/// The transition that is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    Claim,
+    Reclaim,
+    TakeOver,
+    Complete,
+    Fail,
+    Release,
+}
+
+/// How the version that the write names differs from the one that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Difference {
+    Nothing,
+    /// Of a takeover: it names the settled record itself, which never was STARTED with this version.
+    Settled,
+    Status(Status),
+    Owner,
+    /// By so much; so for the others.
+    Generation(i64),
+    LockAcquiredAt(i64),
+    LeaseUntil(i64),
+    ExpiresAt(i64),
+}
+
+/// Whether the write is made: the table of transitions in a form of its own.
+fn holds(act: Act, prior: Prior, difference: Difference) -> bool {
+    use Difference::{ExpiresAt, LockAcquiredAt, Nothing};
+    match act {
+        Act::Claim => prior == Prior::Absent,
+        // Of the version, all but the time of the lock counts.
+        Act::Reclaim => prior != Prior::Absent && matches!(difference, Nothing | LockAcquiredAt(_)),
+        // Of the version, all but the expiry counts.
+        Act::TakeOver => prior == Prior::Started && matches!(difference, Nothing | ExpiresAt(_)),
+        Act::Complete | Act::Fail | Act::Release => prior == Prior::Started && difference == Nothing,
+    }
+}
+
+/// The record after `act` was made on `prior`, field by field.
+fn expected(act: Act, prior: Option<&Record>, content: &Content) -> Verdict<Record> {
+    let Content { lock, settlement } = content;
+    let claimed = Record {
+        owner: lock.owner,
+        generation: lock.generation,
+        attempt: lock.attempt,
+        fingerprint: lock.fingerprint,
+        lock_acquired_at: lock.lock_acquired_at,
+        expires_at: lock.expires_at,
+        request_id: lock.request_id.clone(),
+        state: State::Started { lease_until: lock.lease_until },
+    };
+    let Some(prior) = prior.cloned() else { return Ok(claimed) };
+    match (act, settlement.clone()) {
+        (Act::Claim | Act::Reclaim, _) => Ok(claimed),
+        (Act::TakeOver, _) => Ok(Record { fingerprint: prior.fingerprint, ..claimed }),
+        (Act::Complete, Settlement::Complete(outcome, expires_at)) => {
+            Ok(Record { state: State::Completed(outcome), expires_at, ..prior })
+        }
+        (Act::Fail, Settlement::Fail(outcome, expires_at)) => {
+            Ok(Record { state: State::Failed(outcome), expires_at, ..prior })
+        }
+        (Act::Release, Settlement::Release) => Ok(Record { state: State::Released, ..prior }),
+        _ => Err("the suite is wrong: an act without its settlement".to_owned()),
+    }
+}
+
+pub(super) async fn claim(store: &dyn Store) -> Verdict {
+    every_trial(store, Act::Claim).await
+}
+
+pub(super) async fn reclaim(store: &dyn Store) -> Verdict {
+    every_trial(store, Act::Reclaim).await
+}
+
+pub(super) async fn take_over(store: &dyn Store) -> Verdict {
+    every_trial(store, Act::TakeOver).await
+}
+
+pub(super) async fn complete(store: &dyn Store) -> Verdict {
+    every_trial(store, Act::Complete).await
+}
+
+pub(super) async fn fail(store: &dyn Store) -> Verdict {
+    every_trial(store, Act::Fail).await
+}
+
+pub(super) async fn release(store: &dyn Store) -> Verdict {
+    every_trial(store, Act::Release).await
+}
+
+async fn every_trial(store: &dyn Store, act: Act) -> Verdict {
+    for prior in PRIORS {
+        for difference in differences(act, prior) {
+            for (form, content) in contents(act)? {
+                let what = format!("{act:?}{form} on {prior:?}, different in {difference:?}");
+                trial(store, act, prior, difference, content)
+                    .await
+                    .map_err(|finding| format!("{what}: {finding}"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn trial(
+    store: &dyn Store,
+    act: Act,
+    prior: Prior,
+    difference: Difference,
+    content: Content,
+) -> Verdict {
+    let (key, first) = (fresh_key()?, first_lock()?);
+    let (way, current) = way_to(prior, &first);
+    prepare(store, &key, &way).await?;
+    let write = write_of(act, &seen_by(act, current.as_ref(), first, difference), &content);
+
+    let by_contract = write.apply_to(current.as_ref());
+    if holds(act, prior, difference) {
+        let record = expected(act, current.as_ref(), &content)?;
+        same(by_contract.as_ref(), Some(&record), "the record by `Write::apply_to`")?;
+        applied(store, &key, &write, &record).await
+    } else {
+        if by_contract.is_some() {
+            return Err(format!("`Write::apply_to` makes {}, which must be refused", described(&write)));
+        }
+        refused(store, &key, &write, current.as_ref()).await
+    }
+}
+
+/// What a write puts into the record.
+struct Content {
+    lock: Lock,
+    settlement: Settlement,
+}
+
+/// What `act` may have to write, in every form that a store may have a request of its own for, and what
+/// to call it.
+fn contents(act: Act) -> Verdict<Vec<(&'static str, Content)>> {
+    let expires_at = tomorrow().saturating_add(Duration::from_secs(7));
+    let (lock, nameless) = (second_lock()?, Lock { request_id: None, ..second_lock()? });
+    let with = |lock: &Lock, settlement| Content { lock: lock.clone(), settlement };
+    let shapes = [("", inline(b"\x00\xffdone")), (" in parts", in_parts(3)), (" omitted", Outcome::Omitted)];
+    Ok(match act {
+        Act::Claim | Act::Reclaim | Act::TakeOver => vec![
+            ("", with(&lock, Settlement::Release)),
+            (" by no request id", with(&nameless, Settlement::Release)),
+        ],
+        Act::Complete => shapes
+            .map(|(form, outcome)| (form, with(&lock, Settlement::Complete(outcome, expires_at))))
+            .into(),
+        Act::Fail => {
+            shapes.map(|(form, outcome)| (form, with(&lock, Settlement::Fail(outcome, expires_at)))).into()
+        }
+        Act::Release => vec![("", with(&lock, Settlement::Release))],
+    })
+}
+
+/// The writes that lead to `prior`, and the record that is there then.
+fn way_to(prior: Prior, first: &Lock) -> (Vec<Write>, Option<Record>) {
+    let started = Record::from(first.clone());
+    let [complete, fail, release] = settlements();
+    let settlement = match prior {
+        Prior::Absent => return (vec![], None),
+        Prior::Started => return (vec![Write::Claim(first.clone())], Some(started)),
+        Prior::Completed => complete,
+        Prior::Failed => fail,
+        Prior::Released => release,
+    };
+    let state = match &settlement {
+        Settlement::Complete(outcome, _) => State::Completed(outcome.clone()),
+        Settlement::Fail(outcome, _) => State::Failed(outcome.clone()),
+        Settlement::Release => State::Released,
+    };
+    let expires_at = match &settlement {
+        Settlement::Complete(_, expires_at) | Settlement::Fail(_, expires_at) => *expires_at,
+        Settlement::Release => started.expires_at,
+    };
+    let write = settle(&started, settlement);
+    (vec![Write::Claim(first.clone()), write], Some(Record { state, expires_at, ..started }))
+}
+
+/// The differences that mean something for `act` on `prior`: each part of the version by itself, to
+/// both sides, so that neither `<=` nor `>=` passes for `=`.
+fn differences(act: Act, prior: Prior) -> Vec<Difference> {
+    use Difference::{ExpiresAt, Generation, LeaseUntil, LockAcquiredAt, Nothing, Owner};
+    if prior == Prior::Absent || act == Act::Claim {
+        return vec![Nothing];
+    }
+    let mut list = vec![Nothing, Owner, Generation(1), Generation(-1)];
+    if matches!(act, Act::Reclaim | Act::TakeOver) {
+        list.extend([LockAcquiredAt(1), LockAcquiredAt(-1), ExpiresAt(1000), ExpiresAt(-1000)]);
+        // A settled record has no lease that could have been seen otherwise.
+        if prior == Prior::Started || act == Act::TakeOver {
+            list.extend([LeaseUntil(1), LeaseUntil(-1)]);
+        }
+    }
+    if act == Act::TakeOver && prior != Prior::Started {
+        list.push(Difference::Settled);
+    }
+    if act == Act::Reclaim {
+        let statuses = [Status::Started, Status::Completed, Status::Failed, Status::Released];
+        list.extend(statuses.into_iter().filter(|status| !is(prior, *status)).map(Difference::Status));
+    }
+    list
+}
+
+fn is(prior: Prior, status: Status) -> bool {
+    matches!(
+        (prior, status),
+        (Prior::Started, Status::Started)
+            | (Prior::Completed, Status::Completed)
+            | (Prior::Failed, Status::Failed)
+            | (Prior::Released, Status::Released)
+    )
+}
+
+/// The version that the write names.
+fn seen_by(act: Act, current: Option<&Record>, first: Lock, difference: Difference) -> Seen {
+    let lease_until = first.lease_until;
+    let started = Record::from(first);
+    // A takeover is decided on a STARTED record: if there is another now, it was settled since.
+    let as_started = act == Act::TakeOver && difference != Difference::Settled;
+    let mut seen = Seen::of(if as_started { &started } else { current.unwrap_or(&started) });
+    match difference {
+        Difference::Nothing | Difference::Settled => {}
+        Difference::Status(status) => {
+            seen.status = status;
+            seen.lease_until = (status == Status::Started).then_some(lease_until);
+        }
+        Difference::Owner => seen.owner = other_owner(seen.owner),
+        Difference::Generation(by) => {
+            seen.generation = Generation::new(seen.generation.get().saturating_add_signed(by));
+        }
+        Difference::LockAcquiredAt(by) => seen.lock_acquired_at = moved(seen.lock_acquired_at, by),
+        Difference::LeaseUntil(by) => seen.lease_until = seen.lease_until.map(|lease| moved(lease, by)),
+        Difference::ExpiresAt(by) => seen.expires_at = moved(seen.expires_at, by),
+    }
+    seen
+}
+
+/// An owner that differs in one bit.
+fn other_owner(owner: Owner) -> Owner {
+    let mut bytes = *owner.as_bytes();
+    bytes[15] ^= 1;
+    Owner::from_bytes(bytes)
+}
+
+fn moved(time: Timestamp, by: i64) -> Timestamp {
+    let distance = Duration::from_millis(by.unsigned_abs());
+    if by < 0 { time.saturating_sub(distance) } else { time.saturating_add(distance) }
+}
+
+fn write_of(act: Act, seen: &Seen, content: &Content) -> Write {
+    let Content { lock, settlement } = content;
+    match act {
+        Act::Claim => Write::Claim(lock.clone()),
+        Act::Reclaim => Write::Reclaim { seen: *seen, lock: lock.clone() },
+        Act::TakeOver => Write::TakeOver { seen: *seen, lock: lock.clone() },
+        Act::Complete | Act::Fail | Act::Release => {
+            Write::Settle { owner: seen.owner, generation: seen.generation, settlement: settlement.clone() }
+        }
+    }
+}

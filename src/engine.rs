@@ -1,0 +1,337 @@
+//! The engine: [`Idempotency`]. It performs what the machine decides: calls the store, reads the clock,
+//! and feeds the answers back. It holds no rule of its own.
+
+mod builder;
+mod drive;
+mod guard;
+mod protect;
+
+pub use builder::Builder;
+pub(crate) use protect::{Operation, Protected};
+
+use std::{
+    borrow::{Borrow, Cow},
+    fmt,
+    future::Future,
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{
+    claim::{Claim, Replay},
+    error::{Error, ErrorKind, RecordedFailure, RunError},
+    fingerprint::Fingerprint,
+    invocation::{self, Invocation},
+    key::{Key, Scope, StoredKey},
+    policy::{OnHandlerError, Settings},
+    protocol::{Plan, Rules, State},
+    record::Owner,
+    store::Store,
+    time::{Clock, Timestamp},
+};
+
+/// Draws a claim's owner; replaced only where a simulation must be repeatable.
+pub(crate) type OwnerSource = Arc<dyn Fn() -> Result<Owner, Error> + Send + Sync>;
+
+/// Makes operations idempotent: one logical operation, one outcome.
+///
+/// Cheap to clone, and shared by all invocations of a process; it keeps nothing that grows with the
+/// keys it has seen.
+#[derive(Clone)]
+pub struct Idempotency {
+    engine: Arc<Engine>,
+    /// What the user calls the operation, where one name is not enough.
+    operation: Option<Arc<str>>,
+    /// The invocation, where the user told it.
+    invocation: Option<Invocation>,
+}
+
+/// What all clones share.
+pub(crate) struct Engine {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) owners: OwnerSource,
+    pub(crate) settings: Settings,
+    pub(crate) function: String,
+}
+
+/// What [`Idempotency::begin`] found.
+#[derive(Debug)]
+#[must_use]
+#[expect(clippy::large_enum_variant, reason = "the large variant is the common one")]
+pub enum Begun {
+    /// The key is claimed: run the operation, then settle the claim.
+    Claimed(Claim),
+    /// The operation has its outcome: answer with it.
+    Replay(Replay),
+}
+
+/// What a claim is to be settled with, before it is encoded.
+#[derive(Clone, Debug)]
+pub(crate) enum Verdict {
+    /// The outcome, and its response.
+    Complete(Bytes),
+    /// The outcome; its response cannot be kept.
+    CompleteOmitted,
+    /// A final failure, with what is to be replayed of it.
+    Fail(Option<Bytes>),
+    /// Nothing happened, or it may happen again.
+    Release,
+}
+
+impl Idempotency {
+    /// Begins to build an engine over `store`.
+    pub fn builder(store: impl Store) -> Builder {
+        Builder::new(Arc::new(store))
+    }
+
+    /// The same engine for another operation of this function. Two operations never share a key: give
+    /// each function that you wrap, and each step that you [`run`](Self::run), a name of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if the name is empty, too long, or has other characters than ASCII
+    /// letters, digits, `-`, `_` and `.`.
+    pub fn operation(&self, name: impl AsRef<str>) -> Result<Self, Error> {
+        let name = name.as_ref();
+        // The colon stands between how an operation came in and its name.
+        let checked = Scope::new(&self.engine.function, name)?;
+        if checked.operation().contains(':') {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "the scope's operation name has a colon; leave it out",
+            ));
+        }
+        Ok(Self { operation: Some(name.into()), ..self.clone() })
+    }
+
+    /// The same engine for one invocation, whose deadline bounds the leases of what runs in it. The
+    /// layers do this by themselves.
+    #[must_use]
+    pub fn for_invocation(&self, invocation: Invocation) -> Self {
+        Self { invocation: Some(invocation), ..self.clone() }
+    }
+
+    /// The settings that the engine was built with.
+    pub fn settings(&self) -> &Settings {
+        &self.engine.settings
+    }
+
+    #[cfg(any(test, feature = "events"))]
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// The scope of what comes in by `via`: `http`, `event`, `run`… An HTTP request and a step inside
+    /// its handler can then use one key without being one operation.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if a name in it is not allowed.
+    pub fn scope(&self, via: &str) -> Result<Scope, Error> {
+        Scope::new(&self.engine.function, labelled(via, self.operation.as_deref()))
+    }
+
+    /// The invocation that the caller is in: as told, or as the surrounding layer has it.
+    fn invocation(&self) -> Invocation {
+        self.invocation
+            .clone()
+            .or_else(|| invocation::current().map(|surroundings| surroundings.invocation))
+            .unwrap_or_default()
+    }
+
+    /// Claims `key`, or finds its outcome: the low level, for operations that are no single closure.
+    ///
+    /// # Errors
+    ///
+    /// Nothing ran, and nothing is claimed:
+    ///
+    /// - [`ErrorKind::Mismatch`]: the key was used with another fingerprint.
+    /// - [`ErrorKind::InProgress`]: another claim stands; see [`Error::retry_after`].
+    /// - [`ErrorKind::OutcomeUnknown`]: at most once, and an earlier claim ended without an answer.
+    /// - [`ErrorKind::NotRetained`]: it is done, but the response was not kept.
+    /// - [`ErrorKind::Unavailable`]: the store could not be asked, or no time is left.
+    /// - [`ErrorKind::Corrupt`]: the record cannot be read.
+    /// - [`ErrorKind::Invalid`]: the store refuses the request as such: look at the source.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future may leave a claim that nobody holds; its lease frees the key.
+    pub async fn begin(&self, key: impl Borrow<Key>, fingerprint: Fingerprint) -> Result<Begun, Error> {
+        let key = StoredKey::new(&self.scope("run")?, key.borrow());
+        self.engine.begin(&key, fingerprint, &self.invocation()).await.map_err(|refused| refused.error)
+    }
+
+    /// Runs `operation` once for `key`, and answers every later call with its recorded result.
+    ///
+    /// `payload` is what must be the same when the key is used again. The result is recorded as JSON.
+    /// An error releases the key, unless [`OnHandlerError::Record`] is set.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?;
+    /// let charge = idempotency.operation("charge")?;
+    /// let mut charged = 0;
+    /// for _ in 0..2 {
+    ///     let receipt: String = charge
+    ///         .run(Key::new("order-17")?, &"12.50 EUR", || async {
+    ///             charged += 1;
+    ///             Ok::<_, std::io::Error>("receipt 1".to_owned())
+    ///         })
+    ///         .await?;
+    ///     assert_eq!(receipt, "receipt 1");
+    /// }
+    /// assert_eq!(charged, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`RunError::Handler`] with the operation's own error, [`RunError::Recorded`] with one that an
+    /// earlier run recorded, or [`RunError::Idempotency`] as in [`begin`](Self::begin).
+    ///
+    /// # Panics
+    ///
+    /// If `operation` panics: the claim is settled, and the panic goes on.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the operation and settles nothing; the lease frees the key.
+    pub async fn run<T, E, P, F, Fut>(
+        &self,
+        key: impl Borrow<Key>,
+        payload: &P,
+        operation: F,
+    ) -> Result<T, RunError<E>>
+    where
+        T: Serialize + DeserializeOwned,
+        E: fmt::Display,
+        P: Serialize + ?Sized,
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        let target = Operation {
+            key: StoredKey::new(&self.scope("run")?, key.borrow()),
+            fingerprint: Fingerprint::of(payload)?,
+            invocation: self.invocation(),
+        };
+        let on_error = self.engine.settings.effective_on_handler_error();
+        let judge = |result: Result<T, E>| {
+            let verdict = match (&result, on_error) {
+                (Ok(value), _) => serde_json::to_vec(value)
+                    .map_or(Verdict::CompleteOmitted, |json| Verdict::Complete(json.into())),
+                (Err(_), OnHandlerError::Release) => Verdict::Release,
+                (Err(error), OnHandlerError::Record) => {
+                    Verdict::failure(&RecordedFailure::new(std::any::type_name::<E>(), error.to_string()))
+                }
+            };
+            (verdict, result)
+        };
+        match self.engine.protect(target, operation, judge).await? {
+            Protected::Ran(result) => result.map_err(RunError::Handler),
+            Protected::Replayed(replay) => replayed(&replay),
+        }
+    }
+}
+
+impl Verdict {
+    /// A final failure, to be replayed as `failure`.
+    pub(crate) fn failure(failure: &RecordedFailure) -> Self {
+        Self::Fail(serde_json::to_vec(failure).ok().map(Bytes::from))
+    }
+}
+
+/// A recorded result as a typed one.
+fn replayed<T: DeserializeOwned, E>(replay: &Replay) -> Result<T, RunError<E>> {
+    let corrupt = |error: serde_json::Error| {
+        // Only where it went wrong: the error's text may quote the response.
+        Error::new(
+            ErrorKind::Corrupt,
+            format!(
+                "the recorded result does not read as {} (line {}, column {}); nothing ran",
+                std::any::type_name::<T>(),
+                error.line(),
+                error.column()
+            ),
+        )
+    };
+    if replay.is_failure {
+        let failure = serde_json::from_slice(&replay.response).map_err(corrupt)?;
+        return Err(RunError::Recorded(failure));
+    }
+    Ok(serde_json::from_slice(&replay.response).map_err(corrupt)?)
+}
+
+/// The operation's name in the scope: how it came in, and what the user calls it.
+fn labelled<'a>(via: &'a str, operation: Option<&str>) -> Cow<'a, str> {
+    match operation {
+        Some(operation) => format!("{via}:{operation}").into(),
+        None => via.into(),
+    }
+}
+
+/// Until when a claim stands, and when its handler is cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Timing {
+    lease_until: Timestamp,
+    usable_until: Timestamp,
+    cut_off: Option<Timestamp>,
+}
+
+impl Engine {
+    fn plan(&self, owner: Owner, fingerprint: Fingerprint, invocation: &Invocation, timing: Timing) -> State {
+        State::new(Plan {
+            rules: Rules {
+                skew_margin: self.settings.skew_margin,
+                retention: self.settings.retention,
+                execution: self.settings.execution,
+            },
+            owner,
+            fingerprint,
+            lease_until: timing.lease_until,
+            usable_until: timing.usable_until,
+            request_id: invocation.request_id().cloned(),
+        })
+    }
+
+    fn timing(&self, now: Timestamp, deadline: Option<Timestamp>) -> Timing {
+        let grace = self.settings.lease_grace;
+        match deadline {
+            Some(deadline) => Timing {
+                lease_until: deadline.saturating_add(grace),
+                usable_until: deadline,
+                cut_off: (!self.settings.is_killed_at_deadline()).then_some(deadline),
+            },
+            None => {
+                let lease_until = now.saturating_add(self.settings.lease_fallback);
+                let usable_until = lease_until.saturating_sub(grace);
+                Timing { lease_until, usable_until, cut_off: Some(usable_until) }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Idempotency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Idempotency")
+            .field("function", &self.engine.function)
+            .field("operation", &self.operation)
+            .field("store", &self.engine.store)
+            .field("settings", &self.engine.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,252 @@
+//! Drives the machine: performs its actions, and feeds the answers back.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    claim::{Claim, Replay, Settled, outcome_of},
+    engine::{Begun, Engine, Verdict},
+    error::{Error, ErrorKind},
+    fingerprint::Fingerprint,
+    invocation::Invocation,
+    key::StoredKey,
+    observe,
+    outcome::{Outcome, Place, StoredResponse},
+    protocol::{Action, End, Event, Fault, Input, Intent, Refusal, State, step},
+    record::{Owner, Record},
+    store::{StoreError, StoreErrorKind},
+    time::Timestamp,
+};
+
+/// The first pause after a transaction conflict; each further one is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(25);
+/// What a caller is told to wait when nothing says how long the other claim stands.
+const DEFAULT_RETRY: Duration = Duration::from_secs(1);
+
+/// Why a claim was not got.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) error: Error,
+    /// Whether it was the store that failed, rather than a rule that said no.
+    pub(crate) is_store_failure: bool,
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self { error, is_store_failure: false }
+    }
+}
+
+impl Engine {
+    /// Claims `key`, or finds its outcome.
+    pub(crate) async fn begin(
+        self: &Arc<Self>,
+        key: &StoredKey,
+        fingerprint: Fingerprint,
+        invocation: &Invocation,
+    ) -> Result<Begun, Refused> {
+        let timing = self.timing(self.clock.now(), invocation.deadline());
+        let state = self.plan((self.owners)()?, fingerprint, invocation, timing);
+        let (state, action, store_error) = self.drive(key, state, Event::Begin).await;
+        let refusal = match action {
+            Action::Claimed(held) => {
+                observe::claimed(key, &held);
+                return Ok(Begun::Claimed(Claim::new(
+                    Arc::clone(self),
+                    key.clone(),
+                    state,
+                    held,
+                    timing.cut_off,
+                )));
+            }
+            Action::Replay(record) => return Ok(Begun::Replay(self.replay(key, &record).await?)),
+            Action::Refused(refusal) => refusal,
+            _ => Refusal::Unavailable,
+        };
+        let error = refusal_error(key, refusal, store_error, self.clock.now());
+        observe::refused(key, &error);
+        Err(Refused { error, is_store_failure: matches!(refusal, Refusal::Unavailable | Refusal::Rejected) })
+    }
+
+    /// Settles the claim that `state` holds.
+    pub(crate) async fn settle(&self, key: &StoredKey, state: State, intent: Intent) -> Settled {
+        let (_, action, store_error) = self.drive(key, state, Event::Settle(intent)).await;
+        let end = match action {
+            Action::Settled(end) => end,
+            _ => End::Unrecorded(Refusal::Unavailable),
+        };
+        Settled { end, store_error }
+    }
+
+    /// Performs actions until the machine has an answer; with it comes the store's last error.
+    async fn drive(
+        &self,
+        key: &StoredKey,
+        mut state: State,
+        mut event: Event,
+    ) -> (State, Action, Option<StoreError>) {
+        let mut last_error = None;
+        loop {
+            let (next, action) = step(state, Input { now: self.clock.now(), event });
+            state = next;
+            event = match action {
+                Action::Apply(write) => match self.store.apply(key, &write).await {
+                    Ok(written) => Event::Answered(written),
+                    Err(error) => failed(error, &mut last_error),
+                },
+                Action::Read => match self.store.read(key).await {
+                    Ok(record) => Event::Found(record),
+                    Err(error) => failed(error, &mut last_error),
+                },
+                Action::Pause(nth) => {
+                    self.clock.sleep(pause(nth, state.plan().owner)).await;
+                    Event::Resumed
+                }
+                answer => return (state, answer, last_error),
+            };
+        }
+    }
+
+    /// The outcome that `record` holds, read from wherever it is.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotRetained`], [`ErrorKind::Corrupt`], or [`ErrorKind::Unavailable`] if a part of it
+    /// could not be read. Nothing ran in any case.
+    pub(crate) async fn replay(&self, key: &StoredKey, record: &Record) -> Result<Replay, Error> {
+        let corrupt = |what: &str| {
+            Error::new(ErrorKind::Corrupt, format!("{key}: {what}; nothing ran. Look at the record"))
+        };
+        let (response, is_failure) = match outcome_of(record) {
+            Some((Outcome::Retained(response), is_failure)) => (response, is_failure),
+            Some((Outcome::Omitted, _)) => {
+                return Err(Error::new(
+                    ErrorKind::NotRetained,
+                    format!("{key}: the operation is done, but its response was not kept"),
+                ));
+            }
+            None => return Err(corrupt("the record has no outcome")),
+        };
+        let kept = match (&response.place, self.store.parts()) {
+            (Place::Inline(kept), _) => kept.clone(),
+            (Place::Parts(_), None) => {
+                return Err(corrupt("the response is split, which this store cannot read"));
+            }
+            (Place::Parts(count), Some(parts)) => parts
+                .read_parts(key, record.owner, *count, response.length)
+                .await
+                .map_err(|error| store_error(key, "the response could not be read", error))?,
+        };
+        let response = response
+            .decode(&kept)
+            .map_err(|damage| corrupt("the stored response is damaged").with_source(damage))?;
+        observe::replayed(key, record);
+        Ok(Replay { is_failure, response, generation: record.generation })
+    }
+
+    /// What to settle a claim with: encodes the response, and puts aside what is too large for the record.
+    pub(crate) async fn intent(&self, key: &StoredKey, owner: Owner, verdict: Verdict) -> Intent {
+        match verdict {
+            Verdict::Complete(response) => Intent::Complete(self.outcome(key, owner, response).await),
+            Verdict::Fail(Some(failure)) => Intent::Fail(self.outcome(key, owner, failure).await),
+            Verdict::Release => Intent::Release,
+            Verdict::CompleteOmitted => {
+                observe::not_retained(key, None, None);
+                Intent::Complete(Outcome::Omitted)
+            }
+            Verdict::Fail(None) => {
+                observe::not_retained(key, None, None);
+                Intent::Fail(Outcome::Omitted)
+            }
+        }
+    }
+
+    async fn outcome(&self, key: &StoredKey, owner: Owner, response: bytes::Bytes) -> Outcome {
+        let length = response.len();
+        if length > self.settings.max_response {
+            observe::not_retained(key, Some(length), None);
+            return Outcome::Omitted;
+        }
+        let stored = StoredResponse::new(response);
+        let Place::Inline(kept) = &stored.place else { return Outcome::Retained(stored) };
+        let Some(parts) = self.store.parts().filter(|parts| kept.len() > parts.inline_limit()) else {
+            return Outcome::Retained(stored);
+        };
+        let expires_at = self.clock.now().saturating_add(self.settings.retention).rounded_up_to_second();
+        match parts.write_parts(key, owner, kept, expires_at).await {
+            Ok(count) => Outcome::Retained(stored.into_parts(count)),
+            Err(error) => {
+                observe::not_retained(key, Some(length), Some(&error));
+                Outcome::Omitted
+            }
+        }
+    }
+}
+
+fn failed(error: StoreError, last_error: &mut Option<StoreError>) -> Event {
+    let fault = Fault { kind: error.kind(), maybe_applied: error.is_maybe_applied() };
+    *last_error = Some(error);
+    Event::Failed(fault)
+}
+
+/// Twice as long each time, and somewhere in the upper half of that: the owner's random bits spread the
+/// contenders without another source of randomness.
+fn pause(nth: u8, owner: Owner) -> Duration {
+    let whole = FIRST_PAUSE.saturating_mul(1 << nth.min(6));
+    let bits = owner.as_bytes()[usize::from(nth) % 16];
+    whole / 2 + whole / 2 * u32::from(bits) / 255
+}
+
+fn store_error(key: &StoredKey, what: &str, error: StoreError) -> Error {
+    let kind = match error.kind() {
+        StoreErrorKind::Corrupt => ErrorKind::Corrupt,
+        StoreErrorKind::Rejected => ErrorKind::Invalid,
+        StoreErrorKind::Unavailable | StoreErrorKind::Conflict => ErrorKind::Unavailable,
+    };
+    Error::new(kind, format!("{key}: {what}; nothing ran")).with_source(error)
+}
+
+fn refusal_error(key: &StoredKey, refusal: Refusal, cause: Option<StoreError>, now: Timestamp) -> Error {
+    let error = match refusal {
+        Refusal::Mismatch => Error::new(
+            ErrorKind::Mismatch,
+            format!("{key}: the idempotency key was used with another payload"),
+        ),
+        Refusal::InProgress(until) => in_progress(key, until, now),
+        Refusal::OutcomeUnknown => Error::new(
+            ErrorKind::OutcomeUnknown,
+            format!(
+                "{key}: an earlier run ended without an answer, and at most one may run; settle it by hand"
+            ),
+        ),
+        Refusal::NoTimeLeft => Error::new(
+            ErrorKind::Unavailable,
+            format!("{key}: no time is left before the invocation's deadline; nothing ran"),
+        ),
+        Refusal::Unavailable => {
+            Error::new(ErrorKind::Unavailable, format!("{key}: the store could not be asked; nothing ran"))
+                .with_retry_after(DEFAULT_RETRY)
+        }
+        Refusal::Rejected => {
+            let why = cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default();
+            return Error::new(
+                ErrorKind::Invalid,
+                format!("{key}: the store refuses the request{why}; nothing ran"),
+            );
+        }
+        Refusal::Corrupt => Error::new(
+            ErrorKind::Corrupt,
+            format!("{key}: the stored record cannot be read; nothing ran. Look at the record"),
+        ),
+    };
+    match cause {
+        Some(cause) => error.with_source(cause),
+        None => error,
+    }
+}
+
+/// The error for a key that another claim holds.
+pub(crate) fn in_progress(key: &StoredKey, until: Option<Timestamp>, now: Timestamp) -> Error {
+    let retry_after = until.map_or(DEFAULT_RETRY, |until| now.until(until));
+    Error::new(ErrorKind::InProgress, format!("{key}: another delivery of this operation is still running"))
+        .with_retry_after(retry_after)
+}

@@ -1,0 +1,132 @@
+//! What every wrapper does: claim, run, settle.
+
+use std::{future::Future, panic::resume_unwind, sync::Arc};
+
+use crate::{
+    claim::{Claim, Replay, Settled},
+    engine::{
+        Begun, Engine, Verdict,
+        drive::in_progress,
+        guard::{Ended, watch},
+    },
+    error::{Error, ErrorKind, RecordedFailure},
+    fingerprint::Fingerprint,
+    invocation::{Invocation, Surroundings, within},
+    key::StoredKey,
+    observe,
+    policy::{Execution, OnHandlerError, OnStoreFailure},
+    protocol::End,
+};
+
+/// One delivery of one operation.
+pub(crate) struct Operation {
+    pub(crate) key: StoredKey,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) invocation: Invocation,
+}
+
+/// What a wrapper answers with.
+pub(crate) enum Protected<T> {
+    /// The handler ran now, and this is its answer.
+    Ran(T),
+    /// The record has the outcome.
+    Replayed(Replay),
+}
+
+impl Engine {
+    /// Claims, runs `handler` under the claim, and settles by what `judge` makes of its
+    /// result: the verdict, and the answer that the caller gets.
+    ///
+    /// # Errors
+    ///
+    /// As [`Idempotency::begin`](crate::Idempotency::begin), when nothing ran; and
+    /// [`ErrorKind::InProgress`] or [`ErrorKind::OutcomeUnknown`] when the handler was cut off, or when
+    /// its claim was taken over by one that is still at work.
+    pub(crate) async fn protect<T, U, Fut>(
+        self: &Arc<Self>,
+        operation: Operation,
+        handler: impl FnOnce() -> Fut,
+        judge: impl FnOnce(T) -> (Verdict, U),
+    ) -> Result<Protected<U>, Error>
+    where
+        Fut: Future<Output = T>,
+    {
+        let Operation { key, fingerprint, invocation } = operation;
+        let claim = match self.begin(&key, fingerprint, &invocation).await {
+            Ok(Begun::Claimed(claim)) => claim,
+            Ok(Begun::Replay(replay)) => return Ok(Protected::Replayed(replay)),
+            Err(refused)
+                if refused.is_store_failure
+                    && self.settings.on_store_failure == OnStoreFailure::RunUnprotected =>
+            {
+                observe::unprotected("store failure");
+                let surroundings = Surroundings { invocation, claim: None };
+                let value = within(surroundings, async { handler().await }).await;
+                return Ok(Protected::Ran(judge(value).1));
+            }
+            Err(refused) => return Err(refused.error),
+        };
+        let surroundings = Surroundings { invocation, claim: Some(claim.handle()) };
+        let running = within(surroundings, async { handler().await });
+        match watch(running, &*self.clock, claim.cut_off()).await {
+            Ended::Returned(value) => {
+                let (verdict, answer) = judge(value);
+                self.settle_returned(claim, answer, verdict).await
+            }
+            Ended::Panicked(payload) => {
+                observe::panicked(claim.key(), claim.held());
+                let verdict = match self.settings.effective_on_handler_error() {
+                    OnHandlerError::Release => Verdict::Release,
+                    OnHandlerError::Record => {
+                        Verdict::failure(&RecordedFailure::new("Panic", "the handler panicked"))
+                    }
+                };
+                // However that ends, the runtime gets the panic that it was.
+                let _ = claim.settle(verdict).await;
+                resume_unwind(payload)
+            }
+            Ended::CutOff => Err(self.cut_off(claim)),
+        }
+    }
+
+    async fn settle_returned<U>(
+        &self,
+        claim: Claim,
+        answer: U,
+        verdict: Verdict,
+    ) -> Result<Protected<U>, Error> {
+        let key = claim.key().clone();
+        let is_released = matches!(verdict, Verdict::Release);
+        let Settled { end, .. } = claim.settle(verdict).await;
+        match end {
+            // Nothing was to be recorded, so the handler's own answer is the only one there is.
+            _ if is_released => Ok(Protected::Ran(answer)),
+            End::Recorded => Ok(Protected::Ran(answer)),
+            // An error would make sure that it runs a second time.
+            End::Unrecorded(_) => Ok(Protected::Ran(answer)),
+            End::Superseded(record) => Ok(Protected::Replayed(self.replay(&key, &record).await?)),
+            End::Fenced(until) => Err(in_progress(&key, until, self.clock.now())),
+        }
+    }
+
+    /// Nothing is settled: what the handler began may still have its effect, and the lease frees the key.
+    fn cut_off(&self, claim: Claim) -> Error {
+        let now = self.clock.now();
+        observe::cut_off(claim.key(), claim.held(), now);
+        let what = "the handler was cut off, because its time was over";
+        match self.settings.execution {
+            Execution::AtLeastOnce => {
+                let wait = now.until(claim.held().lease_until.saturating_add(self.settings.skew_margin));
+                Error::new(
+                    ErrorKind::InProgress,
+                    format!("{}: {what}; repeat when its lease has ended", claim.key()),
+                )
+                .with_retry_after(wait)
+            }
+            Execution::AtMostOnce => Error::new(
+                ErrorKind::OutcomeUnknown,
+                format!("{}: {what}, and at most one run is allowed; settle it by hand", claim.key()),
+            ),
+        }
+    }
+}

@@ -1,0 +1,502 @@
+//! The engine over a memory store that fails on command, under tokio's paused clock.
+
+#![expect(clippy::large_futures, reason = "operations nested in tests")]
+#![expect(clippy::disallowed_methods, reason = "tokio's paused clock is the test's own")]
+
+mod support;
+
+use std::{future::pending, sync::atomic::Ordering, time::Duration};
+
+use support::{Bench, Script, TestError};
+
+use crate::{
+    ErrorKind, Execution, Key, OnHandlerError, OnStoreFailure, Platform, RunError, Timestamp, current,
+    fingerprint::Fingerprint,
+    invocation::Invocation,
+    outcome::Outcome,
+    record::{Record, State, Status},
+};
+
+fn kind<T: std::fmt::Debug, E: std::fmt::Debug>(result: Result<T, RunError<E>>) -> ErrorKind {
+    match result {
+        Err(RunError::Idempotency(error)) => error.kind(),
+        other => panic!("not the library's error: {other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_runs_once_and_is_replayed_for_one_request() {
+    let bench = Bench::new();
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+    assert_eq!(bench.store.take_calls(), ["claim", "settle"]);
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+    assert_eq!(bench.store.take_calls(), ["claim"]);
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_takeover_costs_two_requests_and_the_completion() {
+    let bench = Bench::new();
+    bench.abandon("k", 1).await;
+    bench.store.take_calls();
+    tokio::time::sleep(Duration::from_secs(63)).await;
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+    assert_eq!(bench.store.take_calls(), ["claim", "take over", "settle"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_payload_neither_replays_nor_runs() {
+    let bench = Bench::new();
+    bench.run("k", 1).await.unwrap();
+    assert_eq!(kind(bench.run("k", 2).await), ErrorKind::Mismatch);
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_gives_the_key_back() {
+    let bench = Bench::new();
+    assert!(matches!(bench.fail("k", 1).await, Err(RunError::Handler(TestError))));
+    assert_eq!(bench.record("k").status(), Status::Released);
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+    assert_eq!(bench.record("k").attempt, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_is_recorded_by_policy_and_replayed() {
+    for bench in [
+        Bench::with(|builder| builder.on_handler_error(OnHandlerError::Record)),
+        Bench::with(|builder| builder.execution(Execution::AtMostOnce)),
+    ] {
+        assert!(bench.fail("k", 1).await.is_err());
+        let Err(RunError::Recorded(failure)) = bench.run("k", 1).await else { panic!("not replayed") };
+        assert_eq!(failure.error_message, "the test's own error");
+        assert_eq!(bench.runs(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_gives_the_key_back_and_goes_on_as_it_was() {
+    let bench = Bench::new();
+    let panic = bench.panic("k", 1).await;
+    assert_eq!(*panic.downcast::<&str>().unwrap(), "the handler's own panic");
+    assert_eq!(bench.record("k").status(), Status::Released);
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_most_once_a_panic_is_final() {
+    let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
+    bench.panic("k", 1).await;
+    assert!(matches!(bench.run("k", 1).await, Err(RunError::Recorded(_))));
+    assert_eq!(bench.runs(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_most_once_a_stale_claim_is_never_run_again() {
+    let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
+    bench.abandon("k", 1).await;
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert_eq!(kind(bench.run("k", 1).await), ErrorKind::OutcomeUnknown);
+    assert_eq!(bench.runs(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_whose_answer_was_lost_runs_all_the_same_and_once() {
+    let bench = Bench::new();
+    bench.store.script([Script::LoseAnswer]);
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+    assert_eq!(bench.store.take_calls(), ["claim", "read", "settle"]);
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_was_lost_before_the_store_is_made_again() {
+    let bench = Bench::new();
+    bench.store.script([Script::LoseRequest]);
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+    assert_eq!(bench.store.take_calls(), ["claim", "read", "claim", "settle"]);
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_completion_lost_on_either_side_is_recorded() {
+    for lost in [Script::LoseAnswer, Script::LoseRequest] {
+        let bench = Bench::new();
+        bench.store.script([Script::Pass, lost]);
+        assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+        assert_eq!(bench.record("k").status(), Status::Completed);
+        assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+        assert_eq!(bench.runs(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_takeover_lost_on_either_side_runs_once() {
+    for lost in [Script::LoseAnswer, Script::LoseRequest] {
+        let bench = Bench::new();
+        bench.abandon("k", 1).await;
+        tokio::time::sleep(Duration::from_secs(63)).await;
+        bench.store.script([Script::Pass, lost]);
+        assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+        assert_eq!((bench.runs(), bench.record("k").attempt), (1, 2));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_completion_that_cannot_be_resolved_still_answers() {
+    let bench = Bench::new();
+    bench.store.script([Script::Pass, Script::LoseRequest, Script::Down]);
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1", "an error would make sure of a second run");
+    assert_eq!(bench.record("k").status(), Status::Started);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_store_is_down_so_nothing_runs() {
+    let bench = Bench::new();
+    bench.store.script([Script::Down]);
+    assert_eq!(kind(bench.run("k", 1).await), ErrorKind::Unavailable);
+    bench.store.script([Script::LoseRequest, Script::Down]);
+    assert_eq!(kind(bench.run("k", 1).await), ErrorKind::Unavailable);
+    assert_eq!(bench.runs(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn running_unprotected_has_to_be_chosen() {
+    let bench = Bench::with(|builder| builder.on_store_failure(OnStoreFailure::RunUnprotected));
+    bench.store.script([Script::Down]);
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+    // Only the store's failure: a rule that says no still says no.
+    bench.run("m", 1).await.unwrap();
+    assert_eq!(kind(bench.run("m", 2).await), ErrorKind::Mismatch);
+    assert_eq!(bench.runs(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rejected_request_says_why() {
+    let bench = Bench::new();
+    bench.store.script([Script::Reject]);
+    let Err(RunError::Idempotency(error)) = bench.run("k", 1).await else { panic!("ran") };
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("scripted"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_is_cut_off_before_its_lease_ends_where_no_deadline_is_known() {
+    let bench = Bench::new();
+    let before = bench.now();
+    let result = bench.pend("k", 1).await;
+    assert_eq!(kind(result), ErrorKind::InProgress);
+    assert_eq!(before.until(bench.now()), Duration::from_secs(58));
+    assert_eq!(bench.record("k").status(), Status::Started, "nothing is settled: its effect may still come");
+    assert_eq!(kind(bench.run("k", 1).await), ErrorKind::InProgress);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_known_deadline_bounds_the_lease_and_the_platform_ends_the_handler() {
+    let bench = Bench::with(|builder| builder.platform(Platform::KillsAtDeadline));
+    let deadline = bench.now().saturating_add(Duration::from_secs(10));
+    let inside = bench.in_invocation(deadline);
+    let late = tokio::time::timeout(Duration::from_secs(20), inside.pend("k", 1)).await;
+    assert!(late.is_err(), "not cut off: on Lambda the process is gone by then");
+    assert_eq!(bench.record("k").lease_until(), Some(deadline.saturating_add(Duration::from_secs(2))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_the_platform_lets_run_the_handler_is_cut_off_at_the_deadline() {
+    let bench = Bench::with(|builder| builder.platform(Platform::LetsRun));
+    let deadline = bench.now().saturating_add(Duration::from_secs(10));
+    assert_eq!(kind(bench.in_invocation(deadline).pend("k", 1).await), ErrorKind::InProgress);
+    assert_eq!(bench.now(), deadline);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_that_passes_later_leaves_no_time() {
+    let bench = Bench::new();
+    let inside = bench.in_invocation(bench.now().saturating_add(Duration::from_secs(10)));
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(kind(inside.run("k", 1).await), ErrorKind::Unavailable);
+    assert!(bench.store.take_calls().is_empty(), "no claim without time to run");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_clock_is_asked_before_each_poll() {
+    // The timer does not count the time that a sandbox is frozen; the clock does.
+    let bench = Bench::new();
+    let jump = bench.jump.clone();
+    let result = bench
+        .with_handler("k", 1, async move {
+            jump.store(59_000, Ordering::SeqCst);
+            tokio::task::yield_now().await;
+            unreachable!("polled again after its time was over")
+        })
+        .await;
+    assert_eq!(kind(result), ErrorKind::InProgress);
+}
+
+#[tokio::test(start_paused = true)]
+async fn fenced_the_caller_gets_the_successors_outcome() {
+    let bench = Bench::new();
+    let successor = bench.clone();
+    let result = bench
+        .with_handler("k", 1, async move {
+            successor.jump.store(70_000, Ordering::SeqCst);
+            assert_eq!(successor.run("k", 1).await.unwrap(), "run 1");
+            successor.jump.store(0, Ordering::SeqCst);
+            Ok("too late".to_owned())
+        })
+        .await;
+    assert_eq!(result.unwrap(), "run 1");
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn fenced_while_the_successor_works_is_in_progress() {
+    let bench = Bench::new();
+    let successor = bench.clone();
+    let result = bench
+        .with_handler("k", 1, async move {
+            successor.jump.store(70_000, Ordering::SeqCst);
+            successor.abandon("k", 1).await;
+            Ok("too late".to_owned())
+        })
+        .await;
+    assert_eq!(kind(result), ErrorKind::InProgress);
+    assert_eq!(bench.record("k").attempt, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn fenced_and_gone_the_outcome_is_recorded_anew() {
+    let bench = Bench::new();
+    let sweeper = bench.clone();
+    let result = bench
+        .with_handler("k", 1, async move {
+            sweeper.store.remove_all();
+            Ok("in hand".to_owned())
+        })
+        .await;
+    assert_eq!(result.unwrap(), "in hand");
+    assert_eq!(bench.run("k", 1).await.unwrap(), "in hand");
+    assert_eq!(bench.runs(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_over_the_limit_is_done_and_not_retained() {
+    let bench = Bench::with(|builder| builder.max_response(3));
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+    assert_eq!(kind(bench.run("k", 1).await), ErrorKind::NotRetained);
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn damaged_bytes_are_corrupt_and_nothing_runs() {
+    let bench = Bench::new();
+    bench.run("k", 1).await.unwrap();
+    let mut record = bench.record("k");
+    let State::Completed(Outcome::Retained(response)) = &mut record.state else { panic!("not completed") };
+    response.sha256[0] ^= 1;
+    bench.store.put("k", record);
+    assert_eq!(kind(bench.run("k", 1).await), ErrorKind::Corrupt);
+    bench.store.script([Script::Corrupt]);
+    assert_eq!(kind(bench.run("k", 1).await), ErrorKind::Corrupt);
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_result_of_another_type_is_corrupt_and_shows_nothing() {
+    let bench = Bench::new();
+    bench.run("k", 1).await.unwrap();
+    let result: Result<u64, RunError<TestError>> =
+        bench.idempotency.run(Key::new("k").unwrap(), &1, || async { panic!("ran") }).await;
+    let Err(RunError::Idempotency(error)) = result else { panic!("{result:?}") };
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(!format!("{error:?}").contains("run 1"), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_future_settles_nothing_and_warns_once() {
+    let bench = Bench::new();
+    let events = bench.recorded(bench.abandon("k", 1)).await;
+    assert_eq!(bench.record("k").status(), Status::Started);
+    assert_eq!(events.iter().filter(|event| event.contains("abandoned")).count(), 1, "{events:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_event_shows_a_key_a_payload_or_a_response() {
+    let bench = Bench::new();
+    let events = bench
+        .recorded(async {
+            bench.run("secret-key", "secret-payload").await.unwrap();
+            bench.run("secret-key", "secret-payload").await.unwrap();
+            let _ = bench.run("secret-key", "other-payload").await;
+            bench.store.script([Script::Pass, Script::LoseRequest, Script::Down]);
+            let _ = bench.run("secret-two", "secret-payload").await;
+            let _ = bench.fail("secret-three", "secret-payload").await;
+            bench.panic("secret-four", "secret-payload").await;
+        })
+        .await;
+    assert!(events.len() > 5, "{events:?}");
+    for event in events {
+        assert!(!event.contains("secret") && !event.contains("run 1"), "{event}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_knows_its_claim_and_nested_operations_have_their_own() {
+    let bench = Bench::new();
+    assert!(current().is_none());
+    let inner = bench.clone();
+    bench
+        .with_handler("k", 1, async move {
+            let outer = current().unwrap();
+            assert_eq!((outer.attempt(), outer.is_takeover()), (1, false));
+            let step = inner.idempotency.operation("step").unwrap();
+            let nested = step
+                .run(Key::new("k").unwrap(), &1, || async {
+                    Ok::<_, TestError>(current().unwrap().key().as_str().to_owned())
+                })
+                .await
+                .unwrap();
+            assert_ne!(nested, outer.key().as_str());
+            assert!(nested.starts_with("tests/run:step#"), "{nested}");
+            assert_eq!(current().unwrap().key(), outer.key(), "the outer claim is back");
+            Ok(String::new())
+        })
+        .await
+        .unwrap();
+    assert!(current().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_derived_key_is_the_same_in_a_takeover_whose_generation_is_higher() {
+    let bench = Bench::new();
+    let seen = || async {
+        let claim = current().unwrap();
+        Ok(format!("{} {} {}", claim.derive_key("charge"), claim.is_takeover(), claim.generation()))
+    };
+    let first = bench.abandon_with("k", 1, seen()).await;
+    tokio::time::sleep(Duration::from_secs(63)).await;
+    let second = bench.with_handler("k", 1, seen()).await.unwrap();
+    let (first, second): (Vec<_>, Vec<_>) = (first.split(' ').collect(), second.split(' ').collect());
+    assert_eq!(first[0], second[0]);
+    assert_eq!((first[1], second[1]), ("false", "true"));
+    assert!(first[2].parse::<u64>().unwrap() < second[2].parse::<u64>().unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_nested_operation_inherits_the_invocations_deadline() {
+    let bench = Bench::new();
+    let deadline = bench.now().saturating_add(Duration::from_secs(10));
+    let inner = bench.clone();
+    bench
+        .in_invocation(deadline)
+        .with_handler("outer", 1, async move {
+            inner.abandon("inner", 1).await;
+            Ok(String::new())
+        })
+        .await
+        .unwrap();
+    assert_eq!(bench.record("inner").lease_until(), Some(deadline.saturating_add(Duration::from_secs(2))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_low_level_settles_by_value() {
+    use crate::{Begun, Completion};
+    let bench = Bench::new();
+    let key = Key::new("k").unwrap();
+    let fingerprint = Fingerprint::of(&1).unwrap();
+    let Begun::Claimed(claim) = bench.idempotency.begin(&key, fingerprint).await.unwrap() else {
+        panic!("replay")
+    };
+    assert_eq!(bench.idempotency.begin(&key, fingerprint).await.unwrap_err().kind(), ErrorKind::InProgress);
+    claim.release().await.unwrap();
+    let Begun::Claimed(claim) = bench.idempotency.begin(&key, fingerprint).await.unwrap() else {
+        panic!("replay")
+    };
+    assert!(matches!(claim.complete("done").await.unwrap(), Completion::Recorded));
+    let Begun::Replay(replay) = bench.idempotency.begin(&key, fingerprint).await.unwrap() else {
+        panic!("claimed")
+    };
+    assert_eq!((replay.response().as_ref(), replay.is_failure()), (&b"done"[..], false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_low_level_tells_fenced_from_unrecorded() {
+    use crate::Begun;
+    let bench = Bench::new();
+    let fingerprint = Fingerprint::of(&1).unwrap();
+    let begin = |key: &'static str| {
+        let bench = bench.clone();
+        async move {
+            match bench.idempotency.begin(Key::new(key).unwrap(), fingerprint).await.unwrap() {
+                Begun::Claimed(claim) => claim,
+                Begun::Replay(_) => panic!("replay"),
+            }
+        }
+    };
+    let fenced = begin("k").await;
+    tokio::time::sleep(Duration::from_secs(63)).await;
+    drop(begin("k").await);
+    assert_eq!(fenced.complete("late").await.unwrap_err().kind(), ErrorKind::Fenced);
+    let lost = begin("m").await;
+    bench.store.script([Script::LoseRequest, Script::Down]);
+    let error = lost.complete("x").await.unwrap_err();
+    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unrecorded, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_after_is_what_the_lease_has_left() {
+    let bench = Bench::new();
+    bench.abandon("k", 1).await;
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    let Err(RunError::Idempotency(error)) = bench.run("k", 1).await else { panic!("ran") };
+    assert_eq!(error.retry_after(), Some(Duration::from_secs(40)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn sixty_four_at_once_run_once() {
+    let bench = Bench::new();
+    let all = (0..64).map(|_| {
+        let bench = bench.clone();
+        tokio::spawn(async move { bench.run("k", 1).await.is_ok() })
+    });
+    let mut answered = 0;
+    for task in all.collect::<Vec<_>>() {
+        answered += usize::from(task.await.unwrap());
+    }
+    assert_eq!(bench.runs(), 1);
+    assert!(answered >= 1);
+}
+
+#[test]
+fn what_is_wrong_is_refused_when_built() {
+    use crate::{Idempotency, store::memory::MemoryStore};
+    let builder = || Idempotency::builder(MemoryStore::new());
+    for (built, says) in [
+        (builder().function("").build(), "empty"),
+        (builder().function("f").operation("").build(), "operation"),
+        (builder().function("f").operation("a/b").build(), "'/'"),
+        (builder().function("f").retention(Duration::ZERO).build(), "retention"),
+        (builder().build(), "AWS_LAMBDA_FUNCTION_NAME"),
+    ] {
+        let error = built.err().unwrap_or_else(|| panic!("built: {says}"));
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains(says), "{error}");
+    }
+}
+
+#[test]
+fn futures_and_handles_can_be_sent() {
+    fn is_send<T: Send>(_: T) {}
+    fn is_shared<T: Clone + Send + Sync + 'static>() {}
+    is_shared::<crate::Idempotency>();
+    is_shared::<crate::ClaimHandle>();
+    let bench = Bench::new();
+    let key = Key::new("k").unwrap();
+    is_send(bench.idempotency.run(key, &1, pending::<Result<String, TestError>>));
+    is_send(bench.idempotency.for_invocation(Invocation::unknown()));
+    let _: Timestamp = bench.now();
+    let _: fn(&Record) -> Status = Record::status;
+}

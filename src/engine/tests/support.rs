@@ -1,0 +1,323 @@
+//! A bench for the engine: a store that fails on command, a clock that can jump, a recorder of events.
+
+use std::{
+    any::Any,
+    collections::VecDeque,
+    fmt,
+    future::{Future, pending},
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc, LazyLock, Mutex,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use serde::Serialize;
+
+use crate::{
+    Builder, Idempotency, Invocation, Key, Record, RunError, StoredKey, Timestamp,
+    future::BoxFuture,
+    store::{Store, StoreError, StoreErrorKind, Write, Written, memory::MemoryStore},
+    time::Clock,
+};
+
+#[derive(Debug)]
+pub(super) struct TestError;
+
+impl fmt::Display for TestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the test's own error")
+    }
+}
+
+/// What happens to the next call.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Script {
+    /// It goes through.
+    Pass,
+    /// It is made, and its answer is lost.
+    LoseAnswer,
+    /// It is not made, and nobody knows.
+    LoseRequest,
+    /// The store is down.
+    Down,
+    /// The store refuses the request as such.
+    Reject,
+    /// The record cannot be read.
+    Corrupt,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct ScriptedStore {
+    inner: MemoryStore,
+    script: Arc<Mutex<VecDeque<Script>>>,
+    calls: Arc<Mutex<Vec<&'static str>>>,
+}
+
+impl ScriptedStore {
+    pub(super) fn script(&self, script: impl IntoIterator<Item = Script>) {
+        let mut scripted = self.script.lock().unwrap();
+        assert!(scripted.is_empty(), "an earlier script was not used up: {scripted:?}");
+        scripted.extend(script);
+    }
+
+    pub(super) fn take_calls(&self) -> Vec<&'static str> {
+        std::mem::take(&mut self.calls.lock().unwrap())
+    }
+
+    pub(super) fn put(&self, key: &str, record: Record) {
+        self.inner.set(&self.stored(key), Some(record));
+    }
+
+    pub(super) fn remove_all(&self) {
+        for (key, _) in self.inner.all() {
+            self.inner.set(&key, None);
+        }
+    }
+
+    fn stored(&self, key: &str) -> StoredKey {
+        StoredKey::new(&crate::Scope::new("tests", "run").unwrap(), &Key::new(key).unwrap())
+    }
+
+    fn next(&self, call: &'static str) -> Result<Script, StoreError> {
+        self.calls.lock().unwrap().push(call);
+        let script = self.script.lock().unwrap().pop_front().unwrap_or(Script::Pass);
+        let failed = |kind| Err(StoreError::new(kind, "scripted"));
+        match script {
+            Script::Pass | Script::LoseAnswer => Ok(script),
+            Script::LoseRequest => {
+                failed(StoreErrorKind::Unavailable).map_err(|error| error.maybe_applied(true))
+            }
+            Script::Down => failed(StoreErrorKind::Unavailable),
+            Script::Reject => failed(StoreErrorKind::Rejected),
+            Script::Corrupt => failed(StoreErrorKind::Corrupt),
+        }
+    }
+}
+
+fn after<T>(script: Script, answer: T) -> Result<T, StoreError> {
+    match script {
+        Script::LoseAnswer => {
+            Err(StoreError::new(StoreErrorKind::Unavailable, "scripted").maybe_applied(true))
+        }
+        _ => Ok(answer),
+    }
+}
+
+impl Store for ScriptedStore {
+    fn apply<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+        let call = match write {
+            Write::Claim(_) => "claim",
+            Write::Reclaim { .. } => "reclaim",
+            Write::TakeOver { .. } => "take over",
+            Write::Settle { .. } => "settle",
+        };
+        Box::pin(async move {
+            let script = self.next(call)?;
+            after(script, self.inner.apply(key, write).await?)
+        })
+    }
+
+    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(async move {
+            let script = self.next("read")?;
+            after(script, self.inner.read(key).await?)
+        })
+    }
+}
+
+/// Tokio's clock, and what it is made to jump by: a jump is seen by the clock and not by the timer.
+#[derive(Debug)]
+struct TestClock {
+    start: tokio::time::Instant,
+    jump: Arc<AtomicU64>,
+}
+
+impl Clock for TestClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_millis(1_795_000_000_000 + self.jump.load(Ordering::SeqCst))
+            .saturating_add(self.start.elapsed())
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(duration))
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct Bench {
+    pub(super) idempotency: Idempotency,
+    pub(super) store: ScriptedStore,
+    /// Milliseconds that the clock is ahead of the timer.
+    pub(super) jump: Arc<AtomicU64>,
+    runs: Arc<AtomicUsize>,
+}
+
+impl Bench {
+    pub(super) fn new() -> Self {
+        Self::with(|builder| builder)
+    }
+
+    pub(super) fn with(configure: impl FnOnce(Builder) -> Builder) -> Self {
+        let store = ScriptedStore::default();
+        let jump = Arc::new(AtomicU64::new(0));
+        let start = tokio::runtime::Handle::try_current()
+            .map_or_else(|_| std::time::Instant::now().into(), |_| tokio::time::Instant::now());
+        let builder = Idempotency::builder(store.clone())
+            .function("tests")
+            .clock(TestClock { start, jump: jump.clone() });
+        let idempotency = configure(builder).build().unwrap();
+        Self { idempotency, store, jump, runs: Arc::default() }
+    }
+
+    pub(super) fn in_invocation(&self, deadline: Timestamp) -> Self {
+        let invocation = Invocation::entered(self.now(), deadline, "request");
+        Self { idempotency: self.idempotency.for_invocation(invocation), ..self.clone() }
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.idempotency.engine().clock.now()
+    }
+
+    pub(super) fn runs(&self) -> usize {
+        self.runs.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn record(&self, key: &str) -> Record {
+        self.store.inner.get(&self.store.stored(key)).unwrap()
+    }
+
+    pub(super) async fn with_handler(
+        &self,
+        key: &str,
+        payload: impl Serialize,
+        handler: impl Future<Output = Result<String, TestError>>,
+    ) -> Result<String, RunError<TestError>> {
+        self.idempotency.run(Key::new(key).unwrap(), &payload, || handler).await
+    }
+
+    pub(super) async fn run(
+        &self,
+        key: &str,
+        payload: impl Serialize,
+    ) -> Result<String, RunError<TestError>> {
+        let runs = Arc::clone(&self.runs);
+        let handler = async move { Ok(format!("run {}", runs.fetch_add(1, Ordering::SeqCst) + 1)) };
+        self.with_handler(key, payload, handler).await
+    }
+
+    pub(super) async fn fail(
+        &self,
+        key: &str,
+        payload: impl Serialize,
+    ) -> Result<String, RunError<TestError>> {
+        self.with_handler(key, payload, async { Err(TestError) }).await
+    }
+
+    pub(super) async fn pend(
+        &self,
+        key: &str,
+        payload: impl Serialize,
+    ) -> Result<String, RunError<TestError>> {
+        self.with_handler(key, payload, pending()).await
+    }
+
+    /// Runs a handler that panics, and returns the panic as it came out.
+    pub(super) async fn panic(&self, key: &str, payload: impl Serialize) -> Box<dyn Any + Send> {
+        let run = self.with_handler(key, payload, async { std::panic::panic_any("the handler's own panic") });
+        let mut run = std::pin::pin!(run);
+        std::future::poll_fn(|cx| {
+            match std::panic::catch_unwind(AssertUnwindSafe(|| run.as_mut().poll(cx))) {
+                Ok(poll) => poll.map(|result| panic!("no panic came out: {result:?}")),
+                Err(payload) => std::task::Poll::Ready(payload),
+            }
+        })
+        .await
+    }
+
+    /// Claims, and drops the future in the middle of the handler, as a client that hangs up does.
+    pub(super) async fn abandon(&self, key: &str, payload: impl Serialize) {
+        self.abandon_with(key, payload, async { Ok(String::new()) }).await;
+    }
+
+    /// The same, after `seen` has run inside the handler; returns what it saw.
+    pub(super) async fn abandon_with(
+        &self,
+        key: &str,
+        payload: impl Serialize,
+        seen: impl Future<Output = Result<String, TestError>>,
+    ) -> String {
+        let saw = Arc::new(Mutex::new(None));
+        let shared = Arc::clone(&saw);
+        let handler = async move {
+            *shared.lock().unwrap() = Some(seen.await.unwrap());
+            pending().await
+        };
+        let run = self.with_handler(key, payload, handler);
+        let mut run = std::pin::pin!(run);
+        while saw.lock().unwrap().is_none() {
+            let polled = std::future::poll_fn(|cx| std::task::Poll::Ready(run.as_mut().poll(cx))).await;
+            assert!(polled.is_pending(), "did not get to the handler: {polled:?}");
+        }
+        saw.lock().unwrap().take().unwrap()
+    }
+
+    /// The library's events while `future` runs.
+    pub(super) async fn recorded<F: Future>(&self, future: F) -> Vec<String> {
+        // While only one dispatcher lives, an event's first use in a thread that has none would switch
+        // that event off for every thread. With a second one alive, each event asks both.
+        static SECOND: LazyLock<tracing::Dispatch> =
+            LazyLock::new(|| tracing::Dispatch::new(Recorder::default()));
+        LazyLock::force(&SECOND);
+        let recorder = Recorder::default();
+        let events = Arc::clone(&recorder.events);
+        let guard = tracing::subscriber::set_default(recorder);
+        future.await;
+        drop(guard);
+        let events = events.lock().unwrap();
+        events.clone()
+    }
+}
+
+#[derive(Clone, Default)]
+struct Recorder {
+    events: Arc<Mutex<Vec<String>>>,
+}
+
+impl tracing::Subscriber for Recorder {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Text(String);
+        impl tracing::field::Visit for Text {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn fmt::Debug) {
+                self.0 += &format!("{field}={value:?} ");
+            }
+        }
+        if event.metadata().target() != "lambda_idempotency" {
+            return;
+        }
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        self.events.lock().unwrap().push(text.0);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}

@@ -1,0 +1,212 @@
+//! Errors: what went wrong, and what the caller should do about it.
+
+use std::{borrow::Cow, error::Error as StdError, fmt, time::Duration};
+
+type Source = Box<dyn StdError + Send + Sync + 'static>;
+
+/// What the caller should do; a kind exists only where that differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// An idempotency key is required and the request has none: send one.
+    MissingKey,
+    /// The idempotency key is empty, too long or malformed: correct it.
+    InvalidKey,
+    /// The key was used before with another payload: use a new key for a new operation.
+    Mismatch,
+    /// Another delivery of this operation is still running: repeat after [`Error::retry_after`].
+    InProgress,
+    /// An earlier run ended without saying how, and may not be repeated (at most once): find out what
+    /// happened, then settle the record by hand.
+    OutcomeUnknown,
+    /// The operation is done, but its response was not kept: do not repeat it; ask for the result some
+    /// other way.
+    NotRetained,
+    /// This run outlived its lease and another has taken its place: the other's outcome counts.
+    Fenced,
+    /// The store could not be asked, or there was no time left. **Nothing ran**: repeat.
+    Unavailable,
+    /// The operation **ran**, but its outcome could not be stored: a repetition may run it again.
+    Unrecorded,
+    /// The stored record cannot be read, or a newer version of the library wrote it. Nothing ran:
+    /// look at the record.
+    Corrupt,
+    /// The configuration or the request to the library is wrong: correct it.
+    Invalid,
+}
+
+impl ErrorKind {
+    /// The kind's name, stable across versions: what `Idempotency.<Kind>` ends with where Lambda
+    /// reports an error's type.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::MissingKey => "MissingKey",
+            Self::InvalidKey => "InvalidKey",
+            Self::Mismatch => "Mismatch",
+            Self::InProgress => "InProgress",
+            Self::OutcomeUnknown => "OutcomeUnknown",
+            Self::NotRetained => "NotRetained",
+            Self::Fenced => "Fenced",
+            Self::Unavailable => "Unavailable",
+            Self::Unrecorded => "Unrecorded",
+            Self::Corrupt => "Corrupt",
+            Self::Invalid => "Invalid",
+        }
+    }
+}
+
+/// An error of this library: a [`kind`](Self::kind) to act on, and a sentence for people.
+///
+/// The sentence never repeats [`source`](StdError::source), and neither holds a raw key, a payload or
+/// a response.
+///
+/// ```
+/// use lambda_idempotency::{ErrorKind, Key};
+///
+/// let error = Key::new("").unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::InvalidKey);
+/// assert!(!error.is_retryable());
+/// ```
+pub struct Error {
+    kind: ErrorKind,
+    message: Cow<'static, str>,
+    retry_after: Option<Duration>,
+    source: Option<Source>,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { kind, message: message.into(), retry_after: None, source: None }
+    }
+
+    #[must_use]
+    pub(crate) fn with_retry_after(mut self, retry_after: Duration) -> Self {
+        self.retry_after = Some(retry_after);
+        self
+    }
+
+    #[must_use]
+    pub(crate) fn with_source(mut self, source: impl Into<Source>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// What the caller should do.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// Whether the same call may succeed later, unchanged, without the risk of a second run.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self.kind, ErrorKind::InProgress | ErrorKind::Fenced | ErrorKind::Unavailable)
+    }
+
+    /// How long to wait before the call is repeated, where that is known.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Error");
+        debug.field("kind", &self.kind).field("message", &self.message);
+        if let Some(retry_after) = self.retry_after {
+            debug.field("retry_after", &retry_after);
+        }
+        if let Some(source) = &self.source {
+            debug.field("source", source);
+        }
+        debug.finish()
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+    }
+}
+
+/// A failure that was recorded as the operation's outcome, as a replay gives it back.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
+pub struct RecordedFailure {
+    /// The failure's type, as Lambda would have reported it.
+    pub error_type: String,
+    /// The failure's message, as Lambda would have reported it.
+    pub error_message: String,
+}
+
+impl RecordedFailure {
+    /// A failure to record.
+    pub fn new(error_type: impl Into<String>, error_message: impl Into<String>) -> Self {
+        Self { error_type: error_type.into(), error_message: error_message.into() }
+    }
+}
+
+/// What [`Idempotency::run`](crate::Idempotency::run) and the event layers fail with.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RunError<E> {
+    /// The handler ran now, and this is its own error.
+    Handler(E),
+    /// The operation failed for good in an earlier run, which recorded this.
+    Recorded(RecordedFailure),
+    /// The library's own error: see its [`kind`](Error::kind).
+    Idempotency(Error),
+}
+
+impl<E> From<Error> for RunError<E> {
+    fn from(error: Error) -> Self {
+        Self::Idempotency(error)
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for RunError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Handler(error) => error.fmt(f),
+            Self::Recorded(failure) => f.write_str(&failure.error_message),
+            Self::Idempotency(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<E: StdError + 'static> StdError for RunError<E> {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::Handler(error) => error.source(),
+            Self::Recorded(_) => None,
+            Self::Idempotency(error) => error.source(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn display_does_not_repeat_the_source() {
+        let error = Error::new(ErrorKind::Unavailable, "the store did not answer")
+            .with_source(std::io::Error::other("connection refused"));
+        assert_eq!(error.to_string(), "the store did not answer");
+        assert_eq!(error.source().map(ToString::to_string).as_deref(), Some("connection refused"));
+        assert!(error.is_retryable());
+    }
+
+    #[test]
+    fn what_may_have_run_is_not_retryable() {
+        for kind in
+            [ErrorKind::Unrecorded, ErrorKind::OutcomeUnknown, ErrorKind::Mismatch, ErrorKind::NotRetained]
+        {
+            assert!(!Error::new(kind, "x").is_retryable(), "{kind:?}");
+        }
+    }
+}

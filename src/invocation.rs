@@ -1,0 +1,78 @@
+//! The invocation that a handler runs in: its deadline, decided once, and what a nested operation
+//! inherits of it.
+
+use std::{future::Future, sync::Arc};
+
+use crate::{claim::ClaimHandle, time::Timestamp};
+
+/// What the platform says of one invocation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Invocation {
+    deadline: Option<Timestamp>,
+    request_id: Option<Arc<str>>,
+}
+
+impl Invocation {
+    /// An invocation whose deadline and id are not known.
+    pub fn unknown() -> Self {
+        Self::default()
+    }
+
+    /// An invocation that enters at `now`.
+    ///
+    /// Whether its deadline is known is decided here, once: zero, or already past, means that it is not
+    /// (cargo-lambda's emulator sends a duration for it). A deadline that passes later is one that has
+    /// passed.
+    pub fn entered(now: Timestamp, deadline: Timestamp, request_id: &str) -> Self {
+        Self {
+            deadline: (deadline > now).then_some(deadline),
+            request_id: (!request_id.is_empty()).then(|| request_id.into()),
+        }
+    }
+
+    /// When the platform ends the invocation, where that is known.
+    pub fn deadline(&self) -> Option<Timestamp> {
+        self.deadline
+    }
+
+    /// The invocation's request id: for people who search the logs.
+    pub fn request_id(&self) -> Option<&Arc<str>> {
+        self.request_id.as_ref()
+    }
+}
+
+/// What surrounds a handler's future.
+#[derive(Clone, Debug)]
+pub(crate) struct Surroundings {
+    pub(crate) invocation: Invocation,
+    pub(crate) claim: Option<ClaimHandle>,
+}
+
+tokio::task_local! {
+    static CURRENT: Surroundings;
+}
+
+/// What surrounds the calling code, if it is inside a wrapped handler.
+pub(crate) fn current() -> Option<Surroundings> {
+    CURRENT.try_with(Clone::clone).ok()
+}
+
+/// Runs `future` in these surroundings.
+pub(crate) fn within<F: Future>(surroundings: Surroundings, future: F) -> impl Future<Output = F::Output> {
+    CURRENT.scope(surroundings, future)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_that_makes_no_sense_is_unknown() {
+        let now = Timestamp::from_millis(1_795_000_000_000);
+        let deadline = |millis| Invocation::entered(now, Timestamp::from_millis(millis), "id").deadline();
+        assert_eq!(deadline(0), None);
+        assert_eq!(deadline(600_000), None, "a duration, as cargo-lambda sends it");
+        assert_eq!(deadline(1_795_000_000_000), None);
+        assert_eq!(deadline(1_795_000_000_001), Some(Timestamp::from_millis(1_795_000_000_001)));
+    }
+}

@@ -1,0 +1,340 @@
+//! What an operation is called: [`Key`], the [`Scope`] it stands in, and the [`StoredKey`] made of both.
+
+use std::{fmt, sync::Arc};
+
+use sha2::{Digest, Sha256};
+
+use crate::error::{Error, ErrorKind};
+
+/// The longest idempotency key, in bytes.
+pub const MAX_KEY_BYTES: usize = 255;
+/// The longest function or operation name in a scope, in bytes. Lambda's own limit for a function's
+/// name is 64 (CreateFunction in the Lambda API reference).
+const MAX_NAME_BYTES: usize = 128;
+/// The longest caller in a scope, in bytes: an issuer's URL and a subject fit easily.
+const MAX_CALLER_BYTES: usize = 2048;
+
+/// The caller's name for one logical operation: 1 to 255 bytes, no control characters, not only blanks.
+///
+/// Two keys are one operation only if they are equal byte for byte; nothing is trimmed or folded.
+/// `Debug` does not show the key, since callers put order and customer numbers into it.
+///
+/// ```
+/// use lambda_idempotency::Key;
+///
+/// let key = Key::new("order-17")?;
+/// assert_eq!(key.as_str(), "order-17");
+/// assert!(!format!("{key:?}").contains("17"));
+/// assert!(Key::new("x".repeat(256)).is_err());
+/// # Ok::<(), lambda_idempotency::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Key(String);
+
+impl Key {
+    /// Checks and takes `key`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidKey`] if it is empty, blank, over 255 bytes, or has a control character.
+    pub fn new(key: impl AsRef<str>) -> Result<Self, Error> {
+        let key = key.as_ref();
+        let invalid = |what: String| Err(Error::new(ErrorKind::InvalidKey, what));
+        if key.is_empty() {
+            return invalid("the idempotency key is empty; send 1 to 255 bytes".into());
+        }
+        if key.len() > MAX_KEY_BYTES {
+            return invalid(format!(
+                "the idempotency key has {} bytes; send at most {MAX_KEY_BYTES}",
+                key.len()
+            ));
+        }
+        if let Some(at) = key.char_indices().find_map(|(at, c)| c.is_control().then_some(at)) {
+            return invalid(format!(
+                "the idempotency key has a control character at byte {at}; send text only"
+            ));
+        }
+        if key.chars().all(char::is_whitespace) {
+            return invalid("the idempotency key is blank; send 1 to 255 bytes of text".into());
+        }
+        Ok(Self(key.to_owned()))
+    }
+
+    /// The key itself. Treat it as the caller's private data: do not log it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key(<{} bytes>)", self.0.len())
+    }
+}
+
+/// The namespace joined to a key: the function, the operation in it, and the verified caller.
+///
+/// The same key in two scopes is two operations. Function and operation stand in the table in clear,
+/// so that an operator can read it; the caller never does.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Scope {
+    function: Arc<str>,
+    operation: Arc<str>,
+    caller: Option<Arc<str>>,
+}
+
+impl Scope {
+    /// The scope of one operation of one function. `function` is the Lambda function's name without
+    /// its version or alias, so that a deployment does not change it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if a name is empty, over 128 bytes, or has anything but ASCII letters,
+    /// digits, `-`, `_`, `.` and `:`.
+    pub fn new(function: impl AsRef<str>, operation: impl AsRef<str>) -> Result<Self, Error> {
+        Ok(Self {
+            function: checked_name("function", function.as_ref())?,
+            operation: checked_name("operation", operation.as_ref())?,
+            caller: None,
+        })
+    }
+
+    /// The same operation, called by `caller`: a verified identity, never a token.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if the caller is empty or over 2,048 bytes.
+    pub fn with_caller(&self, caller: impl AsRef<str>) -> Result<Self, Error> {
+        let caller = caller.as_ref();
+        if caller.is_empty() || caller.len() > MAX_CALLER_BYTES {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("the scope's caller has {} bytes; it needs 1 to {MAX_CALLER_BYTES}", caller.len()),
+            ));
+        }
+        Ok(Self { caller: Some(caller.into()), ..self.clone() })
+    }
+
+    /// The function's name.
+    pub fn function(&self) -> &str {
+        &self.function
+    }
+
+    /// The operation's name.
+    pub fn operation(&self) -> &str {
+        &self.operation
+    }
+}
+
+impl fmt::Debug for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Scope({}/{}", self.function, self.operation)?;
+        f.write_str(if self.caller.is_some() { ", <caller>)" } else { ")" })
+    }
+}
+
+fn checked_name(what: &str, name: &str) -> Result<Arc<str>, Error> {
+    let wrong = |why: String| Err(Error::new(ErrorKind::Invalid, format!("the scope's {what} name {why}")));
+    if name.is_empty() {
+        return wrong("is empty; give it a name".into());
+    }
+    if name.len() > MAX_NAME_BYTES {
+        return wrong(format!("has {} bytes; it may have {MAX_NAME_BYTES}", name.len()));
+    }
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
+    match name.chars().find(|c| !allowed(*c)) {
+        Some(c) => wrong(format!("has the character {c:?}; use ASCII letters, digits and - _ . :")),
+        None => Ok(name.into()),
+    }
+}
+
+/// A scoped key as a store sees it: `<function>/<operation>#<64 hex digits>`.
+///
+/// The digits are a SHA-256 over the length-prefixed function, operation, caller and key, so no choice
+/// of delimiters in any of them can make two operations one. It is safe to show and to log.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StoredKey(Arc<str>);
+
+impl StoredKey {
+    /// The stored form of `key` in `scope`.
+    pub fn new(scope: &Scope, key: &Key) -> Self {
+        let mut hash = Sha256::new();
+        hash.update(b"lambda-idempotency key v1");
+        let caller = scope.caller.as_deref();
+        update_prefixed(&mut hash, scope.function.as_bytes());
+        update_prefixed(&mut hash, scope.operation.as_bytes());
+        hash.update([u8::from(caller.is_some())]);
+        update_prefixed(&mut hash, caller.unwrap_or_default().as_bytes());
+        update_prefixed(&mut hash, key.0.as_bytes());
+        let hash = hash.finalize();
+        Self(format!("{}/{}#{}", scope.function, scope.operation, Hex(&hash)).into())
+    }
+
+    /// A stored key that was read from a table or given by an operator, taken as it is.
+    pub fn from_stored(id: impl AsRef<str>) -> Self {
+        Self(id.as_ref().into())
+    }
+
+    /// The stored key's text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// A name for one step of this operation that is the same in every attempt of it, in the form of a
+    /// UUID (version 8, RFC 9562 section 5.8), which is what payment gateways accept as a key of theirs.
+    pub(crate) fn derive(&self, step: &str) -> String {
+        let mut hash = Sha256::new();
+        hash.update(b"lambda-idempotency derived key v1");
+        update_prefixed(&mut hash, self.0.as_bytes());
+        update_prefixed(&mut hash, step.as_bytes());
+        let mut uuid = [0; 16];
+        uuid.copy_from_slice(&hash.finalize()[..16]);
+        uuid[6] = uuid[6] & 0x0f | 0x80;
+        uuid[8] = uuid[8] & 0x3f | 0x80;
+        let [a, b, c, d, e] = [&uuid[..4], &uuid[4..6], &uuid[6..8], &uuid[8..10], &uuid[10..]].map(Hex);
+        format!("{a}-{b}-{c}-{d}-{e}")
+    }
+}
+
+impl fmt::Debug for StoredKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StoredKey({})", self.0)
+    }
+}
+
+impl fmt::Display for StoredKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Feeds `bytes` behind their length, so that the ends of neighbours cannot be moved.
+pub(crate) fn update_prefixed(hash: &mut Sha256, bytes: &[u8]) {
+    hash.update((bytes.len() as u64).to_be_bytes());
+    hash.update(bytes);
+}
+
+/// Bytes as lower-case hexadecimal digits.
+pub(crate) struct Hex<'a>(pub(crate) &'a [u8]);
+
+impl fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // `{:02x}` would go through the formatter once a byte: a twentieth of all that a duplicate costs.
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut text = [0; 64];
+        for bytes in self.0.chunks(text.len() / 2) {
+            for (pair, byte) in text.chunks_exact_mut(2).zip(bytes) {
+                pair.copy_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 0x0f)]]);
+            }
+            f.write_str(std::str::from_utf8(&text[..bytes.len() * 2]).map_err(|_| fmt::Error)?)?;
+        }
+        Ok(())
+    }
+}
+
+/// The bytes that exactly `N * 2` hexadecimal digits stand for.
+pub(crate) fn parse_hex<const N: usize>(digits: &str) -> Option<[u8; N]> {
+    let digits = digits.as_bytes();
+    if digits.len() != N * 2 {
+        return None;
+    }
+    let nibble = |digit: u8| (digit as char).to_digit(16).map(|value| value as u8);
+    let mut bytes = [0; N];
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = nibble(pair[0])? << 4 | nibble(pair[1])?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored(function: &str, operation: &str, caller: Option<&str>, key: &str) -> StoredKey {
+        let mut scope = Scope::new(function, operation).unwrap();
+        if let Some(caller) = caller {
+            scope = scope.with_caller(caller).unwrap();
+        }
+        StoredKey::new(&scope, &Key::new(key).unwrap())
+    }
+
+    #[test]
+    fn bad_keys_are_refused_with_a_reason() {
+        for (key, reason) in [
+            (String::new(), "empty"),
+            ("   ".into(), "blank"),
+            ("a\nb".into(), "control character at byte 1"),
+            ("\u{7f}".into(), "control character"),
+            ("x".repeat(256), "256 bytes"),
+        ] {
+            let error = Key::new(&key).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidKey);
+            assert!(error.to_string().contains(reason), "{error}");
+        }
+        assert!(Key::new("x".repeat(255)).is_ok());
+        assert!(Key::new("bestellung-\u{e9}").is_ok());
+    }
+
+    #[test]
+    fn a_scope_has_names() {
+        for (function, operation) in
+            [("", "http"), ("f", ""), ("f/g", "http"), ("f", "a#b"), ("f", &"x".repeat(129))]
+        {
+            assert_eq!(Scope::new(function, operation).unwrap_err().kind(), ErrorKind::Invalid);
+        }
+        assert!(Scope::new("f", "http").unwrap().with_caller("").is_err());
+    }
+
+    #[test]
+    fn the_stored_key_is_pinned() {
+        // Changing this breaks every record that users have: a new version of the format, not an edit.
+        assert_eq!(
+            stored("payments", "http", Some("user-1"), "order-17").as_str(),
+            "payments/http#3a4609cda346ba94474b7e0b6f99f20edcb2c87287c4596f213e78a81093acd4"
+        );
+    }
+
+    #[test]
+    fn no_two_scopes_share_a_stored_key() {
+        let all = [
+            stored("f", "http", None, "k"),
+            stored("f", "run", None, "k"),
+            stored("g", "http", None, "k"),
+            stored("f", "http", Some("k"), "k"),
+            stored("f", "http", Some("a"), "bk"),
+            stored("f", "http", Some("ab"), "k"),
+            stored("f", "http", None, "K"),
+        ];
+        let distinct: std::collections::HashSet<_> = all.iter().collect();
+        assert_eq!(distinct.len(), all.len());
+    }
+
+    #[test]
+    fn debug_shows_neither_key_nor_caller() {
+        let scope = Scope::new("f", "http").unwrap().with_caller("secret-caller").unwrap();
+        let key = Key::new("secret-key").unwrap();
+        let shown = format!("{scope:?} {key:?} {:?}", StoredKey::new(&scope, &key));
+        assert!(!shown.contains("secret"), "{shown}");
+    }
+
+    #[test]
+    fn a_derived_key_is_a_stable_uuid_of_operation_and_step() {
+        let key = stored("f", "http", None, "k");
+        let charge = key.derive("charge");
+        assert_eq!(charge, key.derive("charge"));
+        assert_ne!(charge, key.derive("refund"));
+        assert_ne!(charge, stored("f", "http", None, "l").derive("charge"));
+        assert_eq!(charge.len(), 36);
+        assert_eq!(&charge[14..15], "8");
+        assert!(matches!(&charge[19..20], "8" | "9" | "a" | "b"));
+    }
+
+    #[test]
+    fn hex_round_trips_and_refuses_the_rest() {
+        assert_eq!(parse_hex::<2>("0aff"), Some([0x0a, 0xff]));
+        assert_eq!(Hex(&[0x0a, 0xff]).to_string(), "0aff");
+        assert_eq!(parse_hex::<2>("0af"), None);
+        assert_eq!(parse_hex::<2>("0ag0"), None);
+        assert_eq!(parse_hex::<1>("+1"), None);
+    }
+}

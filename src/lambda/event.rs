@@ -1,0 +1,291 @@
+//! Typed events: a tower layer in front of a `lambda_runtime` handler.
+//!
+//! ```no_run
+//! use lambda_idempotency::{Idempotency, Key};
+//! use lambda_runtime::{Error, LambdaEvent, run, service_fn, tower::ServiceBuilder};
+//!
+//! #[derive(serde::Deserialize)]
+//! struct OrderPlaced {
+//!     id: String,
+//! }
+//!
+//! async fn handle(event: LambdaEvent<OrderPlaced>) -> Result<String, Error> {
+//!     Ok(format!("order {} is on its way", event.payload.id))
+//! }
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Error> {
+//! # let store = lambda_idempotency::store::memory::MemoryStore::new();
+//! let idempotency = Idempotency::builder(store).build()?;
+//! run(ServiceBuilder::new()
+//!     .layer(idempotency.events(|order: &OrderPlaced| Key::new(&order.id)))
+//!     .service(service_fn(handle)))
+//! .await
+//! # }
+//! ```
+
+use std::{
+    any::type_name,
+    fmt,
+    marker::PhantomData,
+    task::{Context, Poll},
+};
+
+use lambda_runtime::{Diagnostic, LambdaEvent};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::value::RawValue;
+use tower::{Layer, Service};
+
+use crate::{
+    engine::{Idempotency, Operation, Protected, Verdict},
+    error::{Error, ErrorKind, RecordedFailure, RunError},
+    fingerprint::Fingerprint,
+    future::BoxFuture,
+    invocation::{Surroundings, within},
+    key::{Key, StoredKey},
+    lambda::tenant,
+    observe,
+    policy::{MissingKey, OnHandlerError},
+};
+
+/// What a key closure may return. `None` is a missing key, and never one that others share.
+pub trait IntoKey {
+    /// The key, or that there is none.
+    ///
+    /// # Errors
+    ///
+    /// If there is one, but it is not valid.
+    fn into_key(self) -> Result<Option<Key>, Error>;
+}
+
+impl IntoKey for Key {
+    fn into_key(self) -> Result<Option<Key>, Error> {
+        Ok(Some(self))
+    }
+}
+
+impl IntoKey for Option<Key> {
+    fn into_key(self) -> Result<Option<Key>, Error> {
+        Ok(self)
+    }
+}
+
+impl<K: IntoKey> IntoKey for Result<K, Error> {
+    fn into_key(self) -> Result<Option<Key>, Error> {
+        self?.into_key()
+    }
+}
+
+impl Idempotency {
+    /// A tower layer that makes a handler of typed events idempotent.
+    ///
+    /// `key` names the operation that an event stands for. The fingerprint is the whole event, as it was
+    /// sent: unknown fields and exact numbers included. The layered service takes the raw JSON and
+    /// answers with raw JSON, so a replay is the recorded answer byte for byte.
+    pub fn events<T, F, K>(&self, key: F) -> EventLayer<T, F>
+    where
+        F: Fn(&T) -> K,
+        K: IntoKey,
+    {
+        EventLayer { idempotency: self.clone(), key, missing_key: MissingKey::default(), event: PhantomData }
+    }
+}
+
+/// See [`Idempotency::events`].
+#[must_use]
+pub struct EventLayer<T, F> {
+    idempotency: Idempotency,
+    key: F,
+    missing_key: MissingKey,
+    event: PhantomData<fn(T)>,
+}
+
+impl<T, F> EventLayer<T, F> {
+    /// What to do with an event that has no key. Default: refuse.
+    pub fn missing_key(mut self, policy: MissingKey) -> Self {
+        self.missing_key = policy;
+        self
+    }
+}
+
+impl<T, F: Clone> Clone for EventLayer<T, F> {
+    fn clone(&self) -> Self {
+        Self {
+            idempotency: self.idempotency.clone(),
+            key: self.key.clone(),
+            missing_key: self.missing_key,
+            event: PhantomData,
+        }
+    }
+}
+
+impl<T, F> fmt::Debug for EventLayer<T, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EventLayer")
+            .field("event", &type_name::<T>())
+            .field("missing_key", &self.missing_key)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S, T, F: Clone> Layer<S> for EventLayer<T, F> {
+    type Service = EventService<S, T, F>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        EventService { inner, layer: self.clone() }
+    }
+}
+
+/// A handler of typed events, made idempotent; see [`Idempotency::events`].
+#[derive(Debug)]
+pub struct EventService<S, T, F> {
+    inner: S,
+    layer: EventLayer<T, F>,
+}
+
+impl<S: Clone, T, F: Clone> Clone for EventService<S, T, F> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), layer: self.layer.clone() }
+    }
+}
+
+impl<S, T, F, K, R> Service<LambdaEvent<Box<RawValue>>> for EventService<S, T, F>
+where
+    S: Service<LambdaEvent<T>, Response = R> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Into<Diagnostic> + Send,
+    T: DeserializeOwned + Send + 'static,
+    R: Serialize + Send,
+    F: Fn(&T) -> K + Clone + Send + Sync + 'static,
+    K: IntoKey,
+{
+    type Response = Box<RawValue>;
+    type Error = RunError<S::Error>;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx).map_err(RunError::Handler)
+    }
+
+    fn call(&mut self, event: LambdaEvent<Box<RawValue>>) -> Self::Future {
+        // The service that was made ready is the one to call; the clone takes its place.
+        let clone = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, clone);
+        let layer = self.layer.clone();
+        Box::pin(async move { layer.handle(inner, event).await })
+    }
+}
+
+impl<T, F, K> EventLayer<T, F>
+where
+    T: DeserializeOwned,
+    F: Fn(&T) -> K,
+    K: IntoKey,
+{
+    async fn handle<S, R>(
+        &self,
+        mut inner: S,
+        event: LambdaEvent<Box<RawValue>>,
+    ) -> Result<Box<RawValue>, RunError<S::Error>>
+    where
+        S: Service<LambdaEvent<T>, Response = R>,
+        S::Error: Into<Diagnostic>,
+        R: Serialize,
+    {
+        let LambdaEvent { payload: raw, context } = event;
+        let invocation = self.idempotency.entered(&context);
+        let payload: T = serde_json::from_str(raw.get()).map_err(|error| not_an_event::<T>(&error))?;
+        let Some(key) = self.key_of(&payload)? else {
+            observe::unprotected("missing key");
+            let surroundings = Surroundings { invocation, claim: None };
+            let call = within(surroundings, async { inner.call(LambdaEvent::new(payload, context)).await });
+            let response = call.await.map_err(RunError::Handler)?;
+            return Ok(encoded(&response)?);
+        };
+        let mut scope = self.idempotency.scope("event")?;
+        if let Some(tenant) = tenant(&context) {
+            scope = scope.with_caller(tenant)?;
+        }
+        let operation = Operation {
+            key: StoredKey::new(&scope, &key),
+            fingerprint: Fingerprint::of_json(raw.get().as_bytes())?,
+            invocation,
+        };
+        drop(raw);
+        let on_error = self.idempotency.settings().effective_on_handler_error();
+        let handler = || inner.call(LambdaEvent::new(payload, context));
+        let judge = |result: Result<R, S::Error>| judge(result, on_error);
+        match self.idempotency.engine().protect(operation, handler, judge).await? {
+            Protected::Ran(result) => result,
+            Protected::Replayed(replay) if replay.is_failure() => Err(recorded_failure(replay.response())),
+            Protected::Replayed(replay) => Ok(recorded_response(replay.response())?),
+        }
+    }
+
+    /// # Errors
+    ///
+    /// [`ErrorKind::MissingKey`] or [`ErrorKind::InvalidKey`].
+    fn key_of(&self, payload: &T) -> Result<Option<Key>, Error> {
+        match ((self.key)(payload).into_key()?, self.missing_key) {
+            (None, MissingKey::Refuse) => Err(Error::new(
+                ErrorKind::MissingKey,
+                format!("the event has no idempotency key; {} needs one", type_name::<T>()),
+            )),
+            (key, _) => Ok(key),
+        }
+    }
+}
+
+fn judge<R: Serialize, E: Into<Diagnostic>>(
+    result: Result<R, E>,
+    on_error: OnHandlerError,
+) -> (Verdict, Result<Box<RawValue>, RunError<E>>) {
+    match (result, on_error) {
+        (Ok(response), _) => match encoded(&response) {
+            Ok(json) => (Verdict::Complete(json.get().as_bytes().to_vec().into()), Ok(json)),
+            Err(error) => (Verdict::CompleteOmitted, Err(error.into())),
+        },
+        (Err(error), OnHandlerError::Release) => (Verdict::Release, Err(RunError::Handler(error))),
+        (Err(error), OnHandlerError::Record) => {
+            let Diagnostic { error_type, error_message } = error.into();
+            let failure = RecordedFailure::new(error_type, error_message);
+            // What is recorded is what every delivery gets, this one included.
+            (Verdict::failure(&failure), Err(RunError::Recorded(failure)))
+        }
+    }
+}
+
+fn encoded<R: Serialize>(response: &R) -> Result<Box<RawValue>, Error> {
+    serde_json::value::to_raw_value(response).map_err(|error| {
+        Error::new(
+            ErrorKind::Invalid,
+            format!("the handler ran, but its response ({}) cannot be written as JSON", type_name::<R>()),
+        )
+        .with_source(error)
+    })
+}
+
+fn recorded_response(json: &[u8]) -> Result<Box<RawValue>, Error> {
+    serde_json::from_slice(json)
+        .map_err(|_| Error::new(ErrorKind::Corrupt, "the recorded response is not JSON; nothing ran"))
+}
+
+fn recorded_failure<E>(json: &[u8]) -> RunError<E> {
+    match serde_json::from_slice(json) {
+        Ok(failure) => RunError::Recorded(failure),
+        Err(_) => Error::new(ErrorKind::Corrupt, "the recorded failure cannot be read; nothing ran").into(),
+    }
+}
+
+/// Only where it went wrong: the error's own text may quote the event.
+fn not_an_event<T>(error: &serde_json::Error) -> Error {
+    Error::new(
+        ErrorKind::Invalid,
+        format!(
+            "the event does not read as {} (line {}, column {}); nothing ran",
+            type_name::<T>(),
+            error.line(),
+            error.column()
+        ),
+    )
+}

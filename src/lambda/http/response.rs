@@ -1,0 +1,204 @@
+//! A response as recorded bytes, and back: version 1 of the format.
+//!
+//! One line of JSON (`{"v":1,"status":201,"kind":"text","headers":[["content-type","text/plain"]]}`), a
+//! line feed, and the body's bytes as they are. Header values are written with one character a byte
+//! (ISO 8859-1), so that any value comes back exactly, in its order and as often as it was there.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use lambda_http::Body;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, ErrorKind};
+
+const VERSION: u32 = 1;
+
+/// Marks a replay.
+pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
+/// What belongs to one exchange and not to the operation: hop-by-hop (RFC 9110, section 7.6.1), made
+/// anew for each message, tracing, or set for the origin that asks.
+const NOT_RECORDED: [HeaderName; 15] = [
+    header::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    header::PROXY_AUTHENTICATE,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    header::CONTENT_LENGTH,
+    header::DATE,
+    header::AGE,
+    HeaderName::from_static("x-amzn-trace-id"),
+    HeaderName::from_static("traceresponse"),
+    // A session that is replayed is a session that is given away.
+    header::SET_COOKIE,
+    REPLAYED,
+];
+
+#[derive(Serialize, Deserialize)]
+struct Head {
+    v: u32,
+    status: u16,
+    kind: Kind,
+    headers: Vec<(String, String)>,
+}
+
+/// How the body is handed to the front end.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    Empty,
+    Text,
+    Binary,
+}
+
+/// Whether a response with this status is the operation's outcome. The others mean that it was not
+/// begun, or that it may go better next time.
+pub(super) fn is_outcome(status: StatusCode) -> bool {
+    !status.is_server_error()
+        && !matches!(status.as_u16(), 401 | 403 | 408 | 409 | 413 | 421 | 423 | 425 | 429)
+}
+
+/// The response as bytes to record; `None` for a body of a kind that is not known here.
+pub(super) fn encode(response: &Response<Body>) -> Option<Bytes> {
+    let kind = match response.body() {
+        Body::Empty => Kind::Empty,
+        Body::Text(_) => Kind::Text,
+        Body::Binary(_) => Kind::Binary,
+        _ => return None,
+    };
+    let headers = response.headers().iter().filter(|(name, _)| is_recorded(name));
+    let head = Head {
+        v: VERSION,
+        status: response.status().as_u16(),
+        kind,
+        headers: headers.map(|(name, value)| (name.as_str().to_owned(), as_text(value))).collect(),
+    };
+    let mut bytes = serde_json::to_vec(&head).ok()?;
+    bytes.push(b'\n');
+    bytes.extend_from_slice(response.body());
+    Some(bytes.into())
+}
+
+/// The recorded response, marked as a replay.
+///
+/// # Errors
+///
+/// [`ErrorKind::Corrupt`] if the bytes are no recorded response, or one of another version.
+pub(super) fn decode(bytes: &[u8]) -> Result<Response<Body>, Error> {
+    decoded(bytes).ok_or_else(|| {
+        Error::new(ErrorKind::Corrupt, "the recorded bytes are no HTTP response of version 1; nothing ran")
+    })
+}
+
+fn decoded(bytes: &[u8]) -> Option<Response<Body>> {
+    let end = bytes.iter().position(|byte| *byte == b'\n')?;
+    let (head, body) = (bytes.get(..end)?, bytes.get(end + 1..)?);
+    let head: Head = serde_json::from_slice(head).ok()?;
+    if head.v != VERSION {
+        return None;
+    }
+    let body = match head.kind {
+        Kind::Empty => Body::Empty,
+        Kind::Text => Body::Text(String::from_utf8(body.to_vec()).ok()?),
+        Kind::Binary => Body::Binary(body.to_vec()),
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = StatusCode::from_u16(head.status).ok()?;
+    let headers: &mut HeaderMap = response.headers_mut();
+    for (name, value) in head.headers {
+        headers.append(HeaderName::from_bytes(name.as_bytes()).ok()?, as_value(&value)?);
+    }
+    headers.insert(REPLAYED, HeaderValue::from_static("true"));
+    Some(response)
+}
+
+fn is_recorded(name: &HeaderName) -> bool {
+    !NOT_RECORDED.contains(name) && !name.as_str().starts_with("access-control-")
+}
+
+fn as_text(value: &HeaderValue) -> String {
+    value.as_bytes().iter().map(|byte| char::from(*byte)).collect()
+}
+
+fn as_value(text: &str) -> Option<HeaderValue> {
+    let bytes: Option<Vec<u8>> = text.chars().map(|c| u8::try_from(u32::from(c)).ok()).collect();
+    HeaderValue::from_bytes(&bytes?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn response(body: Body) -> Response<Body> {
+        let mut response = Response::new(body);
+        *response.status_mut() = StatusCode::CREATED;
+        let headers = response.headers_mut();
+        headers.append("content-type", HeaderValue::from_static("application/json"));
+        headers.append("link", HeaderValue::from_static("</a>"));
+        headers.append("link", HeaderValue::from_static("</b>"));
+        headers.append("x-latin", HeaderValue::from_bytes(b"caf\xe9").unwrap());
+        response
+    }
+
+    #[test]
+    fn a_response_comes_back_exactly() {
+        for body in [
+            Body::Empty,
+            Body::Text("{\"a\":1}\nsecond line".into()),
+            Body::Text(String::new()),
+            Body::Binary(vec![0, 10, 255]),
+        ] {
+            let original = response(body);
+            let mut replay = decode(&encode(&original).unwrap()).unwrap();
+            assert_eq!(replay.headers_mut().remove(REPLAYED).unwrap(), "true");
+            assert_eq!(replay.status(), original.status());
+            assert_eq!(replay.body(), original.body());
+            assert_eq!(replay.headers(), original.headers());
+        }
+    }
+
+    #[test]
+    fn what_belongs_to_one_exchange_is_not_recorded() {
+        let mut original = response(Body::Empty);
+        for name in
+            ["date", "content-length", "set-cookie", "access-control-allow-origin", "idempotent-replayed"]
+        {
+            original.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static("1"));
+        }
+        let replay = decode(&encode(&original).unwrap()).unwrap();
+        assert_eq!(replay.headers()["idempotent-replayed"], "true", "the library's, not the handler's");
+        for name in ["date", "content-length", "set-cookie", "access-control-allow-origin"] {
+            assert!(!replay.headers().contains_key(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_format_is_pinned() {
+        let bytes = encode(&response(Body::Text("hi".into()))).unwrap();
+        let golden = "{\"v\":1,\"status\":201,\"kind\":\"text\",\"headers\":[[\"content-type\",\"application/json\"],\
+             [\"link\",\"</a>\"],[\"link\",\"</b>\"],[\"x-latin\",\"caf\u{e9}\"]]}\nhi";
+        assert_eq!(std::str::from_utf8(&bytes).unwrap(), golden);
+    }
+
+    #[test]
+    fn anything_else_is_corrupt() {
+        let good = encode(&response(Body::Text("hi".into()))).unwrap();
+        let newer = String::from_utf8(good.to_vec()).unwrap().replacen("\"v\":1", "\"v\":2", 1);
+        for bytes in [&b""[..], b"\n", b"{}\n", b"null", newer.as_bytes(), &good[..10]] {
+            assert_eq!(decode(bytes).unwrap_err().kind(), ErrorKind::Corrupt);
+        }
+    }
+
+    #[test]
+    fn final_answers_are_outcomes_and_passing_ones_are_not() {
+        for status in [200, 201, 204, 303, 400, 404, 412, 422] {
+            assert!(is_outcome(StatusCode::from_u16(status).unwrap()), "{status}");
+        }
+        for status in [401, 403, 408, 409, 413, 421, 423, 425, 429, 500, 502, 503, 504] {
+            assert!(!is_outcome(StatusCode::from_u16(status).unwrap()), "{status}");
+        }
+    }
+}

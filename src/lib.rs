@@ -1,0 +1,94 @@
+//! Makes AWS Lambda handlers idempotent: one logical operation has one outcome.
+//!
+//! AWS Lambda delivers at least once. This library wraps a handler so that the first delivery claims the
+//! operation's key in DynamoDB, runs the handler and stores its response, and every later delivery gets
+//! that stored response back, byte for byte, without running the handler.
+//!
+//! *Outcomes are recorded exactly once; handler bodies run at least once (default) or at most once (by
+//! choice).* What lies between is told to the handler: [`current`] gives it its claim, with a key for
+//! downstream APIs that is the same in every attempt ([`ClaimHandle::derive_key`]), and a number that grows
+//! with every attempt ([`ClaimHandle::generation`]) for what it writes to.
+//!
+//! # Wrap a handler
+//!
+//! - HTTP: [`Idempotency::http`], the contract of the `Idempotency-Key` header, for `lambda_http` and axum;
+//! - typed events: [`Idempotency::events`], for `lambda_runtime`;
+//! - one function inside a handler: [`Idempotency::run`];
+//! - anything else: [`Idempotency::begin`] and [`Claim`].
+//!
+//! [`Idempotency::from_env`] takes the table from the environment; [`Idempotency::builder`] takes any
+//! [`Store`].
+//!
+//! ```
+//! use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?;
+//!
+//! let charge = async || Ok::<_, std::io::Error>(String::from("receipt 1"));
+//! let receipt: String = idempotency.run(Key::new("order-17")?, &"12.50 EUR", charge).await?;
+//! // The same operation again: answered from the record.
+//! let again: String = idempotency.run(Key::new("order-17")?, &"12.50 EUR", charge).await?;
+//! assert_eq!(receipt, again);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Features
+//!
+//! | feature | default | what it adds |
+//! |---|---|---|
+//! | `dynamodb` | yes | the DynamoDB store, and with it the AWS SDK |
+//! | `http` | yes | the layer for `lambda_http` and axum; switches `events` on |
+//! | `events` | by `http` | the layer for `lambda_runtime` |
+//! | `conformance` | no | the suite that proves a store |
+//!
+//! Without default features there is the core: the machine, the engine and the memory store, and no AWS SDK.
+//!
+//! # What is not promised
+//!
+//! - An effect outside the store's transaction, when the process dies between it and the completion's write:
+//!   the next delivery runs the handler again (or, at most once, nobody does).
+//! - One outcome over two Regions of a multi-Region eventually consistent global table.
+//! - Anything about a table that was restored from a backup, which brings old claims back.
+//! - A single run where two executors' clocks are apart by more than the skew margin. Fencing still keeps one
+//!   outcome a generation.
+//! - Deduplication beyond the retention, so it must be longer than a queue goes on redelivering.
+
+// Vocabulary.
+mod error;
+mod fingerprint;
+mod future;
+mod key;
+mod outcome;
+mod record;
+mod time;
+// The storage contract, the stores, and what proves them.
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
+pub mod store;
+// The rules, and what carries them out.
+mod claim;
+mod engine;
+mod invocation;
+mod observe;
+mod policy;
+pub mod protocol;
+// The front door, and the wrappers.
+mod environment;
+#[cfg(feature = "events")]
+pub mod lambda;
+
+pub use claim::{Claim, ClaimHandle, Completion, Replay, current};
+pub use engine::{Begun, Builder, Idempotency};
+pub use error::{Error, ErrorKind, RecordedFailure, RunError};
+pub use fingerprint::{Fingerprint, FingerprintBuilder};
+pub use future::BoxFuture;
+pub use invocation::Invocation;
+pub use key::{Key, MAX_KEY_BYTES, Scope, StoredKey};
+pub use outcome::{Damaged, Encoding, Outcome, Place, StoredResponse};
+pub use policy::{Execution, MissingKey, OnHandlerError, OnStoreFailure, Platform, Settings};
+pub use record::{Generation, Lock, Owner, RECORD_VERSION, Record, State, Status};
+pub use store::Store;
+pub use time::{Clock, SystemClock, Timestamp};

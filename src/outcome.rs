@@ -1,0 +1,216 @@
+//! An operation's [`Outcome`] as it is stored: compressed where that helps, split where it is large,
+//! verified when it is read, and at worst marked as not retained.
+
+use std::{
+    fmt,
+    io::{Read, Write as _},
+};
+
+use bytes::Bytes;
+use flate2::{Compression, read::DeflateDecoder, write::DeflateEncoder};
+use sha2::{Digest, Sha256};
+
+use crate::key::Hex;
+
+/// Below this, compression cannot save what DynamoDB charges for: it counts whole kilobytes
+/// ("Read/write capacity", DynamoDB developer guide).
+const WORTH_COMPRESSING: usize = 1024;
+
+/// How an operation ended, as far as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// The response is kept, and can be replayed.
+    Retained(StoredResponse),
+    /// The operation is done, but its response could not be kept: duplicates learn that, and nothing
+    /// runs again.
+    Omitted,
+}
+
+/// A response as a store keeps it.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct StoredResponse {
+    /// How the kept bytes stand for the response.
+    pub encoding: Encoding,
+    /// The response's length in bytes, which bounds what decoding may produce.
+    pub length: u64,
+    /// The SHA-256 of the response itself, not of the kept bytes.
+    pub sha256: [u8; 32],
+    /// Where the kept bytes are.
+    pub place: Place,
+}
+
+/// How kept bytes stand for a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Encoding {
+    /// They are the response.
+    Identity,
+    /// They are the response compressed: DEFLATE, RFC 1951.
+    Deflate,
+}
+
+/// Where a response's kept bytes are.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// In the record.
+    Inline(Bytes),
+    /// In this many siblings of the record: see [`ResponseParts`](crate::store::ResponseParts).
+    Parts(u32),
+}
+
+/// The stored bytes are not the response that was recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Damaged(pub(crate) &'static str);
+
+impl fmt::Display for Damaged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Damaged {}
+
+impl StoredResponse {
+    /// `response` as it is to be kept: compressed if that makes it an eighth smaller.
+    ///
+    /// The bytes are inline; a store that splits moves them with [`into_parts`](Self::into_parts).
+    pub fn new(response: Bytes) -> Self {
+        let (length, sha256) = (response.len() as u64, Sha256::digest(&response).into());
+        let (encoding, kept) = match compressed(&response) {
+            Some(compressed) => (Encoding::Deflate, compressed),
+            None => (Encoding::Identity, response),
+        };
+        Self { encoding, length, sha256, place: Place::Inline(kept) }
+    }
+
+    /// The same response, whose kept bytes were put into `count` siblings.
+    #[must_use]
+    pub fn into_parts(self, count: u32) -> Self {
+        Self { place: Place::Parts(count), ..self }
+    }
+
+    /// The response that `kept` stands for.
+    ///
+    /// # Errors
+    ///
+    /// [`Damaged`] if the bytes do not decode to the recorded length and digest.
+    pub fn decode(&self, kept: &Bytes) -> Result<Bytes, Damaged> {
+        let response = match self.encoding {
+            Encoding::Identity => kept.clone(),
+            Encoding::Deflate => decompressed(kept, self.length)?,
+        };
+        if response.len() as u64 != self.length {
+            return Err(Damaged("the stored response has another length than was recorded"));
+        }
+        if <[u8; 32]>::from(Sha256::digest(&response)) != self.sha256 {
+            return Err(Damaged("the stored response does not match its digest"));
+        }
+        Ok(response)
+    }
+}
+
+impl fmt::Debug for StoredResponse {
+    /// Shows the shape, never the bytes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kept, parts) = match &self.place {
+            Place::Inline(kept) => (Some(kept.len()), None),
+            Place::Parts(count) => (None, Some(count)),
+        };
+        f.debug_struct("StoredResponse")
+            .field("encoding", &self.encoding)
+            .field("length", &self.length)
+            .field("sha256", &format_args!("{}…", Hex(&self.sha256[..4])))
+            .field("inline_bytes", &kept)
+            .field("parts", &parts)
+            .finish()
+    }
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Inline(kept) => write!(f, "Inline(<{} bytes>)", kept.len()),
+            Self::Parts(count) => write!(f, "Parts({count})"),
+        }
+    }
+}
+
+fn compressed(response: &Bytes) -> Option<Bytes> {
+    if response.len() < WORTH_COMPRESSING {
+        return None;
+    }
+    let mut encoder = DeflateEncoder::new(Vec::with_capacity(response.len() / 2), Compression::fast());
+    // Writing into memory cannot fail; were it to, the response is kept as it is.
+    encoder.write_all(response).ok()?;
+    let compressed = encoder.finish().ok()?;
+    (compressed.len() <= response.len() / 8 * 7).then(|| compressed.into())
+}
+
+/// At most `length` bytes and one more, so that a damaged record cannot fill the memory.
+fn decompressed(kept: &Bytes, length: u64) -> Result<Bytes, Damaged> {
+    let mut response = Vec::new();
+    DeflateDecoder::new(kept.as_ref())
+        .take(length.saturating_add(1))
+        .read_to_end(&mut response)
+        .map_err(|_| Damaged("the stored response cannot be decompressed"))?;
+    Ok(response.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(response: &StoredResponse) -> Bytes {
+        match &response.place {
+            Place::Inline(kept) => kept.clone(),
+            Place::Parts(_) => panic!("not inline"),
+        }
+    }
+
+    #[test]
+    fn a_response_comes_back_byte_for_byte() {
+        let noise: Vec<u8> = (0..200_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        for response in [&b""[..], b"null", b"\xff\x00binary", &[b'a'; 100_000], &noise] {
+            let stored = StoredResponse::new(Bytes::copy_from_slice(response));
+            assert_eq!(stored.decode(&kept(&stored)).unwrap(), response);
+        }
+    }
+
+    #[test]
+    fn it_is_compressed_only_where_that_helps() {
+        let encoding = |response: Vec<u8>| StoredResponse::new(response.into()).encoding;
+        assert_eq!(encoding(vec![b'a'; 1023]), Encoding::Identity);
+        assert_eq!(encoding(vec![b'a'; 1024]), Encoding::Deflate);
+        // A SHA-256 chain: 4,096 bytes that do not compress.
+        let mut noise = vec![0u8; 32];
+        while noise.len() < 4096 {
+            noise.extend_from_slice(&Sha256::digest(&noise));
+        }
+        assert_eq!(encoding(noise), Encoding::Identity);
+    }
+
+    #[test]
+    fn damage_is_found() {
+        let stored = StoredResponse::new(vec![b'a'; 5000].into());
+        let good = kept(&stored);
+        assert!(stored.decode(&good.slice(..good.len() - 1)).is_err());
+        assert!(stored.decode(&Bytes::from_static(b"not deflate")).is_err());
+        let longer = StoredResponse { length: 5001, ..stored.clone() };
+        assert!(longer.decode(&good).is_err());
+        let other = StoredResponse { sha256: [0; 32], ..stored };
+        assert!(other.decode(&good).is_err());
+    }
+
+    #[test]
+    fn decompression_is_bounded_by_the_recorded_length() {
+        let bomb = StoredResponse::new(vec![0; 10_000_000].into());
+        let lying = StoredResponse { length: 10, ..bomb.clone() };
+        assert_eq!(decompressed(&kept(&bomb), 10).unwrap().len(), 11);
+        assert!(lying.decode(&kept(&bomb)).is_err());
+    }
+
+    #[test]
+    fn debug_shows_no_bytes() {
+        let stored = StoredResponse::new(Bytes::from_static(b"secret"));
+        assert!(!format!("{stored:?} {:?}", stored.place).contains("secret"));
+    }
+}

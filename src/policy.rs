@@ -1,0 +1,202 @@
+//! What a user may decide: [`Settings`], with the defaults that are safe for payments.
+
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind};
+
+/// What becomes of a claim whose executor ended without an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Execution {
+    /// The next delivery takes the stale claim over and runs the handler again.
+    #[default]
+    AtLeastOnce,
+    /// The handler never runs a second time: the next delivery is answered with
+    /// [`ErrorKind::OutcomeUnknown`], and errors and panics are recorded as final failures.
+    AtMostOnce,
+}
+
+/// What becomes of the claim when the handler returns an error or panics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnHandlerError {
+    /// The key is given back: the next delivery runs the handler again.
+    #[default]
+    Release,
+    /// The failure is recorded as the operation's outcome, and replayed.
+    Record,
+}
+
+/// What to do when the store cannot be asked for the claim.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnStoreFailure {
+    /// Refuse with [`ErrorKind::Unavailable`]; the handler does not run.
+    #[default]
+    Refuse,
+    /// Run the handler without protection, and count it. Every duplicate then runs as well.
+    RunUnprotected,
+}
+
+/// What to do with a delivery that has no idempotency key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum MissingKey {
+    /// Refuse with [`ErrorKind::MissingKey`]; the handler does not run.
+    #[default]
+    Refuse,
+    /// Run the handler without protection.
+    RunUnprotected,
+}
+
+/// Whether the platform ends a process at the invocation's deadline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Platform {
+    /// Find out when the engine is built: `AWS_LAMBDA_INITIALIZATION_TYPE` is
+    /// `lambda-managed-instances`, or `AWS_LAMBDA_MAX_CONCURRENCY` is over 1, on Lambda Managed
+    /// Instances, which do not enforce the time-out.
+    #[default]
+    Detect,
+    /// It does, as on ordinary Lambda: the lease needs no help.
+    KillsAtDeadline,
+    /// It does not: the handler's future is cut off before its lease ends.
+    LetsRun,
+}
+
+impl Platform {
+    /// Resolves [`Detect`](Self::Detect) from these variables' values.
+    pub(crate) fn resolved(self, initialization_type: Option<&str>, max_concurrency: Option<&str>) -> Self {
+        let is_concurrent = max_concurrency.and_then(|n| n.parse::<u32>().ok()).is_some_and(|n| n > 1);
+        match self {
+            Self::Detect if initialization_type == Some("lambda-managed-instances") || is_concurrent => {
+                Self::LetsRun
+            }
+            Self::Detect => Self::KillsAtDeadline,
+            decided => decided,
+        }
+    }
+}
+
+/// Plain settings, all with a default. The names are those of the builder's methods.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Settings {
+    /// How long a settled record is replayed. Default: 24 hours. Must be longer than callers and
+    /// queues go on repeating.
+    pub retention: Duration,
+    /// How far apart the clocks of two executors may be. Default: 2 seconds.
+    pub skew_margin: Duration,
+    /// How much longer than the invocation's deadline the lease lasts. Default: 2 seconds.
+    pub lease_grace: Duration,
+    /// The lease where the deadline is not known. Default: 60 seconds; the handler is cut off before.
+    pub lease_fallback: Duration,
+    /// What becomes of a stale claim. Default: it is taken over.
+    pub execution: Execution,
+    /// What becomes of the claim when the handler fails. Default: it is released.
+    pub on_handler_error: OnHandlerError,
+    /// What to do when the store cannot be asked. Default: refuse.
+    pub on_store_failure: OnStoreFailure,
+    /// The largest response that is kept, in bytes. Default: 8 MiB, over Lambda's own limit of 6 MB
+    /// ("Lambda quotas", AWS Lambda developer guide). A larger one is recorded as not retained.
+    pub max_response: usize,
+    /// Whether the platform ends a process at its deadline. Default: found out.
+    pub platform: Platform,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            retention: Duration::from_secs(24 * 60 * 60),
+            skew_margin: Duration::from_secs(2),
+            lease_grace: Duration::from_secs(2),
+            lease_fallback: Duration::from_secs(60),
+            execution: Execution::default(),
+            on_handler_error: OnHandlerError::default(),
+            on_store_failure: OnStoreFailure::default(),
+            max_response: 8 * 1024 * 1024,
+            platform: Platform::default(),
+        }
+    }
+}
+
+impl Settings {
+    /// What really happens when the handler fails: at most once leaves no choice.
+    pub(crate) fn effective_on_handler_error(&self) -> OnHandlerError {
+        match self.execution {
+            Execution::AtLeastOnce => self.on_handler_error,
+            Execution::AtMostOnce => OnHandlerError::Record,
+        }
+    }
+
+    /// Whether the platform ends the process at the deadline; an undetected one is taken for Lambda.
+    pub(crate) fn is_killed_at_deadline(&self) -> bool {
+        self.platform != Platform::LetsRun
+    }
+
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] for a duration that is zero, or a lease that leaves no time to run.
+    pub(crate) fn validate(&self) -> Result<(), Error> {
+        let durations = [
+            ("retention", self.retention),
+            ("skew_margin", self.skew_margin),
+            ("lease_grace", self.lease_grace),
+            ("lease_fallback", self.lease_fallback),
+        ];
+        if let Some((name, _)) = durations.iter().find(|(_, duration)| duration.as_millis() == 0) {
+            return invalid(format!("{name} is zero; give it at least a millisecond"));
+        }
+        if self.lease_fallback <= self.lease_grace {
+            return invalid(format!(
+                "lease_fallback ({:?}) is not longer than lease_grace ({:?}), which leaves the handler no time",
+                self.lease_fallback, self.lease_grace
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn invalid(message: String) -> Result<(), Error> {
+    Err(Error::new(ErrorKind::Invalid, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_valid() {
+        Settings::default().validate().unwrap();
+    }
+
+    #[test]
+    fn a_zero_duration_is_refused_by_name() {
+        type Zero = fn(&mut Settings);
+        let zeroed: [(&str, Zero); 4] = [
+            ("retention", |s| s.retention = Duration::ZERO),
+            ("skew_margin", |s| s.skew_margin = Duration::ZERO),
+            ("lease_grace", |s| s.lease_grace = Duration::ZERO),
+            ("lease_fallback", |s| s.lease_fallback = Duration::ZERO),
+        ];
+        for (name, zero) in zeroed {
+            let mut settings = Settings::default();
+            zero(&mut settings);
+            let error = settings.validate().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().contains(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_lease_must_leave_time_to_run() {
+        let mut settings = Settings::default();
+        settings.lease_fallback = settings.lease_grace;
+        assert!(settings.validate().is_err());
+    }
+
+    #[test]
+    fn managed_instances_are_recognised() {
+        let detect = |kind, concurrency| Platform::Detect.resolved(kind, concurrency);
+        assert_eq!(detect(None, None), Platform::KillsAtDeadline);
+        assert_eq!(detect(Some("on-demand"), Some("1")), Platform::KillsAtDeadline);
+        assert_eq!(detect(Some("lambda-managed-instances"), None), Platform::LetsRun);
+        assert_eq!(detect(None, Some("8")), Platform::LetsRun);
+        assert_eq!(Platform::KillsAtDeadline.resolved(None, Some("8")), Platform::KillsAtDeadline);
+    }
+}

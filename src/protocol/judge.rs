@@ -1,0 +1,83 @@
+//! What a record means to someone who wants its key, at a given time.
+
+use crate::{
+    fingerprint::Fingerprint,
+    policy::Execution,
+    protocol::Rules,
+    record::{Lock, Owner, Record, State},
+    time::Timestamp,
+};
+
+/// What a record means to someone who wants its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Judgement {
+    /// It is our own claim, as the record has it.
+    Own(Lock),
+    /// It has the outcome.
+    Replay,
+    /// The key is in use for something else.
+    Mismatch,
+    /// Another claim stands until then.
+    InProgress(Timestamp),
+    /// An earlier claim ended without an outcome, and at most one may run.
+    OutcomeUnknown,
+    /// It no longer counts: replace it (T2).
+    Reclaim,
+    /// Its claim is stale: take it over (T3).
+    TakeOver,
+}
+
+pub(super) fn judge(
+    rules: &Rules,
+    owner: Owner,
+    fingerprint: Fingerprint,
+    record: &Record,
+    now: Timestamp,
+) -> Judgement {
+    let has_passed = |time: Timestamp| time.saturating_add(rules.skew_margin) < now;
+    let is_expired = has_passed(record.expires_at);
+    let matches = record.fingerprint == fingerprint;
+    match record.state {
+        State::Started { lease_until } if record.owner == owner => {
+            Judgement::Own(lock_in(record, lease_until))
+        }
+        State::Started { lease_until } => {
+            let is_stale = has_passed(lease_until);
+            match rules.execution {
+                _ if !(matches || is_stale && is_expired) => Judgement::Mismatch,
+                _ if !is_stale => Judgement::InProgress(lease_until),
+                // Expired or not: what ran under it is as unknown as before.
+                Execution::AtMostOnce => Judgement::OutcomeUnknown,
+                Execution::AtLeastOnce if is_expired => Judgement::Reclaim,
+                Execution::AtLeastOnce => Judgement::TakeOver,
+            }
+        }
+        // The key was given back: who comes next may use it for anything.
+        State::Released => Judgement::Reclaim,
+        State::Completed(_) | State::Failed(_) if is_expired => Judgement::Reclaim,
+        State::Completed(_) | State::Failed(_) if !matches => Judgement::Mismatch,
+        State::Completed(_) | State::Failed(_) => Judgement::Replay,
+    }
+}
+
+/// The attempt's number when `record` is reclaimed: a key that was released and is claimed again for
+/// the same request is the same operation's next attempt; anything else is a new operation.
+pub(super) fn attempt_after_reclaim(fingerprint: Fingerprint, record: &Record) -> u32 {
+    match record.state {
+        State::Released if record.fingerprint == fingerprint => record.attempt.saturating_add(1),
+        _ => 1,
+    }
+}
+
+fn lock_in(record: &Record, lease_until: Timestamp) -> Lock {
+    Lock {
+        owner: record.owner,
+        generation: record.generation,
+        attempt: record.attempt,
+        fingerprint: record.fingerprint,
+        lock_acquired_at: record.lock_acquired_at,
+        lease_until,
+        expires_at: record.expires_at,
+        request_id: record.request_id.clone(),
+    }
+}

@@ -1,0 +1,529 @@
+//! Every rule, as a table of what the machine does in a state.
+
+use super::*;
+use crate::{
+    outcome::StoredResponse,
+    record::{State as RecordState, Status},
+};
+
+const NOW: Timestamp = Timestamp::from_millis(1_795_000_000_000);
+const SKEW: Duration = Duration::from_secs(2);
+const RETENTION: Duration = Duration::from_secs(3600);
+const LEASE: Duration = Duration::from_secs(30);
+const RESERVE: Duration = Duration::from_secs(2);
+const ME: Owner = Owner::from_bytes([1; 16]);
+const OTHER: Owner = Owner::from_bytes([2; 16]);
+const REQUEST: Fingerprint = Fingerprint::from_digest([7; 32]);
+const ANOTHER_REQUEST: Fingerprint = Fingerprint::from_digest([8; 32]);
+
+fn plan(execution: Execution) -> Plan {
+    Plan {
+        rules: Rules { skew_margin: SKEW, retention: RETENTION, execution },
+        owner: ME,
+        fingerprint: REQUEST,
+        lease_until: NOW.saturating_add(LEASE),
+        usable_until: NOW.saturating_add(LEASE).saturating_sub(RESERVE),
+        request_id: Some("request".into()),
+    }
+}
+
+/// A machine, and the time it lives at.
+#[derive(Clone)]
+struct Run {
+    state: State,
+    now: Timestamp,
+}
+
+impl Run {
+    fn new() -> Self {
+        Self::with(Execution::AtLeastOnce)
+    }
+
+    fn with(execution: Execution) -> Self {
+        Self { state: State::new(plan(execution)), now: NOW }
+    }
+
+    fn feed(&mut self, event: Event) -> Action {
+        let (state, action) = step(self.state.clone(), Input { now: self.now, event });
+        self.state = state;
+        action
+    }
+
+    /// A machine whose first claim met `record`, and what it did then.
+    fn meets(execution: Execution, record: Record) -> (Self, Action) {
+        let mut run = Self::with(execution);
+        assert!(matches!(run.feed(Event::Begin), Action::Apply(Write::Claim(_))));
+        let action = run.feed(refused(Some(record)));
+        (run, action)
+    }
+
+    /// A machine that holds the claim.
+    fn holding() -> (Self, Held) {
+        let mut run = Self::new();
+        run.feed(Event::Begin);
+        match run.feed(Event::Answered(Written::Applied)) {
+            Action::Claimed(held) => (run, held),
+            action => panic!("not claimed: {action:?}"),
+        }
+    }
+
+    /// A machine that has sent its completion.
+    fn completing() -> (Self, Held) {
+        let (mut run, held) = Self::holding();
+        assert!(matches!(run.feed(Event::Settle(complete())), Action::Apply(Write::Settle { .. })));
+        (run, held)
+    }
+}
+
+fn refused(record: Option<Record>) -> Event {
+    Event::Answered(Written::Refused(record))
+}
+
+fn fault(kind: StoreErrorKind, maybe_applied: bool) -> Event {
+    Event::Failed(Fault { kind, maybe_applied })
+}
+
+const LOST: fn() -> Event = || fault(StoreErrorKind::Unavailable, true);
+
+fn outcome() -> Outcome {
+    Outcome::Retained(StoredResponse::new(bytes::Bytes::from_static(b"response")))
+}
+
+fn complete() -> Intent {
+    Intent::Complete(outcome())
+}
+
+/// Another executor's record, claimed ten seconds ago.
+fn record(state: RecordState, expires_in_secs: i64) -> Record {
+    let expires_ms = NOW.as_millis().strict_add_signed(expires_in_secs * 1000);
+    Record {
+        owner: OTHER,
+        generation: Generation::new(NOW.as_millis() - 10_000),
+        attempt: 3,
+        fingerprint: REQUEST,
+        lock_acquired_at: Timestamp::from_millis(NOW.as_millis() - 10_000),
+        expires_at: Timestamp::from_millis(expires_ms),
+        request_id: None,
+        state,
+    }
+}
+
+/// STARTED, with a lease that ends so many ms from now.
+fn started(lease_in_ms: i64) -> Record {
+    let lease_until = Timestamp::from_millis(NOW.as_millis().strict_add_signed(lease_in_ms));
+    record(RecordState::Started { lease_until }, 100_000)
+}
+
+fn completed() -> Record {
+    record(RecordState::Completed(outcome()), 1000)
+}
+
+fn of_another_request(record: Record) -> Record {
+    Record { fingerprint: ANOTHER_REQUEST, ..record }
+}
+
+/// The record that the machine's own claim left.
+fn mine(run: &mut Run, held: &Held, state: RecordState) -> Record {
+    let lock = run.state.plan().lock(NOW, held.generation, held.attempt, &Goal::Run);
+    Record { state, ..lock.into() }
+}
+
+#[test]
+fn a_first_claim_writes_exactly_this() {
+    let mut run = Run::new();
+    let Action::Apply(Write::Claim(lock)) = run.feed(Event::Begin) else { panic!("no T1") };
+    assert_eq!(lock.owner, ME);
+    assert_eq!(lock.generation.get(), NOW.as_millis());
+    assert_eq!(lock.attempt, 1);
+    assert_eq!(lock.fingerprint, REQUEST);
+    assert_eq!(lock.lock_acquired_at, NOW);
+    assert_eq!(lock.lease_until, NOW.saturating_add(LEASE));
+    // A lock outlives its lease by a day, however short the retention.
+    let day = Duration::from_secs(86_400);
+    assert_eq!(lock.expires_at, NOW.saturating_add(LEASE).saturating_add(day).rounded_up_to_second());
+    let Action::Claimed(held) = run.feed(Event::Answered(Written::Applied)) else { panic!("not claimed") };
+    assert!(!held.is_takeover && !held.is_recovered);
+    assert_eq!(run.state.held(), Some(&held));
+}
+
+#[test]
+fn a_long_retention_keeps_the_lock_as_long() {
+    let mut plan = plan(Execution::AtLeastOnce);
+    plan.rules.retention = Duration::from_secs(7 * 86_400);
+    let lock = plan.lock(NOW, Generation::first(NOW), 1, &Goal::Run);
+    assert_eq!(lock.expires_at, plan.lease_until.saturating_add(plan.rules.retention).rounded_up_to_second());
+}
+
+/// What a claim does when it meets a record, for both kinds of execution.
+#[test]
+fn meeting_a_record() {
+    #[derive(Debug, PartialEq)]
+    enum Does {
+        Replay,
+        Mismatch,
+        InProgress,
+        Unknown,
+        Reclaim,
+        TakeOver,
+    }
+    let does = |execution, record: Record| match Run::meets(execution, record).1 {
+        Action::Replay(_) => Does::Replay,
+        Action::Refused(Refusal::Mismatch) => Does::Mismatch,
+        Action::Refused(Refusal::InProgress(Some(_))) => Does::InProgress,
+        Action::Refused(Refusal::OutcomeUnknown) => Does::Unknown,
+        Action::Apply(Write::Reclaim { .. }) => Does::Reclaim,
+        Action::Apply(Write::TakeOver { .. }) => Does::TakeOver,
+        action => panic!("unexpected {action:?}"),
+    };
+    let released = |expires_in| record(RecordState::Released, expires_in);
+    let failed = |expires_in| record(RecordState::Failed(outcome()), expires_in);
+    let done = |expires_in| record(RecordState::Completed(outcome()), expires_in);
+    let dead = || Record { expires_at: Timestamp::from_millis(NOW.as_millis() - 2001), ..started(-60_000) };
+    use Does::*;
+    // (record, at least once, at most once), then the same record of another request.
+    for (record, least, most, other_least, other_most) in [
+        (started(1000), InProgress, InProgress, Mismatch, Mismatch),
+        // Stale is: passed by more than the skew margin, to the millisecond.
+        (started(-2000), InProgress, InProgress, Mismatch, Mismatch),
+        (started(-2001), TakeOver, Unknown, Mismatch, Mismatch),
+        (dead(), Reclaim, Unknown, Reclaim, Unknown),
+        (done(10), Replay, Replay, Mismatch, Mismatch),
+        (done(-2), Replay, Replay, Mismatch, Mismatch),
+        (done(-3), Reclaim, Reclaim, Reclaim, Reclaim),
+        (failed(10), Replay, Replay, Mismatch, Mismatch),
+        (failed(-3), Reclaim, Reclaim, Reclaim, Reclaim),
+        (released(10), Reclaim, Reclaim, Reclaim, Reclaim),
+        (released(-3), Reclaim, Reclaim, Reclaim, Reclaim),
+    ] {
+        let other = of_another_request(record.clone());
+        assert_eq!(does(Execution::AtLeastOnce, record.clone()), least, "{record:?}");
+        assert_eq!(does(Execution::AtMostOnce, record.clone()), most, "{record:?}");
+        assert_eq!(does(Execution::AtLeastOnce, other.clone()), other_least, "{other:?}");
+        assert_eq!(does(Execution::AtMostOnce, other.clone()), other_most, "{other:?}");
+    }
+}
+
+#[test]
+fn a_started_record_never_counts_as_expired_before_it_is_stale() {
+    let odd = Record { expires_at: Timestamp::from_millis(NOW.as_millis() - 90_000), ..started(5000) };
+    let (_, action) = Run::meets(Execution::AtLeastOnce, odd);
+    assert!(matches!(action, Action::Refused(Refusal::InProgress(_))), "{action:?}");
+}
+
+#[test]
+fn a_takeover_is_a_compare_and_set_on_what_was_seen() {
+    let stale = started(-5000);
+    let (mut run, action) = Run::meets(Execution::AtLeastOnce, stale.clone());
+    let Action::Apply(Write::TakeOver { seen, lock }) = action else { panic!("no T3") };
+    assert_eq!(seen, Seen::of(&stale));
+    assert_eq!((lock.attempt, lock.generation.get()), (4, NOW.as_millis()));
+    let Action::Claimed(held) = run.feed(Event::Answered(Written::Applied)) else { panic!("not claimed") };
+    assert!(held.is_takeover);
+    assert_eq!(held.attempt, 4);
+}
+
+#[test]
+fn a_generation_grows_even_when_the_clock_is_behind() {
+    let ahead = Record { generation: Generation::new(NOW.as_millis() + 5), ..started(-5000) };
+    let (_, action) = Run::meets(Execution::AtLeastOnce, ahead);
+    let Action::Apply(Write::TakeOver { lock, .. }) = action else { panic!("no T3") };
+    assert_eq!(lock.generation.get(), NOW.as_millis() + 6);
+}
+
+#[test]
+fn a_reclaim_counts_attempts_only_of_the_same_operation() {
+    let attempt = |record| match Run::meets(Execution::AtLeastOnce, record).1 {
+        Action::Apply(Write::Reclaim { lock, .. }) => lock.attempt,
+        action => panic!("no T2: {action:?}"),
+    };
+    assert_eq!(attempt(record(RecordState::Released, 10)), 4);
+    assert_eq!(attempt(of_another_request(record(RecordState::Released, 10))), 1);
+    assert_eq!(attempt(record(RecordState::Completed(outcome()), -3)), 1);
+}
+
+#[test]
+fn a_lost_compare_and_set_decides_again_three_times_and_then_is_in_progress() {
+    let (mut run, mut action) = Run::meets(Execution::AtLeastOnce, started(-5000));
+    for nth in 1..=3 {
+        assert!(matches!(action, Action::Apply(Write::TakeOver { .. })), "{nth}: {action:?}");
+        action = run.feed(refused(Some(started(-5000 - nth))));
+    }
+    assert_eq!(action, Action::Refused(Refusal::InProgress(None)));
+}
+
+#[test]
+fn a_loser_looks_at_what_is_there_now() {
+    let (mut run, _) = Run::meets(Execution::AtLeastOnce, started(-5000));
+    assert!(matches!(run.feed(refused(Some(completed()))), Action::Replay(_)));
+    let (mut run, _) = Run::meets(Execution::AtLeastOnce, started(-5000));
+    let winner = started(20_000);
+    assert_eq!(
+        run.feed(refused(Some(winner.clone()))),
+        Action::Refused(Refusal::InProgress(winner.lease_until()))
+    );
+    let (mut run, _) = Run::meets(Execution::AtLeastOnce, started(-5000));
+    assert!(
+        matches!(run.feed(refused(None)), Action::Apply(Write::Claim(_))),
+        "gone: claim again, never run unclaimed"
+    );
+}
+
+#[test]
+fn the_answer_to_an_own_claim_was_lost() {
+    // By the SDK's own retry: the second attempt meets the first.
+    let mut run = Run::new();
+    run.feed(Event::Begin);
+    let own = Record { owner: ME, generation: Generation::new(41), ..started(20_000) };
+    let Action::Claimed(held) = run.feed(refused(Some(own.clone()))) else { panic!("own claim not known") };
+    assert_eq!(held.generation.get(), 41, "the generation that the record says");
+    assert_eq!(Some(held.lease_until), own.lease_until(), "the lease that the record says");
+    assert!(held.is_recovered);
+
+    // By a time-out: looked up.
+    let mut run = Run::new();
+    run.feed(Event::Begin);
+    assert_eq!(run.feed(LOST()), Action::Read);
+    assert!(matches!(run.feed(Event::Found(Some(own))), Action::Claimed(_)));
+}
+
+#[test]
+fn an_own_claim_with_no_time_left_is_given_back() {
+    let mut run = Run::new();
+    run.feed(Event::Begin);
+    let own = Record { owner: ME, generation: Generation::new(41), ..started(2000) };
+    let Action::Apply(Write::Settle { owner, generation, settlement }) = run.feed(refused(Some(own))) else {
+        panic!("not given back")
+    };
+    assert_eq!((owner, generation.get(), settlement), (ME, 41, Settlement::Release));
+    assert_eq!(run.feed(LOST()), Action::Refused(Refusal::NoTimeLeft));
+}
+
+#[test]
+fn a_claim_answered_too_late_is_given_back() {
+    let mut run = Run::new();
+    run.feed(Event::Begin);
+    run.now = NOW.saturating_add(LEASE).saturating_sub(RESERVE);
+    let action = run.feed(Event::Answered(Written::Applied));
+    assert!(
+        matches!(action, Action::Apply(Write::Settle { settlement: Settlement::Release, .. })),
+        "{action:?}"
+    );
+}
+
+#[test]
+fn no_time_left_means_no_claim() {
+    let mut run = Run::new();
+    run.now = run.state.plan().usable_until;
+    assert_eq!(run.feed(Event::Begin), Action::Refused(Refusal::NoTimeLeft));
+    let mut run = Run::new();
+    run.feed(Event::Begin);
+    run.now = run.state.plan().usable_until;
+    assert_eq!(run.feed(refused(Some(started(-60_000)))), Action::Refused(Refusal::NoTimeLeft));
+}
+
+#[test]
+fn a_doubtful_claim_that_left_nothing_is_made_again() {
+    let mut run = Run::new();
+    run.feed(Event::Begin);
+    for _ in 0..3 {
+        assert_eq!(run.feed(LOST()), Action::Read);
+        assert!(matches!(run.feed(Event::Found(None)), Action::Apply(Write::Claim(_))));
+    }
+    assert_eq!(run.feed(LOST()), Action::Read);
+    assert_eq!(run.feed(Event::Found(None)), Action::Refused(Refusal::Unavailable));
+}
+
+#[test]
+fn the_store_fails_before_the_claim() {
+    use StoreErrorKind::*;
+    for (event, refusal) in [
+        (fault(Unavailable, false), Refusal::Unavailable),
+        (fault(Rejected, false), Refusal::Rejected),
+        (fault(Corrupt, false), Refusal::Corrupt),
+        (fault(Corrupt, true), Refusal::Corrupt),
+    ] {
+        let mut run = Run::new();
+        run.feed(Event::Begin);
+        assert_eq!(run.feed(event), Action::Refused(refusal));
+    }
+    for (kind, refusal) in [(Unavailable, Refusal::Unavailable), (Corrupt, Refusal::Corrupt)] {
+        let mut run = Run::new();
+        run.feed(Event::Begin);
+        run.feed(LOST());
+        assert_eq!(run.feed(fault(kind, false)), Action::Refused(refusal));
+    }
+}
+
+#[test]
+fn a_transaction_conflict_backs_off_and_is_then_in_progress() {
+    let mut run = Run::new();
+    let first = run.feed(Event::Begin);
+    for nth in 0..3 {
+        assert_eq!(run.feed(fault(StoreErrorKind::Conflict, false)), Action::Pause(nth));
+        assert_eq!(run.feed(Event::Resumed), first, "the same write again");
+    }
+    let last = run.feed(fault(StoreErrorKind::Conflict, false));
+    assert_eq!(last, Action::Refused(Refusal::InProgress(None)));
+}
+
+#[test]
+fn settling_writes_exactly_this() {
+    let expires_at = NOW.saturating_add(RETENTION).rounded_up_to_second();
+    for (intent, expected) in [
+        (complete(), Settlement::Complete(outcome(), expires_at)),
+        (Intent::Fail(outcome()), Settlement::Fail(outcome(), expires_at)),
+        (Intent::Release, Settlement::Release),
+    ] {
+        let (mut run, held) = Run::holding();
+        let Action::Apply(Write::Settle { owner, generation, settlement }) = run.feed(Event::Settle(intent))
+        else {
+            panic!("nothing sent")
+        };
+        assert_eq!((owner, generation, settlement), (ME, held.generation, expected));
+        assert_eq!(run.feed(Event::Answered(Written::Applied)), Action::Settled(End::Recorded));
+    }
+}
+
+#[test]
+fn settling_does_not_look_at_the_time() {
+    let (mut run, _) = Run::holding();
+    run.now = NOW.saturating_add(LEASE * 10);
+    assert!(matches!(run.feed(Event::Settle(complete())), Action::Apply(_)));
+}
+
+#[test]
+fn the_answer_to_an_own_settlement_was_lost() {
+    for (intent, state) in [
+        (complete(), RecordState::Completed(outcome())),
+        (Intent::Fail(outcome()), RecordState::Failed(outcome())),
+        (Intent::Release, RecordState::Released),
+    ] {
+        // Refused by what the first attempt left.
+        let (mut run, held) = Run::holding();
+        run.feed(Event::Settle(intent.clone()));
+        let settled = mine(&mut run, &held, state);
+        assert_eq!(run.clone().feed(refused(Some(settled.clone()))), Action::Settled(End::Recorded));
+        // Looked up.
+        assert_eq!(run.feed(LOST()), Action::Read);
+        assert_eq!(run.feed(Event::Found(Some(settled))), Action::Settled(End::Recorded));
+    }
+}
+
+#[test]
+fn a_settlement_that_did_not_arrive_is_sent_once_more() {
+    let (mut run, held) = Run::completing();
+    let still = mine(&mut run, &held, RecordState::Started { lease_until: held.lease_until });
+    assert_eq!(run.feed(LOST()), Action::Read);
+    assert!(matches!(run.feed(Event::Found(Some(still.clone()))), Action::Apply(Write::Settle { .. })));
+    assert_eq!(run.feed(LOST()), Action::Read);
+    let last = run.feed(Event::Found(Some(still)));
+    assert_eq!(last, Action::Settled(End::Unrecorded(Refusal::Unavailable)));
+}
+
+#[test]
+fn a_settlement_that_cannot_be_resolved_is_unrecorded() {
+    let (mut run, _) = Run::completing();
+    run.feed(LOST());
+    let action = run.feed(fault(StoreErrorKind::Unavailable, false));
+    assert_eq!(action, Action::Settled(End::Unrecorded(Refusal::Unavailable)));
+    let (mut run, _) = Run::completing();
+    let action = run.feed(fault(StoreErrorKind::Unavailable, false));
+    assert_eq!(action, Action::Settled(End::Unrecorded(Refusal::Unavailable)));
+}
+
+#[test]
+fn an_outcome_that_the_store_will_not_take_is_recorded_without_its_response() {
+    let (mut run, _) = Run::completing();
+    let Action::Apply(Write::Settle { settlement, .. }) = run.feed(fault(StoreErrorKind::Rejected, false))
+    else {
+        panic!("given up")
+    };
+    assert!(matches!(settlement, Settlement::Complete(Outcome::Omitted, _)));
+    let again = run.feed(fault(StoreErrorKind::Rejected, false));
+    assert_eq!(again, Action::Settled(End::Unrecorded(Refusal::Rejected)));
+}
+
+#[test]
+fn fenced_the_successors_outcome_stands() {
+    let (mut run, _) = Run::completing();
+    let theirs = completed();
+    assert_eq!(run.feed(refused(Some(theirs.clone()))), Action::Settled(End::Superseded(theirs)));
+
+    let (mut run, _) = Run::completing();
+    let working = started(20_000);
+    let until = working.lease_until();
+    assert_eq!(run.feed(refused(Some(working))), Action::Settled(End::Fenced(until)));
+
+    // A stale successor is not taken over for an outcome alone.
+    let (mut run, _) = Run::completing();
+    assert!(matches!(run.feed(refused(Some(started(-60_000)))), Action::Settled(End::Fenced(_))));
+
+    // The key is in use for something else by now.
+    let (mut run, _) = Run::completing();
+    assert_eq!(
+        run.feed(refused(Some(of_another_request(completed())))),
+        Action::Settled(End::Unrecorded(Refusal::Mismatch))
+    );
+}
+
+#[test]
+fn fenced_and_the_key_is_free_again_so_the_outcome_is_recorded_anew() {
+    for (left, kind) in [(None, "T1"), (Some(record(RecordState::Released, 1000)), "T2")] {
+        let (mut run, first) = Run::completing();
+        // Long after the first lease: the new claim must stand long enough to be settled.
+        run.now = NOW.saturating_add(LEASE * 2);
+        let write = match run.feed(refused(left)) {
+            Action::Apply(write @ (Write::Claim(_) | Write::Reclaim { .. })) => write,
+            action => panic!("{kind}: {action:?}"),
+        };
+        let lock = write.lock().unwrap();
+        assert!(lock.lease_until >= run.now.saturating_add(RECORDING_LEASE), "{kind}");
+        let Action::Apply(Write::Settle { generation, settlement, .. }) =
+            run.feed(Event::Answered(Written::Applied))
+        else {
+            panic!("{kind}: not settled at once")
+        };
+        assert_eq!(generation, lock.generation);
+        assert!(generation > first.generation, "{kind}");
+        assert!(matches!(settlement, Settlement::Complete(Outcome::Retained(_), _)));
+        assert_eq!(run.feed(Event::Answered(Written::Applied)), Action::Settled(End::Recorded));
+    }
+}
+
+#[test]
+fn a_release_that_was_fenced_gives_nothing_back() {
+    for left in [None, Some(completed()), Some(started(20_000)), Some(record(RecordState::Released, 10))] {
+        let (mut run, _) = Run::holding();
+        run.feed(Event::Settle(Intent::Release));
+        let action = run.feed(refused(left.clone()));
+        assert!(matches!(action, Action::Settled(End::Fenced(_))), "{left:?}: {action:?}");
+    }
+}
+
+#[test]
+fn a_claim_again_after_fencing_that_cannot_be_made_is_unrecorded() {
+    let (mut run, _) = Run::completing();
+    run.feed(refused(None));
+    assert_eq!(
+        run.feed(fault(StoreErrorKind::Unavailable, false)),
+        Action::Settled(End::Unrecorded(Refusal::Unavailable))
+    );
+}
+
+#[test]
+fn an_event_that_does_not_belong_to_the_state_changes_nothing() {
+    let (run, _) = Run::holding();
+    for event in [Event::Begin, Event::Resumed, Event::Found(None), Event::Answered(Written::Applied), LOST()]
+    {
+        let mut same = run.clone();
+        assert_eq!(same.feed(event), Action::Nothing);
+        assert_eq!(same.state, run.state);
+    }
+}
+
+#[test]
+fn a_released_key_has_no_status_left_to_replay() {
+    let (_, action) = Run::meets(Execution::AtLeastOnce, record(RecordState::Released, 10));
+    let Action::Apply(Write::Reclaim { seen, .. }) = action else { panic!("no T2") };
+    assert_eq!(seen.status, Status::Released);
+}

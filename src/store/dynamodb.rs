@@ -1,0 +1,374 @@
+//! The DynamoDB store.
+//!
+//! One item per record, one conditional request per transition. Every condition that fails sends the item
+//! back that stood in the way (`ReturnValuesOnConditionCheckFailure = ALL_OLD`): a first run costs two
+//! requests, a duplicate one, a takeover two and its completion.
+//!
+//! # The item
+//!
+//! | attribute | type | in | what it has |
+//! |---|---|---|---|
+//! | `id` | S | all | the partition key: the stored key, `<function>/<operation>#<64 hex digits>` |
+//! | the sort key, if the table has one | S | all | `record` |
+//! | `version` | N | all | `1`, the version of this format |
+//! | `status` | S | all | `STARTED`, `COMPLETED`, `FAILED` or `RELEASED` |
+//! | `owner` | S | all | the claim's owner: 32 lower-case hex digits |
+//! | `generation` | N | all | the claim's generation |
+//! | `attempt` | N | all | how many claims the operation has had |
+//! | `fingerprint` | S | all | `1:` and 64 lower-case hex digits |
+//! | `lock_acquired_at` | N | all | when the claim was made; ms since the Unix epoch |
+//! | `lease_until` | N | STARTED | until when the claim stands; ms since the Unix epoch |
+//! | `expires_at` | N | all | until when the record counts; **whole seconds** since the Unix epoch, rounded up: the table's TTL attribute |
+//! | `request_id` | S | all, if known | the invocation that made the claim |
+//! | `response_encoding` | S | COMPLETED, FAILED | `identity` or `deflate` (RFC 1951); `/` and a number behind it: kept in so many siblings; `omitted`: not kept |
+//! | `response_length` | N | COMPLETED, FAILED, unless omitted | the response's length in bytes, before it was encoded |
+//! | `response_sha256` | S | COMPLETED, FAILED, unless omitted | the response's SHA-256, before it was encoded: 64 lower-case hex digits |
+//! | `response` | B | COMPLETED, FAILED, if in the record | the response, encoded |
+//!
+//! An item that lacks one of its attributes, or has one of another state, cannot be read: it is corrupt,
+//! never absent. Attributes that are not in the table are left alone, until the record is claimed anew.
+//!
+//! All of a table's keys are partition keys, also where there is a sort key: it is the same for all
+//! records, so that they spread over the table's partitions as the keys do. Where one is configured, the
+//! first write of a process is preceded by one read, which finds out whether the table has it.
+//!
+//! # A sibling
+//!
+//! A response over the inline limit is in siblings of at most 389,120 bytes each, which outlive the record
+//! by a day:
+//!
+//! | attribute | type | what it has |
+//! |---|---|---|
+//! | `id` | S | without a sort key `<the record's id>#part#<owner>#<index>`, index from 0; with one, the record's `id` |
+//! | the sort key, if the table has one | S | `part#<owner>#<index>` |
+//! | `expires_at` | N | the record's, and 86,400 |
+//! | `response` | B | the bytes |
+//!
+//! # Permissions
+//!
+//! `dynamodb:PutItem`, `dynamodb:UpdateItem` and `dynamodb:GetItem` on the table. `dynamodb:DescribeTable`
+//! makes the error for a table with other keys a better one; [`create_table`](DynamoDbStore::create_table)
+//! and [`check_table`](DynamoDbStore::check_table) need more, and say so.
+//!
+//! # Example
+//!
+//! ```
+//! # async fn example() -> Result<(), lambda_idempotency::Error> {
+//! use lambda_idempotency::store::dynamodb::DynamoDbStore;
+//!
+//! let store = DynamoDbStore::builder("idempotency").region("eu-west-1").build().await?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod attempts;
+mod attributes;
+mod builder;
+mod codec;
+mod expressions;
+mod fault;
+mod parts;
+mod table;
+mod values;
+
+pub use attributes::AttributeNames;
+pub use builder::DynamoDbStoreBuilder;
+pub use table::{TableCreation, TableProblem};
+
+use std::{
+    collections::HashMap,
+    error::Error as StdError,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use aws_sdk_dynamodb::{
+    Client,
+    error::{ProvideErrorMetadata, SdkError},
+    operation::{put_item::PutItemError, update_item::UpdateItemError},
+    types::ReturnValuesOnConditionCheckFailure::AllOld,
+};
+
+use self::{
+    attempts::{Findings, observed},
+    attributes::Attribute,
+    codec::Item,
+    expressions::{Plan, Plans},
+    fault::{Class, Fault},
+    values::Values,
+};
+use crate::{
+    error::Error,
+    future::BoxFuture,
+    key::StoredKey,
+    record::{Lock, Record, Status},
+    store::{ResponseParts, Settlement, Store, StoreError, StoreErrorKind, Write, Written},
+};
+
+/// The sort key of every record, in a table that has one.
+const RECORD_SORT_KEY: &str = "record";
+
+/// Records in a DynamoDB table; see the [module's documentation](self) for the item.
+///
+/// Cloning is cheap, and clones share the client with its connections.
+#[derive(Clone)]
+pub struct DynamoDbStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    client: Client,
+    table: String,
+    attributes: AttributeNames,
+    sort_key: Option<String>,
+    inline_limit: usize,
+    plans: Plans,
+    /// Whether the table is known to have the sort key that it should have.
+    has_sort_key: AtomicBool,
+}
+
+/// Shows the configuration; the client's own, which has credentials in it, is left out.
+impl fmt::Debug for DynamoDbStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DynamoDbStore")
+            .field("table", &self.inner.table)
+            .field("region", &self.region())
+            .field("sort_key", &self.inner.sort_key)
+            .field("inline_limit", &self.inner.inline_limit)
+            .finish_non_exhaustive()
+    }
+}
+
+impl DynamoDbStore {
+    /// A store on `table`, with `client`'s configuration and defaults for the rest.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if DynamoDB would refuse the table's name.
+    pub fn new(client: Client, table: impl Into<String>) -> Result<Self, Error> {
+        Self::builder(table).build_with(&client)
+    }
+
+    /// A store on `table`, to be configured.
+    pub fn builder(table: impl Into<String>) -> DynamoDbStoreBuilder {
+        DynamoDbStoreBuilder::new(table.into())
+    }
+
+    /// The table's name, or its ARN.
+    pub fn table(&self) -> &str {
+        &self.inner.table
+    }
+
+    fn region(&self) -> Option<&str> {
+        self.inner.client.config().region().map(AsRef::as_ref)
+    }
+
+    /// The key of the item `id`; `sort` counts only where the table has a sort key.
+    fn item_key(&self, id: &str, sort: impl FnOnce() -> String) -> Item {
+        // Room for the whole item: a claim puts its attributes beside the key.
+        let mut key = HashMap::with_capacity(16);
+        key.insert(self.inner.attributes.of(Attribute::Id).to_owned(), codec::text(id));
+        if let Some(sort_key) = &self.inner.sort_key {
+            key.insert(sort_key.clone(), codec::text(sort()));
+        }
+        key
+    }
+
+    fn record_key(&self, key: &StoredKey) -> Item {
+        self.item_key(key.as_str(), || RECORD_SORT_KEY.to_owned())
+    }
+
+    fn decode(&self, key: &StoredKey, item: Item) -> Result<Record, StoreError> {
+        codec::decode(item, &self.inner.attributes).map_err(|unreadable| {
+            self.corrupt(key, &format!("`{}` {}", unreadable.attribute, unreadable.why))
+        })
+    }
+
+    fn corrupt(&self, key: &StoredKey, why: &str) -> StoreError {
+        let table = &self.inner.table;
+        StoreError::new(
+            StoreErrorKind::Corrupt,
+            format!("the record `{key}` in table `{table}` cannot be read: {why}"),
+        )
+    }
+
+    async fn error<E>(&self, error: &SdkError<E>, findings: Findings) -> StoreError
+    where
+        E: ProvideErrorMetadata + StdError + 'static,
+    {
+        let fault = Fault::new(error, findings);
+        if fault.class == Class::Invalid {
+            // Boxed, so that every request does not make room for a path that none takes.
+            return Box::pin(self.explained(fault)).await;
+        }
+        fault.into_error(&self.inner.table, self.region())
+    }
+
+    /// Once a process, and only where a sort key is configured: reads the record. A table without that key
+    /// would take a claim (for it, the sort key is one attribute more) and refuse the completion, when the
+    /// handler has run.
+    pub(super) async fn check_sort_key(&self, key: &StoredKey) -> Result<(), StoreError> {
+        if self.inner.sort_key.is_none() || self.inner.has_sort_key.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        match self.get(key).await {
+            Err(error) if error.kind() == StoreErrorKind::Rejected => return Err(error),
+            // Whatever else is wrong, the write itself finds it too.
+            Err(error) if error.kind() == StoreErrorKind::Unavailable => {}
+            _ => self.inner.has_sort_key.store(true, Ordering::Relaxed),
+        }
+        Ok(())
+    }
+
+    async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<Written, StoreError> {
+        self.check_sort_key(key).await?;
+        let plans = &self.inner.plans;
+        match write {
+            Write::Claim(lock) => {
+                match self.put(key, lock, &plans.claim, None).await? {
+                    // Something is there, or the condition would have held. An endpoint that does not send
+                    // it along is no DynamoDB of today; it must not be taken for "absent".
+                    Written::Refused(None) => Ok(Written::Refused(self.get(key).await?)),
+                    written => Ok(written),
+                }
+            }
+            Write::Reclaim { seen, lock } => match (seen.status, seen.lease_until) {
+                // No record is at this version: a STARTED one has a lease.
+                (Status::Started, None) => Ok(Written::Refused(self.get(key).await?)),
+                (_, Some(_)) => {
+                    self.put(key, lock, &plans.reclaim_started, Some(values::reclaim(seen))).await
+                }
+                (_, None) => self.put(key, lock, &plans.reclaim_settled, Some(values::reclaim(seen))).await,
+            },
+            Write::TakeOver { seen, lock } => match seen.lease_until {
+                None => Ok(Written::Refused(self.get(key).await?)),
+                Some(lease_until) => {
+                    let plan =
+                        if lock.request_id.is_some() { &plans.take_over } else { &plans.take_over_nameless };
+                    self.update(key, plan, values::take_over(seen, lease_until, lock)).await
+                }
+            },
+            Write::Settle { owner, generation, settlement } => {
+                let (plan, values) = match settlement {
+                    Settlement::Complete(outcome, expires_at) | Settlement::Fail(outcome, expires_at) => {
+                        values::settle(plans, outcome, *expires_at)
+                    }
+                    Settlement::Release => (&plans.release, Values::with_capacity(4)),
+                };
+                self.update(key, plan, values::of_mine(values, *owner, *generation, settlement.status()))
+                    .await
+            }
+        }
+    }
+
+    /// T1 and T2: puts the whole item.
+    async fn put(
+        &self,
+        key: &StoredKey,
+        lock: &Lock,
+        plan: &Plan,
+        values: Option<Values>,
+    ) -> Result<Written, StoreError> {
+        let mut item = self.record_key(key);
+        codec::put_lock(&mut item, lock, &self.inner.attributes);
+        let request = self
+            .inner
+            .client
+            .put_item()
+            .table_name(&self.inner.table)
+            .set_item(Some(item))
+            .condition_expression(plan.transition.condition)
+            .set_expression_attribute_names(Some(plan.names.clone()))
+            .set_expression_attribute_values(values)
+            .return_values_on_condition_check_failure(AllOld);
+        let (answer, findings) = observed(request.send()).await;
+        match answer {
+            Ok(_) => Ok(Written::Applied),
+            Err(SdkError::ServiceError(error)) if error.err().is_conditional_check_failed_exception() => self
+                .refused(
+                    key,
+                    match error.into_err() {
+                        PutItemError::ConditionalCheckFailedException(refusal) => refusal.item,
+                        _ => None,
+                    },
+                ),
+            Err(error) => Err(self.error(&error, findings).await),
+        }
+    }
+
+    /// T3 to T6: updates the item.
+    async fn update(&self, key: &StoredKey, plan: &Plan, values: Values) -> Result<Written, StoreError> {
+        let request = self
+            .inner
+            .client
+            .update_item()
+            .table_name(&self.inner.table)
+            .set_key(Some(self.record_key(key)))
+            .set_update_expression(plan.transition.update.map(str::to_owned))
+            .condition_expression(plan.transition.condition)
+            .set_expression_attribute_names(Some(plan.names.clone()))
+            .set_expression_attribute_values(Some(values))
+            .return_values_on_condition_check_failure(AllOld);
+        let (answer, findings) = observed(request.send()).await;
+        match answer {
+            Ok(_) => Ok(Written::Applied),
+            Err(SdkError::ServiceError(error)) if error.err().is_conditional_check_failed_exception() => self
+                .refused(
+                    key,
+                    match error.into_err() {
+                        UpdateItemError::ConditionalCheckFailedException(refusal) => refusal.item,
+                        _ => None,
+                    },
+                ),
+            Err(error) => Err(self.error(&error, findings).await),
+        }
+    }
+
+    /// A failed condition is definite, whatever became of the attempts before it: the item that it met is
+    /// here, and shows whether it is ours.
+    fn refused(&self, key: &StoredKey, item: Option<Item>) -> Result<Written, StoreError> {
+        let record = item.filter(|item| !item.is_empty()).map(|item| self.decode(key, item)).transpose()?;
+        Ok(Written::Refused(record))
+    }
+
+    async fn get(&self, key: &StoredKey) -> Result<Option<Record>, StoreError> {
+        let item = self.get_item(self.record_key(key)).await?;
+        item.map(|item| self.decode(key, item)).transpose()
+    }
+
+    async fn get_item(&self, key: Item) -> Result<Option<Item>, StoreError> {
+        let request = self
+            .inner
+            .client
+            .get_item()
+            .table_name(&self.inner.table)
+            .set_key(Some(key))
+            .consistent_read(true);
+        match observed(request.send()).await {
+            (Ok(answer), _) => Ok(answer.item),
+            // A read writes nothing, whatever became of its attempts.
+            (Err(error), findings) => Err(self.error(&error, findings).await.maybe_applied(false)),
+        }
+    }
+}
+
+impl Store for DynamoDbStore {
+    fn apply<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+        Box::pin(self.apply_now(key, write))
+    }
+
+    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(self.get(key))
+    }
+
+    fn parts(&self) -> Option<&dyn ResponseParts> {
+        Some(self)
+    }
+}

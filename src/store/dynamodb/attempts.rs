@@ -1,0 +1,157 @@
+//! What became of each attempt inside one call of the SDK.
+//!
+//! The SDK retries by itself, and reports the last attempt alone: a 500 whose write was made all the same,
+//! followed by a throttled retry, looks like a write that was never made. So every attempt is looked at
+//! here, by an interceptor that sits on the client once: one put on each call would make the SDK merge
+//! two configurations for every request.
+//!
+//! It hands its findings to the call through a task-local value, which costs no allocation.
+
+use std::{cell::Cell, error::Error as StdError, future::Future, io};
+
+use aws_sdk_dynamodb::{
+    config::{
+        ConfigBag, Intercept, RuntimeComponents, endpoint::Endpoint,
+        interceptors::FinalizerInterceptorContextRef,
+    },
+    error::{BoxError, ProvideErrorMetadata},
+    operation::{get_item::GetItemError, put_item::PutItemError, update_item::UpdateItemError},
+};
+
+tokio::task_local! {
+    static ATTEMPTS: Attempts;
+}
+
+/// What is known of a call's attempts that failed.
+#[derive(Default)]
+struct Attempts {
+    seen: Cell<bool>,
+    maybe_applied: Cell<bool>,
+    last_unsent: Cell<bool>,
+    endpoint: Cell<Option<String>>,
+}
+
+/// What became of the attempts of a call, if any failed.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    /// Whether any attempt that failed was looked at.
+    pub(super) seen: bool,
+    /// Whether any attempt may have been applied although it failed.
+    pub(super) maybe_applied: bool,
+    /// Whether the last attempt that failed never came to a connection.
+    pub(super) last_unsent: bool,
+    /// Where the last attempt that failed was sent to.
+    pub(super) endpoint: Option<String>,
+}
+
+/// Awaits `call`, and says what became of the attempts inside it.
+///
+/// # Cancel safety
+///
+/// That of `call`.
+pub(super) fn observed<F: Future>(call: F) -> impl Future<Output = (F::Output, Findings)> {
+    // A call of the SDK is a future of some 18 KB. Boxed here, it is moved once, and not again with every
+    // future around it.
+    let call = Box::pin(call);
+    ATTEMPTS.scope(Attempts::default(), async move {
+        let output = call.await;
+        let findings = ATTEMPTS.with(|attempts| Findings {
+            seen: attempts.seen.get(),
+            maybe_applied: attempts.maybe_applied.get(),
+            last_unsent: attempts.last_unsent.get(),
+            endpoint: attempts.endpoint.take(),
+        });
+        (output, findings)
+    })
+}
+
+/// The interceptor that looks at every attempt that failed.
+#[derive(Debug)]
+pub(super) struct AttemptObserver;
+
+impl Intercept for AttemptObserver {
+    fn name(&self) -> &'static str {
+        "lambda-idempotency attempt observer"
+    }
+
+    fn read_after_attempt(
+        &self,
+        context: &FinalizerInterceptorContextRef<'_>,
+        _: &RuntimeComponents,
+        config: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        // The hot path ends here.
+        if matches!(context.output_or_error(), Some(Ok(_))) {
+            return Ok(());
+        }
+        // The orchestrator takes the request out of the context when it hands it to the connection: as
+        // long as it is there, the attempt failed before, for instance for want of credentials.
+        let unsent = context.request().is_some();
+        let definite = unsent || had_no_listener(context) || is_refusal_of_the_service(context);
+        // Outside of `observed`, as for a table's description, nobody asks.
+        let _ = ATTEMPTS.try_with(|attempts| {
+            attempts.seen.set(true);
+            attempts.maybe_applied.set(attempts.maybe_applied.get() || !definite);
+            attempts.last_unsent.set(unsent);
+            attempts.endpoint.set(config.load::<Endpoint>().map(|endpoint| shown(endpoint.url())));
+        });
+        Ok(())
+    }
+}
+
+/// Whether the connection was refused: then there was nobody to read the request. Every other trouble
+/// with a connection may come after the request went out.
+fn had_no_listener(context: &FinalizerInterceptorContextRef<'_>) -> bool {
+    matches!(context.output_or_error(), Some(Err(error)) if
+        error.as_connector_error().is_some_and(|error| was_refused(error)))
+}
+
+fn was_refused(error: &(dyn StdError + 'static)) -> bool {
+    std::iter::successors(Some(error), |&error| error.source())
+        .filter_map(|error| error.downcast_ref::<io::Error>())
+        .any(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+/// Whether the service itself said that it did not do it: a status of 400 to 499 with an error code that
+/// could be read. A status alone may be that of some proxy that gave up waiting.
+fn is_refusal_of_the_service(context: &FinalizerInterceptorContextRef<'_>) -> bool {
+    context.response().is_some_and(|response| response.status().is_client_error())
+        && matches!(context.output_or_error(), Some(Err(error)) if
+        error.as_operation_error().is_some_and(|error| {
+            error.downcast_ref::<PutItemError>().and_then(ProvideErrorMetadata::code).is_some()
+                || error.downcast_ref::<UpdateItemError>().and_then(ProvideErrorMetadata::code).is_some()
+                || error.downcast_ref::<GetItemError>().and_then(ProvideErrorMetadata::code).is_some()
+        }))
+}
+
+/// An endpoint's scheme, host and port: a URL may have a password in it.
+pub(super) fn shown(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    if scheme.is_empty() { host.to_owned() } else { format!("{scheme}://{host}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_shown_without_what_may_be_secret() {
+        assert_eq!(
+            shown("https://dynamodb.eu-west-1.amazonaws.com"),
+            "https://dynamodb.eu-west-1.amazonaws.com"
+        );
+        assert_eq!(shown("http://user:secret@localhost:8000/path?token=secret"), "http://localhost:8000");
+        assert_eq!(shown("localhost:8000"), "localhost:8000");
+    }
+
+    #[test]
+    fn a_refused_connection_is_found_below_other_errors() {
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        let reset = io::Error::from(io::ErrorKind::ConnectionReset);
+        let wrapped = aws_sdk_dynamodb::error::ConnectorError::io(Box::new(refused));
+        assert!(was_refused(&wrapped));
+        assert!(!was_refused(&aws_sdk_dynamodb::error::ConnectorError::io(Box::new(reset))));
+    }
+}

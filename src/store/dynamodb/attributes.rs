@@ -1,0 +1,222 @@
+//! The attributes of an item: what each is for, and what it is called in this table.
+
+use crate::error::{Error, ErrorKind};
+
+/// DynamoDB's limit for the name of a key attribute, in bytes ("Quotas and limits", DynamoDB developer
+/// guide). Others may be longer, but every byte of a name is stored, and billed, in every item.
+const MAX_NAME_BYTES: usize = 255;
+
+/// The names of an item's attributes, for a table that exists already or a house style of its own.
+///
+/// The default names are in the [module's documentation](crate::store::dynamodb). Every function that
+/// uses the table needs the same names: a record written under other names is corrupt to this one.
+///
+/// ```
+/// use lambda_idempotency::store::dynamodb::AttributeNames;
+///
+/// let mut attributes = AttributeNames::default();
+/// attributes.id = "pk".into();
+/// attributes.expires_at = "ttl".into();
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AttributeNames {
+    /// The partition key: the stored key.
+    pub id: String,
+    /// The status.
+    pub status: String,
+    /// The claim's owner.
+    pub owner: String,
+    /// The claim's generation.
+    pub generation: String,
+    /// When the claim was made, in ms.
+    pub lock_acquired_at: String,
+    /// Until when the claim stands, in ms.
+    pub lease_until: String,
+    /// Until when the record counts, in seconds: the table's TTL attribute.
+    pub expires_at: String,
+    /// The request's fingerprint.
+    pub fingerprint: String,
+    /// How many claims the operation has had.
+    pub attempt: String,
+    /// The response's kept bytes.
+    pub response: String,
+    /// How the kept bytes stand for the response, and in how many siblings they are.
+    pub response_encoding: String,
+    /// The response's length.
+    pub response_length: String,
+    /// The response's SHA-256.
+    pub response_sha256: String,
+    /// The invocation that made the claim.
+    pub request_id: String,
+    /// The version of the record format.
+    pub version: String,
+}
+
+impl Default for AttributeNames {
+    fn default() -> Self {
+        let name = |attribute: Attribute| attribute.as_str().to_owned();
+        Self {
+            id: name(Attribute::Id),
+            status: name(Attribute::Status),
+            owner: name(Attribute::Owner),
+            generation: name(Attribute::Generation),
+            lock_acquired_at: name(Attribute::LockAcquiredAt),
+            lease_until: name(Attribute::LeaseUntil),
+            expires_at: name(Attribute::ExpiresAt),
+            fingerprint: name(Attribute::Fingerprint),
+            attempt: name(Attribute::Attempt),
+            response: name(Attribute::Response),
+            response_encoding: name(Attribute::ResponseEncoding),
+            response_length: name(Attribute::ResponseLength),
+            response_sha256: name(Attribute::ResponseSha256),
+            request_id: name(Attribute::RequestId),
+            version: name(Attribute::Version),
+        }
+    }
+}
+
+impl AttributeNames {
+    /// What `attribute` is called in this table.
+    pub(super) fn of(&self, attribute: Attribute) -> &str {
+        match attribute {
+            Attribute::Id => &self.id,
+            Attribute::Status => &self.status,
+            Attribute::Owner => &self.owner,
+            Attribute::Generation => &self.generation,
+            Attribute::LockAcquiredAt => &self.lock_acquired_at,
+            Attribute::LeaseUntil => &self.lease_until,
+            Attribute::ExpiresAt => &self.expires_at,
+            Attribute::Fingerprint => &self.fingerprint,
+            Attribute::Attempt => &self.attempt,
+            Attribute::Response => &self.response,
+            Attribute::ResponseEncoding => &self.response_encoding,
+            Attribute::ResponseLength => &self.response_length,
+            Attribute::ResponseSha256 => &self.response_sha256,
+            Attribute::RequestId => &self.request_id,
+            Attribute::Version => &self.version,
+        }
+    }
+
+    /// Refuses names that DynamoDB would refuse, and two attributes of one name, of which the second
+    /// would silently overwrite the first.
+    pub(super) fn check(&self, sort_key: Option<&str>) -> Result<(), Error> {
+        let mut named: Vec<(&str, &str)> =
+            Attribute::ALL.iter().map(|attribute| (attribute.as_str(), self.of(*attribute))).collect();
+        named.extend(sort_key.map(|name| ("sort key", name)));
+        for (at, (what, name)) in named.iter().enumerate() {
+            if name.is_empty() || name.len() > MAX_NAME_BYTES {
+                return Err(Error::new(
+                    ErrorKind::Invalid,
+                    format!(
+                        "the attribute name for `{what}` has {} bytes; give it 1 to {MAX_NAME_BYTES}",
+                        name.len()
+                    ),
+                ));
+            }
+            if let Some((other, _)) = named[..at].iter().find(|(_, taken)| taken == name) {
+                return Err(Error::new(
+                    ErrorKind::Invalid,
+                    format!(
+                        "`{other}` and `{what}` have the same attribute name `{name}`; give each its own"
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An attribute by what it is for, whatever it is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Attribute {
+    Id,
+    Status,
+    Owner,
+    Generation,
+    LockAcquiredAt,
+    LeaseUntil,
+    ExpiresAt,
+    Fingerprint,
+    Attempt,
+    Response,
+    ResponseEncoding,
+    ResponseLength,
+    ResponseSha256,
+    RequestId,
+    Version,
+}
+
+impl Attribute {
+    pub(super) const ALL: [Self; 15] = [
+        Self::Id,
+        Self::Status,
+        Self::Owner,
+        Self::Generation,
+        Self::LockAcquiredAt,
+        Self::LeaseUntil,
+        Self::ExpiresAt,
+        Self::Fingerprint,
+        Self::Attempt,
+        Self::Response,
+        Self::ResponseEncoding,
+        Self::ResponseLength,
+        Self::ResponseSha256,
+        Self::RequestId,
+        Self::Version,
+    ];
+
+    /// Its default name; behind a `#`, its placeholder in every expression.
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Id => "id",
+            Self::Status => "status",
+            Self::Owner => "owner",
+            Self::Generation => "generation",
+            Self::LockAcquiredAt => "lock_acquired_at",
+            Self::LeaseUntil => "lease_until",
+            Self::ExpiresAt => "expires_at",
+            Self::Fingerprint => "fingerprint",
+            Self::Attempt => "attempt",
+            Self::Response => "response",
+            Self::ResponseEncoding => "response_encoding",
+            Self::ResponseLength => "response_length",
+            Self::ResponseSha256 => "response_sha256",
+            Self::RequestId => "request_id",
+            Self::Version => "version",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_attribute_has_a_name_of_its_own_by_default() {
+        let names = AttributeNames::default();
+        for attribute in Attribute::ALL {
+            assert_eq!(names.of(attribute), attribute.as_str());
+        }
+        names.check(None).unwrap();
+        names.check(Some("sk")).unwrap();
+    }
+
+    #[test]
+    fn names_that_cannot_work_are_refused() {
+        let twice = AttributeNames { owner: "status".into(), ..AttributeNames::default() };
+        let error = twice.check(None).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert_eq!(
+            error.to_string(),
+            "`status` and `owner` have the same attribute name `status`; give each its own"
+        );
+        assert!(AttributeNames::default().check(Some("id")).unwrap_err().to_string().contains("sort key"));
+        assert!(AttributeNames::default().check(Some("version")).is_err());
+        assert!(AttributeNames::default().check(Some("")).is_err());
+        let empty = AttributeNames { status: String::new(), ..AttributeNames::default() };
+        assert!(empty.check(None).unwrap_err().to_string().contains("`status` has 0 bytes"));
+        let long = AttributeNames { status: "x".repeat(256), ..AttributeNames::default() };
+        assert!(long.check(None).is_err());
+    }
+}

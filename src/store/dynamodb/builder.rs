@@ -1,0 +1,257 @@
+//! How a [`DynamoDbStore`] is made.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use aws_config::BehaviorVersion;
+use aws_sdk_dynamodb::{
+    Client,
+    config::{self, Region, SharedInterceptor, timeout::TimeoutConfig},
+};
+
+use super::{
+    AttributeNames, DynamoDbStore, Inner,
+    attempts::{AttemptObserver, shown},
+    expressions::Plans,
+};
+use crate::error::{Error, ErrorKind};
+
+/// The most that a response may take in the record itself: with the other attributes, an item stays under
+/// DynamoDB's 400 KB.
+const MAX_INLINE_LIMIT: usize = 350 * 1024;
+const DEFAULT_INLINE_LIMIT: usize = 32 * 1024;
+const DEFAULT_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
+const DEFAULT_OPERATION_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Configures a [`DynamoDbStore`]; made by [`DynamoDbStore::builder`].
+#[derive(Clone)]
+#[must_use]
+pub struct DynamoDbStoreBuilder {
+    table: String,
+    client: Option<Client>,
+    endpoint_url: Option<String>,
+    region: Option<String>,
+    sort_key: Option<String>,
+    attributes: AttributeNames,
+    inline_limit: usize,
+    attempt_timeout: Option<Duration>,
+    operation_timeout: Option<Duration>,
+}
+
+impl DynamoDbStoreBuilder {
+    pub(super) fn new(table: String) -> Self {
+        Self {
+            table,
+            client: None,
+            endpoint_url: None,
+            region: None,
+            sort_key: None,
+            attributes: AttributeNames::default(),
+            inline_limit: DEFAULT_INLINE_LIMIT,
+            attempt_timeout: None,
+            operation_timeout: None,
+        }
+    }
+
+    /// Takes the configuration of this client: Region, credentials, endpoint, retries, and its time-outs
+    /// where it has them. Without a client, all that is loaded as `aws-config` does, from the environment.
+    pub fn client(mut self, client: Client) -> Self {
+        self.client = Some(client);
+        self
+    }
+
+    /// Sends the requests to this endpoint, such as `http://localhost:8000` for DynamoDB Local.
+    pub fn endpoint_url(mut self, endpoint_url: impl Into<String>) -> Self {
+        self.endpoint_url = Some(endpoint_url.into());
+        self
+    }
+
+    /// Uses the table in this Region.
+    pub fn region(mut self, region: impl Into<String>) -> Self {
+        self.region = Some(region.into());
+        self
+    }
+
+    /// Uses a table that has a sort key of this name, of type S. The partition key is the stored key as
+    /// without one; the sort key of a record is `record`.
+    pub fn sort_key(mut self, sort_key: impl Into<String>) -> Self {
+        self.sort_key = Some(sort_key.into());
+        self
+    }
+
+    /// Calls the attributes by these names.
+    pub fn attributes(mut self, attributes: AttributeNames) -> Self {
+        self.attributes = attributes;
+        self
+    }
+
+    /// Keeps a response of up to so many bytes, as kept, in the record itself, and a larger one in
+    /// siblings. Default 32 KiB, at most 350 KiB.
+    ///
+    /// A duplicate meets the record with a write whose condition fails, which is billed by the record's
+    /// size: a larger limit makes duplicates dearer, a smaller one makes them read siblings.
+    pub fn inline_limit(mut self, bytes: usize) -> Self {
+        self.inline_limit = bytes;
+        self
+    }
+
+    /// How long one attempt of a request may take. Default 1 s.
+    pub fn attempt_timeout(mut self, attempt_timeout: Duration) -> Self {
+        self.attempt_timeout = Some(attempt_timeout);
+        self
+    }
+
+    /// How long a request may take with all its attempts. Default 3 s.
+    pub fn operation_timeout(mut self, operation_timeout: Duration) -> Self {
+        self.operation_timeout = Some(operation_timeout);
+        self
+    }
+
+    /// Builds the store. No request is made to the table.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] for a table name that DynamoDB would refuse, a time-out of zero, an inline
+    /// limit over 350 KiB, two attributes with one name (the sort key included), and a Region that is not
+    /// known.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
+    pub async fn build(self) -> Result<DynamoDbStore, Error> {
+        self.check()?;
+        let config = match &self.client {
+            Some(client) => client.config().to_builder(),
+            None => self.load().await?,
+        };
+        Ok(self.assemble(config))
+    }
+
+    /// [`build`](Self::build) where a client was given: then there is nothing to wait for.
+    pub(super) fn build_with(self, client: &Client) -> Result<DynamoDbStore, Error> {
+        self.check()?;
+        Ok(self.assemble(client.config().to_builder()))
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        check_table_name(&self.table)?;
+        self.attributes.check(self.sort_key.as_deref())?;
+        let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
+        if self.inline_limit > MAX_INLINE_LIMIT {
+            return invalid(format!(
+                "the inline limit of {} bytes is over {MAX_INLINE_LIMIT}: DynamoDB's items end at 400 KB",
+                self.inline_limit
+            ));
+        }
+        for (what, timeout) in [("attempt", self.attempt_timeout), ("operation", self.operation_timeout)] {
+            if timeout.is_some_and(|timeout| timeout.is_zero()) {
+                return invalid(format!("the {what} time-out is zero; no request could succeed"));
+            }
+        }
+        for (what, text) in [("endpoint URL", &self.endpoint_url), ("Region", &self.region)] {
+            if text.as_ref().is_some_and(|text| text.trim().is_empty()) {
+                return invalid(format!("the {what} is empty; give one, or leave it out"));
+            }
+        }
+        Ok(())
+    }
+
+    async fn load(&self) -> Result<config::Builder, Error> {
+        let mut loader = aws_config::defaults(BehaviorVersion::latest());
+        if let Some(region) = &self.region {
+            loader = loader.region(Region::new(region.clone()));
+        }
+        if let Some(endpoint_url) = &self.endpoint_url {
+            loader = loader.endpoint_url(endpoint_url);
+        }
+        let loaded = loader.load().await;
+        if loaded.region().is_none() {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "no AWS Region is known: set AWS_REGION, or name the Region when the store is built",
+            ));
+        }
+        Ok(config::Builder::from(&loaded))
+    }
+
+    fn assemble(self, mut config: config::Builder) -> DynamoDbStore {
+        if let Some(region) = self.region {
+            config = config.region(Region::new(region));
+        }
+        if let Some(endpoint_url) = self.endpoint_url {
+            config = config.endpoint_url(endpoint_url);
+        }
+        // The SDK has no time-out for an attempt or an operation by default, and a request that hangs
+        // takes the invocation with it. What a client has switched off is therefore set as well; what it
+        // has set stays, unless it was set here.
+        let before = config.clone().build();
+        let timeouts = before.timeout_config().map_or_else(TimeoutConfig::builder, TimeoutConfig::to_builder);
+        let client_has = |get: fn(&TimeoutConfig) -> Option<Duration>| before.timeout_config().and_then(get);
+        let attempt_timeout = self
+            .attempt_timeout
+            .or_else(|| client_has(TimeoutConfig::operation_attempt_timeout))
+            .unwrap_or(DEFAULT_ATTEMPT_TIMEOUT);
+        let operation_timeout = self
+            .operation_timeout
+            .or_else(|| client_has(TimeoutConfig::operation_timeout))
+            .unwrap_or(DEFAULT_OPERATION_TIMEOUT);
+        let timeouts =
+            timeouts.operation_attempt_timeout(attempt_timeout).operation_timeout(operation_timeout).build();
+        let mut config = config.timeout_config(timeouts);
+        // "Permanent" spares a look into the configuration at each of a request's nineteen hooks.
+        config.push_interceptor(SharedInterceptor::permanent(AttemptObserver));
+        let config = config.build();
+        DynamoDbStore {
+            inner: Arc::new(Inner {
+                client: Client::from_conf(config),
+                table: self.table,
+                plans: Plans::new(&self.attributes),
+                has_sort_key: std::sync::atomic::AtomicBool::new(false),
+                attributes: self.attributes,
+                sort_key: self.sort_key,
+                inline_limit: self.inline_limit,
+            }),
+        }
+    }
+}
+
+/// A client's configuration may have credentials in it, and is left out; of the endpoint, all but the host.
+impl fmt::Debug for DynamoDbStoreBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DynamoDbStoreBuilder")
+            .field("table", &self.table)
+            .field("endpoint_url", &self.endpoint_url.as_deref().map(shown))
+            .field("region", &self.region)
+            .field("sort_key", &self.sort_key)
+            .field("attributes", &self.attributes)
+            .field("inline_limit", &self.inline_limit)
+            .field("attempt_timeout", &self.attempt_timeout)
+            .field("operation_timeout", &self.operation_timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A table's name or its ARN ("TableName" of PutItem, DynamoDB API reference). Refused here, a name with a
+/// blank in it is an error at the start, not at the first delivery.
+fn check_table_name(table: &str) -> Result<(), Error> {
+    let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
+    if table.is_empty() {
+        return invalid("the table's name is empty; give the name of the DynamoDB table".into());
+    }
+    let is_arn = table.starts_with("arn:");
+    let allowed = |c: char| {
+        c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.') || (is_arn && matches!(c, ':' | '/'))
+    };
+    if let Some(c) = table.chars().find(|c| !allowed(*c)) {
+        return invalid(format!(
+            "the table's name {table:?} has the character {c:?}; DynamoDB allows ASCII letters, digits and - _ ."
+        ));
+    }
+    let longest = if is_arn { 1024 } else { 255 };
+    if table.len() < 3 || table.len() > longest {
+        return invalid(format!(
+            "the table's name has {} characters; DynamoDB allows 3 to {longest}",
+            table.len()
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,290 @@
+//! Items to records and back. All that comes from the table is checked: what cannot be understood is
+//! said by attribute, never guessed, and never shown.
+
+use std::{collections::HashMap, str::FromStr};
+
+use aws_sdk_dynamodb::{primitives::Blob, types::AttributeValue};
+use bytes::Bytes;
+
+use super::attributes::{Attribute, AttributeNames};
+use crate::{
+    fingerprint::Fingerprint,
+    key::{Hex, parse_hex},
+    outcome::{Encoding, Outcome, Place, StoredResponse},
+    record::{Generation, Lock, Owner, RECORD_VERSION, Record, State, Status},
+    time::Timestamp,
+};
+
+/// An item as the SDK has it.
+pub(super) type Item = HashMap<String, AttributeValue>;
+
+/// What `response_encoding` says of a response that was not kept.
+const OMITTED: &str = "omitted";
+
+pub(super) fn text(value: impl Into<String>) -> AttributeValue {
+    AttributeValue::S(value.into())
+}
+
+pub(super) fn number(value: impl ToString) -> AttributeValue {
+    AttributeValue::N(value.to_string())
+}
+
+pub(super) fn binary(value: &Bytes) -> AttributeValue {
+    AttributeValue::B(Blob::new(value.to_vec()))
+}
+
+pub(super) fn millis(time: Timestamp) -> AttributeValue {
+    number(time.as_millis())
+}
+
+/// The TTL attribute's unit. Rounded up, so that the sweeper never comes early.
+pub(super) fn seconds(time: Timestamp) -> AttributeValue {
+    number(time.as_secs_rounded_up())
+}
+
+pub(super) fn status(status: Status) -> AttributeValue {
+    text(status.as_str())
+}
+
+pub(super) fn owner(owner: Owner) -> AttributeValue {
+    text(owner.to_string())
+}
+
+pub(super) fn generation(generation: Generation) -> AttributeValue {
+    number(generation.get())
+}
+
+pub(super) fn sha256(digest: &[u8; 32]) -> AttributeValue {
+    text(Hex(digest).to_string())
+}
+
+/// `response_encoding` of a response that is kept: how, and in how many siblings.
+pub(super) fn encoding(response: &StoredResponse) -> AttributeValue {
+    let how = match response.encoding {
+        Encoding::Identity => "identity",
+        Encoding::Deflate => "deflate",
+    };
+    match response.place {
+        Place::Inline(_) => text(how),
+        Place::Parts(count) => text(format!("{how}/{count}")),
+    }
+}
+
+/// `response_encoding` of a response that is not.
+pub(super) fn omitted() -> AttributeValue {
+    text(OMITTED)
+}
+
+/// Puts what a claim writes into `item`, which has the key already.
+pub(super) fn put_lock(item: &mut Item, lock: &Lock, names: &AttributeNames) {
+    let mut put = |attribute, value| item.insert(names.of(attribute).to_owned(), value);
+    put(Attribute::Status, status(Status::Started));
+    put(Attribute::Owner, owner(lock.owner));
+    put(Attribute::Generation, generation(lock.generation));
+    put(Attribute::LockAcquiredAt, millis(lock.lock_acquired_at));
+    put(Attribute::LeaseUntil, millis(lock.lease_until));
+    put(Attribute::ExpiresAt, seconds(lock.expires_at));
+    put(Attribute::Fingerprint, text(lock.fingerprint.to_string()));
+    put(Attribute::Attempt, number(lock.attempt));
+    if let Some(request_id) = &lock.request_id {
+        put(Attribute::RequestId, text(&**request_id));
+    }
+    put(Attribute::Version, number(RECORD_VERSION));
+}
+
+/// Why an item is not a record. It names the attribute, and never has its value.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Unreadable {
+    pub(super) attribute: String,
+    pub(super) why: &'static str,
+}
+
+/// The record that `item` is.
+pub(super) fn decode(item: Item, names: &AttributeNames) -> Result<Record, Unreadable> {
+    let mut fields = Fields { item, names };
+    // The version first: nothing else can be judged before it.
+    if fields.number::<u32>(Attribute::Version)? != RECORD_VERSION {
+        return Err(fields.unreadable(Attribute::Version, "is one that this library does not know"));
+    }
+    Ok(Record {
+        owner: fields.parsed(Attribute::Owner, Owner::from_hex)?,
+        generation: Generation::new(fields.number(Attribute::Generation)?),
+        attempt: fields.number(Attribute::Attempt)?,
+        fingerprint: fields.parsed(Attribute::Fingerprint, Fingerprint::from_stored)?,
+        lock_acquired_at: fields.millis(Attribute::LockAcquiredAt)?,
+        expires_at: fields.seconds(Attribute::ExpiresAt)?,
+        request_id: fields.optional_text(Attribute::RequestId)?.map(Into::into),
+        state: state(&mut fields)?,
+    })
+}
+
+/// The kept bytes that a sibling item holds.
+pub(super) fn decode_part(mut item: Item, names: &AttributeNames) -> Option<Bytes> {
+    match item.remove(names.of(Attribute::Response)) {
+        Some(AttributeValue::B(kept)) => Some(kept.into_inner().into()),
+        _ => None,
+    }
+}
+
+fn state(fields: &mut Fields<'_>) -> Result<State, Unreadable> {
+    let state = match fields.parsed(Attribute::Status, Status::from_stored)? {
+        Status::Started => State::Started { lease_until: fields.millis(Attribute::LeaseUntil)? },
+        Status::Completed => State::Completed(outcome(fields)?),
+        Status::Failed => State::Failed(outcome(fields)?),
+        Status::Released => State::Released,
+    };
+    // Whatever belongs to another state makes this one half-settled: what happened cannot be told.
+    for attribute in [
+        Attribute::LeaseUntil,
+        Attribute::Response,
+        Attribute::ResponseEncoding,
+        Attribute::ResponseLength,
+        Attribute::ResponseSha256,
+    ] {
+        if fields.has(attribute) {
+            return Err(fields.unreadable(attribute, "does not belong to the record's status"));
+        }
+    }
+    Ok(state)
+}
+
+fn outcome(fields: &mut Fields<'_>) -> Result<Outcome, Unreadable> {
+    let Kept::Somewhere(encoding, parts) = fields.parsed(Attribute::ResponseEncoding, parse_encoding)? else {
+        return Ok(Outcome::Omitted);
+    };
+    Ok(Outcome::Retained(StoredResponse {
+        encoding,
+        length: fields.number(Attribute::ResponseLength)?,
+        sha256: fields.parsed(Attribute::ResponseSha256, parse_hex)?,
+        place: match parts {
+            Some(count) => Place::Parts(count),
+            None => Place::Inline(fields.binary(Attribute::Response)?),
+        },
+    }))
+}
+
+/// What `response_encoding` says.
+#[derive(Debug, PartialEq, Eq)]
+enum Kept {
+    /// The response was not kept.
+    Omitted,
+    /// It was, in this form; in so many siblings, or in the record.
+    Somewhere(Encoding, Option<u32>),
+}
+
+fn parse_encoding(text: &str) -> Option<Kept> {
+    if text == OMITTED {
+        return Some(Kept::Omitted);
+    }
+    let (how, parts) = match text.split_once('/') {
+        Some((how, count)) => (how, Some(parse_number(count)?)),
+        None => (text, None),
+    };
+    match how {
+        "identity" => Some(Kept::Somewhere(Encoding::Identity, parts)),
+        "deflate" => Some(Kept::Somewhere(Encoding::Deflate, parts)),
+        _ => None,
+    }
+}
+
+/// A number of digits alone: `parse` would take a sign too.
+fn parse_number<T: FromStr>(digits: &str) -> Option<T> {
+    digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
+}
+
+/// An item's attributes; each can be taken once, and those that are left over can be asked for.
+struct Fields<'a> {
+    item: Item,
+    names: &'a AttributeNames,
+}
+
+impl Fields<'_> {
+    fn unreadable(&self, attribute: Attribute, why: &'static str) -> Unreadable {
+        Unreadable { attribute: self.names.of(attribute).to_owned(), why }
+    }
+
+    fn has(&self, attribute: Attribute) -> bool {
+        self.item.contains_key(self.names.of(attribute))
+    }
+
+    fn take(&mut self, attribute: Attribute) -> Result<AttributeValue, Unreadable> {
+        self.item.remove(self.names.of(attribute)).ok_or_else(|| self.unreadable(attribute, "is missing"))
+    }
+
+    fn text(&mut self, attribute: Attribute) -> Result<String, Unreadable> {
+        match self.take(attribute)? {
+            AttributeValue::S(text) => Ok(text),
+            _ => Err(self.unreadable(attribute, "is not of type S")),
+        }
+    }
+
+    fn optional_text(&mut self, attribute: Attribute) -> Result<Option<String>, Unreadable> {
+        if self.has(attribute) { self.text(attribute).map(Some) } else { Ok(None) }
+    }
+
+    fn binary(&mut self, attribute: Attribute) -> Result<Bytes, Unreadable> {
+        match self.take(attribute)? {
+            AttributeValue::B(bytes) => Ok(bytes.into_inner().into()),
+            _ => Err(self.unreadable(attribute, "is not of type B")),
+        }
+    }
+
+    fn number<T: FromStr>(&mut self, attribute: Attribute) -> Result<T, Unreadable> {
+        match self.take(attribute)? {
+            AttributeValue::N(digits) => parse_number(&digits)
+                .ok_or_else(|| self.unreadable(attribute, "is not a whole number in its range")),
+            _ => Err(self.unreadable(attribute, "is not of type N")),
+        }
+    }
+
+    fn millis(&mut self, attribute: Attribute) -> Result<Timestamp, Unreadable> {
+        self.number(attribute).map(Timestamp::from_millis)
+    }
+
+    fn seconds(&mut self, attribute: Attribute) -> Result<Timestamp, Unreadable> {
+        let seconds = self.number(attribute)?;
+        let time = Timestamp::from_secs(seconds);
+        // A time that saturates would be compared with one that the item does not have.
+        if time.as_secs_rounded_up() == seconds {
+            Ok(time)
+        } else {
+            Err(self.unreadable(attribute, "is not a whole number in its range"))
+        }
+    }
+
+    fn parsed<T>(&mut self, attribute: Attribute, parse: fn(&str) -> Option<T>) -> Result<T, Unreadable> {
+        let text = self.text(attribute)?;
+        parse(&text).ok_or_else(|| self.unreadable(attribute, "is not in the form that this library writes"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn encodings_read_back_as_they_are_written() {
+        let response = |encoding, place| StoredResponse { encoding, length: 1, sha256: [0; 32], place };
+        for (written, stored, parts) in [
+            ("identity", response(Encoding::Identity, Place::Inline(Bytes::new())), None),
+            ("deflate", response(Encoding::Deflate, Place::Inline(Bytes::new())), None),
+            ("identity/1", response(Encoding::Identity, Place::Parts(1)), Some(1)),
+            ("deflate/16", response(Encoding::Deflate, Place::Parts(16)), Some(16)),
+        ] {
+            assert_eq!(encoding(&stored), text(written));
+            assert_eq!(parse_encoding(written), Some(Kept::Somewhere(stored.encoding, parts)));
+        }
+        assert_eq!(parse_encoding(OMITTED), Some(Kept::Omitted));
+        for unknown in ["", "gzip", "identity/", "identity/-1", "identity/+1", "deflate/4294967296", "/1"] {
+            assert_eq!(parse_encoding(unknown), None, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_digits_in_range() {
+        assert_eq!(parse_number::<u64>("18446744073709551615"), Some(u64::MAX));
+        for wrong in ["", "+1", "-1", "1.5", "1e3", " 1", "18446744073709551616"] {
+            assert_eq!(parse_number::<u64>(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! The SDK's errors to the store's: what happened, whether the write may have been made all the same, and
+//! what to do about it.
+//!
+//! An SDK error is never kept: it carries the whole answer, and with it the old item. What stays is the
+//! service's error code, the first line of its message and the request's id.
+
+use std::{error::Error as StdError, fmt};
+
+use aws_sdk_dynamodb::{
+    error::{ProvideErrorMetadata, SdkError},
+    operation::RequestId,
+};
+
+use super::attempts::Findings;
+use crate::store::{StoreError, StoreErrorKind};
+
+/// The most that is kept of a message, in bytes: a sentence, not a document.
+const MAX_MESSAGE_BYTES: usize = 500;
+
+/// An SDK error, reduced.
+#[derive(Debug)]
+pub(super) struct Fault {
+    pub(super) class: Class,
+    pub(super) cause: Cause,
+    pub(super) maybe_applied: bool,
+    endpoint: Option<String>,
+}
+
+/// What kind of error it is: what the message says, and the store error's kind, follow from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    /// The request could not be made: no Region, a wrong endpoint.
+    NotMade,
+    /// The request did not come to a connection: no credentials, no endpoint.
+    NotSent,
+    /// No answer in time.
+    TimedOut,
+    /// The connection failed.
+    NotReached,
+    /// The answer could not be read, or is not one of DynamoDB.
+    Unreadable,
+    /// The service failed.
+    ServerError,
+    /// The service wants fewer requests.
+    Throttled,
+    /// Another transaction has the item.
+    Conflict,
+    /// There is no such table.
+    MissingTable,
+    /// The request is wrong: most often the table has other keys.
+    Invalid,
+    /// The service refuses for another reason: permission, account, credentials.
+    Refused,
+}
+
+impl Class {
+    const fn kind(self) -> StoreErrorKind {
+        match self {
+            // Credentials may come back by themselves: they are fetched from a service, too.
+            Self::NotSent
+            | Self::TimedOut
+            | Self::NotReached
+            | Self::Unreadable
+            | Self::ServerError
+            | Self::Throttled => StoreErrorKind::Unavailable,
+            Self::Conflict => StoreErrorKind::Conflict,
+            Self::NotMade | Self::MissingTable | Self::Invalid | Self::Refused => StoreErrorKind::Rejected,
+        }
+    }
+
+    /// The class of an answer with this error code ("Error handling with DynamoDB", developer guide).
+    fn of_code(code: &str, server_error: bool) -> Self {
+        match code {
+            "ProvisionedThroughputExceededException"
+            | "ThrottlingException"
+            | "Throttling"
+            | "RequestLimitExceeded"
+            | "TooManyRequestsException" => Self::Throttled,
+            // The second is that of a global table with strong consistency.
+            "TransactionConflictException" | "ReplicatedWriteConflictException" => Self::Conflict,
+            "ResourceNotFoundException" => Self::MissingTable,
+            "ValidationException" => Self::Invalid,
+            _ if server_error => Self::ServerError,
+            _ => Self::Refused,
+        }
+    }
+}
+
+/// What is left of an SDK error: the `source()` of the store's error.
+#[derive(Debug)]
+pub(super) struct Cause {
+    text: String,
+    code: Option<String>,
+    request_id: Option<String>,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(code) = &self.code {
+            write!(f, "{code}: ")?;
+        }
+        f.write_str(&self.text)?;
+        match &self.request_id {
+            Some(id) => write!(f, " (request {id})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl StdError for Cause {}
+
+impl Fault {
+    /// What is left of `error`, after the attempts that `findings` tell of.
+    pub(super) fn new<E>(error: &SdkError<E>, findings: Findings) -> Self
+    where
+        E: ProvideErrorMetadata + StdError + 'static,
+    {
+        let (mut class, cause) = reduced(error);
+        if class == Class::NotReached && findings.last_unsent {
+            class = Class::NotSent;
+        }
+        // Where no attempt was looked at, only an error from before the first one is definite. A time-out
+        // is never: the SDK may drop an attempt on the way.
+        let unseen = !findings.seen && class != Class::NotMade;
+        Self {
+            class,
+            cause,
+            maybe_applied: findings.maybe_applied || unseen || class == Class::TimedOut,
+            endpoint: findings.endpoint,
+        }
+    }
+
+    /// The store's error, about `table` in `region`.
+    pub(super) fn into_error(self, table: &str, region: Option<&str>) -> StoreError {
+        let message = self.message(table, region);
+        StoreError::new(self.class.kind(), message).maybe_applied(self.maybe_applied).with_source(self.cause)
+    }
+
+    fn message(&self, table: &str, region: Option<&str>) -> String {
+        let place = self.place(region);
+        match self.class {
+            Class::NotMade => format!("the request to table `{table}` could not be made"),
+            Class::NotSent => format!(
+                "the request to table `{table}` was not sent; check the AWS credentials and the endpoint"
+            ),
+            Class::TimedOut => format!("table `{table}`{place} did not answer in time"),
+            Class::NotReached => format!("table `{table}`{place} could not be reached"),
+            Class::Unreadable => format!("the answer about table `{table}`{place} could not be read"),
+            Class::ServerError => format!("DynamoDB failed to serve table `{table}`{place}"),
+            Class::Throttled => format!("DynamoDB throttles the requests to table `{table}`{place}"),
+            Class::Conflict => {
+                format!("another transaction has the record in table `{table}`{place} just now")
+            }
+            Class::MissingTable => format!(
+                "there is no table `{table}`{place}; create it with `idempotency table create`, or set \
+                 IDEMPOTENCY_TABLE to the table that there is"
+            ),
+            Class::Invalid | Class::Refused => {
+                format!("DynamoDB refused the request to table `{table}`{place}")
+            }
+        }
+    }
+
+    /// Where the request went to, as far as it is known.
+    fn place(&self, region: Option<&str>) -> String {
+        match (region, &self.endpoint) {
+            (Some(region), Some(endpoint)) => format!(" in {region} at {endpoint}"),
+            (Some(region), None) => format!(" in {region}"),
+            (None, Some(endpoint)) => format!(" at {endpoint}"),
+            (None, None) => String::new(),
+        }
+    }
+}
+
+fn reduced<E>(error: &SdkError<E>) -> (Class, Cause)
+where
+    E: ProvideErrorMetadata + StdError + 'static,
+{
+    let plain = |text: &str| Cause { text: text.to_owned(), code: None, request_id: None };
+    match error {
+        SdkError::ConstructionFailure(_) => (Class::NotMade, plain(&innermost(error))),
+        SdkError::TimeoutError(_) => (Class::TimedOut, plain("the time-out of the attempt or the operation")),
+        SdkError::DispatchFailure(failure) if failure.is_timeout() => {
+            (Class::TimedOut, plain(&innermost(error)))
+        }
+        SdkError::DispatchFailure(_) => (Class::NotReached, plain(&innermost(error))),
+        SdkError::ServiceError(service) => {
+            let (status, meta) = (service.raw().status(), service.err().meta());
+            let request_id = service.raw().request_id().map(str::to_owned);
+            let Some(code) = meta.code() else {
+                let text = format!("HTTP status {} without an error that DynamoDB has", status.as_u16());
+                let class = if status.is_server_error() { Class::ServerError } else { Class::Unreadable };
+                return (class, Cause { text, code: None, request_id });
+            };
+            let class = Class::of_code(code, status.is_server_error());
+            let text = sentence(meta.message().unwrap_or("no message")).to_owned();
+            (class, Cause { text, code: Some(code.to_owned()), request_id })
+        }
+        // The text of a parser's error may quote what it parsed.
+        _ => (Class::Unreadable, plain("the answer is not one of DynamoDB")),
+    }
+}
+
+/// The text of the error at the end of the chain: what the others only wrap.
+fn innermost(error: &(dyn StdError + 'static)) -> String {
+    let last = std::iter::successors(Some(error), |&error| error.source()).last();
+    sentence(&last.unwrap_or(error).to_string()).to_owned()
+}
+
+/// A message's first line, and no more than its beginning. Behind the first line of a message about a wrong
+/// signature stands the request's canonical form, with the session token in it.
+fn sentence(text: &str) -> &str {
+    let line = text.lines().next().unwrap_or_default();
+    let mut end = line.len().min(MAX_MESSAGE_BYTES);
+    while !line.is_char_boundary(end) {
+        end -= 1;
+    }
+    &line[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_class_has_its_kind() {
+        use StoreErrorKind::{Conflict, Rejected, Unavailable};
+        for (code, server_error, kind) in [
+            ("ProvisionedThroughputExceededException", false, Unavailable),
+            ("ThrottlingException", false, Unavailable),
+            ("RequestLimitExceeded", false, Unavailable),
+            ("InternalServerError", true, Unavailable),
+            ("ServiceUnavailable", true, Unavailable),
+            ("TransactionConflictException", false, Conflict),
+            ("ReplicatedWriteConflictException", false, Conflict),
+            ("ResourceNotFoundException", false, Rejected),
+            ("ValidationException", false, Rejected),
+            ("AccessDeniedException", false, Rejected),
+            ("UnrecognizedClientException", false, Rejected),
+            ("ItemCollectionSizeLimitExceededException", false, Rejected),
+        ] {
+            assert_eq!(Class::of_code(code, server_error).kind(), kind, "{code}");
+        }
+    }
+
+    #[test]
+    fn a_message_is_one_line_cut_between_characters() {
+        assert_eq!(sentence("short"), "short");
+        assert_eq!(
+            sentence("the signature is wrong.\n\nx-amz-security-token:secret"),
+            "the signature is wrong."
+        );
+        assert_eq!(sentence(&"é".repeat(400)).len(), 500);
+        assert_eq!(sentence(&format!("x{}", "é".repeat(400))).len(), 499);
+        assert_eq!(sentence(""), "");
+    }
+}

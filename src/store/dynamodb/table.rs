@@ -1,0 +1,357 @@
+//! The table: made, checked, and explained where it is another one than the configuration says.
+
+use std::{error::Error as StdError, fmt, time::Duration};
+
+use aws_sdk_dynamodb::{
+    config::{self, timeout::TimeoutConfig},
+    error::{ProvideErrorMetadata, SdkError},
+    types::{
+        AttributeDefinition, BillingMode, KeySchemaElement, KeyType, MultiRegionConsistency,
+        ScalarAttributeType, TableDescription, TableStatus, TimeToLiveDescription, TimeToLiveSpecification,
+        TimeToLiveStatus,
+    },
+};
+
+use super::{DynamoDbStore, attempts::Findings, attributes::Attribute, fault::Fault};
+use crate::{
+    store::{StoreError, StoreErrorKind},
+    time::{Clock as _, SystemClock},
+};
+
+/// Requests about tables take longer than those about items.
+const PATIENCE: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(20)];
+/// How often and how long a new table is asked whether it is ACTIVE; most are within ten seconds.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+const POLLS: u32 = 240;
+
+/// What [`DynamoDbStore::create_table`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableCreation {
+    /// There was no such table; there is now.
+    Created,
+    /// There was one already, and its keys are right.
+    AlreadyThere,
+}
+
+/// What [`DynamoDbStore::check_table`] found wrong; `Display` says it in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TableProblem {
+    /// There is no such table.
+    Missing,
+    /// The table is not ready for use.
+    NotActive {
+        /// Its status, as DynamoDB says it.
+        status: String,
+    },
+    /// The table's keys are not those that the configuration says.
+    Keys {
+        /// What the configuration says.
+        expected: String,
+        /// What the table has.
+        found: String,
+    },
+    /// The table has no TTL, so that old records stay and are paid for.
+    NoTimeToLive {
+        /// The attribute that it should be on.
+        attribute: String,
+    },
+    /// The table's TTL is on another attribute than the records' expiry.
+    OtherTimeToLive {
+        /// The attribute that it should be on.
+        expected: String,
+        /// The attribute that it is on.
+        found: String,
+    },
+    /// The table is replicated to other Regions with eventual consistency: two Regions can both claim a key.
+    Replicated {
+        /// The Regions.
+        regions: Vec<String>,
+    },
+}
+
+impl fmt::Display for TableProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing => f.write_str("there is no such table"),
+            Self::NotActive { status } => write!(f, "the table is {status}, not ACTIVE"),
+            Self::Keys { expected, found } => {
+                write!(f, "the table has the key {found}; the configuration says {expected}")
+            }
+            Self::NoTimeToLive { attribute } => {
+                write!(f, "the table has no TTL; switch it on for the attribute `{attribute}`")
+            }
+            Self::OtherTimeToLive { expected, found } => {
+                write!(f, "the table's TTL is on the attribute `{found}`; the records expire by `{expected}`")
+            }
+            Self::Replicated { regions } => write!(
+                f,
+                "the table is replicated to {} with eventual consistency: two Regions can both claim a key; \
+                 send all deliveries of a key to one Region",
+                regions.join(", ")
+            ),
+        }
+    }
+}
+
+/// A table's key, as far as it matters here: name, type and role of each attribute, HASH first.
+#[derive(Debug, PartialEq, Eq)]
+struct Keys(Vec<(String, ScalarAttributeType, KeyType)>);
+
+impl fmt::Display for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (name, scalar, role)) in self.0.iter().enumerate() {
+            let and = if at == 0 { "" } else { " and " };
+            write!(f, "{and}`{name}` ({}, {})", scalar.as_str(), role.as_str())?;
+        }
+        Ok(())
+    }
+}
+
+impl Keys {
+    fn of(table: &TableDescription) -> Self {
+        let scalar = |name: &str| {
+            let definition =
+                table.attribute_definitions().iter().find(|definition| definition.attribute_name() == name);
+            definition.map_or(ScalarAttributeType::from("?"), |found| found.attribute_type().clone())
+        };
+        let mut keys: Vec<_> = table
+            .key_schema()
+            .iter()
+            .map(|key| {
+                (key.attribute_name().to_owned(), scalar(key.attribute_name()), key.key_type().clone())
+            })
+            .collect();
+        keys.sort_by_key(|(_, _, role)| *role != KeyType::Hash);
+        Self(keys)
+    }
+}
+
+impl DynamoDbStore {
+    /// Creates the table, if there is none: on demand, with TTL on the records' expiry. Waits until it is
+    /// ACTIVE. A table that is there already is left as it is, except that TTL is switched on.
+    ///
+    /// Needs `dynamodb:CreateTable`, `dynamodb:DescribeTable`, `dynamodb:DescribeTimeToLive` and
+    /// `dynamodb:UpdateTimeToLive`.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreErrorKind::Rejected`] if there is a table with other keys, or with TTL on another attribute;
+    /// [`StoreErrorKind::Unavailable`] if it is not ACTIVE after two minutes; and whatever DynamoDB says.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future may leave the table made, with or without TTL. Calling it again makes it whole.
+    pub async fn create_table(&self) -> Result<TableCreation, StoreError> {
+        let creation = match self.describe().await? {
+            Some(_) => TableCreation::AlreadyThere,
+            None => self.create().await?,
+        };
+        let table = self.active_table().await?;
+        if let Some(problem) = self.keys_problem(&table) {
+            return Err(self.unfit(&problem));
+        }
+        self.enable_time_to_live().await?;
+        Ok(creation)
+    }
+
+    /// What is wrong with the table; nothing, if the list is empty.
+    ///
+    /// Needs `dynamodb:DescribeTable` and `dynamodb:DescribeTimeToLive`.
+    ///
+    /// # Errors
+    ///
+    /// If DynamoDB could not be asked, or refuses to answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
+    pub async fn check_table(&self) -> Result<Vec<TableProblem>, StoreError> {
+        let Some(table) = self.describe().await? else { return Ok(vec![TableProblem::Missing]) };
+        let mut problems = Vec::new();
+        if let Some(status) = table.table_status().filter(|status| !serves(status)) {
+            problems.push(TableProblem::NotActive { status: status.as_str().to_owned() });
+        }
+        problems.extend(self.keys_problem(&table));
+        problems.extend(self.time_to_live_problem(&self.describe_time_to_live().await?));
+        let regions: Vec<_> =
+            table.replicas().iter().filter_map(|replica| replica.region_name().map(str::to_owned)).collect();
+        if !regions.is_empty() && table.multi_region_consistency() != Some(&MultiRegionConsistency::Strong) {
+            problems.push(TableProblem::Replicated { regions });
+        }
+        Ok(problems)
+    }
+
+    /// The error for a request that DynamoDB calls invalid: where the table has other keys than the
+    /// configuration says, it tells both.
+    pub(super) async fn explained(&self, fault: Fault) -> StoreError {
+        let expected = self.expected_keys();
+        let maybe_applied = fault.maybe_applied;
+        let table = &self.inner.table;
+        // One request more, on a path that no correct configuration takes; with the time-outs of the
+        // others, since a delivery waits for it.
+        let message = match self.inner.client.describe_table().table_name(table).send().await {
+            Ok(answer) => match answer.table.and_then(|table| self.keys_problem(&table)) {
+                Some(problem) => format!("table `{table}` does not fit: {problem}"),
+                None => return fault.into_error(table, self.region()),
+            },
+            Err(_) => format!(
+                "DynamoDB refused the request to table `{table}` as invalid; the configuration says that its \
+                 key is {expected}, and the table could not be asked"
+            ),
+        };
+        StoreError::new(StoreErrorKind::Rejected, message)
+            .maybe_applied(maybe_applied)
+            .with_source(fault.cause)
+    }
+
+    fn expected_keys(&self) -> Keys {
+        let id = self.inner.attributes.of(Attribute::Id).to_owned();
+        let mut keys = vec![(id, ScalarAttributeType::S, KeyType::Hash)];
+        keys.extend(self.inner.sort_key.clone().map(|name| (name, ScalarAttributeType::S, KeyType::Range)));
+        Keys(keys)
+    }
+
+    fn keys_problem(&self, table: &TableDescription) -> Option<TableProblem> {
+        let (expected, found) = (self.expected_keys(), Keys::of(table));
+        (expected != found)
+            .then(|| TableProblem::Keys { expected: expected.to_string(), found: found.to_string() })
+    }
+
+    fn time_to_live_problem(&self, found: &TimeToLiveDescription) -> Option<TableProblem> {
+        let expected = self.inner.attributes.of(Attribute::ExpiresAt);
+        let on = matches!(
+            found.time_to_live_status(),
+            Some(TimeToLiveStatus::Enabled | TimeToLiveStatus::Enabling)
+        );
+        match found.attribute_name() {
+            Some(name) if on && name == expected => None,
+            Some(name) if on => {
+                Some(TableProblem::OtherTimeToLive { expected: expected.to_owned(), found: name.to_owned() })
+            }
+            _ => Some(TableProblem::NoTimeToLive { attribute: expected.to_owned() }),
+        }
+    }
+
+    fn unfit(&self, problem: &TableProblem) -> StoreError {
+        let table = &self.inner.table;
+        StoreError::new(StoreErrorKind::Rejected, format!("table `{table}` does not fit: {problem}"))
+    }
+
+    /// An error about the table as such; no record is at stake.
+    fn table_error<E>(&self, error: &SdkError<E>) -> StoreError
+    where
+        E: ProvideErrorMetadata + StdError + 'static,
+    {
+        Fault::new(error, Findings::default())
+            .into_error(&self.inner.table, self.region())
+            .maybe_applied(false)
+    }
+
+    async fn describe(&self) -> Result<Option<TableDescription>, StoreError> {
+        let request = self.inner.client.describe_table().table_name(&self.inner.table);
+        match request.customize().config_override(patient()).send().await {
+            Ok(answer) => Ok(answer.table),
+            Err(SdkError::ServiceError(error)) if error.err().is_resource_not_found_exception() => Ok(None),
+            Err(error) => Err(self.table_error(&error)),
+        }
+    }
+
+    async fn create(&self) -> Result<TableCreation, StoreError> {
+        let mut request = self
+            .inner
+            .client
+            .create_table()
+            .table_name(&self.inner.table)
+            .billing_mode(BillingMode::PayPerRequest);
+        for (name, scalar, role) in self.expected_keys().0 {
+            request = request
+                .attribute_definitions(
+                    AttributeDefinition::builder()
+                        .attribute_name(&name)
+                        .attribute_type(scalar)
+                        .build()
+                        .map_err(|_| incomplete())?,
+                )
+                .key_schema(
+                    KeySchemaElement::builder()
+                        .attribute_name(name)
+                        .key_type(role)
+                        .build()
+                        .map_err(|_| incomplete())?,
+                );
+        }
+        match request.customize().config_override(patient()).send().await {
+            Ok(_) => Ok(TableCreation::Created),
+            // Somebody else was faster, or an attempt of ours was, whose answer was lost.
+            Err(SdkError::ServiceError(error)) if error.err().is_resource_in_use_exception() => {
+                Ok(TableCreation::AlreadyThere)
+            }
+            Err(error) => Err(self.table_error(&error)),
+        }
+    }
+
+    async fn active_table(&self) -> Result<TableDescription, StoreError> {
+        for _ in 0..POLLS {
+            match self.describe().await? {
+                Some(table) if table.table_status().is_some_and(serves) => return Ok(table),
+                _ => SystemClock.sleep(POLL_INTERVAL).await,
+            }
+        }
+        let table = &self.inner.table;
+        Err(StoreError::new(StoreErrorKind::Unavailable, format!("table `{table}` does not become ACTIVE")))
+    }
+
+    async fn describe_time_to_live(&self) -> Result<TimeToLiveDescription, StoreError> {
+        let request = self.inner.client.describe_time_to_live().table_name(&self.inner.table);
+        match request.customize().config_override(patient()).send().await {
+            Ok(answer) => Ok(answer
+                .time_to_live_description
+                .unwrap_or_else(|| TimeToLiveDescription::builder().build())),
+            Err(error) => Err(self.table_error(&error)),
+        }
+    }
+
+    async fn enable_time_to_live(&self) -> Result<(), StoreError> {
+        match self.time_to_live_problem(&self.describe_time_to_live().await?) {
+            None => return Ok(()),
+            Some(TableProblem::NoTimeToLive { .. }) => {}
+            Some(other) => return Err(self.unfit(&other)),
+        }
+        let specification = TimeToLiveSpecification::builder()
+            .enabled(true)
+            .attribute_name(self.inner.attributes.of(Attribute::ExpiresAt))
+            .build()
+            .map_err(|_| incomplete())?;
+        let request = self
+            .inner
+            .client
+            .update_time_to_live()
+            .table_name(&self.inner.table)
+            .time_to_live_specification(specification);
+        let Err(error) = request.customize().config_override(patient()).send().await else { return Ok(()) };
+        // Switched on in between, by somebody else or by an attempt whose answer was lost: DynamoDB
+        // refuses to do it twice.
+        match self.time_to_live_problem(&self.describe_time_to_live().await?) {
+            None => Ok(()),
+            Some(_) => Err(self.table_error(&error)),
+        }
+    }
+}
+
+/// Whether a table with this status serves requests: one that is changed still does.
+fn serves(status: &TableStatus) -> bool {
+    matches!(status, TableStatus::Active | TableStatus::Updating)
+}
+
+fn patient() -> config::Builder {
+    let [attempt, operation] = PATIENCE;
+    config::Config::builder().timeout_config(
+        TimeoutConfig::builder().operation_attempt_timeout(attempt).operation_timeout(operation).build(),
+    )
+}
+
+/// The SDK's builders want what is given to them here in every case.
+fn incomplete() -> StoreError {
+    StoreError::new(StoreErrorKind::Rejected, "the request about the table is incomplete")
+}

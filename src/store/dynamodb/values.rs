@@ -1,0 +1,81 @@
+//! The values that each transition's expressions use: what was seen, what is mine, what is written.
+
+use std::collections::HashMap;
+
+use aws_sdk_dynamodb::types::AttributeValue;
+
+use super::{
+    codec,
+    expressions::{Plan, Plans},
+};
+use crate::{
+    outcome::{Outcome, Place},
+    record::{Generation, Lock, Owner, Status},
+    store::Seen,
+    time::Timestamp,
+};
+
+/// Values by their placeholders: exactly those that the expressions use, since DynamoDB refuses others.
+pub(super) type Values = HashMap<String, AttributeValue>;
+
+/// Values for the expressions of T2.
+pub(super) fn reclaim(seen: &Seen) -> Values {
+    let mut values = Values::with_capacity(8);
+    values.insert(":seen_status".to_owned(), codec::status(seen.status));
+    values.insert(":seen_owner".to_owned(), codec::owner(seen.owner));
+    values.insert(":seen_generation".to_owned(), codec::generation(seen.generation));
+    values.insert(":seen_expires_at".to_owned(), codec::seconds(seen.expires_at));
+    if let Some(lease_until) = seen.lease_until {
+        values.insert(":seen_lease_until".to_owned(), codec::millis(lease_until));
+    }
+    values
+}
+
+/// Values for the expressions of T3.
+pub(super) fn take_over(seen: &Seen, lease_until: Timestamp, lock: &Lock) -> Values {
+    let mut values = Values::with_capacity(16);
+    values.insert(":started".to_owned(), codec::status(Status::Started));
+    values.insert(":seen_owner".to_owned(), codec::owner(seen.owner));
+    values.insert(":seen_generation".to_owned(), codec::generation(seen.generation));
+    values.insert(":seen_lock_acquired_at".to_owned(), codec::millis(seen.lock_acquired_at));
+    values.insert(":seen_lease_until".to_owned(), codec::millis(lease_until));
+    values.insert(":owner".to_owned(), codec::owner(lock.owner));
+    values.insert(":generation".to_owned(), codec::generation(lock.generation));
+    values.insert(":attempt".to_owned(), codec::number(lock.attempt));
+    values.insert(":lock_acquired_at".to_owned(), codec::millis(lock.lock_acquired_at));
+    values.insert(":lease_until".to_owned(), codec::millis(lock.lease_until));
+    values.insert(":expires_at".to_owned(), codec::seconds(lock.expires_at));
+    if let Some(request_id) = &lock.request_id {
+        values.insert(":request_id".to_owned(), codec::text(&**request_id));
+    }
+    values
+}
+
+/// The plan of T4 and T5 for `outcome`, and its values.
+pub(super) fn settle<'a>(plans: &'a Plans, outcome: &Outcome, expires_at: Timestamp) -> (&'a Plan, Values) {
+    let mut values = Values::with_capacity(16);
+    values.insert(":expires_at".to_owned(), codec::seconds(expires_at));
+    let Outcome::Retained(response) = outcome else {
+        values.insert(":response_encoding".to_owned(), codec::omitted());
+        return (&plans.settle_omitted, values);
+    };
+    values.insert(":response_encoding".to_owned(), codec::encoding(response));
+    values.insert(":response_length".to_owned(), codec::number(response.length));
+    values.insert(":response_sha256".to_owned(), codec::sha256(&response.sha256));
+    match &response.place {
+        Place::Inline(kept) => {
+            values.insert(":response".to_owned(), codec::binary(kept));
+            (&plans.settle_inline, values)
+        }
+        Place::Parts(_) => (&plans.settle_parts, values),
+    }
+}
+
+/// Adds what T4 to T6 have in common: the claim that they settle, and what it becomes.
+pub(super) fn of_mine(mut values: Values, owner: Owner, generation: Generation, status: Status) -> Values {
+    values.insert(":started".to_owned(), codec::status(Status::Started));
+    values.insert(":owner".to_owned(), codec::owner(owner));
+    values.insert(":generation".to_owned(), codec::generation(generation));
+    values.insert(":status".to_owned(), codec::status(status));
+    values
+}

@@ -1,0 +1,80 @@
+//! A store in memory: for tests, and the contract in its shortest form.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use crate::{
+    future::BoxFuture,
+    key::StoredKey,
+    record::Record,
+    store::{Store, StoreError, Write, Written},
+};
+
+/// Records in this process's memory. They are gone with the process, and no other process sees them:
+/// use it in tests, not in a deployed function.
+///
+/// Clones share their records.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryStore {
+    records: Arc<Mutex<HashMap<StoredKey, Record>>>,
+}
+
+impl MemoryStore {
+    /// An empty store.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Puts `record` under `key` whatever is there, or removes what is there: for tests that need a
+    /// record in a certain state.
+    pub fn set(&self, key: &StoredKey, record: Option<Record>) {
+        let mut records = self.records();
+        match record {
+            Some(record) => records.insert(key.clone(), record),
+            None => records.remove(key),
+        };
+    }
+
+    /// The record under `key`.
+    pub fn get(&self, key: &StoredKey) -> Option<Record> {
+        self.records().get(key).cloned()
+    }
+
+    /// Every record, in no order.
+    pub fn all(&self) -> Vec<(StoredKey, Record)> {
+        self.records().iter().map(|(key, record)| (key.clone(), record.clone())).collect()
+    }
+
+    fn records(&self) -> MutexGuard<'_, HashMap<StoredKey, Record>> {
+        // No code panics while it holds the lock, so what a poisoned one guards is whole.
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn apply_now(&self, key: &StoredKey, write: &Write) -> Written {
+        let mut records = self.records();
+        let current = records.get(key);
+        match write.apply_to(current) {
+            Some(record) => {
+                records.insert(key.clone(), record);
+                Written::Applied
+            }
+            None => Written::Refused(current.cloned()),
+        }
+    }
+}
+
+impl Store for MemoryStore {
+    fn apply<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+        Box::pin(async move { Ok(self.apply_now(key, write)) })
+    }
+
+    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(async move { Ok(self.get(key)) })
+    }
+}

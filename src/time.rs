@@ -1,0 +1,146 @@
+//! Time: [`Timestamp`], and the [`Clock`] that is the crate's only source of it.
+//!
+//! Nothing else in the crate reads a clock or sleeps, so every rule about time can be tested with a
+//! clock of the test's own.
+
+use std::{
+    fmt,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use crate::future::BoxFuture;
+
+/// A moment, in whole milliseconds since the Unix epoch.
+///
+/// Arithmetic saturates: a moment too far away to be told is the farthest one, never a small number.
+///
+/// ```
+/// use std::time::Duration;
+/// use lambda_idempotency::Timestamp;
+///
+/// let noon = Timestamp::from_millis(1_795_000_000_500);
+/// assert_eq!(noon.saturating_add(Duration::from_secs(2)).as_millis(), 1_795_000_002_500);
+/// assert_eq!(noon.as_secs_rounded_up(), 1_795_000_001);
+/// ```
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// The moment `millis` milliseconds after the Unix epoch.
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis)
+    }
+
+    /// The moment `secs` seconds after the Unix epoch.
+    pub const fn from_secs(secs: u64) -> Self {
+        Self(secs.saturating_mul(1000))
+    }
+
+    /// Milliseconds since the Unix epoch.
+    pub const fn as_millis(self) -> u64 {
+        self.0
+    }
+
+    /// Seconds since the Unix epoch, rounded up: the unit of DynamoDB's TTL attribute. Rounding up
+    /// means that the sweeper never comes before the moment itself.
+    pub const fn as_secs_rounded_up(self) -> u64 {
+        self.0.div_ceil(1000)
+    }
+
+    /// This moment, or the next whole second. What a record's expiry is rounded to before it is
+    /// stored, so that every store gives back exactly what it was given.
+    #[must_use]
+    pub const fn rounded_up_to_second(self) -> Self {
+        Self::from_secs(self.as_secs_rounded_up())
+    }
+
+    /// The moment `duration` later.
+    #[must_use]
+    pub fn saturating_add(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(millis(duration)))
+    }
+
+    /// The moment `duration` earlier, or the epoch.
+    #[must_use]
+    pub fn saturating_sub(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(millis(duration)))
+    }
+
+    /// How long until `later`; zero if it has passed.
+    pub fn until(self, later: Self) -> Duration {
+        Duration::from_millis(later.0.saturating_sub(self.0))
+    }
+}
+
+impl fmt::Debug for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ms", self.0)
+    }
+}
+
+impl From<SystemTime> for Timestamp {
+    /// A moment before the epoch becomes the epoch.
+    fn from(time: SystemTime) -> Self {
+        Self(time.duration_since(UNIX_EPOCH).map(millis).unwrap_or(0))
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Where the engine gets the time from, and how it waits.
+///
+/// [`SystemClock`] is the one that ships; a test brings its own.
+pub trait Clock: fmt::Debug + Send + Sync + 'static {
+    /// The time now, by the clock that the other executors' clocks agree with (up to the skew margin).
+    fn now(&self) -> Timestamp;
+
+    /// Completes after `duration`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future ends the wait and has no other effect.
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
+}
+
+/// The operating system's clock, and tokio's timer.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    #[expect(clippy::disallowed_methods, reason = "the one place that reads the clock")]
+    fn now(&self) -> Timestamp {
+        SystemTime::now().into()
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the one place that sleeps")]
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(duration))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_rounded_up_and_a_whole_second_stays() {
+        assert_eq!(Timestamp::from_millis(1000).as_secs_rounded_up(), 1);
+        assert_eq!(Timestamp::from_millis(1001).as_secs_rounded_up(), 2);
+        assert_eq!(Timestamp::from_millis(1999).rounded_up_to_second(), Timestamp::from_secs(2));
+    }
+
+    #[test]
+    fn arithmetic_saturates_at_both_ends() {
+        let end = Timestamp::from_millis(u64::MAX);
+        assert_eq!(end.saturating_add(Duration::from_secs(1)), end);
+        assert_eq!(end.saturating_add(Duration::MAX), end);
+        assert_eq!(
+            Timestamp::from_millis(5).saturating_sub(Duration::from_secs(1)),
+            Timestamp::from_millis(0)
+        );
+        assert_eq!(Timestamp::from_secs(u64::MAX), end);
+        assert_eq!(Timestamp::from_millis(7).until(Timestamp::from_millis(3)), Duration::ZERO);
+    }
+}

@@ -1,0 +1,306 @@
+//! The house's rules (DESIGN.md, section 3), read off the sources: imports point one way, stores stay
+//! apart, `lib.rs` has no logic, files are small, and one file reads the clock.
+//!
+//! What is `#[cfg(test)]`, or in a file called `tests`, is not built into the library and not looked at,
+//! but for its length.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
+
+#[path = "support/source.rs"]
+mod source;
+
+use std::{fs, path::Path};
+
+use source::{Named, Token, follows, paths, re_exports, shipped};
+
+/// The modules, from the lowest up. One may name those below it and those on its own line.
+const LAYERS: &[&[&str]] = &[
+    // Vocabulary.
+    &["future"],
+    &["time"],
+    &["error"],
+    &["key"],
+    &["fingerprint"],
+    &["outcome"],
+    &["record"],
+    // The contract, and what proves a store.
+    &["store"],
+    &["conformance"],
+    // The rules, and what carries them out.
+    &["policy"],
+    &["protocol"],
+    &["observe", "invocation", "claim", "engine"],
+    // Where all meets.
+    &["environment"],
+    &["lambda"],
+];
+
+/// Who may name a store that is not itself: who is asked for it by name, and who compares with it.
+const MAY_NAME_A_STORE: &[(&str, &str)] =
+    &[("environment", "dynamodb"), ("environment", "memory"), ("conformance", "memory")];
+
+/// What nothing names: it is there for who uses the library, or brings everything together.
+const NAMED_BY_NOBODY: &[&str] = &["conformance", "environment"];
+
+const LONGEST_FILE: usize = 600;
+
+/// What reads a clock, or waits for one.
+const CLOCKS: &[&[&str]] = &[
+    &["SystemTime", "::", "now"],
+    &["Instant", "::", "now"],
+    &[".", "elapsed", "("],
+    &["time", "::", "sleep"],
+    &["time", "::", "timeout"],
+    &["time", "::", "interval"],
+    &["thread", "::", "sleep"],
+    &["Utc", "::", "now"],
+];
+
+/// One file under `src`: its path there, and its text.
+type Source = (String, String);
+
+#[test]
+fn the_library_keeps_its_rules() {
+    let sources = read_under("src");
+    assert!(sources.len() > 15, "the sources were not found");
+    let named = sources.iter().map(|(file, text)| paths(&shipped(text), &module(file)).len());
+    assert!(named.sum::<usize>() > 100, "the imports were not found");
+    assert_eq!(violations(&sources), [""; 0]);
+}
+
+#[test]
+fn the_others_use_the_public_interface_only() {
+    for folder in ["cli/src", "functions"] {
+        for (file, text) in read_under(folder) {
+            let tokens = shipped(&text);
+            for outside in [&["#", "[", "path"][..], &["include", "!"]] {
+                assert!(!has(&tokens, outside), "{folder}/{file} reaches into another package's files");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_library_is_lean() {
+    // In a package from a registry, Cargo.toml has been rewritten.
+    let manifest = ["Cargo.toml.orig", "Cargo.toml"].map(|name| fs::read_to_string(root().join(name)));
+    let manifest = manifest.into_iter().find_map(Result::ok).unwrap();
+    let (_, dependencies) = manifest.split_once("\n[dependencies]\n").unwrap();
+    let (dependencies, _) = dependencies.split_once("\n[").unwrap();
+    for heavy in ["dynoxide", "clap", "rusqlite", "path ="] {
+        assert!(!dependencies.contains(heavy), "the library depends on {heavy}");
+    }
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every Rust file under `folder`.
+fn read_under(folder: &str) -> Vec<Source> {
+    let (base, mut folders, mut sources) = (root().join(folder), vec![root().join(folder)], vec![]);
+    while let Some(folder) = folders.pop() {
+        // A package from a registry has no other packages beside it.
+        for entry in fs::read_dir(&folder).into_iter().flatten() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let name = path.strip_prefix(&base).unwrap().to_string_lossy().replace('\\', "/");
+                sources.push((name, fs::read_to_string(&path).unwrap()));
+            }
+        }
+    }
+    sources.sort();
+    sources
+}
+
+/// What is against the rules in `sources`, a line each.
+fn violations(sources: &[Source]) -> Vec<String> {
+    let root = sources.iter().find(|(file, _)| file == "lib.rs");
+    let root = root.map(|(_, text)| shipped(text)).unwrap_or_default();
+    let mut found = Vec::new();
+    for (file, text) in sources {
+        let lines = text.lines().count();
+        if lines > LONGEST_FILE {
+            found.push(format!("{file}: {lines} lines; {LONGEST_FILE} are enough"));
+        }
+        let tokens = shipped(text);
+        if file == "lib.rs" {
+            found.extend(logic(&tokens));
+        } else if !is_test(file) {
+            found.extend(clocks(file, &tokens));
+            found.extend(imports(file, &tokens, &re_exports(&root)));
+        }
+    }
+    found
+}
+
+fn is_test(file: &str) -> bool {
+    file.split(['/', '.']).any(|part| part == "tests")
+}
+
+/// `store/dynamodb/codec.rs` is `store`, `dynamodb`, `codec`.
+fn module(file: &str) -> Vec<String> {
+    file.trim_end_matches(".rs").split('/').map(str::to_owned).collect()
+}
+
+fn has(tokens: &[Token], words: &[&str]) -> bool {
+    (0..tokens.len()).any(|at| follows(&tokens[at..], words))
+}
+
+fn logic(tokens: &[Token]) -> Vec<String> {
+    const LOGIC: &[&str] =
+        &["fn", "impl", "struct", "enum", "trait", "const", "static", "type", "macro_rules"];
+    let logic = tokens.iter().filter(|token| LOGIC.contains(&token.text.as_str()));
+    logic.map(|token| format!("lib.rs:{}: `{}`; it has no logic", token.line, token.text)).collect()
+}
+
+fn clocks(file: &str, tokens: &[Token]) -> Vec<String> {
+    if file == "time.rs" {
+        return vec![];
+    }
+    let reads = |words: &&&[&str]| has(tokens, words);
+    CLOCKS
+        .iter()
+        .filter(reads)
+        .map(|words| format!("{file}: `{}`; only time.rs reads a clock", words.concat()))
+        .collect()
+}
+
+fn imports(file: &str, tokens: &[Token], re_exports: &[(String, Vec<String>)]) -> Vec<String> {
+    let module = module(file);
+    let mut found = Vec::new();
+    for Named { mut path, line } in paths(tokens, &module) {
+        // `crate::Owner` is `crate::record::Owner`.
+        if let Some((_, of)) = re_exports.iter().find(|(name, _)| path.first() == Some(name)) {
+            path.splice(..1, of.iter().cloned());
+        }
+        if let Some(why) = forbidden(&module, &path) {
+            found.push(format!("{file}:{line}: `{}`; {why}", path.join("::")));
+        }
+    }
+    found
+}
+
+/// Why `module` may not name `path`.
+fn forbidden(module: &[String], path: &[String]) -> Option<String> {
+    let (from, to) = (module.first()?.as_str(), path.first()?.as_str());
+    let layer = |name: &str| LAYERS.iter().position(|layer| layer.contains(&name));
+    let Some(own) = layer(from) else {
+        return Some(format!("`{from}` has no layer; give it one in this test"));
+    };
+    if from != to {
+        match layer(to) {
+            None => return Some(format!("`{to}` has no layer; give it one in this test")),
+            Some(other) if other > own => return Some(format!("`{from}` is below `{to}`")),
+            _ if NAMED_BY_NOBODY.contains(&to) => return Some(format!("nothing may name `{to}`")),
+            _ => {}
+        }
+    }
+    let store = path.get(1).filter(|name| to == "store" && name.starts_with(|c: char| c.is_lowercase()))?;
+    let itself = from == "store" && module.get(1) == Some(store);
+    let may = MAY_NAME_A_STORE.contains(&(from, store.as_str()));
+    (!itself && !may).then(|| format!("`{}` names the store `{store}`", module.join("::")))
+}
+
+// The rules themselves.
+
+/// The violations of one made-up file beside a made-up `lib.rs`.
+fn made_up(file: &str, text: &str) -> Vec<String> {
+    let root = "mod engine;\nmod record;\npub use engine::{Idempotency};\npub use record::Owner;\n";
+    violations(&[("lib.rs".into(), root.into()), (file.into(), text.into())])
+}
+
+#[test]
+fn upward_imports_are_found() {
+    for (file, text) in [
+        ("store.rs", "use crate::engine::Engine;"),
+        ("store.rs", "use crate::{\n    error::Error,\n    engine::{self, Engine},\n};"),
+        ("store/redis.rs", "fn f() { crate::engine::go() }"),
+        ("store/redis.rs", "use super::super::policy::Settings;"),
+        ("store/redis/script.rs", "use crate::Idempotency;"),
+        ("record.rs", "use crate::store::Store;"),
+        ("key.rs", "use crate::record::Owner;"),
+        ("key.rs", "use crate::Owner;"),
+        ("protocol.rs", "use crate::engine as e;"),
+        ("protocol/judge.rs", "use crate::observe;"),
+        ("engine.rs", "use crate::lambda::http;"),
+        ("engine.rs", "pub(in crate::lambda) fn f() {}"),
+        ("engine.rs", "#[cfg(feature = \"x\")]\nuse crate::environment;"),
+        ("lambda.rs", "use crate::conformance;"),
+        ("lambda.rs", "use crate::environment::Choice;"),
+        ("novelty.rs", "use crate::error::Error;"),
+    ] {
+        assert!(!made_up(file, text).is_empty(), "{file}: {text}");
+    }
+}
+
+#[test]
+fn stores_that_name_each_other_and_adapters_that_name_a_store_are_found() {
+    for (file, text) in [
+        ("store/redis.rs", "use crate::store::memory::MemoryStore;"),
+        ("store/redis.rs", "use crate::store::{Store, dynamodb};"),
+        ("store/redis.rs", "use super::memory::MemoryStore;"),
+        ("store/redis/codec.rs", "use super::super::memory;"),
+        ("store.rs", "pub mod memory;\npub use memory::MemoryStore;"),
+        ("store.rs", "pub mod memory;\npub use self::memory::MemoryStore;"),
+        ("lambda/http.rs", "type S = crate::store::dynamodb::DynamoDbStore;"),
+        ("engine.rs", "use crate::store::memory::MemoryStore;"),
+        ("conformance/parts.rs", "use crate::store::dynamodb::DynamoDbStore;"),
+    ] {
+        assert_eq!(made_up(file, text).len(), 1, "{file}: {text}: {:?}", made_up(file, text));
+    }
+}
+
+#[test]
+fn what_the_rules_allow_is_not_found() {
+    for (file, text) in [
+        (
+            "store/redis.rs",
+            "use crate::{store::{Store, Write}, record::Record};\nmod codec;\nuse codec::Codec;",
+        ),
+        ("store/redis/codec.rs", "use super::Redis;\nuse crate::store::redis::Script;"),
+        ("store.rs", "pub mod memory;\nuse crate::record::Record;"),
+        ("engine/drive.rs", "use crate::{claim::Claim, protocol::Plan};\nuse super::Engine;"),
+        ("environment.rs", "use crate::store::{Store, memory::MemoryStore};"),
+        ("lambda/http.rs", "use crate::Idempotency; use std::time::SystemTime;"),
+        ("record.rs", "//! [`crate::engine`]\n/* crate::engine */ const S: &str = \"crate::engine::x\";"),
+        (
+            "record.rs",
+            "#[cfg(test)]\nmod tests {\n    use crate::engine::Engine;\n    fn f() { Instant::now(); }\n}",
+        ),
+        ("record.rs", "#[cfg(test)]\nuse crate::{engine::Engine};\nstruct S;"),
+        ("protocol/tests.rs", "use crate::engine::Engine;"),
+        ("engine/tests/support.rs", "use crate::store::memory::MemoryStore;"),
+        ("time.rs", "fn now() { SystemTime::now(); tokio::time::sleep(d); }"),
+        ("key.rs", "fn f<'a>(c: char) -> bool { c == '\"' || c == '\\'' }\nmod inner { use super::Key; }"),
+    ] {
+        assert_eq!(made_up(file, text), [""; 0], "{file}: {text}");
+    }
+}
+
+#[test]
+fn clocks_long_files_and_logic_in_lib_are_found() {
+    for text in [
+        "let now = SystemTime::now();",
+        "std::time::Instant::now()",
+        "start.elapsed()",
+        "tokio::time::sleep(d).await",
+        "let c = '\"'; std::thread::sleep(d); let d = '\"';",
+    ] {
+        assert_eq!(made_up("engine.rs", text).len(), 1, "{text}");
+    }
+    assert_eq!(made_up("engine.rs", &"\n".repeat(601)).len(), 1);
+    assert_eq!(made_up("engine.rs", &"\n".repeat(600)).len(), 0);
+    assert_eq!(made_up("engine/tests.rs", &"\n".repeat(601)).len(), 1);
+    assert_eq!(violations(&[("lib.rs".into(), "mod a;\n// fn\nfn f() {}".into())]).len(), 1);
+}
+
+#[test]
+fn a_violation_is_named_with_its_line() {
+    assert_eq!(
+        made_up("store/redis.rs", "\nuse crate::{\n    error::Error,\n    engine::Engine,\n};"),
+        ["store/redis.rs:4: `engine::Engine`; `store` is below `engine`"]
+    );
+}

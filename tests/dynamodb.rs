@@ -1,0 +1,19 @@
+//! The DynamoDB store against an embedded DynamoDB, and against a wire that fails.
+
+#![allow(clippy::type_complexity, reason = "tables of cases")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
+#![cfg(feature = "dynamodb")]
+#![expect(clippy::disallowed_methods, reason = "these tests measure what real time-outs take")]
+
+mod dynamodb {
+    mod conditions;
+    mod config;
+    mod corrupt;
+    mod emulator;
+    mod faults;
+    mod fixtures;
+    mod golden;
+    mod parts;
+    mod tables;
+    mod wire;
+}

@@ -1,0 +1,236 @@
+//! Every conjunct of every condition: a record that differs in that one field alone is refused, and comes
+//! back as it was; one that differs in a field that the condition does not name is written.
+
+use lambda_idempotency::{
+    Fingerprint, Generation, Lock, Outcome, Record, State, Store, Timestamp,
+    store::{Seen, Settlement, StoreErrorKind, Write, Written},
+};
+
+use super::{
+    emulator::{Item, Table},
+    fixtures::{
+        completed, in_parts, inline, item, key, lock, ms, next_lock, owner, s, settle, settlements, started,
+        with_state,
+    },
+};
+
+/// `base`, and what it is with one field changed; a lease only where it has one.
+fn one_field_apart(base: &Record) -> Vec<(&'static str, Record)> {
+    let later = |time: Timestamp| ms(time.as_millis() + 1);
+    let earlier = |time: Timestamp| ms(time.as_millis() - 1);
+    let mut apart = vec![
+        ("owner", Record { owner: owner(0x0b), ..base.clone() }),
+        ("generation", Record { generation: Generation::new(base.generation.get() + 1), ..base.clone() }),
+        ("generation", Record { generation: Generation::new(base.generation.get() - 1), ..base.clone() }),
+        ("lock_acquired_at", Record { lock_acquired_at: later(base.lock_acquired_at), ..base.clone() }),
+        ("lock_acquired_at", Record { lock_acquired_at: earlier(base.lock_acquired_at), ..base.clone() }),
+        ("expires_at", Record { expires_at: ms(base.expires_at.as_millis() + 1000), ..base.clone() }),
+        ("expires_at", Record { expires_at: ms(base.expires_at.as_millis() - 1000), ..base.clone() }),
+        ("fingerprint", Record { fingerprint: Fingerprint::from_digest([0xf2; 32]), ..base.clone() }),
+        ("attempt", Record { attempt: 7, ..base.clone() }),
+        ("request_id", Record { request_id: None, ..base.clone() }),
+    ];
+    if let Some(lease_until) = base.lease_until() {
+        for lease_until in [later(lease_until), earlier(lease_until)] {
+            let state = State::Started { lease_until };
+            apart.push(("lease_until", Record { state, ..base.clone() }));
+        }
+    }
+    apart
+}
+
+/// The write is made on `base` and on whatever differs from it in a field that is not in `conjuncts`, and
+/// refused on whatever differs in one that is.
+async fn has_exactly(name: &str, write: &Write, base: &Record, conjuncts: &[&str]) {
+    let table = Table::new().await;
+    let key = key();
+    let mut tried: Vec<&str> = Vec::new();
+    for (field, record) in std::iter::once(("nothing", base.clone())).chain(one_field_apart(base)) {
+        let before = item(&key, &record);
+        table.put(before.clone()).await;
+        let written = table.store.apply(&key, write).await.unwrap();
+        let after = table.record_item(&key).await.unwrap();
+        if conjuncts.contains(&field) {
+            tried.push(field);
+            assert_eq!(written, Written::Refused(Some(record)), "{name}: another {field} is not refused");
+            assert_eq!(after, before, "{name}: another {field} was refused, and written all the same");
+        } else {
+            let expected = write.apply_to(Some(&record)).unwrap();
+            assert_eq!(written, Written::Applied, "{name}: {field} is no matter of its condition");
+            assert_eq!(after, item(&key, &expected), "{name}, with another {field}");
+            assert_eq!(table.store.read(&key).await.unwrap(), Some(expected));
+        }
+    }
+    tried.dedup();
+    assert_eq!(tried.len(), conjuncts.len(), "{name}: {tried:?}");
+}
+
+/// The write is refused for `record`, which comes back.
+async fn refuses(name: &str, write: &Write, record: &Record) {
+    let table = Table::new().await;
+    let before = item(&key(), record);
+    table.put(before.clone()).await;
+    let written = table.store.apply(&key(), write).await.unwrap();
+    assert_eq!(written, Written::Refused(Some(record.clone())), "{name} on {:?}", record.status());
+    assert_eq!(table.record_item(&key()).await, Some(before), "{name} on {:?}", record.status());
+}
+
+/// The write is refused for an item that has every value of the version that was seen, but for its
+/// status. It is no record of ours, since a settled one has no lease: so it is corrupt, and stays.
+async fn status_alone_refuses(name: &str, write: &Write, before: Item) {
+    let table = Table::new().await;
+    table.put(before.clone()).await;
+    let error = table.store.apply(&key(), write).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Corrupt, "{name}");
+    assert!(!error.is_maybe_applied(), "{name}");
+    assert_eq!(table.record_item(&key()).await, Some(before), "{name}");
+}
+
+async fn refuses_the_absent(name: &str, write: &Write) {
+    let table = Table::new().await;
+    let written = table.store.apply(&key(), write).await.unwrap();
+    assert_eq!(written, Written::Refused(None), "{name}");
+    assert_eq!(table.items().await, [], "{name}");
+}
+
+fn every_state() -> [Record; 6] {
+    [
+        started(),
+        completed(),
+        with_state(State::Completed(in_parts())),
+        with_state(State::Completed(Outcome::Omitted)),
+        with_state(State::Failed(inline())),
+        with_state(State::Released),
+    ]
+}
+
+#[tokio::test]
+async fn t1_claims_what_is_absent_and_nothing_else() {
+    let table = Table::new().await;
+    let claim = Write::Claim(lock());
+    assert_eq!(table.store.apply(&key(), &claim).await.unwrap(), Written::Applied);
+    assert_eq!(table.items().await, [item(&key(), &started())]);
+    assert_eq!(table.store.read(&key()).await.unwrap(), Some(started()));
+    for record in every_state() {
+        refuses("T1", &Write::Claim(next_lock()), &record).await;
+    }
+}
+
+#[tokio::test]
+async fn t2_on_a_settled_record() {
+    for base in [completed(), with_state(State::Failed(in_parts())), with_state(State::Released)] {
+        let reclaim = Write::Reclaim { seen: Seen::of(&base), lock: next_lock() };
+        has_exactly("T2 settled", &reclaim, &base, &["owner", "generation", "expires_at"]).await;
+        for other in every_state().into_iter().filter(|other| other.status() != base.status()) {
+            refuses("T2 settled, status", &reclaim, &other).await;
+        }
+        refuses_the_absent("T2 settled", &reclaim).await;
+    }
+}
+
+#[tokio::test]
+async fn t2_on_a_started_record() {
+    let base = started();
+    let reclaim = Write::Reclaim { seen: Seen::of(&base), lock: next_lock() };
+    has_exactly("T2 STARTED", &reclaim, &base, &["owner", "generation", "expires_at", "lease_until"]).await;
+    for other in every_state().into_iter().skip(1) {
+        refuses("T2 STARTED, status", &reclaim, &other).await;
+    }
+    for status in ["COMPLETED", "FAILED", "RELEASED"] {
+        let mut before = item(&key(), &base);
+        before.insert("status".into(), s(status));
+        status_alone_refuses("T2 STARTED, status", &reclaim, before).await;
+    }
+    refuses_the_absent("T2 STARTED", &reclaim).await;
+}
+
+#[tokio::test]
+async fn t2_leaves_nothing_of_the_old_record() {
+    let table = Table::new().await;
+    let mut before = item(&key(), &completed());
+    before.insert("added_by_hand".into(), s("x"));
+    table.put(before).await;
+    let lock = Lock { request_id: None, ..next_lock() };
+    let reclaim = Write::Reclaim { seen: Seen::of(&completed()), lock: lock.clone() };
+    assert_eq!(table.store.apply(&key(), &reclaim).await.unwrap(), Written::Applied);
+    assert_eq!(table.record_item(&key()).await, Some(item(&key(), &lock.into())));
+}
+
+#[tokio::test]
+async fn t3() {
+    let base = started();
+    let nameless = Lock { request_id: None, ..next_lock() };
+    for (name, lock) in [("T3", next_lock()), ("T3, no request id", nameless)] {
+        let take_over = Write::TakeOver { seen: Seen::of(&base), lock };
+        let conjuncts = ["owner", "generation", "lock_acquired_at", "lease_until"];
+        has_exactly(name, &take_over, &base, &conjuncts).await;
+        for other in every_state().into_iter().skip(1) {
+            refuses(name, &take_over, &other).await;
+        }
+        for status in ["COMPLETED", "FAILED", "RELEASED"] {
+            let mut before = item(&key(), &base);
+            before.insert("status".into(), s(status));
+            status_alone_refuses(name, &take_over, before).await;
+        }
+        refuses_the_absent(name, &take_over).await;
+    }
+}
+
+#[tokio::test]
+async fn t4_t5_t6() {
+    for (name, settlement) in settlements() {
+        let write = settle(settlement);
+        has_exactly(name, &write, &started(), &["owner", "generation"]).await;
+        for other in every_state().into_iter().skip(1) {
+            refuses(&format!("{name}, status"), &write, &other).await;
+        }
+        refuses_the_absent(name, &write).await;
+    }
+}
+
+#[tokio::test]
+async fn the_clock_is_no_matter_of_a_settlement() {
+    // A lease that ended long ago, and was not taken over.
+    let table = Table::new().await;
+    let old = Lock { lease_until: ms(1000), expires_at: ms(2000), lock_acquired_at: ms(1), ..lock() };
+    table.put(item(&key(), &old.into())).await;
+    let written = table.store.apply(&key(), &settle(Settlement::Release)).await.unwrap();
+    assert_eq!(written, Written::Applied);
+}
+
+#[tokio::test]
+async fn a_version_that_no_record_can_have_is_refused() {
+    let table = Table::new().await;
+    table.put(item(&key(), &started())).await;
+    let seen = Seen { lease_until: None, ..Seen::of(&started()) };
+    for write in [Write::Reclaim { seen, lock: next_lock() }, Write::TakeOver { seen, lock: next_lock() }] {
+        assert_eq!(table.store.apply(&key(), &write).await.unwrap(), Written::Refused(Some(started())));
+    }
+    let table = Table::new().await;
+    table.put(item(&key(), &completed())).await;
+    let seen = Seen { lease_until: Some(ms(1)), ..Seen::of(&completed()) };
+    let write = Write::Reclaim { seen, lock: next_lock() };
+    assert_eq!(table.store.apply(&key(), &write).await.unwrap(), Written::Refused(Some(completed())));
+}
+
+#[tokio::test]
+async fn one_of_many_claims_wins() {
+    let table = Table::new().await;
+    let mut claims = tokio::task::JoinSet::new();
+    for byte in 0..20 {
+        let store = table.store.clone();
+        claims.spawn(async move {
+            let lock = Lock { owner: owner(byte), ..lock() };
+            (byte, store.apply(&key(), &Write::Claim(lock)).await.unwrap())
+        });
+    }
+    let answers = claims.join_all().await;
+    let winners: Vec<_> = answers.iter().filter(|(_, written)| *written == Written::Applied).collect();
+    assert_eq!(winners.len(), 1);
+    let winner = Record { owner: owner(winners[0].0), ..started() };
+    for (byte, written) in &answers {
+        if *byte != winners[0].0 {
+            assert_eq!(*written, Written::Refused(Some(winner.clone())));
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! What a store refuses to be built with, and what it takes from a client.
+
+use std::time::{Duration, Instant};
+
+use aws_sdk_dynamodb::{
+    Client,
+    config::{retry::RetryConfig, timeout::TimeoutConfig},
+};
+use lambda_idempotency::{
+    ErrorKind, Store,
+    store::{
+        StoreErrorKind,
+        dynamodb::{AttributeNames, DynamoDbStore, DynamoDbStoreBuilder},
+    },
+};
+
+use super::{
+    emulator::{SECRET, TABLE, builder, client, config, emulator},
+    fixtures::key,
+    wire::{Reply, Wire},
+};
+
+#[tokio::test]
+async fn what_cannot_work_is_refused_when_built() {
+    let address = "127.0.0.1:9".parse().unwrap();
+    let named = |table: &str| DynamoDbStore::builder(table).client(client(address));
+    let good = || builder(address);
+    let mut twice = AttributeNames::default();
+    twice.owner = "status".into();
+    let cases: Vec<(DynamoDbStoreBuilder, &str)> = vec![
+        (named(""), "the table's name is empty"),
+        (named("ab"), "has 2 characters"),
+        (named(&"x".repeat(256)), "has 256 characters"),
+        (named("my table"), "has the character ' '"),
+        (named("a:b"), "has the character ':'"),
+        (good().attempt_timeout(Duration::ZERO), "the attempt time-out is zero"),
+        (good().operation_timeout(Duration::ZERO), "the operation time-out is zero"),
+        (good().inline_limit(350 * 1024 + 1), "the inline limit of 358401 bytes is over 358400"),
+        (good().sort_key("id"), "`id` and `sort key` have the same attribute name `id`"),
+        (good().sort_key(""), "`sort key` has 0 bytes"),
+        (good().attributes(twice), "`status` and `owner` have the same attribute name `status`"),
+        (good().endpoint_url(" "), "the endpoint URL is empty"),
+        (good().region(""), "the Region is empty"),
+    ];
+    for (builder, text) in cases {
+        let error = builder.build().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains(text), "{error}");
+    }
+    assert_eq!(DynamoDbStore::new(client(address), "").unwrap_err().kind(), ErrorKind::Invalid);
+
+    for table in ["idempotency", "a.b-c_D", "arn:aws:dynamodb:eu-west-1:123456789012:table/idempotency"] {
+        assert_eq!(DynamoDbStore::new(client(address), table).unwrap().table(), table);
+    }
+    assert!(good().inline_limit(350 * 1024).build().await.is_ok());
+}
+
+#[tokio::test]
+async fn debug_shows_no_secrets() {
+    let address = "127.0.0.1:9".parse().unwrap();
+    let builder = builder(address).endpoint_url("http://user:password@localhost:8000/?token=token");
+    let store = builder.clone().build().await.unwrap();
+    let shown = format!("{builder:?} {store:?}");
+    for secret in [SECRET, "access-key", "password", "token"] {
+        assert!(!shown.contains(secret), "{shown}");
+    }
+    assert!(shown.contains("http://localhost:8000"), "{shown}");
+    assert!(format!("{store:?}").contains(r#"table: "idempotency", region: Some("eu-west-1")"#), "{store:?}");
+}
+
+/// How long a read takes that nobody answers, and how many attempts it makes.
+async fn hanging_read(
+    configure: impl FnOnce(std::net::SocketAddr) -> DynamoDbStoreBuilder,
+) -> (Duration, usize) {
+    let wire = Wire::scripted(None, &[Reply::Hang]).await;
+    let store = configure(wire.address).build().await.unwrap();
+    let start = Instant::now();
+    let error = store.read(&key()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    assert!(error.to_string().contains("did not answer in time"), "{error}");
+    (start.elapsed(), wire.requests().len())
+}
+
+#[tokio::test]
+async fn the_default_timeouts_hold_even_where_a_client_has_switched_them_off() {
+    let (took, attempts) = hanging_read(|address| {
+        let config = config(address).timeout_config(TimeoutConfig::disabled()).build();
+        DynamoDbStore::builder(TABLE).client(Client::from_conf(config))
+    })
+    .await;
+    assert!((Duration::from_millis(2500)..Duration::from_millis(3500)).contains(&took), "{took:?}");
+    assert!(attempts >= 2, "an attempt ends after a second");
+}
+
+#[tokio::test]
+async fn a_clients_own_timeouts_stay() {
+    let timeouts = TimeoutConfig::builder()
+        .operation_attempt_timeout(Duration::from_millis(100))
+        .operation_timeout(Duration::from_millis(250));
+    let timeouts = timeouts.build();
+    let of_client = |address| {
+        let config = config(address).timeout_config(timeouts.clone()).build();
+        DynamoDbStore::builder(TABLE).client(Client::from_conf(config))
+    };
+    let (took, _) = hanging_read(of_client).await;
+    assert!((Duration::from_millis(100)..Duration::from_millis(900)).contains(&took), "{took:?}");
+    // Unless the store has ones of its own.
+    let longer = Duration::from_millis(1200);
+    let (took, attempts) =
+        hanging_read(|address| of_client(address).attempt_timeout(longer).operation_timeout(longer)).await;
+    assert!((Duration::from_millis(1100)..Duration::from_millis(2000)).contains(&took), "{took:?}");
+    assert_eq!(attempts, 1);
+}
+
+#[tokio::test]
+async fn a_clients_retries_stay() {
+    for (retries, requests) in [
+        (RetryConfig::disabled(), 1),
+        (RetryConfig::standard().with_max_attempts(2), 2),
+        (RetryConfig::standard(), 3),
+    ] {
+        let wire = Wire::scripted(None, &[Reply::internal()]).await;
+        let retries = retries.with_initial_backoff(Duration::from_millis(1));
+        let config = config(wire.address).retry_config(retries).build();
+        let store = DynamoDbStore::new(Client::from_conf(config), TABLE).unwrap();
+        let error = store.read(&key()).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+        assert!(!error.is_maybe_applied(), "a read writes nothing");
+        assert_eq!(wire.requests().len(), requests);
+    }
+}
+
+#[tokio::test]
+async fn settings_of_the_store_win_over_the_clients() {
+    let address = emulator().await;
+    let elsewhere = "127.0.0.1:9".parse().unwrap();
+    let store = builder(elsewhere)
+        .endpoint_url(format!("http://{address}"))
+        .region("eu-central-1")
+        .build()
+        .await
+        .unwrap();
+    let error = store.read(&key()).await.unwrap_err().to_string();
+    assert!(error.contains(&format!("in eu-central-1 at http://{address};")), "{error}");
+}
+
+#[tokio::test]
+async fn without_a_client_the_configuration_is_loaded() {
+    let address = emulator().await;
+    let store = DynamoDbStore::builder(TABLE)
+        .region("eu-north-1")
+        .endpoint_url(format!("http://{address}"))
+        .build()
+        .await
+        .unwrap();
+    assert!(format!("{store:?}").contains("eu-north-1"));
+}

@@ -1,0 +1,208 @@
+//! Items that are no record: said to be corrupt, by attribute, and never taken for absent.
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use lambda_idempotency::{
+    Outcome, Record, State, Store,
+    store::{StoreErrorKind, Write},
+};
+
+use super::{
+    emulator::{Item, Table},
+    fixtures::{ID, b, completed, in_parts, item, key, lock, n, next_lock, s, started, with_state},
+};
+
+/// One change of an item that makes it unreadable.
+struct Mutation {
+    attribute: &'static str,
+    becomes: Option<AttributeValue>,
+    why: &'static str,
+}
+
+fn missing(attribute: &'static str) -> Mutation {
+    Mutation { attribute, becomes: None, why: "is missing" }
+}
+
+fn becomes(attribute: &'static str, value: AttributeValue, why: &'static str) -> Mutation {
+    Mutation { attribute, becomes: Some(value), why }
+}
+
+fn of_every_record() -> Vec<Mutation> {
+    let mut mutations = Vec::new();
+    for attribute in [
+        "version",
+        "status",
+        "owner",
+        "generation",
+        "attempt",
+        "fingerprint",
+        "lock_acquired_at",
+        "expires_at",
+    ] {
+        mutations.push(missing(attribute));
+        mutations.push(becomes(attribute, AttributeValue::Bool(true), "is not of type"));
+        mutations.push(becomes(attribute, b(b"secret"), "is not of type"));
+    }
+    for attribute in ["status", "owner", "fingerprint", "request_id"] {
+        mutations.push(becomes(attribute, n(424_242), "is not of type S"));
+    }
+    for attribute in ["status", "owner", "fingerprint"] {
+        mutations.push(becomes(attribute, s("secret"), "is not in the form"));
+        mutations.push(becomes(attribute, s(""), "is not in the form"));
+    }
+    for attribute in ["version", "generation", "attempt", "lock_acquired_at", "expires_at"] {
+        mutations.push(becomes(attribute, s("424242"), "is not of type N"));
+        mutations.push(becomes(attribute, n("-424242"), "is not a whole number in its range"));
+        mutations.push(becomes(attribute, n("4242.42"), "is not a whole number in its range"));
+        mutations.push(becomes(
+            attribute,
+            n("42424242424242424242424"),
+            "is not a whole number in its range",
+        ));
+    }
+    mutations.push(becomes("attempt", n("4294967296"), "is not a whole number in its range"));
+    mutations.push(becomes("expires_at", n("18446744073709553"), "is not a whole number in its range"));
+    for version in ["0", "2", "4294967295"] {
+        mutations.push(becomes("version", n(version), "is one that this library does not know"));
+    }
+    for status in ["EXPIRED", "started", "INPROGRESS"] {
+        mutations.push(becomes("status", s(status), "is not in the form"));
+    }
+    mutations.push(becomes("fingerprint", s(format!("2:{}", "f1".repeat(32))), "is not in the form"));
+    mutations.push(becomes("owner", s("0a".repeat(15)), "is not in the form"));
+    mutations.push(becomes("owner", s("zz".repeat(16)), "is not in the form"));
+    mutations
+}
+
+fn of_a_started_one() -> Vec<Mutation> {
+    let other = "does not belong to the record's status";
+    vec![
+        missing("lease_until"),
+        becomes("lease_until", s("424242"), "is not of type N"),
+        becomes("lease_until", n("-1"), "is not a whole number in its range"),
+        becomes("response", b(b"secret"), other),
+        becomes("response_encoding", s("omitted"), other),
+        becomes("response_length", n(1), other),
+        becomes("response_sha256", s("00".repeat(32)), other),
+    ]
+}
+
+fn of_one_with_a_response() -> Vec<Mutation> {
+    vec![
+        becomes("lease_until", n(1), "does not belong to the record's status"),
+        missing("response_encoding"),
+        becomes("response_encoding", s("secret"), "is not in the form"),
+        becomes("response_encoding", s("identity/"), "is not in the form"),
+        becomes("response_encoding", s("identity/-1"), "is not in the form"),
+        becomes("response_encoding", s("identity/99999999999"), "is not in the form"),
+        becomes("response_encoding", n(1), "is not of type S"),
+        missing("response_length"),
+        becomes("response_length", n("-5"), "is not a whole number in its range"),
+        becomes("response_length", s("5"), "is not of type N"),
+        missing("response_sha256"),
+        becomes("response_sha256", s("secret"), "is not in the form"),
+        becomes("response_sha256", b(&[0; 32]), "is not of type S"),
+    ]
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_corrupt() {
+    let with_response = completed();
+    let failed = with_state(State::Failed(in_parts()));
+    let omitted = with_state(State::Completed(Outcome::Omitted));
+    let released = with_state(State::Released);
+    let mut cases: Vec<(Record, Mutation)> = Vec::new();
+    for record in [&with_response, &failed, &omitted, &released] {
+        cases.extend(of_every_record().into_iter().map(|mutation| (record.clone(), mutation)));
+    }
+    cases.extend(of_every_record().into_iter().map(|mutation| (started(), mutation)));
+    cases.extend(of_a_started_one().into_iter().map(|mutation| (started(), mutation)));
+    cases.extend(of_one_with_a_response().into_iter().map(|mutation| (with_response.clone(), mutation)));
+    cases.extend(of_one_with_a_response().into_iter().map(|mutation| (failed.clone(), mutation)));
+    let other = "does not belong to the record's status";
+    cases.extend([
+        (with_response.clone(), missing("response")),
+        (with_response.clone(), becomes("response", s("secret"), "is not of type B")),
+        // Half here, half in siblings.
+        (with_response.clone(), becomes("response_encoding", s("identity/2"), other)),
+        (with_response.clone(), becomes("response_encoding", s("omitted"), other)),
+        (failed.clone(), becomes("response", b(b"secret"), other)),
+        (failed, becomes("response_encoding", s("deflate"), "is missing")),
+        (omitted.clone(), becomes("response", b(b"secret"), other)),
+        (omitted.clone(), becomes("response_length", n(1), other)),
+        (omitted, becomes("lease_until", n(1), other)),
+        (released.clone(), becomes("lease_until", n(1), other)),
+        (released, becomes("response_encoding", s("omitted"), other)),
+    ]);
+
+    let table = Table::new().await;
+    for (record, mutation) in cases {
+        let mut mutated = item(&key(), &record);
+        match mutation.becomes {
+            Some(value) => mutated.insert(mutation.attribute.to_owned(), value),
+            None => mutated.remove(mutation.attribute),
+        };
+        is_corrupt(&table, &mutated, mutation.attribute, mutation.why).await;
+    }
+}
+
+async fn is_corrupt(table: &Table, mutated: &Item, attribute: &str, why: &str) {
+    table.put(mutated.clone()).await;
+    let of_a_read = table.store.read(&key()).await.unwrap_err();
+    let of_a_claim = table.store.apply(&key(), &Write::Claim(next_lock())).await.unwrap_err();
+    for error in [of_a_read, of_a_claim] {
+        assert_eq!(error.kind(), StoreErrorKind::Corrupt, "{attribute} {why}: {error}");
+        assert!(!error.is_maybe_applied());
+        let text = error.to_string();
+        assert!(text.contains(&format!("`{ID}` in table `idempotency`")), "{text}");
+        assert!(text.contains(why), "{attribute} {why}: {text}");
+        let all = format!("{text} {error:?}");
+        assert!(!all.contains("secret") && !all.contains("4242"), "{all}");
+    }
+    assert_eq!(table.record_item(&key()).await.as_ref(), Some(mutated), "it is left as it is");
+}
+
+#[tokio::test]
+async fn the_attribute_is_named_as_the_table_names_it() {
+    let table = Table::with(|builder| {
+        let mut names = lambda_idempotency::store::dynamodb::AttributeNames::default();
+        names.owner = "who".into();
+        builder.attributes(names)
+    })
+    .await;
+    table.put(item(&key(), &started())).await;
+    let error = table.store.read(&key()).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!("the record `{ID}` in table `idempotency` cannot be read: `who` is missing")
+    );
+}
+
+#[tokio::test]
+async fn what_is_not_known_is_left_alone() {
+    let table = Table::new().await;
+    let mut more = item(&key(), &started());
+    more.insert("note".into(), s("by hand"));
+    table.put(more).await;
+    assert_eq!(table.store.read(&key()).await.unwrap(), Some(lock().into()));
+}
+
+#[tokio::test]
+async fn any_digits_that_fit_are_read() {
+    let table = Table::new().await;
+    let mut edge = item(&key(), &started());
+    for (attribute, value) in [
+        ("generation", u64::MAX.to_string()),
+        ("attempt", u32::MAX.to_string()),
+        ("lock_acquired_at", "0".to_owned()),
+        ("lease_until", u64::MAX.to_string()),
+        ("expires_at", "0".to_owned()),
+    ] {
+        edge.insert(attribute.into(), n(value));
+    }
+    table.put(edge).await;
+    let record = table.store.read(&key()).await.unwrap().unwrap();
+    assert_eq!(record.generation.get(), u64::MAX);
+    assert_eq!(record.attempt, u32::MAX);
+    assert_eq!(record.lease_until().unwrap().as_millis(), u64::MAX);
+    assert_eq!(record.expires_at.as_millis(), 0);
+}

@@ -1,0 +1,358 @@
+//! A wire that fails, before the request arrives and after it: what is said to be certain must be, and what
+//! may have been applied must be said so.
+
+use std::{
+    error::Error,
+    time::{Duration, Instant},
+};
+
+use aws_sdk_dynamodb::{
+    Client,
+    config::{BehaviorVersion, Config, Region, retry::RetryConfig},
+};
+use lambda_idempotency::{
+    Record, Store,
+    store::{
+        ResponseParts, Seen, Settlement, StoreError, StoreErrorKind, Write, Written, dynamodb::DynamoDbStore,
+    },
+};
+
+use super::{
+    emulator::{TABLE, Table, builder, config},
+    fixtures::{completed, item, key, lock, next_lock, owner, settle, settlements, started},
+    wire::{Reply, Wire},
+};
+
+/// A store on the wire whose attempts end soon.
+async fn on(wire: &Wire) -> DynamoDbStore {
+    builder(wire.address)
+        .attempt_timeout(Duration::from_millis(600))
+        .operation_timeout(Duration::from_millis(2500))
+        .build()
+        .await
+        .unwrap()
+}
+
+async fn claim(script: &[Reply]) -> (Result<Written, StoreError>, usize) {
+    let wire = Wire::scripted(None, script).await;
+    let written = on(&wire).await.apply(&key(), &Write::Claim(lock())).await;
+    (written, wire.requests().len())
+}
+
+fn chain(error: &StoreError) -> String {
+    let mut text = format!("{error} / {error:?}");
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(&format!(" / {error} / {error:?}"));
+        source = error.source();
+    }
+    text
+}
+
+/// A script, and what the store says of it: its kind, whether the write may have been made, and the number
+/// of requests where that is no matter of time.
+type Case = (&'static str, Vec<Reply>, StoreErrorKind, bool, Option<usize>);
+
+#[tokio::test]
+async fn each_answer_has_its_kind_and_says_whether_it_is_certain() {
+    use Reply::{Close, Garbage, Hang, Reset};
+    use StoreErrorKind::{Conflict, Rejected, Unavailable};
+    let denied = || Reply::error(400, "AccessDeniedException", "no PutItem for you");
+    let conflict = || Reply::error(400, "TransactionConflictException", "ongoing");
+    let html = |status| Reply::Answer(status, "<html>secret</html>".into());
+    let unreadable = || Reply::Answer(200, "secret".into());
+    let cases: Vec<Case> = vec![
+        ("nobody answers", vec![Hang], Unavailable, true, None),
+        ("throttled only", vec![Reply::throttled()], Unavailable, false, Some(3)),
+        ("500, then throttled", vec![Reply::internal(), Reply::throttled()], Unavailable, true, Some(3)),
+        (
+            "throttled, 500, throttled",
+            { vec![Reply::throttled(), Reply::internal(), Reply::throttled()] },
+            Unavailable,
+            true,
+            Some(3),
+        ),
+        ("500 only", vec![Reply::internal()], Unavailable, true, Some(3)),
+        ("503 of somebody else", vec![html(503)], Unavailable, true, Some(3)),
+        ("garbage", vec![Garbage], Unavailable, true, None),
+        ("closed", vec![Close], Unavailable, true, Some(3)),
+        ("reset", vec![Reset], Unavailable, true, Some(3)),
+        ("closed, then throttled", vec![Close, Reply::throttled()], Unavailable, true, Some(3)),
+        ("an answer that cannot be read", vec![unreadable()], Unavailable, true, None),
+        ("a 400 of somebody else", vec![html(400)], Unavailable, true, Some(1)),
+        ("a 413 of somebody else", vec![html(413)], Unavailable, true, Some(1)),
+        ("denied", vec![denied()], Rejected, false, Some(1)),
+        ("500, then denied", vec![Reply::internal(), denied()], Rejected, true, Some(2)),
+        ("conflict", vec![conflict()], Conflict, false, None),
+        ("500, then conflict", vec![Reply::internal(), conflict()], Conflict, true, None),
+        ("too large", vec![Reply::error(413, "RequestEntityTooLarge", "x")], Rejected, false, Some(1)),
+    ];
+    for (name, script, kind, maybe_applied, requests) in cases {
+        let start = Instant::now();
+        let (written, made) = claim(&script).await;
+        let error = written.unwrap_err();
+        assert!(start.elapsed() < Duration::from_secs(3), "{name}: {:?}", start.elapsed());
+        assert_eq!(error.kind(), kind, "{name}: {error}");
+        assert_eq!(error.is_maybe_applied(), maybe_applied, "{name}: {error}");
+        if let Some(requests) = requests {
+            assert_eq!(made, requests, "{name}");
+        }
+        assert!(!chain(&error).contains("secret"), "{name}: {}", chain(&error));
+    }
+}
+
+#[tokio::test]
+async fn a_hang_after_throttles_is_not_taken_for_certain() {
+    let (written, _) = claim(&[Reply::throttled(), Reply::Hang]).await;
+    let error = written.unwrap_err();
+    assert!(error.is_maybe_applied());
+    let (written, _) = claim(&[Reply::Hang, Reply::throttled()]).await;
+    assert!(written.unwrap_err().is_maybe_applied());
+}
+
+#[tokio::test]
+async fn a_timeout_between_attempts_is_not_taken_for_certain_either() {
+    // The SDK waits before its second attempt until the operation's time is up.
+    let wire = Wire::scripted(None, &[Reply::throttled()]).await;
+    let waits = Duration::from_secs(100_000);
+    let retries = RetryConfig::standard().with_initial_backoff(waits).with_max_backoff(waits);
+    let client = Client::from_conf(config(wire.address).retry_config(retries).build());
+    let builder = DynamoDbStore::builder(TABLE).client(client);
+    let store = builder.operation_timeout(Duration::from_millis(600)).build().await.unwrap();
+    let error = store.apply(&key(), &Write::Claim(lock())).await.unwrap_err();
+    assert!(error.to_string().contains("did not answer in time"), "{error}");
+    assert!(error.is_maybe_applied());
+    assert_eq!(wire.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn a_store_that_is_down_is_certain_and_within_the_budget() {
+    // A port that nobody listens on any more.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let store = builder(address).build().await.unwrap();
+    for write in [Write::Claim(lock()), settle(Settlement::Release)] {
+        let start = Instant::now();
+        let error = store.apply(&key(), &write).await.unwrap_err();
+        assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+        assert!(!error.is_maybe_applied(), "nobody was there to apply it");
+        assert_eq!(
+            error.to_string(),
+            format!("table `idempotency` in eu-west-1 at http://{address} could not be reached")
+        );
+        assert!(error.source().unwrap().to_string().contains("Connection refused"), "{error:?}");
+    }
+}
+
+#[tokio::test]
+async fn without_credentials_nothing_is_sent() {
+    let wire = Wire::scripted(None, &[Reply::Hang]).await;
+    let config = Config::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .region(Region::new("eu-west-1"))
+        .endpoint_url(format!("http://{}", wire.address));
+    let store = DynamoDbStore::new(Client::from_conf(config.build()), TABLE).unwrap();
+    let error = store.apply(&key(), &Write::Claim(lock())).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    assert!(!error.is_maybe_applied(), "{error:?}");
+    assert_eq!(
+        error.to_string(),
+        "the request to table `idempotency` was not sent; check the AWS credentials and the endpoint"
+    );
+    assert_eq!(wire.requests().len(), 0);
+}
+
+#[tokio::test]
+async fn a_request_that_cannot_be_made_is_certain() {
+    let store = builder("127.0.0.1:9".parse().unwrap()).endpoint_url("not a URL").build().await.unwrap();
+    let error = store.apply(&key(), &Write::Claim(lock())).await.unwrap_err();
+    assert!(!error.is_maybe_applied(), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_request_that_was_lost_on_its_way_is_made_again() {
+    let table = Table::new().await;
+    let wire = Wire::scripted(Some(table.address), &[Reply::Close, Reply::Forward]).await;
+    let store = on(&wire).await;
+    assert_eq!(store.apply(&key(), &Write::Claim(lock())).await.unwrap(), Written::Applied);
+    assert_eq!(wire.requests(), ["PutItem", "PutItem"]);
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_seen_by_the_owner_in_the_record() {
+    // The first attempt is applied, its answer lost, and the SDK's second meets the claim of the first.
+    for lost in [Reply::ForwardThenClose, Reply::ForwardThenHang] {
+        let table = Table::new().await;
+        let wire = Wire::scripted(Some(table.address), &[lost.clone(), Reply::Forward]).await;
+        let written = on(&wire).await.apply(&key(), &Write::Claim(lock())).await.unwrap();
+        assert_eq!(written, Written::Refused(Some(started())));
+
+        let wire = Wire::scripted(Some(table.address), &[lost.clone(), Reply::Forward]).await;
+        let take_over = Write::TakeOver { seen: Seen::of(&started()), lock: next_lock() };
+        let written = on(&wire).await.apply(&key(), &take_over).await.unwrap();
+        assert_eq!(written, Written::Refused(take_over.apply_to(Some(&started()))));
+
+        for (name, settlement) in settlements() {
+            table.put(item(&key(), &started())).await;
+            let wire = Wire::scripted(Some(table.address), &[lost.clone(), Reply::Forward]).await;
+            let write = settle(settlement);
+            let written = on(&wire).await.apply(&key(), &write).await.unwrap();
+            assert_eq!(written, Written::Refused(write.apply_to(Some(&started()))), "{name}");
+        }
+
+        table.put(item(&key(), &completed())).await;
+        let wire = Wire::scripted(Some(table.address), &[lost, Reply::Forward]).await;
+        let reclaim = Write::Reclaim { seen: Seen::of(&completed()), lock: next_lock() };
+        let written = on(&wire).await.apply(&key(), &reclaim).await.unwrap();
+        assert_eq!(written, Written::Refused(Some(Record::from(next_lock()))));
+    }
+}
+
+#[tokio::test]
+async fn a_write_whose_every_answer_is_lost_may_have_been_made_and_was() {
+    for lost in [Reply::ForwardThenClose, Reply::ForwardThenHang] {
+        let table = Table::new().await;
+        let wire = Wire::scripted(Some(table.address), &[lost]).await;
+        let error = on(&wire).await.apply(&key(), &Write::Claim(lock())).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+        assert!(error.is_maybe_applied());
+        assert_eq!(table.store.read(&key()).await.unwrap(), Some(started()));
+    }
+}
+
+#[tokio::test]
+async fn a_failed_condition_is_certain_whatever_came_before() {
+    let table = Table::new().await;
+    table.put(item(&key(), &completed())).await;
+    let wire = Wire::scripted(Some(table.address), &[Reply::internal(), Reply::Forward]).await;
+    let written = on(&wire).await.apply(&key(), &Write::Claim(lock())).await.unwrap();
+    assert_eq!(written, Written::Refused(Some(completed())));
+}
+
+#[tokio::test]
+async fn an_endpoint_that_does_not_send_the_old_item_is_asked_for_it() {
+    // Taken for absent, the record would be claimed over and over.
+    let table = Table::new().await;
+    table.put(item(&key(), &completed())).await;
+    let wire = Wire::new(Some(table.address), |_, operation| match operation {
+        "PutItem" => Reply::error(400, "ConditionalCheckFailedException", "The conditional request failed"),
+        _ => Reply::Forward,
+    })
+    .await;
+    let written = on(&wire).await.apply(&key(), &Write::Claim(lock())).await.unwrap();
+    assert_eq!(written, Written::Refused(Some(completed())));
+    assert_eq!(wire.requests(), ["PutItem", "GetItem"]);
+}
+
+#[tokio::test]
+async fn every_transition_is_one_request() {
+    let table = Table::new().await;
+    let wire = Wire::scripted(Some(table.address), &[Reply::Forward]).await;
+    let store = on(&wire).await;
+    let take_over = Write::TakeOver { seen: Seen::of(&started()), lock: next_lock() };
+    let late = settle(Settlement::Release);
+    let complete = Write::Settle {
+        owner: next_lock().owner,
+        generation: next_lock().generation,
+        settlement: settlements().remove(0).1,
+    };
+    let claim = Write::Claim(lock());
+    let mut record = None;
+    for write in [&claim, &claim, &take_over, &late, &complete, &claim] {
+        let expected = write.apply_to(record.as_ref());
+        let written = store.apply(&key(), write).await.unwrap();
+        match expected {
+            Some(after) => {
+                assert_eq!(written, Written::Applied);
+                record = Some(after);
+            }
+            None => assert_eq!(written, Written::Refused(record.clone())),
+        }
+    }
+    // Claim, a duplicate, a takeover, the one taken over comes late, the completion, a duplicate.
+    assert_eq!(wire.requests(), ["PutItem", "PutItem", "UpdateItem", "UpdateItem", "UpdateItem", "PutItem"]);
+    let reclaim = Write::Reclaim { seen: Seen::of(&record.unwrap()), lock: lock() };
+    assert_eq!(store.apply(&key(), &reclaim).await.unwrap(), Written::Applied);
+    assert_eq!(wire.requests().len(), 7);
+}
+
+#[tokio::test]
+async fn every_write_has_a_condition_and_every_read_is_consistent() {
+    let wire = Wire::scripted(None, &[Reply::Answer(200, "{}".into())]).await;
+    let store = on(&wire).await;
+    let mut writes = vec![
+        Write::Claim(lock()),
+        Write::Reclaim { seen: Seen::of(&completed()), lock: lock() },
+        Write::Reclaim { seen: Seen::of(&started()), lock: lock() },
+        Write::TakeOver { seen: Seen::of(&started()), lock: lock() },
+    ];
+    writes.extend(settlements().into_iter().map(|(_, settlement)| settle(settlement)));
+    for write in &writes {
+        assert_eq!(store.apply(&key(), write).await.unwrap(), Written::Applied);
+    }
+    for body in wire.bodies() {
+        assert!(body.contains(r#""ConditionExpression":"#), "{body}");
+        assert!(body.contains(r#""ReturnValuesOnConditionCheckFailure":"ALL_OLD""#), "{body}");
+    }
+
+    let wire = Wire::scripted(None, &[Reply::Answer(200, "{}".into())]).await;
+    let store = on(&wire).await;
+    assert_eq!(store.read(&key()).await.unwrap(), None);
+    assert_eq!(store.read_parts(&key(), owner(1), 1, 10).await.unwrap_err().kind(), StoreErrorKind::Corrupt);
+    assert_eq!(wire.requests(), ["GetItem", "GetItem"]);
+    for body in wire.bodies() {
+        assert!(body.contains(r#""ConsistentRead":true"#), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn parts_that_cannot_be_written_or_read_are_an_error() {
+    let wire = Wire::scripted(None, &[Reply::error(400, "AccessDeniedException", "no")]).await;
+    let store = on(&wire).await;
+    let bytes = bytes::Bytes::from(vec![1; 1_000_000]);
+    let error = store.write_parts(&key(), owner(1), &bytes, lock().expires_at).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Rejected);
+    assert!(wire.requests().len() <= 4, "it ends with the first that fails");
+    let error = store.read_parts(&key(), owner(1), 3, 1_000_000).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Rejected);
+    assert!(!error.is_maybe_applied());
+}
+
+#[tokio::test]
+async fn no_more_than_four_parts_are_under_way() {
+    let wire = Wire::scripted(None, &[Reply::Hang]).await;
+    let long = Duration::from_secs(60);
+    let store = builder(wire.address).attempt_timeout(long).operation_timeout(long).build().await.unwrap();
+    let (key, bytes) = (key(), bytes::Bytes::from(vec![1; 4_000_000]));
+    let four_arrive = async {
+        while wire.requests().len() < 4 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    };
+    tokio::select! {
+        _ = store.write_parts(&key, owner(1), &bytes, lock().expires_at) => panic!("nobody answered"),
+        () = four_arrive => assert_eq!(wire.requests().len(), 4),
+    }
+}
+
+#[tokio::test]
+async fn what_the_service_says_is_kept_and_no_item_with_it() {
+    let (written, _) = claim(&[Reply::error(400, "AccessDeniedException", "no PutItem for you")]).await;
+    let error = written.unwrap_err();
+    assert_eq!(
+        error.source().unwrap().to_string(),
+        "AccessDeniedException: no PutItem for you (request REQUEST-0)"
+    );
+    // A corrupt item comes back with a failed condition: only the attribute is named.
+    let old = r#"{"__type":"com.amazonaws.dynamodb.v20120810#ConditionalCheckFailedException",
+        "message":"The conditional request failed","Item":{"id":{"S":"x"},"response":{"B":"c2VjcmV0"},
+        "status":{"S":"secret"}}}"#;
+    let (written, _) = claim(&[Reply::Answer(400, old.into())]).await;
+    let error = written.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Corrupt);
+    assert!(error.to_string().ends_with("`version` is missing"), "{error}");
+    assert!(!chain(&error).contains("secret"), "{}", chain(&error));
+}

@@ -1,0 +1,183 @@
+//! Records, writes and items to test with. Items are built here by hand, so that the store's own codec
+//! is not what it is tested by.
+
+use std::sync::Arc;
+
+use aws_sdk_dynamodb::{primitives::Blob, types::AttributeValue};
+use bytes::Bytes;
+use lambda_idempotency::{
+    Encoding, Fingerprint, Generation, Lock, Outcome, Owner, Place, Record, State, StoredKey, StoredResponse,
+    Timestamp,
+    store::{Settlement, Write},
+};
+
+use super::emulator::Item;
+
+pub(crate) const ID: &str = "payments/http#3a4609cda346ba94474b7e0b6f99f20edcb2c87287c4596f213e78a81093acd4";
+
+pub(crate) fn key() -> StoredKey {
+    StoredKey::from_stored(ID)
+}
+
+pub(crate) fn owner(byte: u8) -> Owner {
+    Owner::from_bytes([byte; 16])
+}
+
+pub(crate) const fn ms(millis: u64) -> Timestamp {
+    Timestamp::from_millis(millis)
+}
+
+pub(crate) fn lock() -> Lock {
+    Lock {
+        owner: owner(0x0a),
+        generation: Generation::new(1_795_000_000_123),
+        attempt: 1,
+        fingerprint: Fingerprint::from_digest([0xf1; 32]),
+        lock_acquired_at: ms(1_795_000_000_124),
+        lease_until: ms(1_795_000_060_125),
+        expires_at: ms(1_795_086_461_000),
+        request_id: Some(Arc::from("8f5c1a66-7d4e-4b1e-9c0a-3d1f2b7a9e10")),
+    }
+}
+
+/// The lock that another claim would put in the place of [`lock`]: every field is another.
+pub(crate) fn next_lock() -> Lock {
+    Lock {
+        owner: owner(0xbb),
+        generation: Generation::new(1_795_000_070_001),
+        attempt: 2,
+        fingerprint: Fingerprint::from_digest([0xf1; 32]),
+        lock_acquired_at: ms(1_795_000_070_002),
+        lease_until: ms(1_795_000_130_003),
+        expires_at: ms(1_795_086_531_000),
+        request_id: Some(Arc::from("another-request")),
+    }
+}
+
+pub(crate) fn started() -> Record {
+    lock().into()
+}
+
+pub(crate) fn inline() -> Outcome {
+    Outcome::Retained(StoredResponse {
+        encoding: Encoding::Identity,
+        length: 5,
+        sha256: [0x5a; 32],
+        place: Place::Inline(Bytes::from_static(b"\x00hi\xff!")),
+    })
+}
+
+pub(crate) fn in_parts() -> Outcome {
+    Outcome::Retained(StoredResponse {
+        encoding: Encoding::Deflate,
+        length: 6_000_000,
+        sha256: [0x5b; 32],
+        place: Place::Parts(16),
+    })
+}
+
+pub(crate) const SETTLED_UNTIL: Timestamp = ms(1_795_086_500_000);
+
+pub(crate) fn with_state(state: State) -> Record {
+    Record { state, ..started() }
+}
+
+pub(crate) fn completed() -> Record {
+    with_state(State::Completed(inline()))
+}
+
+/// The settlements, by what distinguishes their requests.
+pub(crate) fn settlements() -> Vec<(&'static str, Settlement)> {
+    vec![
+        ("T4 inline", Settlement::Complete(inline(), SETTLED_UNTIL)),
+        ("T4 parts", Settlement::Complete(in_parts(), SETTLED_UNTIL)),
+        ("T4 omitted", Settlement::Complete(Outcome::Omitted, SETTLED_UNTIL)),
+        ("T5 inline", Settlement::Fail(inline(), SETTLED_UNTIL)),
+        ("T5 parts", Settlement::Fail(in_parts(), SETTLED_UNTIL)),
+        ("T5 omitted", Settlement::Fail(Outcome::Omitted, SETTLED_UNTIL)),
+        ("T6", Settlement::Release),
+    ]
+}
+
+pub(crate) fn settle(settlement: Settlement) -> Write {
+    Write::Settle { owner: lock().owner, generation: lock().generation, settlement }
+}
+
+pub(crate) fn s(text: impl Into<String>) -> AttributeValue {
+    AttributeValue::S(text.into())
+}
+
+pub(crate) fn n(number: impl ToString) -> AttributeValue {
+    AttributeValue::N(number.to_string())
+}
+
+pub(crate) fn b(bytes: &[u8]) -> AttributeValue {
+    AttributeValue::B(Blob::new(bytes.to_vec()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// `record` as an item with the default names.
+pub(crate) fn item(key: &StoredKey, record: &Record) -> Item {
+    let mut item = Item::from([
+        ("id".to_owned(), s(key.as_str())),
+        ("version".to_owned(), n(1)),
+        ("status".to_owned(), s(record.status().as_str())),
+        ("owner".to_owned(), s(hex(record.owner.as_bytes()))),
+        ("generation".to_owned(), n(record.generation.get())),
+        ("attempt".to_owned(), n(record.attempt)),
+        ("fingerprint".to_owned(), s(record.fingerprint.to_string())),
+        ("lock_acquired_at".to_owned(), n(record.lock_acquired_at.as_millis())),
+        ("expires_at".to_owned(), n(record.expires_at.as_millis() / 1000)),
+    ]);
+    if let Some(request_id) = &record.request_id {
+        item.insert("request_id".into(), s(&**request_id));
+    }
+    match &record.state {
+        State::Started { lease_until } => {
+            item.insert("lease_until".into(), n(lease_until.as_millis()));
+        }
+        State::Released => {}
+        State::Completed(outcome) | State::Failed(outcome) => put_outcome(&mut item, outcome),
+    }
+    item
+}
+
+fn put_outcome(item: &mut Item, outcome: &Outcome) {
+    let Outcome::Retained(response) = outcome else {
+        item.insert("response_encoding".into(), s("omitted"));
+        return;
+    };
+    let how = match response.encoding {
+        Encoding::Identity => "identity",
+        Encoding::Deflate => "deflate",
+    };
+    item.insert("response_length".into(), n(response.length));
+    item.insert("response_sha256".into(), s(hex(&response.sha256)));
+    match &response.place {
+        Place::Inline(kept) => {
+            item.insert("response_encoding".into(), s(how));
+            item.insert("response".into(), b(kept));
+        }
+        Place::Parts(count) => {
+            item.insert("response_encoding".into(), s(format!("{how}/{count}")));
+        }
+    }
+}
+
+/// An item as text, one attribute a line: what the golden files have.
+pub(crate) fn shown(item: &Item) -> String {
+    let mut lines: Vec<_> = item
+        .iter()
+        .map(|(name, value)| match value {
+            AttributeValue::S(text) => format!("{name} S {text}\n"),
+            AttributeValue::N(number) => format!("{name} N {number}\n"),
+            AttributeValue::B(bytes) => format!("{name} B {}\n", hex(bytes.as_ref())),
+            other => format!("{name} {other:?}\n"),
+        })
+        .collect();
+    lines.sort();
+    lines.concat()
+}

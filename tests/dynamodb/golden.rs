@@ -1,0 +1,163 @@
+//! The items, byte for byte. A golden file is never edited: records like it are in users' tables.
+
+use lambda_idempotency::{
+    Outcome, Store, StoredKey,
+    store::{
+        ResponseParts, Seen, Settlement, Write, Written,
+        dynamodb::{AttributeNames, DynamoDbStoreBuilder},
+    },
+};
+
+use super::{
+    emulator::Table,
+    fixtures::{SETTLED_UNTIL, in_parts, inline, key, lock, next_lock, settle, shown, started},
+};
+
+/// What is in the table after these writes on one key, as text.
+async fn after(
+    configure: impl FnOnce(DynamoDbStoreBuilder) -> DynamoDbStoreBuilder,
+    writes: &[Write],
+) -> String {
+    let table = Table::with(configure).await;
+    let mut record = None;
+    for write in writes {
+        assert_eq!(table.store.apply(&key(), write).await.unwrap(), Written::Applied);
+        record = write.apply_to(record.as_ref());
+        assert_eq!(table.store.read(&key()).await.unwrap(), record, "what is stored comes back equal");
+    }
+    let [item] = table.items().await.try_into().unwrap();
+    shown(&item)
+}
+
+fn claimed_and(settlement: Settlement) -> [Write; 2] {
+    [Write::Claim(lock()), settle(settlement)]
+}
+
+fn names() -> AttributeNames {
+    let mut names = AttributeNames::default();
+    for (name, short) in [
+        (&mut names.id, "pk"),
+        (&mut names.status, "s"),
+        (&mut names.owner, "o"),
+        (&mut names.generation, "g"),
+        (&mut names.lock_acquired_at, "la"),
+        (&mut names.lease_until, "lu"),
+        (&mut names.expires_at, "ttl"),
+        (&mut names.fingerprint, "f"),
+        (&mut names.attempt, "a"),
+        (&mut names.response, "r"),
+        (&mut names.response_encoding, "re"),
+        (&mut names.response_length, "rl"),
+        (&mut names.response_sha256, "rs"),
+        (&mut names.request_id, "rid"),
+        (&mut names.version, "v"),
+    ] {
+        *name = short.to_owned();
+    }
+    names
+}
+
+#[tokio::test]
+async fn started_record() {
+    assert_eq!(after(|b| b, &[Write::Claim(lock())]).await, include_str!("golden/started.txt"));
+}
+
+#[tokio::test]
+async fn taken_over() {
+    let seen = Seen::of(&started());
+    let writes = [Write::Claim(lock()), Write::TakeOver { seen, lock: next_lock() }];
+    assert_eq!(after(|b| b, &writes).await, include_str!("golden/taken_over.txt"));
+}
+
+#[tokio::test]
+async fn completed_inline() {
+    let writes = claimed_and(Settlement::Complete(inline(), SETTLED_UNTIL));
+    assert_eq!(after(|b| b, &writes).await, include_str!("golden/completed_inline.txt"));
+}
+
+#[tokio::test]
+async fn completed_in_parts() {
+    let writes = claimed_and(Settlement::Complete(in_parts(), SETTLED_UNTIL));
+    assert_eq!(after(|b| b, &writes).await, include_str!("golden/completed_in_parts.txt"));
+}
+
+#[tokio::test]
+async fn completed_and_omitted() {
+    let writes = claimed_and(Settlement::Complete(Outcome::Omitted, SETTLED_UNTIL));
+    assert_eq!(after(|b| b, &writes).await, include_str!("golden/completed_omitted.txt"));
+}
+
+#[tokio::test]
+async fn failed() {
+    let writes = claimed_and(Settlement::Fail(inline(), SETTLED_UNTIL));
+    assert_eq!(after(|b| b, &writes).await, include_str!("golden/failed.txt"));
+}
+
+#[tokio::test]
+async fn released() {
+    let writes = claimed_and(Settlement::Release);
+    assert_eq!(after(|b| b, &writes).await, include_str!("golden/released.txt"));
+}
+
+#[tokio::test]
+async fn released_and_claimed_anew() {
+    let mut writes = claimed_and(Settlement::Release).to_vec();
+    let released = writes[1].apply_to(Some(&started())).unwrap();
+    writes.push(Write::Reclaim { seen: Seen::of(&released), lock: next_lock() });
+    // As if it had been taken over: nothing of the record before is left.
+    assert_eq!(after(|b| b, &writes).await, include_str!("golden/taken_over.txt"));
+}
+
+#[tokio::test]
+async fn with_a_sort_key_and_other_names() {
+    let seen = Seen::of(&started());
+    let writes = [
+        Write::Claim(lock()),
+        Write::TakeOver { seen, lock: next_lock() },
+        Write::Settle {
+            owner: next_lock().owner,
+            generation: next_lock().generation,
+            settlement: Settlement::Complete(inline(), SETTLED_UNTIL),
+        },
+    ];
+    let item = after(|b| b.sort_key("sk").attributes(names()), &writes).await;
+    assert_eq!(item, include_str!("golden/other_names.txt"));
+}
+
+#[tokio::test]
+async fn siblings() {
+    for (sort_key, golden) in
+        [(None, include_str!("golden/part.txt")), (Some("sk"), include_str!("golden/part_sort_key.txt"))]
+    {
+        let table = Table::with(|builder| match sort_key {
+            Some(name) => builder.sort_key(name),
+            None => builder,
+        })
+        .await;
+        let count = table
+            .store
+            .write_parts(&key(), lock().owner, &bytes::Bytes::from_static(b"\x00part\xff"), SETTLED_UNTIL)
+            .await
+            .unwrap();
+        assert_eq!(count, 1);
+        let [item] = table.items().await.try_into().unwrap();
+        assert_eq!(shown(&item), golden);
+    }
+}
+
+#[tokio::test]
+async fn two_keys_are_two_records() {
+    for sort_key in [None, Some("sk")] {
+        let table = Table::with(|builder| match sort_key {
+            Some(name) => builder.sort_key(name),
+            None => builder,
+        })
+        .await;
+        for id in ["a/b#1", "a/b#2"] {
+            let written =
+                table.store.apply(&StoredKey::from_stored(id), &Write::Claim(lock())).await.unwrap();
+            assert_eq!(written, Written::Applied);
+        }
+        assert_eq!(table.items().await.len(), 2);
+    }
+}

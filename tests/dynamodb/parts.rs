@@ -1,0 +1,123 @@
+//! Responses in siblings.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use lambda_idempotency::{
+    Store, StoredKey,
+    store::{ResponseParts, StoreErrorKind},
+};
+
+use super::{
+    emulator::Table,
+    fixtures::{ID, SETTLED_UNTIL, key, n, owner, s},
+};
+
+/// Bytes that do not compress: a linear congruential generator's upper bits.
+fn noise(length: usize) -> Bytes {
+    let mut state = 1_795_000_000_u64;
+    (0..length)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        })
+        .collect::<Vec<_>>()
+        .into()
+}
+
+async fn patient_table(sort_key: Option<&str>) -> Table {
+    // The emulator is slow where it is not optimised.
+    Table::with(|builder| {
+        let builder =
+            builder.attempt_timeout(Duration::from_secs(20)).operation_timeout(Duration::from_secs(60));
+        match sort_key {
+            Some(name) => builder.sort_key(name),
+            None => builder,
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn six_megabytes_come_back_byte_for_byte() {
+    let table = patient_table(None).await;
+    round_trip(&table, 6 * 1024 * 1024, 17).await;
+}
+
+#[tokio::test]
+async fn so_do_they_beside_a_sort_key() {
+    let table = patient_table(Some("sk")).await;
+    round_trip(&table, 1024 * 1024, 3).await;
+}
+
+async fn round_trip(table: &Table, length: usize, parts: u32) {
+    let (response, length) = (noise(length), length as u64);
+    let count = table.store.write_parts(&key(), owner(1), &response, SETTLED_UNTIL).await.unwrap();
+    assert_eq!(count, parts);
+    let back = table.store.read_parts(&key(), owner(1), count, length).await.unwrap();
+    assert!(back == response, "{} bytes, not the same", back.len());
+    let error = table.store.read_parts(&key(), owner(1), count, length - 1).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Corrupt);
+    assert_eq!(table.store.read(&key()).await.unwrap(), None, "no part is taken for the record");
+}
+
+#[tokio::test]
+async fn the_edges_of_a_part() {
+    let table = patient_table(None).await;
+    let part = 389_120;
+    for (length, parts) in [(0, 1), (1, 1), (part - 1, 1), (part, 1), (part + 1, 2), (2 * part, 2)] {
+        let response = noise(length);
+        let count = table.store.write_parts(&key(), owner(1), &response, SETTLED_UNTIL).await.unwrap();
+        assert_eq!(count, parts, "{length} bytes");
+        let back = table.store.read_parts(&key(), owner(1), count, length as u64).await.unwrap();
+        assert!(back == response, "{length} bytes");
+    }
+}
+
+#[tokio::test]
+async fn attempts_do_not_touch_each_others_parts() {
+    let table = patient_table(None).await;
+    let (first, second) = (noise(1000), Bytes::from_static(b"second"));
+    for _ in 0..2 {
+        table.store.write_parts(&key(), owner(1), &first, SETTLED_UNTIL).await.unwrap();
+    }
+    table.store.write_parts(&key(), owner(2), &second, SETTLED_UNTIL).await.unwrap();
+    table
+        .store
+        .write_parts(&StoredKey::from_stored("other"), owner(1), &second, SETTLED_UNTIL)
+        .await
+        .unwrap();
+    assert_eq!(table.store.read_parts(&key(), owner(1), 1, 1000).await.unwrap(), first);
+    assert_eq!(table.store.read_parts(&key(), owner(2), 1, 1000).await.unwrap(), second);
+    assert_eq!(table.items().await.len(), 3);
+}
+
+#[tokio::test]
+async fn a_part_that_is_missing_or_no_part_is_corrupt() {
+    let table = patient_table(None).await;
+    table.store.write_parts(&key(), owner(1), &noise(400_000), SETTLED_UNTIL).await.unwrap();
+    let error = table.store.read_parts(&key(), owner(1), 3, 1_000_000).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Corrupt);
+    assert_eq!(
+        error.to_string(),
+        format!("the record `{ID}` in table `idempotency` cannot be read: part 2 of its response is missing")
+    );
+    let id = format!("{ID}#part#{}#1", "01".repeat(16));
+    for part in [
+        [("id".to_owned(), s(&id)), ("response".to_owned(), s("secret"))].into(),
+        [("id".to_owned(), s(&id)), ("expires_at".to_owned(), n(1))].into(),
+    ] {
+        table.put(part).await;
+        let error = table.store.read_parts(&key(), owner(1), 2, 1_000_000).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Corrupt);
+        assert!(error.to_string().ends_with("part 1 of its response has no `response` of type B"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn the_store_says_what_goes_inline() {
+    let table = Table::new().await;
+    assert_eq!(table.store.parts().unwrap().inline_limit(), 32 * 1024);
+    let table = Table::with(|builder| builder.inline_limit(350 * 1024)).await;
+    assert_eq!(table.store.parts().unwrap().inline_limit(), 350 * 1024);
+}

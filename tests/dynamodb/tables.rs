@@ -1,0 +1,299 @@
+//! Tables: made, checked, missing, and of another shape than the configuration says.
+
+use std::{error::Error, net::SocketAddr};
+
+use aws_sdk_dynamodb::types::{
+    AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType,
+    TimeToLiveSpecification, TimeToLiveStatus,
+};
+use lambda_idempotency::{
+    Store, StoredKey,
+    store::{
+        Settlement, StoreError, StoreErrorKind, Write,
+        dynamodb::{DynamoDbStore, TableCreation, TableProblem},
+    },
+};
+
+use super::{
+    emulator::{TABLE, Table, builder, client, emulator},
+    fixtures::{SETTLED_UNTIL, key, lock, owner, settle},
+    wire::{Reply, Wire},
+};
+
+/// A table whose key has these attributes, the partition key first.
+async fn other_table(keys: &[(&str, ScalarAttributeType)]) -> SocketAddr {
+    let address = emulator().await;
+    let mut request =
+        client(address).create_table().table_name(TABLE).billing_mode(BillingMode::PayPerRequest);
+    for ((name, scalar), role) in keys.iter().zip([KeyType::Hash, KeyType::Range]) {
+        request = request
+            .attribute_definitions(
+                AttributeDefinition::builder()
+                    .attribute_name(*name)
+                    .attribute_type(scalar.clone())
+                    .build()
+                    .unwrap(),
+            )
+            .key_schema(KeySchemaElement::builder().attribute_name(*name).key_type(role).build().unwrap());
+    }
+    request.send().await.unwrap();
+    address
+}
+
+/// The errors of every operation that the store has.
+async fn errors(store: &DynamoDbStore) -> Vec<StoreError> {
+    let parts = store.parts().unwrap();
+    vec![
+        store.apply(&key(), &Write::Claim(lock())).await.unwrap_err(),
+        store.apply(&key(), &settle(Settlement::Release)).await.unwrap_err(),
+        store.read(&key()).await.unwrap_err(),
+        parts
+            .write_parts(&key(), owner(1), &bytes::Bytes::from_static(b"x"), SETTLED_UNTIL)
+            .await
+            .unwrap_err(),
+        parts.read_parts(&key(), owner(1), 1, 10).await.unwrap_err(),
+    ]
+}
+
+#[tokio::test]
+async fn a_table_is_made_once_and_made_whole() {
+    for sort_key in [None, Some("sk")] {
+        let address = emulator().await;
+        let store = match sort_key {
+            Some(name) => builder(address).sort_key(name),
+            None => builder(address),
+        }
+        .build()
+        .await
+        .unwrap();
+        assert_eq!(store.check_table().await.unwrap(), [TableProblem::Missing]);
+        assert_eq!(store.create_table().await.unwrap(), TableCreation::Created);
+        assert_eq!(store.check_table().await.unwrap(), []);
+        assert_eq!(store.create_table().await.unwrap(), TableCreation::AlreadyThere);
+
+        let client = client(address);
+        let table = client.describe_table().table_name(TABLE).send().await.unwrap().table.unwrap();
+        assert_eq!(table.key_schema().len(), 1 + usize::from(sort_key.is_some()));
+        assert_eq!(table.billing_mode_summary().unwrap().billing_mode(), Some(&BillingMode::PayPerRequest));
+        let ttl = client.describe_time_to_live().table_name(TABLE).send().await.unwrap();
+        let ttl = ttl.time_to_live_description.unwrap();
+        assert_eq!(ttl.attribute_name(), Some("expires_at"));
+        assert!(matches!(
+            ttl.time_to_live_status(),
+            Some(TimeToLiveStatus::Enabled | TimeToLiveStatus::Enabling)
+        ));
+    }
+}
+
+#[tokio::test]
+async fn many_may_make_it_at_once() {
+    let address = emulator().await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        tasks.spawn(async move { builder(address).build().await.unwrap().create_table().await.unwrap() });
+    }
+    let made = tasks.join_all().await;
+    assert_eq!(made.iter().filter(|made| **made == TableCreation::Created).count(), 1);
+}
+
+#[tokio::test]
+async fn a_table_without_ttl_gets_it_and_one_with_another_is_refused() {
+    let address = other_table(&[("id", ScalarAttributeType::S)]).await;
+    let store = builder(address).build().await.unwrap();
+    let problem = TableProblem::NoTimeToLive { attribute: "expires_at".into() };
+    assert_eq!(store.check_table().await.unwrap(), [problem]);
+    assert_eq!(store.create_table().await.unwrap(), TableCreation::AlreadyThere);
+    assert_eq!(store.check_table().await.unwrap(), []);
+
+    let address = other_table(&[("id", ScalarAttributeType::S)]).await;
+    let specification =
+        TimeToLiveSpecification::builder().enabled(true).attribute_name("ttl").build().unwrap();
+    client(address)
+        .update_time_to_live()
+        .table_name(TABLE)
+        .time_to_live_specification(specification)
+        .send()
+        .await
+        .unwrap();
+    let store = builder(address).build().await.unwrap();
+    let [problem] = store.check_table().await.unwrap().try_into().unwrap();
+    let text = "the table's TTL is on the attribute `ttl`; the records expire by `expires_at`";
+    assert_eq!(problem.to_string(), text);
+    let error = store.create_table().await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Rejected);
+    assert_eq!(error.to_string(), format!("table `idempotency` does not fit: {text}"));
+}
+
+#[tokio::test]
+async fn a_missing_table_is_named_with_its_place_and_the_way_out() {
+    let address = emulator().await;
+    let store = builder(address).build().await.unwrap();
+    for error in errors(&store).await {
+        assert_eq!(error.kind(), StoreErrorKind::Rejected);
+        assert!(!error.is_maybe_applied());
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "there is no table `idempotency` in eu-west-1 at http://{address}; create it with \
+                 `idempotency table create`, or set IDEMPOTENCY_TABLE to the table that there is"
+            )
+        );
+        let source = error.source().unwrap().to_string();
+        assert!(source.starts_with("ResourceNotFoundException: "), "{source}");
+    }
+}
+
+/// The keys that a table has, the sort key that the configuration has, and what is said of them.
+type Case<'a> = (&'a [(&'a str, ScalarAttributeType)], Option<&'a str>, &'a str);
+
+#[tokio::test]
+async fn a_table_with_other_keys_is_told_apart() {
+    use ScalarAttributeType::{N, S};
+    let cases: [Case<'_>; 5] = [
+        (&[("pk", S)], None, "the table has the key `pk` (S, HASH); the configuration says `id` (S, HASH)"),
+        (&[("id", N)], None, "the table has the key `id` (N, HASH); the configuration says `id` (S, HASH)"),
+        (
+            &[("id", S), ("sk", S)],
+            None,
+            "the table has the key `id` (S, HASH) and `sk` (S, RANGE); the configuration says `id` (S, HASH)",
+        ),
+        (
+            &[("id", S), ("sk", N)],
+            Some("sk"),
+            "the table has the key `id` (S, HASH) and `sk` (N, RANGE); the configuration says `id` (S, HASH) \
+             and `sk` (S, RANGE)",
+        ),
+        (
+            &[("id", S)],
+            Some("sk"),
+            "the table has the key `id` (S, HASH); the configuration says `id` (S, HASH) and `sk` (S, RANGE)",
+        ),
+    ];
+    for (keys, sort_key, told) in cases {
+        let address = other_table(keys).await;
+        let store = match sort_key {
+            Some(name) => builder(address).sort_key(name),
+            None => builder(address),
+        }
+        .build()
+        .await
+        .unwrap();
+        let mut failed = 0;
+        for error in errors(&store).await {
+            failed += 1;
+            assert_eq!(error.kind(), StoreErrorKind::Rejected, "{error}");
+            assert!(!error.is_maybe_applied());
+            assert_eq!(error.to_string(), format!("table `idempotency` does not fit: {told}"));
+            let source = error.source().unwrap().to_string();
+            assert!(source.starts_with("ValidationException: "), "{source}");
+        }
+        assert_eq!(failed, 5);
+        let error = store.read(&key()).await.unwrap_err();
+        assert_eq!(error.to_string(), format!("table `idempotency` does not fit: {told}"));
+        let error = store.create_table().await.unwrap_err();
+        assert_eq!(error.to_string(), format!("table `idempotency` does not fit: {told}"));
+        let problems = store.check_table().await.unwrap();
+        assert_eq!(problems[0].to_string(), told);
+    }
+}
+
+#[tokio::test]
+async fn a_sort_key_is_looked_for_once_before_anything_is_claimed() {
+    let address = other_table(&[("id", ScalarAttributeType::S), ("sk", ScalarAttributeType::S)]).await;
+    let wire = Wire::new(Some(address), |_, _| Reply::Forward).await;
+    let store = builder(wire.address).sort_key("sk").build().await.unwrap();
+    for _ in 0..2 {
+        let _ = store.apply(&key(), &Write::Claim(lock())).await.unwrap();
+    }
+    assert_eq!(wire.requests(), ["GetItem", "PutItem", "PutItem"]);
+}
+
+#[tokio::test]
+async fn where_the_table_may_not_be_described_both_are_said_as_far_as_known() {
+    let address = other_table(&[("pk", ScalarAttributeType::S)]).await;
+    let wire = Wire::new(Some(address), |_, operation| match operation {
+        "DescribeTable" => Reply::error(400, "AccessDeniedException", "not authorized to DescribeTable"),
+        _ => Reply::Forward,
+    })
+    .await;
+    let store = builder(wire.address).build().await.unwrap();
+    let error = store.apply(&key(), &Write::Claim(lock())).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Rejected);
+    assert_eq!(
+        error.to_string(),
+        "DynamoDB refused the request to table `idempotency` as invalid; the configuration says that its key \
+         is `id` (S, HASH), and the table could not be asked"
+    );
+    assert!(error.source().unwrap().to_string().contains("Missing the key pk"), "{error:?}");
+    assert_eq!(wire.requests(), ["PutItem", "DescribeTable"]);
+}
+
+#[tokio::test]
+async fn an_invalid_request_to_the_right_table_keeps_the_services_words() {
+    let table = Table::new().await;
+    let empty = StoredKey::from_stored("");
+    let error = table.store.apply(&empty, &Write::Claim(lock())).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Rejected);
+    assert!(error.to_string().starts_with("DynamoDB refused the request to table `idempotency`"), "{error}");
+    assert!(error.source().unwrap().to_string().starts_with("ValidationException: "));
+}
+
+#[tokio::test]
+async fn what_may_be_wrong_with_a_table_is_said_in_words() {
+    let described = |status: &str, more: &str| {
+        Reply::Answer(
+            200,
+            format!(
+                r#"{{"Table":{{"TableName":"idempotency","TableStatus":"{status}",
+                "AttributeDefinitions":[{{"AttributeName":"id","AttributeType":"S"}}],
+                "KeySchema":[{{"AttributeName":"id","KeyType":"HASH"}}]{more}}}}}"#
+            ),
+        )
+    };
+    let replicas = r#","Replicas":[{"RegionName":"us-east-1"},{"RegionName":"eu-west-1"}]"#;
+    let strong = format!(r#"{replicas},"MultiRegionConsistency":"STRONG""#);
+    for (reply, told) in [
+        (described("ACTIVE", ""), vec![]),
+        (described("UPDATING", ""), vec![]),
+        (described("CREATING", ""), vec!["the table is CREATING, not ACTIVE"]),
+        (described("ACTIVE", &strong), vec![]),
+        (
+            described("ACTIVE", replicas),
+            vec![
+                "the table is replicated to us-east-1, eu-west-1 with eventual consistency: two Regions can \
+                 both claim a key; send all deliveries of a key to one Region",
+            ],
+        ),
+    ] {
+        let wire = Wire::new(None, move |_, operation| match operation {
+            "DescribeTimeToLive" => Reply::Answer(
+                200,
+                r#"{"TimeToLiveDescription":{"TimeToLiveStatus":"ENABLED","AttributeName":"expires_at"}}"#
+                    .into(),
+            ),
+            _ => reply.clone(),
+        })
+        .await;
+        let store = builder(wire.address).build().await.unwrap();
+        let problems = store.check_table().await.unwrap();
+        assert_eq!(problems.iter().map(ToString::to_string).collect::<Vec<_>>(), told);
+    }
+}
+
+#[tokio::test]
+async fn a_table_in_the_making_is_waited_for() {
+    let address = emulator().await;
+    let creating = r#"{"Table":{"TableName":"idempotency","TableStatus":"CREATING"}}"#;
+    let wire = Wire::new(Some(address), move |nth, operation| match (nth, operation) {
+        (2 | 3, "DescribeTable") => Reply::Answer(200, creating.into()),
+        // The answer is lost, and the SDK's next attempt finds the table that it made.
+        (1, "CreateTable") => Reply::ForwardThenClose,
+        _ => Reply::Forward,
+    })
+    .await;
+    let store = builder(wire.address).build().await.unwrap();
+    let made = store.create_table().await.unwrap();
+    assert_eq!(made, TableCreation::AlreadyThere);
+    assert_eq!(store.check_table().await.unwrap(), []);
+    assert_eq!(wire.requests().iter().filter(|operation| *operation == "CreateTable").count(), 2);
+}

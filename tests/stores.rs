@@ -1,0 +1,277 @@
+//! Every store against the conformance suite; and the suite against stores that are wrong on purpose.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
+
+mod support;
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use lambda_idempotency::{
+    Owner,
+    conformance::{self, Failure},
+    store::{Store, memory::MemoryStore},
+};
+use tokio::task::JoinSet;
+
+use support::faulty::{
+    Condition::{self, ClaimAbsent, Reclaim, Settle, TakeOver},
+    Fault, Faulty,
+    Field::{
+        Attempt, ExpiresAt, Fingerprint, Generation, LeaseUntil, LockAcquiredAt, Owner as OwnerField,
+        RequestId, Status,
+    },
+};
+
+/// A seed that is new every time; what fails prints it.
+fn seed() -> u64 {
+    let owner = Owner::random().unwrap();
+    u64::from_be_bytes(owner.as_bytes()[..8].try_into().unwrap())
+}
+
+/// All that can be asked of a store.
+async fn prove(store: Arc<dyn Store>, operations: u32) {
+    conformance::check(&*store).await;
+    conformance::differential(&*store, seed(), operations).await;
+    conformance::check_contention(store, 32, 5).await;
+}
+
+mod memory {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn conforms() {
+        prove(Arc::new(MemoryStore::new()), 20_000).await;
+    }
+}
+
+#[cfg(feature = "dynamodb")]
+mod dynamodb {
+    use lambda_idempotency::store::dynamodb::{AttributeNames, DynamoDbStore, DynamoDbStoreBuilder};
+
+    use super::{support::emulator::Emulator, *};
+
+    async fn prove_as(configure: impl FnOnce(DynamoDbStoreBuilder) -> DynamoDbStoreBuilder) {
+        let emulator = Emulator::start().await;
+        // On a busy machine the emulator may take its time over 6 MB, which is not what is proved here.
+        let (attempt, operation) = (Duration::from_secs(30), Duration::from_secs(60));
+        let builder = DynamoDbStore::builder("idempotency")
+            .client(emulator.client())
+            .attempt_timeout(attempt)
+            .operation_timeout(operation);
+        let store = configure(builder).build().await.unwrap();
+        store.create_table().await.unwrap();
+        prove(Arc::new(store), 300).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn conforms() {
+        prove_as(|builder| builder).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn conforms_with_a_sort_key() {
+        prove_as(|builder| builder.sort_key("sk")).await;
+    }
+
+    /// Names of the user's own: reserved words, and characters that an expression could not have.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn conforms_with_other_names() {
+        let mut names = AttributeNames::default();
+        names.id = "PK".into();
+        names.status = "state".into();
+        names.owner = "a.b".into();
+        names.generation = "value".into();
+        names.lock_acquired_at = "lock-acquired".into();
+        names.lease_until = "x".repeat(255);
+        names.expires_at = "ttl".into();
+        names.fingerprint = "hash".into();
+        names.attempt = "count".into();
+        names.response = "data".into();
+        names.response_encoding = "#encoding".into();
+        names.response_length = ":length".into();
+        names.response_sha256 = "größe".into();
+        names.request_id = "key".into();
+        names.version = "0".into();
+        prove_as(|builder| builder.attributes(names).sort_key("SK").inline_limit(1024)).await;
+    }
+}
+
+// The suite itself.
+
+/// Every fault that can be put into the faulty store. One condition is not there: a takeover that does not
+/// test the status is refused all the same, since a settled record has no lease.
+const FAULTS: &[Fault] = &[
+    Fault::Untested(ClaimAbsent),
+    Fault::Untested(Reclaim(Status)),
+    Fault::Untested(Reclaim(OwnerField)),
+    Fault::Untested(Reclaim(Generation)),
+    Fault::Untested(Reclaim(ExpiresAt)),
+    Fault::Untested(Reclaim(LeaseUntil)),
+    Fault::Untested(TakeOver(OwnerField)),
+    Fault::Untested(TakeOver(Generation)),
+    Fault::Untested(TakeOver(LockAcquiredAt)),
+    Fault::Untested(TakeOver(LeaseUntil)),
+    Fault::Untested(Settle(Status)),
+    Fault::Untested(Settle(OwnerField)),
+    Fault::Untested(Settle(Generation)),
+    Fault::NotOlder(Reclaim(Generation)),
+    Fault::NotOlder(Reclaim(ExpiresAt)),
+    Fault::NotOlder(Reclaim(LeaseUntil)),
+    Fault::NotOlder(TakeOver(Generation)),
+    Fault::NotOlder(TakeOver(LockAcquiredAt)),
+    Fault::NotOlder(TakeOver(LeaseUntil)),
+    Fault::NotOlder(Settle(Generation)),
+    Fault::Overtested(Reclaim(LockAcquiredAt)),
+    Fault::Overtested(TakeOver(ExpiresAt)),
+    Fault::OmittedIsUnfenced,
+    Fault::PartsAreUnfenced,
+    Fault::NamelessIsUnfenced,
+    Fault::NotAtomic,
+    Fault::RefusedIsMade,
+    Fault::RefusedTouches,
+    Fault::RefusedShowsOld,
+    Fault::RefusedShowsNothing,
+    Fault::AppliedIsRefused,
+    Fault::RefusedIsError,
+    Fault::ReadsLag,
+    Fault::ExpiredReadsAbsent,
+    Fault::ExpiredIsAbsent,
+    Fault::StaleIsAbsent,
+    Fault::LateSettlementRefused,
+    Fault::Lost(Attempt),
+    Fault::Lost(Fingerprint),
+    Fault::Lost(LockAcquiredAt),
+    Fault::Lost(RequestId),
+    Fault::EmptyRequestIdLost,
+    Fault::Floats,
+    Fault::Signed,
+    Fault::LeaseInSeconds,
+    Fault::OutcomeCut,
+    Fault::EmptyIsOmitted,
+    Fault::FailureIsCompletion,
+    Fault::TakeOverKeepsRequestId,
+    Fault::TakeOverWritesFingerprint,
+    Fault::ReclaimLeavesOutcome,
+    Fault::ReleaseMovesExpiry,
+    Fault::ReleaseKeepsLease,
+    Fault::SettlementKeepsExpiry,
+    Fault::KeysCut,
+    Fault::KeysFolded,
+    Fault::KeysTrimmed,
+    Fault::PartsOfOwnersMixed,
+    Fault::PartsOfKeysMixed,
+    Fault::PartsMissingLeftOut,
+    Fault::PartsUnlimited,
+    Fault::PartsCut,
+    Fault::PartsSmall,
+    Fault::PartsAreRecords,
+    Fault::PartsGoWithCompletion,
+];
+
+async fn failed_cases(fault: Fault) -> Vec<Failure> {
+    conformance::failures(&Faulty::new(fault)).await
+}
+
+#[tokio::test]
+async fn a_store_without_a_fault_passes() {
+    assert_eq!(failed_cases(Fault::None).await, []);
+    prove(Arc::new(Faulty::new(Fault::None)), 2000).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_fault_is_found_and_every_case_finds_one() {
+    let mut runs = JoinSet::new();
+    for fault in FAULTS {
+        runs.spawn(async move { (fault, failed_cases(*fault).await) });
+    }
+    let mut useful = HashSet::new();
+    while let Some(run) = runs.join_next().await {
+        let (fault, failures) = run.unwrap();
+        assert!(!failures.is_empty(), "{fault:?} was not found");
+        for prefix in own_cases(*fault) {
+            let found = failures.iter().any(|failure| failure.case.starts_with(prefix));
+            assert!(found, "{fault:?} was not found by {prefix}");
+        }
+        useful.extend(failures.into_iter().map(|failure| failure.case));
+    }
+    let idle: Vec<_> = conformance::cases().filter(|case| !useful.contains(case)).collect();
+    assert_eq!(idle, [""; 0], "these cases find no fault");
+}
+
+/// The cases that have to find what is wrong with a transition's conditions, by themselves.
+fn own_cases(fault: Fault) -> &'static [&'static str] {
+    match fault {
+        Fault::Untested(condition) | Fault::NotOlder(condition) | Fault::Overtested(condition) => {
+            match condition {
+                ClaimAbsent => &["T1"],
+                Reclaim(_) => &["T2"],
+                TakeOver(_) => &["T3"],
+                Settle(_) => &["T4", "T5", "T6"],
+            }
+        }
+        Fault::OmittedIsUnfenced | Fault::PartsAreUnfenced => &["T4", "T5"],
+        Fault::NamelessIsUnfenced => &["T3"],
+        _ => &[],
+    }
+}
+
+#[tokio::test]
+async fn a_finding_says_which_write_which_field_and_what_was_expected() {
+    let failures = failed_cases(Fault::Untested(Settle(Generation))).await;
+    let found = failures.iter().find(|failure| failure.case.starts_with("T4")).unwrap().to_string();
+    assert!(
+        found.starts_with("T4: a completion: Complete on Started, different in Generation(1): "),
+        "{found}"
+    );
+    assert!(found.contains("a settlement to COMPLETED"), "{found}");
+    assert!(found.contains("had to be refused, because of Record {"), "{found}");
+
+    let failures = failed_cases(Fault::Lost(RequestId)).await;
+    let expected = "had to have request_id = Some(\"second-invocation\"); it had None";
+    assert!(failures.iter().any(|failure| failure.finding.contains(expected)), "{failures:#?}");
+}
+
+#[tokio::test]
+async fn check_panics_with_every_failed_case() {
+    let store = Faulty::new(Fault::PartsUnlimited);
+    let panic = tokio::spawn(async move { conformance::check(&store).await }).await.unwrap_err();
+    let message = panic.into_panic().downcast::<String>().unwrap();
+    assert!(message.starts_with("1 of "), "{message}");
+    assert!(message.contains("parts over the limit are an error: reading 700,000 bytes"), "{message}");
+}
+
+#[tokio::test]
+async fn differential_finds_a_fault_and_repeats_it() {
+    let mut messages = Vec::new();
+    for _ in 0..2 {
+        let store = Faulty::new(Fault::Untested(TakeOver(LockAcquiredAt)));
+        let run = tokio::spawn(async move { conformance::differential(&store, 7, 5000).await });
+        messages.push(*run.await.unwrap_err().into_panic().downcast::<String>().unwrap());
+    }
+    let [one, other] = messages.as_slice() else { panic!() };
+    assert!(one.starts_with("seed 7, after "), "{one}");
+    assert!(one.contains("those on this key were:\n  "), "{one}");
+    // The times differ from run to run; the operations do not.
+    let shape = |message: &str| message.split(',').next().map(str::len).zip(Some(message.lines().count()));
+    assert_eq!(shape(one), shape(other), "{one}\n{other}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn contention_finds_what_is_not_atomic() {
+    let store = Arc::new(Faulty::new(Fault::NotAtomic));
+    let run = tokio::spawn(async move { conformance::check_contention(store, 32, 20).await });
+    let message = *run.await.unwrap_err().into_panic().downcast::<String>().unwrap();
+    assert!(message.starts_with("contention, 32 tasks, round "), "{message}");
+    assert!(message.contains("at once were made, instead of one"), "{message}");
+}
+
+/// The names of the conditions, so that none is left out of the list above.
+#[test]
+fn every_condition_of_the_contract_has_its_fault() {
+    let untested: Vec<Condition> = FAULTS
+        .iter()
+        .filter_map(|fault| if let Fault::Untested(condition) = fault { Some(*condition) } else { None })
+        .collect();
+    // T1 has one; T2 five; T3 five, of which one is implied; T4 to T6 three.
+    assert_eq!(untested.len(), 1 + 5 + 4 + 3);
+}

@@ -1,0 +1,508 @@
+//! A store in memory that is wrong in one way, or in none: to show that the conformance suite can fail.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use lambda_idempotency::{
+    BoxFuture, Clock as _, Encoding, Generation, Outcome, Owner, Place, Record, State, Status, StoredKey,
+    StoredResponse, SystemClock, Timestamp,
+    store::{ResponseParts, Seen, Settlement, Store, StoreError, StoreErrorKind, Write, Written},
+};
+
+/// What is wrong with the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing.
+    None,
+    /// One condition is not tested.
+    Untested(Condition),
+    /// One condition is tested as "not older" instead of "the same".
+    NotOlder(Condition),
+    /// A condition that is none is tested.
+    Overtested(Condition),
+    /// A settlement whose outcome is omitted does not test the generation.
+    OmittedIsUnfenced,
+    /// A settlement whose outcome is in parts does not test the owner.
+    PartsAreUnfenced,
+    /// A takeover by an invocation without a request id does not test the lease.
+    NamelessIsUnfenced,
+    /// The condition is tested, and the write is made a little later.
+    NotAtomic,
+    /// A refused write is made all the same.
+    RefusedIsMade,
+    /// A refused write overwrites the request id.
+    RefusedTouches,
+    /// A refusal shows the version before the one that is there.
+    RefusedShowsOld,
+    /// A refusal shows nothing.
+    RefusedShowsNothing,
+    /// A write that was made is answered as refused.
+    AppliedIsRefused,
+    /// A write that is refused is an error.
+    RefusedIsError,
+    /// A read shows the version before the one that is there.
+    ReadsLag,
+    /// A read shows a record that has expired as absent.
+    ExpiredReadsAbsent,
+    /// A record that has expired does not refuse a claim.
+    ExpiredIsAbsent,
+    /// A STARTED record whose lease has run out does not refuse a claim.
+    StaleIsAbsent,
+    /// A settlement after the end of the lease is refused.
+    LateSettlementRefused,
+    /// The field is not kept.
+    Lost(Field),
+    /// An empty request id is not kept.
+    EmptyRequestIdLost,
+    /// Numbers go through a 64-bit float.
+    Floats,
+    /// Numbers go through a signed 64-bit integer.
+    Signed,
+    /// The lease is kept in seconds.
+    LeaseInSeconds,
+    /// An outcome over 16 KB loses its end.
+    OutcomeCut,
+    /// An empty response is kept as omitted.
+    EmptyIsOmitted,
+    /// A failure is stored as a completion.
+    FailureIsCompletion,
+    /// A takeover keeps the request id where the new invocation has none.
+    TakeOverKeepsRequestId,
+    /// A takeover writes the fingerprint.
+    TakeOverWritesFingerprint,
+    /// A reclaim keeps the old outcome's place, which the next settlement shows where it is omitted.
+    ReclaimLeavesOutcome,
+    /// A release moves the expiry.
+    ReleaseMovesExpiry,
+    /// A release keeps the lease, so that the record still counts as STARTED.
+    ReleaseKeepsLease,
+    /// A settlement keeps the old expiry.
+    SettlementKeepsExpiry,
+    /// Keys are cut at 255 bytes.
+    KeysCut,
+    /// Keys are one if they differ in case alone.
+    KeysFolded,
+    /// Keys are one if they differ in blanks at the end alone.
+    KeysTrimmed,
+    /// Parts of two owners of a key are one.
+    PartsOfOwnersMixed,
+    /// Parts of two keys of an owner are one.
+    PartsOfKeysMixed,
+    /// A part that is missing is left out.
+    PartsMissingLeftOut,
+    /// A limit is not looked at.
+    PartsUnlimited,
+    /// The last byte is lost.
+    PartsCut,
+    /// No more than 4 MB can be written.
+    PartsSmall,
+    /// A part stands in the place of the record.
+    PartsAreRecords,
+    /// Completing the record removes its parts.
+    PartsGoWithCompletion,
+}
+
+/// A condition of a transition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    ClaimAbsent,
+    Reclaim(Field),
+    TakeOver(Field),
+    Settle(Field),
+}
+
+/// A field of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    Status,
+    Owner,
+    Generation,
+    Attempt,
+    Fingerprint,
+    LockAcquiredAt,
+    LeaseUntil,
+    ExpiresAt,
+    RequestId,
+}
+
+/// A store in memory with one fault.
+#[derive(Debug)]
+pub struct Faulty {
+    fault: Fault,
+    inside: Mutex<Inside>,
+}
+
+#[derive(Debug, Default)]
+struct Inside {
+    /// Every version of every record, the newest last.
+    records: HashMap<String, Vec<Record>>,
+    parts: HashMap<(String, Owner, u32), Bytes>,
+}
+
+const PART: usize = 100_000;
+
+impl Faulty {
+    pub fn new(fault: Fault) -> Self {
+        Self { fault, inside: Mutex::default() }
+    }
+
+    fn is(&self, fault: Fault) -> bool {
+        self.fault == fault
+    }
+
+    fn inside(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().expect("no test panics inside")
+    }
+
+    fn id(&self, key: &StoredKey) -> String {
+        let id = key.as_str();
+        match self.fault {
+            Fault::KeysCut => id.chars().take(255).collect(),
+            Fault::KeysFolded => id.to_lowercase(),
+            Fault::KeysTrimmed => id.trim_end().to_owned(),
+            _ => id.to_owned(),
+        }
+    }
+
+    fn part_id(&self, key: &StoredKey, owner: Owner, index: u32) -> (String, Owner, u32) {
+        let id = if self.is(Fault::PartsOfKeysMixed) { String::new() } else { self.id(key) };
+        let owner = if self.is(Fault::PartsOfOwnersMixed) { Owner::from_bytes([0; 16]) } else { owner };
+        (id, owner, index)
+    }
+
+    async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<Written, StoreError> {
+        let id = self.id(key);
+        let (current, older) = {
+            let inside = self.inside();
+            let versions = inside.records.get(&id).map(Vec::as_slice).unwrap_or_default();
+            (versions.last().cloned(), versions.iter().rev().nth(1).cloned())
+        };
+        let holds = self.holds(write, current.as_ref());
+        if self.is(Fault::NotAtomic) {
+            tokio::task::yield_now().await;
+        }
+        if holds || (self.is(Fault::RefusedIsMade) && current.is_some()) {
+            let record = self.written(write, current.as_ref());
+            let mut inside = self.inside();
+            if self.is(Fault::PartsGoWithCompletion) && matches!(record.state, State::Completed(_)) {
+                inside.parts.retain(|(of, ..), _| *of != id);
+            }
+            inside.records.entry(id).or_default().push(record.clone());
+            if !holds || self.is(Fault::AppliedIsRefused) {
+                return Ok(Written::Refused(current));
+            }
+            return Ok(Written::Applied);
+        }
+        if let (true, Some(current), Some(lock)) = (self.is(Fault::RefusedTouches), &current, write.lock()) {
+            let touched = Record { request_id: lock.request_id.clone(), ..current.clone() };
+            self.inside().records.entry(id).or_default().push(touched);
+        }
+        match self.fault {
+            Fault::RefusedShowsOld => Ok(Written::Refused(older.or(current))),
+            Fault::RefusedShowsNothing => Ok(Written::Refused(None)),
+            Fault::RefusedIsError => Err(StoreError::new(StoreErrorKind::Rejected, "the condition failed")),
+            _ => Ok(Written::Refused(current)),
+        }
+    }
+
+    /// The conditions of the contract, one by one.
+    fn holds(&self, write: &Write, current: Option<&Record>) -> bool {
+        let now = SystemClock.now();
+        let tested = |condition, holds| holds || self.is(Fault::Untested(condition));
+        let Some(record) = current else { return matches!(write, Write::Claim(_)) };
+        match write {
+            Write::Claim(_) => {
+                tested(Condition::ClaimAbsent, false)
+                    || (self.is(Fault::ExpiredIsAbsent) && record.expires_at < now)
+                    || (self.is(Fault::StaleIsAbsent)
+                        && record.lease_until().is_some_and(|lease| lease < now))
+            }
+            Write::Reclaim { seen, .. } => {
+                use Field::{ExpiresAt, Generation, LeaseUntil, Owner, Status};
+                let required = [Status, Owner, Generation, ExpiresAt, LeaseUntil];
+                self.all_same(Condition::Reclaim, &required, seen, record)
+            }
+            Write::TakeOver { seen, .. } => {
+                use Field::{Generation, LeaseUntil, LockAcquiredAt, Owner};
+                let required = [Owner, Generation, LockAcquiredAt, LeaseUntil];
+                let mut seen = *seen;
+                if self.is(Fault::NamelessIsUnfenced)
+                    && write.lock().is_some_and(|lock| lock.request_id.is_none())
+                {
+                    seen.lease_until = record.lease_until();
+                }
+                record.status() == Status::Started
+                    && self.all_same(Condition::TakeOver, &required, &seen, record)
+            }
+            Write::Settle { owner, generation, settlement } => {
+                let mut seen = Seen { owner: *owner, generation: *generation, ..Seen::of(record) };
+                match settlement {
+                    Settlement::Complete(outcome, _) | Settlement::Fail(outcome, _) => match outcome {
+                        Outcome::Omitted if self.is(Fault::OmittedIsUnfenced) => {
+                            seen.generation = record.generation;
+                        }
+                        Outcome::Retained(StoredResponse { place: Place::Parts(_), .. })
+                            if self.is(Fault::PartsAreUnfenced) =>
+                        {
+                            seen.owner = record.owner;
+                        }
+                        _ => {}
+                    },
+                    Settlement::Release => {}
+                }
+                let late = record.lease_until().is_some_and(|lease| lease < now);
+                tested(Condition::Settle(Field::Status), record.status() == Status::Started)
+                    && self.all_same(Condition::Settle, &[Field::Owner, Field::Generation], &seen, record)
+                    && !(self.is(Fault::LateSettlementRefused) && late)
+            }
+        }
+    }
+
+    fn all_same(
+        &self,
+        condition: fn(Field) -> Condition,
+        required: &[Field],
+        seen: &Seen,
+        record: &Record,
+    ) -> bool {
+        let there = Seen::of(record);
+        let every = [
+            (Field::Status, seen.status == there.status, true),
+            (Field::Owner, seen.owner == there.owner, true),
+            (Field::Generation, seen.generation == there.generation, seen.generation >= there.generation),
+            (
+                Field::LockAcquiredAt,
+                seen.lock_acquired_at == there.lock_acquired_at,
+                seen.lock_acquired_at >= there.lock_acquired_at,
+            ),
+            (
+                Field::LeaseUntil,
+                seen.lease_until == there.lease_until,
+                seen.lease_until.is_some() == there.lease_until.is_some()
+                    && seen.lease_until >= there.lease_until,
+            ),
+            (Field::ExpiresAt, seen.expires_at == there.expires_at, seen.expires_at >= there.expires_at),
+        ];
+        every.into_iter().all(|(field, same, not_older)| {
+            let condition = condition(field);
+            if self.is(Fault::NotOlder(condition)) {
+                return not_older;
+            }
+            let wanted = required.contains(&field) || self.is(Fault::Overtested(condition));
+            !wanted || same || self.is(Fault::Untested(condition))
+        })
+    }
+
+    /// What the record becomes.
+    fn written(&self, write: &Write, current: Option<&Record>) -> Record {
+        let record = match (write, current) {
+            (Write::Claim(lock) | Write::Reclaim { lock, .. }, _) | (Write::TakeOver { lock, .. }, None) => {
+                lock.clone().into()
+            }
+            (Write::TakeOver { lock, .. }, Some(current)) => {
+                let mut record = Record { fingerprint: current.fingerprint, ..lock.clone().into() };
+                if self.is(Fault::TakeOverWritesFingerprint) {
+                    record.fingerprint = lock.fingerprint;
+                }
+                if self.is(Fault::TakeOverKeepsRequestId) && record.request_id.is_none() {
+                    record.request_id.clone_from(&current.request_id);
+                }
+                record
+            }
+            (Write::Settle { settlement, .. }, Some(current)) => self.settled(settlement, current),
+            (Write::Settle { .. }, None) => unreachable!("a settlement of nothing is refused"),
+        };
+        self.stored(record)
+    }
+
+    fn settled(&self, settlement: &Settlement, current: &Record) -> Record {
+        let mut record = current.clone();
+        match settlement.clone() {
+            Settlement::Complete(outcome, expires_at) => {
+                (record.state, record.expires_at) = (State::Completed(self.kept(outcome)), expires_at);
+            }
+            Settlement::Fail(outcome, expires_at) => {
+                let outcome = self.kept(outcome);
+                let completion = self.is(Fault::FailureIsCompletion);
+                record.state = if completion { State::Completed(outcome) } else { State::Failed(outcome) };
+                record.expires_at = expires_at;
+            }
+            Settlement::Release => {
+                if !self.is(Fault::ReleaseKeepsLease) {
+                    record.state = State::Released;
+                }
+                if self.is(Fault::ReleaseMovesExpiry) {
+                    record.expires_at = record.expires_at.saturating_add(Duration::from_secs(1));
+                }
+            }
+        }
+        if self.is(Fault::SettlementKeepsExpiry) {
+            record.expires_at = current.expires_at;
+        }
+        record
+    }
+
+    fn kept(&self, outcome: Outcome) -> Outcome {
+        match outcome {
+            Outcome::Omitted if self.is(Fault::ReclaimLeavesOutcome) => {
+                // As if the attributes of an older outcome were still there.
+                let old = self.inside().records.values().flatten().find_map(|record| match &record.state {
+                    State::Completed(outcome @ Outcome::Retained(_)) => Some(outcome.clone()),
+                    _ => None,
+                });
+                old.unwrap_or(Outcome::Omitted)
+            }
+            Outcome::Retained(StoredResponse { encoding, length, sha256, place: Place::Inline(bytes) }) => {
+                if self.is(Fault::EmptyIsOmitted) && bytes.is_empty() {
+                    return Outcome::Omitted;
+                }
+                let cut = if self.is(Fault::OutcomeCut) { bytes.len().min(16_384) } else { bytes.len() };
+                let place = Place::Inline(bytes.slice(..cut));
+                Outcome::Retained(StoredResponse { encoding, length, sha256, place })
+            }
+            other => other,
+        }
+    }
+
+    /// The record as it comes back.
+    fn stored(&self, mut record: Record) -> Record {
+        let number = |number: u64| match self.fault {
+            Fault::Floats => number as f64 as u64,
+            Fault::Signed => number.min(i64::MAX as u64),
+            _ => number,
+        };
+        record.generation = Generation::new(number(record.generation.get()));
+        record.lock_acquired_at = Timestamp::from_millis(number(record.lock_acquired_at.as_millis()));
+        match self.fault {
+            Fault::Lost(Field::Attempt) => record.attempt = 1,
+            Fault::Lost(Field::Fingerprint) => {
+                record.fingerprint = lambda_idempotency::Fingerprint::from_digest([1; 32]);
+            }
+            Fault::Lost(Field::LockAcquiredAt) => record.lock_acquired_at = Timestamp::from_millis(0),
+            Fault::Lost(Field::RequestId) => record.request_id = None,
+            Fault::EmptyRequestIdLost => record.request_id = record.request_id.filter(|id| !id.is_empty()),
+            Fault::LeaseInSeconds => {
+                if let State::Started { lease_until } = &mut record.state {
+                    *lease_until = lease_until.rounded_up_to_second();
+                }
+            }
+            _ => {}
+        }
+        record
+    }
+
+    fn read_now(&self, key: &StoredKey) -> Option<Record> {
+        let inside = self.inside();
+        let versions = inside.records.get(&self.id(key))?;
+        let back = usize::from(self.is(Fault::ReadsLag) && versions.len() > 1);
+        let record = versions.iter().rev().nth(back).cloned()?;
+        let expired = self.is(Fault::ExpiredReadsAbsent) && record.expires_at < SystemClock.now();
+        (!expired).then_some(record)
+    }
+
+    fn write_parts_now(&self, key: &StoredKey, owner: Owner, bytes: &Bytes) -> Result<u32, StoreError> {
+        if self.is(Fault::PartsSmall) && bytes.len() > 4 << 20 {
+            return Err(StoreError::new(StoreErrorKind::Rejected, "too large"));
+        }
+        let bytes = match bytes.len() {
+            length if length > 0 && self.is(Fault::PartsCut) => bytes.slice(..length - 1),
+            _ => bytes.clone(),
+        };
+        let mut count = 0;
+        for chunk in bytes.chunks(PART) {
+            let id = self.part_id(key, owner, count);
+            self.inside().parts.insert(id, Bytes::copy_from_slice(chunk));
+            count += 1;
+        }
+        if self.is(Fault::PartsAreRecords) {
+            let outcome = Outcome::Retained(StoredResponse {
+                encoding: Encoding::Identity,
+                length: 0,
+                sha256: [0; 32],
+                place: Place::Parts(count),
+            });
+            let record = Record {
+                owner,
+                generation: Generation::new(0),
+                attempt: 0,
+                fingerprint: lambda_idempotency::Fingerprint::from_digest([0; 32]),
+                lock_acquired_at: Timestamp::default(),
+                expires_at: Timestamp::default(),
+                request_id: None,
+                state: State::Completed(outcome),
+            };
+            self.inside().records.entry(self.id(key)).or_default().push(record);
+        }
+        Ok(count)
+    }
+
+    fn read_parts_now(
+        &self,
+        key: &StoredKey,
+        owner: Owner,
+        count: u32,
+        limit: u64,
+    ) -> Result<Bytes, StoreError> {
+        let corrupt = |what| Err(StoreError::new(StoreErrorKind::Corrupt, what));
+        let mut bytes = Vec::new();
+        for index in 0..count {
+            match self.inside().parts.get(&self.part_id(key, owner, index)) {
+                Some(part) => bytes.extend_from_slice(part),
+                None if self.is(Fault::PartsMissingLeftOut) => {}
+                None => return corrupt("a part is missing"),
+            }
+        }
+        if bytes.len() as u64 > limit && !self.is(Fault::PartsUnlimited) {
+            return corrupt("there is more than there may be");
+        }
+        Ok(bytes.into())
+    }
+}
+
+impl Store for Faulty {
+    fn apply<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+        Box::pin(self.apply_now(key, write))
+    }
+
+    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(async move { Ok(self.read_now(key)) })
+    }
+
+    fn parts(&self) -> Option<&dyn ResponseParts> {
+        Some(self)
+    }
+}
+
+impl ResponseParts for Faulty {
+    fn inline_limit(&self) -> usize {
+        32 * 1024
+    }
+
+    fn write_parts<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        owner: Owner,
+        bytes: &'a Bytes,
+        _expires_at: Timestamp,
+    ) -> BoxFuture<'a, Result<u32, StoreError>> {
+        Box::pin(async move { self.write_parts_now(key, owner, bytes) })
+    }
+
+    fn read_parts<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        owner: Owner,
+        count: u32,
+        limit: u64,
+    ) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+        Box::pin(async move { self.read_parts_now(key, owner, count, limit) })
+    }
+}

@@ -1,0 +1,226 @@
+//! Just enough of Rust's syntax to see which modules a source file names: comments and literals are left
+//! out, `use` trees are spread, and `self` and `super` are resolved.
+
+/// One path that a file names, from the crate's root on, and the line it is on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    /// Such as `store`, `memory`, `MemoryStore`.
+    pub(crate) path: Vec<String>,
+    /// The line, from 1.
+    pub(crate) line: usize,
+}
+
+/// A word or a sign, and its line. `::` is one sign.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Token {
+    pub(crate) text: String,
+    pub(crate) line: usize,
+}
+
+/// The tokens of `source` that are built into the library: without what is `#[cfg(test)]`.
+pub(crate) fn shipped(source: &str) -> Vec<Token> {
+    let tokens = tokens(source);
+    let mut shipped = Vec::new();
+    let mut at = 0;
+    while at < tokens.len() {
+        if follows(&tokens[at..], &["#", "[", "cfg", "(", "test", ")", "]"]) {
+            at = end_of_item(&tokens, at + 7);
+        } else {
+            shipped.push(tokens[at].clone());
+            at += 1;
+        }
+    }
+    shipped
+}
+
+/// Whether `tokens` begin with `words`.
+pub(crate) fn follows(tokens: &[Token], words: &[&str]) -> bool {
+    tokens.len() >= words.len() && tokens.iter().zip(words).all(|(token, word)| token.text == *word)
+}
+
+/// Every path in `tokens` that begins with `crate`, `self`, `super`, or one of `children`, the modules
+/// that the file itself declares. `module` is the file's own path.
+pub(crate) fn paths(tokens: &[Token], module: &[String]) -> Vec<Named> {
+    let children = children(tokens);
+    let mut named = Vec::new();
+    // The inline modules around, each with the depth of its brace.
+    let mut inline: Vec<(String, usize)> = Vec::new();
+    let mut depth = 0;
+    let mut at = 0;
+    while at < tokens.len() {
+        let after_colons = at > 0 && tokens[at - 1].text == "::";
+        match tokens[at].text.as_str() {
+            "{" => depth += 1,
+            "}" => {
+                depth -= 1;
+                inline.retain(|(_, opened)| *opened <= depth);
+            }
+            "mod" if follows(&tokens[(at + 2).min(tokens.len())..], &["{"]) => {
+                inline.push((tokens[at + 1].text.clone(), depth + 1));
+            }
+            word if !after_colons && follows(&tokens[at + 1..], &["::"]) => {
+                let here: Vec<String> =
+                    module.iter().cloned().chain(inline.iter().map(|(name, _)| name.clone())).collect();
+                let start = match word {
+                    "crate" => Some(vec![]),
+                    "self" => Some(here),
+                    "super" => Some(here[..here.len().saturating_sub(1)].to_vec()),
+                    child if children.iter().any(|name| name == child) => {
+                        Some(module.iter().cloned().chain([child.to_owned()]).collect())
+                    }
+                    _ => None,
+                };
+                if let Some(start) = start {
+                    spread(tokens, at + 2, start, &mut named);
+                }
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    named
+}
+
+/// The names that the crate's root re-exports, each with the path that it stands for.
+pub(crate) fn re_exports(root: &[Token]) -> Vec<(String, Vec<String>)> {
+    let name = |path: &Named| path.path.last().cloned().unwrap_or_default();
+    paths(root, &[]).into_iter().map(|path| (name(&path), path.path)).collect()
+}
+
+/// The modules that these tokens declare: `mod name;`.
+fn children(tokens: &[Token]) -> Vec<String> {
+    let declared = tokens.windows(3).filter(|three| three[0].text == "mod" && three[2].text == ";");
+    declared.map(|three| three[1].text.clone()).collect()
+}
+
+/// Follows a path or a `use` tree from `at` on, behind a `::`; returns where it ends.
+fn spread(tokens: &[Token], mut at: usize, start: Vec<String>, named: &mut Vec<Named>) -> usize {
+    let line = tokens.get(at).map_or(0, |token| token.line);
+    let mut path = start;
+    loop {
+        match tokens.get(at).map(|token| token.text.as_str()) {
+            Some("super") => {
+                path.pop();
+            }
+            Some("self") => {}
+            Some("{") => {
+                at += 1;
+                while tokens.get(at).is_some_and(|token| token.text != "}") {
+                    at =
+                        if tokens[at].text == "," { at + 1 } else { spread(tokens, at, path.clone(), named) };
+                }
+                return at + 1;
+            }
+            Some(word) if is_word(word) => path.push(word.to_owned()),
+            // `*`, `<` and whatever else cannot be followed.
+            _ => {
+                named.push(Named { path, line });
+                return at + 1;
+            }
+        }
+        at += 1;
+        if tokens.get(at).is_none_or(|token| token.text != "::") {
+            named.push(Named { path, line });
+            return match follows(&tokens[at.min(tokens.len())..], &["as"]) {
+                true => at + 2,
+                false => at,
+            };
+        }
+        at += 1;
+    }
+}
+
+fn is_word(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_alphabetic() || c == '_')
+}
+
+/// Behind the item that begins at `at`: its `;` or its closing brace.
+fn end_of_item(tokens: &[Token], mut at: usize) -> usize {
+    let mut depth = 0usize;
+    while let Some(token) = tokens.get(at) {
+        at += 1;
+        match token.text.as_str() {
+            "(" | "[" | "{" => depth += 1,
+            ")" | "]" => depth = depth.saturating_sub(1),
+            "}" => {
+                depth = depth.saturating_sub(1);
+                // A `use` tree has braces too, and goes on to its `;`.
+                if depth == 0 && tokens.get(at).is_none_or(|next| next.text != ";") {
+                    break;
+                }
+            }
+            ";" if depth == 0 => break,
+            _ => {}
+        }
+    }
+    at
+}
+
+fn tokens(source: &str) -> Vec<Token> {
+    let mut tokens = Vec::new();
+    let (mut rest, mut line) = (source, 1);
+    while let Some(first) = rest.chars().next() {
+        let length = match first {
+            _ if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
+            _ if rest.starts_with("/*") => block_comment(rest),
+            _ if literal(rest).is_some() => literal(rest).unwrap_or(1),
+            _ if first.is_alphanumeric() || first == '_' => {
+                rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len())
+            }
+            _ if rest.starts_with("::") => 2,
+            _ => first.len_utf8(),
+        };
+        let (text, behind) = rest.split_at(length);
+        let shows = !first.is_whitespace() && !text.starts_with("//") && !text.starts_with("/*");
+        if shows && literal(rest).is_none() {
+            tokens.push(Token { text: text.to_owned(), line });
+        }
+        line += text.matches('\n').count();
+        rest = behind;
+    }
+    tokens
+}
+
+fn block_comment(rest: &str) -> usize {
+    let (mut depth, mut at) = (0, 0);
+    while at < rest.len() {
+        if rest[at..].starts_with("/*") {
+            (depth, at) = (depth + 1, at + 2);
+        } else if rest[at..].starts_with("*/") {
+            (depth, at) = (depth - 1, at + 2);
+            if depth == 0 {
+                return at;
+            }
+        } else {
+            at += rest[at..].chars().next().map_or(1, char::len_utf8);
+        }
+    }
+    at
+}
+
+/// The length of the string or character that `rest` begins with. A lifetime is none.
+fn literal(rest: &str) -> Option<usize> {
+    let prefix = ["br", "cr", "b", "c", "r", ""].into_iter().find(|prefix| {
+        rest.strip_prefix(prefix).is_some_and(|behind| behind.starts_with(['"', '\'', '#']))
+    })?;
+    let behind = &rest[prefix.len()..];
+    if prefix.contains('r') {
+        let hashes = behind.len() - behind.trim_start_matches('#').len();
+        let end = format!("\"{}", "#".repeat(hashes));
+        let content = behind[hashes..].strip_prefix('"')?;
+        return Some(prefix.len() + hashes + 1 + content.find(&end)? + end.len());
+    }
+    let quote = behind.chars().next().filter(|quote| *quote != '#')?;
+    let mut escaped = false;
+    for (at, c) in behind.char_indices().skip(1) {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            _ if c == quote => return Some(prefix.len() + at + 1),
+            // `'a` without a second quotation mark.
+            _ if quote == '\'' && !behind[1..].starts_with('\\') && at > 1 => return None,
+            _ => {}
+        }
+    }
+    None
+}

@@ -1,0 +1,253 @@
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use lambda_idempotency::{
+    Error, ErrorKind, Execution, Idempotency, Key, MissingKey, RunError, current, lambda::event::IntoKey,
+    store::memory::MemoryStore,
+};
+use lambda_runtime::{Context, Diagnostic, LambdaEvent, tower::ServiceExt};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use tower::{Layer, Service, service_fn};
+
+#[derive(Deserialize)]
+struct Order {
+    id: Option<String>,
+    #[serde(default)]
+    fail: bool,
+    #[serde(default)]
+    panic: bool,
+}
+
+fn key(order: &Order) -> Result<Option<Key>, Error> {
+    order.id.as_ref().map(Key::new).transpose()
+}
+
+fn idempotency() -> Idempotency {
+    Idempotency::builder(MemoryStore::new()).function("orders").build().unwrap()
+}
+
+fn event(json: &str) -> LambdaEvent<Box<RawValue>> {
+    LambdaEvent::new(RawValue::from_string(json.to_owned()).unwrap(), Context::default())
+}
+
+#[derive(Clone, Default)]
+struct Runs(Arc<AtomicUsize>);
+
+impl Runs {
+    fn next(&self) -> usize {
+        self.0.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    fn count(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// The handler of most tests: counts its runs, and does as the order says.
+fn handler(
+    runs: &Runs,
+) -> impl Service<
+    LambdaEvent<Order>,
+    Response = String,
+    Error = lambda_runtime::Error,
+    Future = impl Future<Output = Result<String, lambda_runtime::Error>> + Send,
+> + Clone
++ Send
++ 'static {
+    let runs = runs.clone();
+    service_fn(move |event: LambdaEvent<Order>| {
+        let runs = runs.clone();
+        async move {
+            let nth = runs.next();
+            assert!(!event.payload.panic, "as ordered");
+            if event.payload.fail { Err("out of stock".into()) } else { Ok(format!("order {nth}")) }
+        }
+    })
+}
+
+fn kind<T: std::fmt::Debug, E: std::fmt::Debug>(result: Result<T, RunError<E>>) -> ErrorKind {
+    match result {
+        Err(RunError::Idempotency(error)) => error.kind(),
+        other => panic!("not the library's error: {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn the_same_event_twice_runs_once_and_is_answered_byte_for_byte() {
+    let runs = Runs::default();
+    let service = idempotency().events(key).layer(handler(&runs));
+    let first = service.clone().oneshot(event(r#"{"id":"17","note":"caf\u00e9"}"#)).await.unwrap();
+    let again = service.clone().oneshot(event(r#"{ "note": "café", "id": "17" }"#)).await.unwrap();
+    assert_eq!((first.get(), again.get(), runs.count()), (r#""order 1""#, r#""order 1""#, 1));
+    // An unknown field counts: another event under the same key.
+    let other = service.oneshot(event(r#"{"id":"17","note":"tea"}"#)).await;
+    assert_eq!((kind(other), runs.count()), (ErrorKind::Mismatch, 1));
+}
+
+#[tokio::test]
+async fn exact_numbers_count() {
+    let runs = Runs::default();
+    let service = idempotency().events(key).layer(handler(&runs));
+    service.clone().oneshot(event(r#"{"id":"17","n":9007199254740993}"#)).await.unwrap();
+    let other = service.oneshot(event(r#"{"id":"17","n":9007199254740992}"#)).await;
+    assert_eq!(kind(other), ErrorKind::Mismatch);
+}
+
+#[tokio::test]
+async fn any_result_is_replayed_exactly() {
+    async fn both<T: Serialize + Clone + Send + Sync + 'static>(value: T) -> (String, String) {
+        let service = idempotency().events(key).layer(service_fn(move |_: LambdaEvent<Order>| {
+            let value = value.clone();
+            async move { Ok::<_, lambda_runtime::Error>(value) }
+        }));
+        let first = service.clone().oneshot(event(r#"{"id":"1"}"#)).await.unwrap();
+        let again = service.oneshot(event(r#"{"id":"1"}"#)).await.unwrap();
+        (first.get().to_owned(), again.get().to_owned())
+    }
+    for (first, again) in [
+        both(()).await,
+        both(None::<u8>).await,
+        both(0).await,
+        both(false).await,
+        both("").await,
+        both(Vec::<u8>::new()).await,
+        both(u64::MAX).await,
+        both(0.1 + 0.2).await,
+        both("café ☕").await,
+    ] {
+        assert_eq!(first, again);
+    }
+}
+
+#[tokio::test]
+async fn an_event_without_a_key_is_refused_or_runs_each_time_by_choice() {
+    let runs = Runs::default();
+    let refusing = idempotency().events(key).layer(handler(&runs));
+    assert_eq!(kind(refusing.oneshot(event("{}")).await), ErrorKind::MissingKey);
+    assert_eq!(runs.count(), 0);
+    let running = idempotency().events(key).missing_key(MissingKey::RunUnprotected).layer(handler(&runs));
+    for nth in 1..=2 {
+        let answer = running.clone().oneshot(event("{}")).await.unwrap();
+        assert_eq!(answer.get(), format!("\"order {nth}\""));
+    }
+}
+
+#[tokio::test]
+async fn a_bad_key_or_event_is_refused_before_anything_runs() {
+    let runs = Runs::default();
+    let service = idempotency().events(key).layer(handler(&runs));
+    assert_eq!(kind(service.clone().oneshot(event(r#"{"id":""}"#)).await), ErrorKind::InvalidKey);
+    let Err(RunError::Idempotency(error)) = service.oneshot(event(r#"{"id":["secret"]}"#)).await else {
+        panic!("ran")
+    };
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(!format!("{error:?}").contains("secret"), "{error:?}");
+    assert_eq!(runs.count(), 0);
+}
+
+#[tokio::test]
+async fn an_error_is_the_handlers_own_and_a_retry_runs_again() {
+    let runs = Runs::default();
+    let service = idempotency().events(key).layer(handler(&runs));
+    for _ in 0..2 {
+        let Err(RunError::Handler(error)) = service.clone().oneshot(event(r#"{"id":"1","fail":true}"#)).await
+        else {
+            panic!("not the handler's error")
+        };
+        assert_eq!(error.to_string(), "out of stock");
+    }
+    assert_eq!(runs.count(), 2);
+}
+
+#[tokio::test]
+async fn at_most_once_a_failure_is_answered_the_same_again() {
+    let runs = Runs::default();
+    let idempotency = Idempotency::builder(MemoryStore::new())
+        .function("orders")
+        .execution(Execution::AtMostOnce)
+        .build()
+        .unwrap();
+    let service = idempotency.events(key).layer(handler(&runs));
+    let mut diagnostics = Vec::new();
+    for _ in 0..2 {
+        let error = service.clone().oneshot(event(r#"{"id":"1","fail":true}"#)).await.unwrap_err();
+        diagnostics.push(Diagnostic::from(error));
+    }
+    assert_eq!(diagnostics[0], diagnostics[1]);
+    assert_eq!(diagnostics[0].error_message, "out of stock");
+    assert_eq!(runs.count(), 1);
+}
+
+#[tokio::test]
+async fn a_panic_goes_on_and_the_key_is_free() {
+    let runs = Runs::default();
+    let service = idempotency().events(key).layer(handler(&runs));
+    let panicking = tokio::spawn(service.clone().oneshot(event(r#"{"id":"1","panic":true}"#)));
+    assert!(panicking.await.unwrap_err().is_panic());
+    let again = tokio::spawn(service.oneshot(event(r#"{"id":"1","panic":true}"#)));
+    assert!(again.await.unwrap_err().is_panic(), "released: it ran again");
+    assert_eq!(runs.count(), 2);
+}
+
+#[tokio::test]
+async fn an_error_reaches_lambda_with_a_stable_type() {
+    let service = idempotency().events(key).layer(handler(&Runs::default()));
+    let error = service.oneshot(event("{}")).await.unwrap_err();
+    assert_eq!(Diagnostic::from(error).error_type, "Idempotency.MissingKey");
+}
+
+#[tokio::test]
+async fn the_handler_sees_its_claim() {
+    let service = idempotency().events(key).layer(service_fn(|_: LambdaEvent<Order>| async {
+        let claim = current().ok_or("no claim")?;
+        Ok::<_, lambda_runtime::Error>(claim.key().as_str().to_owned())
+    }));
+    let answer = service.oneshot(event(r#"{"id":"1"}"#)).await.unwrap();
+    assert!(answer.get().starts_with("\"orders/event#"), "{}", answer.get());
+}
+
+#[tokio::test]
+async fn a_tenants_key_is_its_own() {
+    let runs = Runs::default();
+    let service = idempotency().events(key).layer(handler(&runs));
+    for tenant in [None, Some("a"), Some("b"), Some("a")] {
+        let mut event = event(r#"{"id":"1"}"#);
+        event.context.tenant_id = tenant.map(str::to_owned);
+        service.clone().oneshot(event).await.unwrap();
+    }
+    assert_eq!(runs.count(), 3);
+}
+
+#[tokio::test]
+async fn run_inside_a_handler_takes_the_invocations_deadline() {
+    let idempotency = idempotency();
+    let mut context = Context::default();
+    context.request_id = "request".into();
+    let answer = idempotency
+        .for_context(&context)
+        .run(Key::new("k").unwrap(), &1, || async { Ok::<_, std::io::Error>(7) })
+        .await
+        .unwrap();
+    assert_eq!(answer, 7);
+}
+
+/// What `lambda_runtime::run` and `run_concurrent` ask of a service; never called.
+#[expect(dead_code, reason = "it need only compile")]
+async fn it_works_under_run_and_run_concurrent() -> Result<(), lambda_runtime::Error> {
+    let idempotency = idempotency();
+    let service = || idempotency.events(|order: &Order| Key::new(order.id.as_deref().unwrap_or_default()));
+    lambda_runtime::run(service().layer(handler(&Runs::default()))).await?;
+    lambda_runtime::run_concurrent(service().layer(handler(&Runs::default()))).await
+}
+
+#[test]
+fn a_closure_may_say_in_several_ways_that_there_is_no_key() {
+    let key = || Key::new("k").unwrap();
+    assert!(key().into_key().unwrap().is_some());
+    assert!(None::<Key>.into_key().unwrap().is_none());
+    assert!(Ok::<_, Error>(Some(key())).into_key().unwrap().is_some());
+    assert!(Key::new("").into_key().is_err());
+}

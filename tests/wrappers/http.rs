@@ -1,0 +1,345 @@
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use lambda_http::{Body, IntoResponse, Request, Response, http::StatusCode, tower::ServiceExt};
+use lambda_idempotency::{
+    BoxFuture, ClaimHandle, Execution, Idempotency, Record, Store, StoredKey, current,
+    store::{StoreError, StoreErrorKind, Write, Written, memory::MemoryStore},
+};
+use serde_json::{Value, json};
+use tower::{Layer, Service, service_fn};
+
+#[derive(Clone, Default)]
+struct Runs(Arc<AtomicUsize>);
+
+impl Runs {
+    fn count(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+fn idempotency() -> Idempotency {
+    Idempotency::builder(MemoryStore::new()).function("payments").build().unwrap()
+}
+
+/// A handler that answers with the status that the `status` header asks for.
+fn handler(
+    runs: &Runs,
+) -> impl Service<
+    Request,
+    Response = Response<Body>,
+    Error = Infallible,
+    Future = impl Future<Output = Result<Response<Body>, Infallible>> + Send,
+> + Clone
++ Send
++ 'static {
+    let runs = runs.clone();
+    service_fn(move |request: Request| {
+        let nth = runs.0.fetch_add(1, Ordering::SeqCst) + 1;
+        let status = request.headers().get("status").map_or("201", |status| status.to_str().unwrap());
+        let response = Response::builder()
+            .status(status)
+            .header("content-type", "application/json")
+            .header("location", format!("/payments/{nth}"))
+            .header("idempotent-replayed", "true")
+            .body(Body::Text(format!("{{\"payment\":{nth}}}")))
+            .unwrap();
+        async move { Ok(response) }
+    })
+}
+
+fn post(key: Option<&str>, body: &str) -> Request {
+    let mut request = lambda_http::http::Request::post("/payments");
+    if let Some(key) = key {
+        request = request.header("Idempotency-Key", key);
+    }
+    request.body(Body::Text(body.to_owned())).unwrap()
+}
+
+fn with_header(mut request: Request, name: &'static str, value: &'static str) -> Request {
+    request.headers_mut().append(name, value.parse().unwrap());
+    request
+}
+
+fn code(response: &Response<Body>) -> String {
+    assert_eq!(response.headers()["content-type"], "application/problem+json");
+    let problem: Value = serde_json::from_slice(response.body()).unwrap();
+    assert_eq!(problem["status"], response.status().as_u16());
+    problem["code"].as_str().unwrap().to_owned()
+}
+
+fn is_replay(response: &Response<Body>) -> bool {
+    response.headers().get_all("idempotent-replayed").iter().eq(["true"])
+}
+
+#[tokio::test]
+async fn the_same_request_twice_runs_once() {
+    let runs = Runs::default();
+    let service = idempotency().http().layer(handler(&runs));
+    let first = service.clone().oneshot(post(Some("k"), r#"{"a":1,"b":2}"#)).await.unwrap();
+    let again = service.clone().oneshot(post(Some("\"k\""), r#"{"b":2, "a":1}"#)).await.unwrap();
+    assert_eq!(first.status(), StatusCode::CREATED);
+    assert!(!is_replay(&first), "the handler's own marker is not believed");
+    assert!(is_replay(&again));
+    assert_eq!((again.status(), again.body()), (first.status(), first.body()));
+    for name in ["location", "content-type"] {
+        assert_eq!(again.headers()[name], first.headers()[name]);
+    }
+    assert_eq!(runs.count(), 1);
+}
+
+#[tokio::test]
+async fn another_request_under_the_key_is_422() {
+    let runs = Runs::default();
+    let service = idempotency().http().layer(handler(&runs));
+    service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
+    let mut elsewhere = post(Some("k"), "{}");
+    *elsewhere.uri_mut() = "/refunds".parse().unwrap();
+    for other in [post(Some("k"), "[]"), elsewhere] {
+        let answer = service.clone().oneshot(other).await.unwrap();
+        assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (422, "key-reused"));
+    }
+    assert_eq!(runs.count(), 1);
+}
+
+#[tokio::test]
+async fn a_bad_key_is_400_and_touches_nothing() {
+    let runs = Runs::default();
+    let idempotency = Idempotency::builder(Down).function("payments").build().unwrap();
+    let service = idempotency.http().layer(handler(&runs));
+    let twice = with_header(post(Some("k"), "{}"), "idempotency-key", "k");
+    let long = "x".repeat(256);
+    for bad in [twice, post(Some(""), "{}"), post(Some("\"open"), "{}"), post(Some(&long), "{}")] {
+        let answer = service.clone().oneshot(bad).await.unwrap();
+        assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (400, "key-invalid"));
+    }
+    assert_eq!(runs.count(), 0);
+}
+
+#[tokio::test]
+async fn a_key_is_optional_unless_required() {
+    let runs = Runs::default();
+    let optional = idempotency().http().layer(handler(&runs));
+    for _ in 0..2 {
+        assert_eq!(optional.clone().oneshot(post(None, "{}")).await.unwrap().status(), 201);
+    }
+    assert_eq!(runs.count(), 2);
+    let required = idempotency().http().required().layer(handler(&runs));
+    let answer = required.clone().oneshot(post(None, "{}")).await.unwrap();
+    assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (400, "key-missing"));
+    let mut get = post(None, "");
+    *get.method_mut() = lambda_http::http::Method::GET;
+    assert_eq!(required.oneshot(get).await.unwrap().status(), 201, "a GET needs none");
+}
+
+#[tokio::test]
+async fn a_get_passes_untouched_even_with_a_key_and_a_store_that_is_down() {
+    let runs = Runs::default();
+    let idempotency = Idempotency::builder(Down).function("payments").build().unwrap();
+    let mut get = post(Some("k"), "");
+    *get.method_mut() = lambda_http::http::Method::GET;
+    assert_eq!(idempotency.http().layer(handler(&runs)).oneshot(get).await.unwrap().status(), 201);
+}
+
+#[tokio::test]
+async fn a_store_that_is_down_is_503_and_nothing_ran() {
+    let runs = Runs::default();
+    let idempotency = Idempotency::builder(Down).function("payments").build().unwrap();
+    let answer = idempotency.http().layer(handler(&runs)).oneshot(post(Some("k"), "{}")).await.unwrap();
+    assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (503, "store-unavailable"));
+    assert_eq!(answer.headers()["retry-after"], "1");
+    assert_eq!(runs.count(), 0);
+}
+
+#[tokio::test]
+async fn an_in_flight_duplicate_is_409_with_retry_after() {
+    let (started, release) = (Arc::new(tokio::sync::Notify::new()), Arc::new(tokio::sync::Notify::new()));
+    let gates = (started.clone(), release.clone());
+    let service = idempotency().http().layer(service_fn(move |_: Request| {
+        let (started, release) = gates.clone();
+        async move {
+            started.notify_one();
+            release.notified().await;
+            Ok::<_, Infallible>("paid")
+        }
+    }));
+    let first = tokio::spawn(service.clone().oneshot(post(Some("k"), "{}")));
+    started.notified().await;
+    let second = service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
+    assert_eq!((second.status().as_u16(), code(&second).as_str()), (409, "in-progress"));
+    let wait: u64 = second.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((50..=60).contains(&wait), "the fallback lease has about a minute left, not {wait} s");
+    let other = service.clone().oneshot(post(Some("k"), "[]")).await.unwrap();
+    assert_eq!(other.status(), 422, "another payload, even while the first runs");
+    release.notify_one();
+    assert_eq!(first.await.unwrap().unwrap().status(), 200);
+    assert!(is_replay(&service.oneshot(post(Some("k"), "{}")).await.unwrap()));
+}
+
+#[tokio::test]
+async fn passing_failures_give_the_key_back_and_final_ones_are_replayed() {
+    for (status, runs_twice) in [("404", false), ("422", false), ("429", true), ("500", true), ("503", true)]
+    {
+        let runs = Runs::default();
+        let service = idempotency().http().layer(handler(&runs));
+        for _ in 0..2 {
+            let answer =
+                service.clone().oneshot(with_header(post(Some("k"), "{}"), "status", status)).await.unwrap();
+            assert_eq!(answer.status().as_str(), status);
+        }
+        assert_eq!(runs.count() == 2, runs_twice, "{status}");
+    }
+}
+
+#[tokio::test]
+async fn at_most_once_a_500_is_final() {
+    let runs = Runs::default();
+    let builder = Idempotency::builder(MemoryStore::new()).function("payments");
+    let service = builder.execution(Execution::AtMostOnce).build().unwrap().http().layer(handler(&runs));
+    for _ in 0..2 {
+        let request = with_header(post(Some("k"), "{}"), "status", "500");
+        assert_eq!(service.clone().oneshot(request).await.unwrap().status(), 500);
+    }
+    assert_eq!(runs.count(), 1);
+}
+
+#[tokio::test]
+async fn text_and_binary_bodies_come_back_as_they_were() {
+    for body in [Body::Empty, Body::Text("caf\u{e9}\n".into()), Body::Binary(vec![0, 159, 146, 150, 10])] {
+        let answer = body.clone();
+        let service = idempotency().http().layer(service_fn(move |_: Request| {
+            let mut response = Response::new(answer.clone());
+            if matches!(answer, Body::Binary(_)) {
+                response.headers_mut().insert("content-type", "image/png".parse().unwrap());
+            }
+            async move { Ok::<_, Infallible>(response) }
+        }));
+        let first = service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
+        let again = service.oneshot(post(Some("k"), "{}")).await.unwrap();
+        assert_eq!(again.body(), first.body());
+        assert_eq!(again.body().as_ref(), body.as_ref());
+    }
+}
+
+#[tokio::test]
+async fn the_handler_gets_its_body_and_its_claim() {
+    let service = idempotency().http().layer(service_fn(|request: Request| async move {
+        let text = matches!(request.body(), Body::Text(text) if text == "{\"a\":1}");
+        let claim = request.extensions().get::<ClaimHandle>().map(|claim| claim.key().to_string());
+        let same = claim == current().map(|claim| claim.key().to_string()) && claim.is_some();
+        Ok::<_, Infallible>(json!({ "text": text, "same": same }))
+    }));
+    let answer = service.oneshot(post(Some("k"), "{\"a\":1}")).await.unwrap();
+    assert_eq!(answer.body().as_ref(), br#"{"same":true,"text":true}"#);
+}
+
+#[tokio::test]
+async fn an_axum_router_is_wrapped_whole_or_by_route() {
+    use axum::{Router, routing};
+    async fn pay(request: axum::extract::Request) -> String {
+        let claimed = request.extensions().get::<ClaimHandle>().is_some();
+        let body = axum::body::to_bytes(request.into_body(), 1000).await.unwrap();
+        format!("{claimed} {}", String::from_utf8_lossy(&body))
+    }
+    let idempotency = idempotency();
+    let whole = idempotency.http().layer(Router::new().route("/payments", routing::post(pay)));
+    let first = whole.clone().oneshot(post(Some("whole"), "{}")).await.unwrap();
+    assert_eq!((first.status().as_u16(), first.body().as_ref()), (200, &b"true {}"[..]));
+    assert!(is_replay(&whole.oneshot(post(Some("whole"), "{}")).await.unwrap()));
+
+    let routed = Router::new()
+        .route("/payments", routing::post(pay))
+        .route_layer(idempotency.http().required())
+        .route("/free", routing::post(pay));
+    let send = |path: &str, key: Option<&str>| {
+        let mut request = axum::extract::Request::post(path);
+        if let Some(key) = key {
+            request = request.header("idempotency-key", key);
+        }
+        routed.clone().oneshot(request.body(axum::body::Body::from("{}")).unwrap())
+    };
+    assert_eq!(send("/payments", None).await.unwrap().status(), 400);
+    let first = send("/payments", Some("route")).await.unwrap();
+    let again = send("/payments", Some("route")).await.unwrap();
+    assert!(
+        again.headers().contains_key("idempotent-replayed")
+            && !first.headers().contains_key("idempotent-replayed")
+    );
+    let free = send("/free", None).await.unwrap();
+    let body = axum::body::to_bytes(free.into_body(), 1000).await.unwrap();
+    assert_eq!(body, "false {}", "the layer is not around this route");
+}
+
+#[tokio::test]
+async fn a_real_event_goes_through() {
+    let event = include_str!("../../events/create-payment.json");
+    let runs = Runs::default();
+    let service = idempotency().http().layer(handler(&runs));
+    for nth in 0..2 {
+        let request = lambda_http::request::from_str(event).unwrap();
+        let answer = service.clone().oneshot(request).await.unwrap();
+        assert_eq!(is_replay(&answer), nth == 1);
+    }
+    assert_eq!(runs.count(), 1);
+}
+
+#[tokio::test]
+async fn one_callers_key_is_not_anothers() {
+    let runs = Runs::default();
+    let service = idempotency().http().layer(handler(&runs));
+    let mut event: Value = serde_json::from_str(include_str!("../../events/create-payment.json")).unwrap();
+    for (subject, replayed) in [("alice", false), ("bob", false), ("alice", true)] {
+        event["requestContext"]["authorizer"] =
+            json!({"jwt": {"claims": {"iss": "https://issuer", "sub": subject}, "scopes": null}});
+        let request = lambda_http::request::from_str(&event.to_string()).unwrap();
+        assert_eq!(is_replay(&service.clone().oneshot(request).await.unwrap()), replayed, "{subject}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_over_the_limit_is_413() {
+    let service = idempotency().http().layer(handler(&Runs::default()));
+    let answer = service.oneshot(post(Some("k"), &"x".repeat(10 * 1024 * 1024 + 1))).await.unwrap();
+    assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (413, "body-too-large"));
+}
+
+/// What `lambda_http::run` and its kin ask of a service; never called.
+#[expect(dead_code, reason = "it need only compile")]
+async fn it_works_under_every_run() -> Result<(), lambda_http::Error> {
+    async fn text(_: Request) -> Result<impl IntoResponse, lambda_http::Error> {
+        Ok("text")
+    }
+    let layer = || idempotency().http();
+    lambda_http::run(layer().layer(service_fn(text))).await?;
+    lambda_http::run(layer().layer(axum::Router::new())).await?;
+    lambda_http::run_concurrent(layer().layer(handler(&Runs::default()))).await?;
+    lambda_http::run_with_streaming_response(layer().layer(handler(&Runs::default()))).await
+}
+
+/// A store that is down.
+#[derive(Clone, Debug)]
+struct Down;
+
+impl Store for Down {
+    fn apply<'a>(&'a self, _: &'a StoredKey, _: &'a Write) -> BoxFuture<'a, Result<Written, StoreError>> {
+        Box::pin(async { Err(StoreError::new(StoreErrorKind::Unavailable, "down")) })
+    }
+
+    fn read<'a>(&'a self, _: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(async { Err(StoreError::new(StoreErrorKind::Unavailable, "down")) })
+    }
+}
+
+#[test]
+fn the_layers_defaults_are_a_days_retention_and_two_seconds_skew() {
+    let idempotency = idempotency();
+    let settings = idempotency.settings();
+    assert_eq!(settings.retention, Duration::from_secs(86_400));
+    assert_eq!(settings.skew_margin, Duration::from_secs(2));
+}
