@@ -11,7 +11,7 @@ use crate::{
 
 /// What can be asked of the embedded DynamoDB.
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub struct Arguments {
     /// The port on loopback; 0 takes any free one.
     #[arg(long, default_value_t = 8000)]
     port: u16,
@@ -22,7 +22,7 @@ pub(crate) struct Arguments {
 }
 
 /// Runs until Ctrl-C. What is in it is gone then.
-pub(crate) fn main(arguments: &Arguments) -> Result<ExitCode> {
+pub fn main(arguments: &Arguments) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.context("the asynchronous runtime did not start")?.block_on(serve(arguments))
 }

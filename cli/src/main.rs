@@ -2,13 +2,10 @@
 //!
 //! Exit codes: 0, all is as it must be; 1, something is not; 2, the command could not do its work.
 
-mod dynamodb;
-mod problem;
-mod rehearse;
-
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use lambda_idempotency_cli::{dynamodb, rehearse};
 
 /// One logical operation, one outcome: rehearse it.
 #[derive(Debug, Parser)]

@@ -4,14 +4,14 @@ use std::fmt::{self, Display};
 
 /// One line for the person at the terminal: what happened, to what, and what to do next.
 #[derive(Debug)]
-pub(crate) struct Problem(String);
+pub struct Problem(String);
 
 /// What everything here returns that can fail for reasons outside the thing that is judged.
-pub(crate) type Result<T, E = Problem> = std::result::Result<T, E>;
+pub type Result<T, E = Problem> = std::result::Result<T, E>;
 
 impl Problem {
     /// A problem in words.
-    pub(crate) fn new(words: impl Into<String>) -> Self {
+    pub fn new(words: impl Into<String>) -> Self {
         Self(words.into())
     }
 }
@@ -23,7 +23,7 @@ impl Display for Problem {
 }
 
 /// Says what was being done when a lower layer failed.
-pub(crate) trait Context<T> {
+pub trait Context<T> {
     /// Turns the error into a problem that begins with what was being done.
     fn context(self, doing: impl Display) -> Result<T>;
 }

@@ -1,18 +1,18 @@
 //! `idempotency rehearse`: a function, run as it would be deployed, is delivered events twice, at once, and across
 //! crashes and lost answers; a table tells what came of it.
 
-mod answer;
-mod clock;
-pub(crate) mod database;
-mod event;
-mod function;
-mod http;
+pub mod answer;
+pub mod clock;
+pub mod database;
+pub mod event;
+pub mod function;
+pub mod http;
 mod judge;
 mod report;
-mod runtime_api;
+pub mod runtime_api;
 mod stage;
 mod steps;
-mod wire;
+pub mod wire;
 
 use std::{
     io::IsTerminal as _,
@@ -32,7 +32,7 @@ use stage::World;
 
 /// What can be asked of a rehearsal.
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub struct Arguments {
     /// Use the DynamoDB that is already there, such as DynamoDB Local, instead of an embedded one.
     #[arg(long, value_name = "URL")]
     endpoint_url: Option<String>,
@@ -55,7 +55,7 @@ pub(crate) struct Arguments {
 }
 
 /// Rehearses; the exit code tells whether all is as it must be.
-pub(crate) fn main(arguments: &Arguments) -> Result<ExitCode> {
+pub fn main(arguments: &Arguments) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.context("the asynchronous runtime did not start")?.block_on(rehearse(arguments))
 }

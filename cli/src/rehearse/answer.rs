@@ -8,7 +8,7 @@ use super::runtime_api::Posted;
 
 /// The answer to one delivery, or why there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub enum Answer {
     /// A response of the shape that API Gateway and ALB take.
     Http(HttpAnswer),
     /// Any other response.
@@ -28,18 +28,18 @@ pub(crate) enum Answer {
 
 /// The parts of an HTTP-shaped response that are compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct HttpAnswer {
+pub struct HttpAnswer {
     /// The status code.
-    pub(crate) status: u64,
+    pub status: u64,
     /// The headers, their names in lower case.
-    pub(crate) headers: BTreeMap<String, String>,
+    pub headers: BTreeMap<String, String>,
     /// The body, as the event carries it.
-    pub(crate) body: String,
+    pub body: String,
 }
 
 impl Answer {
     /// Reads what the function posted.
-    pub(crate) fn from_posted(posted: Posted) -> Self {
+    pub fn from_posted(posted: Posted) -> Self {
         match posted {
             Posted::Error(kind, message) => Self::Error { kind, message },
             Posted::Response(bytes) => {
@@ -49,7 +49,7 @@ impl Answer {
     }
 
     /// The HTTP answer, if it is one.
-    pub(crate) fn http(&self) -> Option<&HttpAnswer> {
+    pub fn http(&self) -> Option<&HttpAnswer> {
         match self {
             Self::Http(http) => Some(http),
             _ => None,
@@ -57,7 +57,7 @@ impl Answer {
     }
 
     /// A response, and for HTTP one of success.
-    pub(crate) fn is_success(&self) -> bool {
+    pub fn is_success(&self) -> bool {
         match self {
             Self::Http(http) => (200..400).contains(&http.status),
             Self::Payload(_) => true,
@@ -66,7 +66,7 @@ impl Answer {
     }
 
     /// Refused because another attempt is under way: 409 with Retry-After, or the function error of that name.
-    pub(crate) fn is_in_progress(&self) -> bool {
+    pub fn is_in_progress(&self) -> bool {
         match self {
             Self::Http(http) => http.status == 409 && http.retry_after().is_some(),
             Self::Error { kind, .. } => kind == "Idempotency.InProgress",
@@ -75,12 +75,12 @@ impl Answer {
     }
 
     /// Marked as answered from the record.
-    pub(crate) fn is_marked_replay(&self) -> bool {
+    pub fn is_marked_replay(&self) -> bool {
         self.http().is_some_and(|http| http.header("idempotent-replayed") == Some("true"))
     }
 
     /// The same outcome: for HTTP the status and the body (headers tell of the delivery too), else every byte.
-    pub(crate) fn same_outcome(&self, other: &Self) -> bool {
+    pub fn same_outcome(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Http(one), Self::Http(other)) => (one.status, &one.body) == (other.status, &other.body),
             (one, other) => one == other,
@@ -106,17 +106,17 @@ impl HttpAnswer {
     }
 
     /// A header's value.
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+    pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(String::as_str)
     }
 
     /// After how many seconds to come again.
-    pub(crate) fn retry_after(&self) -> Option<u64> {
+    pub fn retry_after(&self) -> Option<u64> {
         self.header("retry-after")?.parse().ok()
     }
 
     /// The stable code of a problem+json body.
-    pub(crate) fn problem_code(&self) -> Option<String> {
+    pub fn problem_code(&self) -> Option<String> {
         if !self.header("content-type")?.starts_with("application/problem+json") {
             return None;
         }

@@ -7,22 +7,22 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Milliseconds since the epoch, the unit of Lambda's deadlines and of a record's lease.
-pub(crate) fn now_ms() -> u64 {
+pub fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A point to measure from.
-pub(crate) fn start() -> Instant {
+pub fn start() -> Instant {
     Instant::now()
 }
 
 /// Waits.
-pub(crate) async fn pause(time: Duration) {
+pub async fn pause(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
 /// Waits until the wall clock shows this many milliseconds since the epoch.
-pub(crate) async fn pause_until(at_ms: u64) {
+pub async fn pause_until(at_ms: u64) {
     pause(Duration::from_millis(at_ms.saturating_sub(now_ms()))).await;
 }

@@ -12,34 +12,34 @@ use super::{clock, http};
 use crate::problem::{Context, Problem, Result};
 
 /// The Region that everything in the rehearsal says it is in.
-pub(crate) const REGION: &str = "eu-central-1";
+pub const REGION: &str = "eu-central-1";
 /// Not a secret: emulators want credentials to be there, and do not check them.
-pub(crate) const ACCESS_KEY: &str = "REHEARSAL";
+pub const ACCESS_KEY: &str = "REHEARSAL";
 
 /// The tables that a function works on.
 #[derive(Clone, Debug)]
-pub(crate) struct Tables {
+pub struct Tables {
     /// The store of records.
-    pub(crate) idempotency: String,
+    pub idempotency: String,
     /// The payments of the example function.
-    pub(crate) payments: String,
+    pub payments: String,
 }
 
 /// A DynamoDB endpoint.
 #[derive(Debug)]
-pub(crate) struct Database {
+pub struct Database {
     endpoint: Uri,
     embedded: Option<JoinHandle<Result<(), String>>>,
 }
 
 impl Database {
     /// Starts one in this process, in memory, on a free loopback port.
-    pub(crate) async fn embedded() -> Result<Self> {
+    pub async fn embedded() -> Result<Self> {
         Self::embedded_on(0).await
     }
 
     /// Starts one in this process, in memory, on this loopback port; 0 is any free one.
-    pub(crate) async fn embedded_on(port: u16) -> Result<Self> {
+    pub async fn embedded_on(port: u16) -> Result<Self> {
         let database = dynoxide::Database::memory().context("the embedded DynamoDB did not start")?;
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await;
         let listener =
@@ -52,7 +52,7 @@ impl Database {
     }
 
     /// Uses one that is already there.
-    pub(crate) async fn at(url: &str) -> Result<Self> {
+    pub async fn at(url: &str) -> Result<Self> {
         let endpoint: Uri = url.parse().context(format!("--endpoint-url {url} is not a URL"))?;
         if endpoint.scheme_str() != Some("http") || endpoint.host().is_none() {
             return Err(Problem::new(format!(
@@ -65,17 +65,17 @@ impl Database {
     }
 
     /// Where it is.
-    pub(crate) fn endpoint(&self) -> &Uri {
+    pub fn endpoint(&self) -> &Uri {
         &self.endpoint
     }
 
     /// Whether it goes away with this process, and its tables with it.
-    pub(crate) fn is_embedded(&self) -> bool {
+    pub fn is_embedded(&self) -> bool {
         self.embedded.is_some()
     }
 
     /// Creates the store of records: on demand, its time to live on.
-    pub(crate) async fn create_idempotency_table(&self, name: &str) -> Result<()> {
+    pub async fn create_idempotency_table(&self, name: &str) -> Result<()> {
         self.create_table(name, "id").await?;
         let specification = json!({ "Enabled": true, "AttributeName": "expires_at" });
         let request = json!({ "TableName": name, "TimeToLiveSpecification": specification });
@@ -83,17 +83,17 @@ impl Database {
     }
 
     /// Creates the table of payments.
-    pub(crate) async fn create_payments_table(&self, name: &str) -> Result<()> {
+    pub async fn create_payments_table(&self, name: &str) -> Result<()> {
         self.create_table(name, "payment_id").await
     }
 
     /// Removes a table.
-    pub(crate) async fn delete_table(&self, name: &str) -> Result<()> {
+    pub async fn delete_table(&self, name: &str) -> Result<()> {
         self.call("DeleteTable", &json!({ "TableName": name })).await.map(drop)
     }
 
     /// How many payments stand there for an order.
-    pub(crate) async fn payments_of(&self, table: &str, order: &str) -> Result<usize> {
+    pub async fn payments_of(&self, table: &str, order: &str) -> Result<usize> {
         let mut found = 0;
         let mut request = json!({
             "TableName": table,
@@ -112,7 +112,7 @@ impl Database {
     }
 
     /// The record with this id, as DynamoDB tells it; `Null` when there is none.
-    pub(crate) async fn record(&self, table: &str, id: &str) -> Result<Value> {
+    pub async fn record(&self, table: &str, id: &str) -> Result<Value> {
         let request = json!({ "TableName": table, "Key": { "id": { "S": id } }, "ConsistentRead": true });
         Ok(self.call("GetItem", &request).await?["Item"].take())
     }

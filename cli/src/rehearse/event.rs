@@ -11,22 +11,22 @@ const KEY_HEADER: &str = "idempotency-key";
 
 /// An event's JSON.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Event(Value);
+pub struct Event(Value);
 
 /// What a step delivers.
 #[derive(Clone, Debug)]
-pub(crate) struct Events {
+pub struct Events {
     /// The first delivery.
-    pub(crate) first: Event,
+    pub first: Event,
     /// The same operation, delivered again.
-    pub(crate) again: Event,
+    pub again: Event,
     /// The same key with another payload, where one is known.
-    pub(crate) conflicting: Option<Event>,
+    pub conflicting: Option<Event>,
 }
 
 impl Events {
     /// The events of the example function.
-    pub(crate) fn of_payments(folder: &Path) -> Result<Self> {
+    pub fn of_payments(folder: &Path) -> Result<Self> {
         Ok(Self {
             first: Event::read(&folder.join("create-payment.json"))?,
             again: Event::read(&folder.join("create-payment-again.json"))?,
@@ -35,17 +35,17 @@ impl Events {
     }
 
     /// The one event of a function that nothing is known of.
-    pub(crate) fn of_one(event: Event) -> Self {
+    pub fn of_one(event: Event) -> Self {
         Self { first: event.clone(), again: event, conflicting: None }
     }
 
     /// Whether each step can be given a key of its own.
-    pub(crate) fn take_keys(&self) -> bool {
+    pub fn take_keys(&self) -> bool {
         self.first.has_key()
     }
 
     /// The same events for one step: under its key, and for its order, where they have such things.
-    pub(crate) fn for_step(&self, name: &str) -> Self {
+    pub fn for_step(&self, name: &str) -> Self {
         let adapt = |event: &Event| event.with_key(name).with_order(name);
         Self {
             first: adapt(&self.first),
@@ -57,7 +57,7 @@ impl Events {
 
 impl Event {
     /// Reads a file.
-    pub(crate) fn read(path: &Path) -> Result<Self> {
+    pub fn read(path: &Path) -> Result<Self> {
         let text =
             std::fs::read(path).context(format!("the event file {} cannot be read", path.display()))?;
         Self::parse(&text)
@@ -69,12 +69,12 @@ impl Event {
     }
 
     /// The bytes to deliver.
-    pub(crate) fn bytes(&self) -> Bytes {
+    pub fn bytes(&self) -> Bytes {
         Bytes::from(self.0.to_string())
     }
 
     /// What it asks for, in a few words.
-    pub(crate) fn summary(&self) -> String {
+    pub fn summary(&self) -> String {
         let v1 = self.0.get("httpMethod").zip(self.0.get("path"));
         let v2 = self.0.pointer("/requestContext/http/method").zip(self.0.get("rawPath"));
         match v2.or(v1) {

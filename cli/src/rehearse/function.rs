@@ -31,7 +31,7 @@ const LINES_KEPT: usize = 6;
 
 /// A function that can be started.
 #[derive(Clone, Debug)]
-pub(crate) struct Function {
+pub struct Function {
     program: PathBuf,
     arguments: Vec<String>,
     /// Part of the line that a handler writes at each run, by which runs are counted.
@@ -40,7 +40,7 @@ pub(crate) struct Function {
 
 impl Function {
     /// Builds the example function of the workspace, with cargo's own progress shown.
-    pub(crate) async fn build_payments(workspace: &Path) -> Result<Self> {
+    pub async fn build_payments(workspace: &Path) -> Result<Self> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut build = Command::new(cargo);
         build.args(["build", "--bin", "payments", "--message-format", "json-render-diagnostics"]);
@@ -58,14 +58,14 @@ impl Function {
     }
 
     /// A function of the user's: a command, split at white space.
-    pub(crate) fn from_command(command: &str, run_mark: Option<String>) -> Result<Self> {
+    pub fn from_command(command: &str, run_mark: Option<String>) -> Result<Self> {
         let mut words = command.split_whitespace().map(str::to_owned);
         let program = words.next().ok_or_else(|| Problem::new("--function is empty: give it a command"))?;
         Ok(Self { program: program.into(), arguments: words.collect(), run_mark })
     }
 
     /// Whether its handler's runs can be counted.
-    pub(crate) fn counts_runs(&self) -> bool {
+    pub fn counts_runs(&self) -> bool {
         self.run_mark.is_some()
     }
 
@@ -87,7 +87,7 @@ fn executable(messages: &[u8]) -> Option<PathBuf> {
 
 /// One process of the function, with a Runtime API of its own.
 #[derive(Debug)]
-pub(crate) struct Sandbox {
+pub struct Sandbox {
     child: Child,
     api: RuntimeApi,
     output: Output,
@@ -95,14 +95,14 @@ pub(crate) struct Sandbox {
 
 /// An event that has been handed to a sandbox.
 #[derive(Debug)]
-pub(crate) struct Delivery {
+pub struct Delivery {
     answer: oneshot::Receiver<Posted>,
     limit: Duration,
 }
 
 impl Sandbox {
     /// Starts a process and waits until it asks for its first event. Its handler's runs are added to `runs`.
-    pub(crate) async fn start(
+    pub async fn start(
         function: &Function,
         environment: &[(&'static str, String)],
         runs: Arc<AtomicUsize>,
@@ -144,18 +144,18 @@ impl Sandbox {
     }
 
     /// Hands it an event.
-    pub(crate) fn deliver(&self, event: &Event, limit: Duration) -> Delivery {
+    pub fn deliver(&self, event: &Event, limit: Duration) -> Delivery {
         Delivery { answer: self.api.deliver(event.bytes(), limit), limit }
     }
 
     /// Waits for the answer; at the deadline the process is killed, as Lambda does.
-    pub(crate) async fn answer(&mut self, mut delivery: Delivery) -> Answer {
+    pub async fn answer(&mut self, mut delivery: Delivery) -> Answer {
         let limit = delivery.limit;
         self.answer_within(&mut delivery, limit).await
     }
 
     /// Waits for the answer for as long as is said here, whatever the event's own deadline was.
-    pub(crate) async fn answer_within(&mut self, delivery: &mut Delivery, limit: Duration) -> Answer {
+    pub async fn answer_within(&mut self, delivery: &mut Delivery, limit: Duration) -> Answer {
         let answer = tokio::select! {
             biased;
             Ok(posted) = &mut delivery.answer => Answer::from_posted(posted),
@@ -174,27 +174,27 @@ impl Sandbox {
     }
 
     /// Waits until all that it has written so far has been read, so that its runs are counted.
-    pub(crate) async fn catch_up(&self) {
+    pub async fn catch_up(&self) {
         self.output.catch_up().await;
     }
 
     /// Whether it can take another event.
-    pub(crate) fn is_alive(&mut self) -> bool {
+    pub fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
     /// SIGKILL, and waits for its end.
-    pub(crate) async fn kill(&mut self) -> Result<()> {
+    pub async fn kill(&mut self) -> Result<()> {
         self.child.kill().await.context("the function's process could not be killed")
     }
 
     /// SIGSTOP: no instruction of it runs until [`Self::thaw`].
-    pub(crate) async fn freeze(&self) -> Result<()> {
+    pub async fn freeze(&self) -> Result<()> {
         self.signal("STOP").await
     }
 
     /// SIGCONT.
-    pub(crate) async fn thaw(&self) -> Result<()> {
+    pub async fn thaw(&self) -> Result<()> {
         self.signal("CONT").await
     }
 

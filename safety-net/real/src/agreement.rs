@@ -1,0 +1,83 @@
+//! Every store agrees with the model, operation by operation, and lets one claim win, round by round.
+
+use std::{
+    fmt::{self, Display},
+    sync::Arc,
+};
+
+use lambda_idempotency::{
+    Owner, conformance,
+    store::{Store, memory::MemoryStore},
+};
+use lambda_idempotency_cli::problem::{Context, Result};
+
+use crate::servers::Server;
+
+/// How much is asked of the stores.
+#[derive(Clone, Copy, Debug)]
+pub struct Numbers {
+    /// Random operations on each store, of which each answer must be the model's.
+    pub operations: u32,
+    /// Tasks that race for one key.
+    pub tasks: usize,
+    /// Rounds of races in memory: four races each.
+    pub rounds_in_memory: u32,
+    /// Rounds of races on each server: four races each.
+    pub rounds_on_servers: u32,
+}
+
+impl Numbers {
+    /// For every test run.
+    pub const BOUNDED: Self =
+        Self { operations: 2_000, tasks: 64, rounds_in_memory: 500, rounds_on_servers: 5 };
+    /// What is promised of a release.
+    pub const LONG: Self =
+        Self { operations: 100_000, tasks: 64, rounds_in_memory: 100_000, rounds_on_servers: 1_000 };
+}
+
+/// What was found on one store: nothing amiss, or there would be none.
+#[derive(Clone, Debug)]
+pub struct Agreement {
+    store: String,
+    numbers: Numbers,
+    seed: u64,
+    rounds: u32,
+}
+
+impl Display for Agreement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { store, numbers: Numbers { operations, tasks, .. }, seed, rounds } = self;
+        write!(
+            f,
+            "{store}: {operations} random operations answered as the model does (seed {seed}); \
+             {rounds} rounds of races between {tasks} tasks, one winner each"
+        )
+    }
+}
+
+/// Asks the memory store and every server. `show` gets each store's figures when it is done.
+///
+/// # Errors
+///
+/// If a server is not there.
+///
+/// # Panics
+///
+/// At the first answer that differs, with the seed that repeats it; or the first race without exactly one winner.
+pub async fn check(numbers: Numbers, show: impl Fn(&Agreement)) -> Result<()> {
+    let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    show(&of("memory".into(), memory, numbers, numbers.rounds_in_memory).await?);
+    for server in Server::all().await? {
+        let store = Arc::new(server.store().await?);
+        show(&of(server.name.clone(), store, numbers, numbers.rounds_on_servers).await?);
+    }
+    Ok(())
+}
+
+async fn of(name: String, store: Arc<dyn Store>, numbers: Numbers, rounds: u32) -> Result<Agreement> {
+    let random = Owner::random().context("a seed")?;
+    let seed = random.as_bytes().iter().take(8).fold(0, |seed, byte| seed << 8 | u64::from(*byte));
+    conformance::differential(&*store, seed, numbers.operations).await;
+    conformance::check_contention(store, numbers.tasks, rounds).await;
+    Ok(Agreement { store: name, numbers, seed, rounds })
+}

@@ -1,0 +1,93 @@
+//! The DynamoDB servers that every net is thrown over: the embedded one, and those that are named.
+
+use aws_sdk_dynamodb::{
+    Client,
+    config::{BehaviorVersion, Credentials, Region},
+};
+use lambda_idempotency::{Owner, store::dynamodb::DynamoDbStore};
+use lambda_idempotency_cli::{
+    problem::{Context, Problem, Result},
+    rehearse::database::{ACCESS_KEY, Database, REGION},
+};
+
+/// Names further servers, as `name=http://host:port`, separated by spaces.
+pub const VARIABLE: &str = "IDEMPOTENCY_NET_SERVERS";
+
+/// A DynamoDB on loopback.
+#[derive(Debug)]
+pub struct Server {
+    /// What reports call it.
+    pub name: String,
+    database: Database,
+}
+
+impl Server {
+    /// The embedded one, and those that the environment names.
+    ///
+    /// # Errors
+    ///
+    /// If one does not start or does not answer.
+    pub async fn all() -> Result<Vec<Self>> {
+        let mut servers = vec![Self::embedded().await?];
+        for given in std::env::var(VARIABLE).unwrap_or_default().split_whitespace() {
+            let (name, url) = given.split_once('=').ok_or_else(|| {
+                Problem::new(format!("{VARIABLE}: `{given}` is not of the form name=http://host:port"))
+            })?;
+            servers.push(Self { name: name.to_owned(), database: Database::at(url).await? });
+        }
+        Ok(servers)
+    }
+
+    /// The embedded one, with tables of its own.
+    ///
+    /// # Errors
+    ///
+    /// If it does not start.
+    pub async fn embedded() -> Result<Self> {
+        Ok(Self { name: "embedded DynamoDB".into(), database: Database::embedded().await? })
+    }
+
+    /// What it is underneath.
+    pub fn database(&self) -> &Database {
+        &self.database
+    }
+
+    /// A client of it.
+    pub fn client(&self) -> Client {
+        client_of(&self.database.endpoint().to_string())
+    }
+
+    /// A store in a fresh table of it.
+    ///
+    /// # Errors
+    ///
+    /// If the table cannot be created.
+    pub async fn store(&self) -> Result<DynamoDbStore> {
+        let table = fresh_table()?;
+        let store = DynamoDbStore::builder(&table).client(self.client()).build().await;
+        let store = store.context(format!("{}, the store in table {table}", self.name))?;
+        store.create_table().await.context(format!("{}, creating the table {table}", self.name))?;
+        Ok(store)
+    }
+}
+
+/// A table name that no other run has taken.
+///
+/// # Errors
+///
+/// If the operating system has no random bits.
+pub fn fresh_table() -> Result<String> {
+    let random = Owner::random().context("a name for a table")?;
+    Ok(format!("real-net-{}", random.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>()))
+}
+
+/// A client of what listens at `endpoint`.
+pub fn client_of(endpoint: &str) -> Client {
+    let config = aws_sdk_dynamodb::Config::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .region(Region::new(REGION))
+        .credentials_provider(Credentials::new(ACCESS_KEY, ACCESS_KEY, None, None, "real-net"))
+        .endpoint_url(endpoint)
+        .build();
+    Client::from_conf(config)
+}

@@ -1,0 +1,10 @@
+//! The bounded forms of the nets over real servers, sockets and processes.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
+
+use lambda_idempotency_real_net::agreement::{self, Numbers};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_store_is_the_model() {
+    agreement::check(Numbers::BOUNDED, |agreement| eprintln!("{agreement}")).await.unwrap();
+}
