@@ -7,6 +7,7 @@
 //! happens; see [`audit`].
 
 pub mod audit;
+pub mod clock;
 pub mod config;
 pub mod deliveries;
 pub mod network;

@@ -205,7 +205,13 @@ fn store_error(key: &StoredKey, what: &str, error: StoreError) -> Error {
     Error::new(kind, format!("{key}: {what}; nothing ran")).with_source(error)
 }
 
-fn refusal_error(key: &StoredKey, refusal: Refusal, cause: Option<StoreError>, now: Timestamp) -> Error {
+/// The error for a claim that was not got, or had to be given back.
+pub(crate) fn refusal_error(
+    key: &StoredKey,
+    refusal: Refusal,
+    cause: Option<StoreError>,
+    now: Timestamp,
+) -> Error {
     let error = match refusal {
         Refusal::Mismatch => Error::new(
             ErrorKind::Mismatch,

@@ -21,6 +21,8 @@ pub(super) enum Ended<T> {
     Panicked(Box<dyn Any + Send>),
     /// It was dropped before it was done, because its time was over.
     CutOff,
+    /// Its time was over before it was polled at all: nothing ran.
+    NotBegun,
 }
 
 /// Polls `future` to its end, but not after `cut_off`.
@@ -33,11 +35,13 @@ pub(super) async fn watch<F: Future>(
     cut_off: Option<Timestamp>,
 ) -> Ended<F::Output> {
     let mut future = pin!(future);
+    let mut has_begun = false;
     let mut limit = cut_off.map(|at| Limit { at, timer: clock.sleep(clock.now().until(at)) });
     poll_fn(|cx| {
         if limit.as_mut().is_some_and(|limit| limit.has_passed(clock, cx)) {
-            return Poll::Ready(Ended::CutOff);
+            return Poll::Ready(if has_begun { Ended::CutOff } else { Ended::NotBegun });
         }
+        has_begun = true;
         // What a panic leaves behind in the future is never seen: it is not polled again.
         match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
             Ok(Poll::Pending) => Poll::Pending,

@@ -6,7 +6,7 @@ use crate::{
     claim::{Claim, Replay, Settled},
     engine::{
         Begun, Engine, Verdict,
-        drive::in_progress,
+        drive::{in_progress, refusal_error},
         guard::{Ended, watch},
     },
     error::{Error, ErrorKind, RecordedFailure},
@@ -15,7 +15,7 @@ use crate::{
     key::StoredKey,
     observe,
     policy::{Execution, OnHandlerError, OnStoreFailure},
-    protocol::End,
+    protocol::{End, Refusal},
 };
 
 /// One delivery of one operation.
@@ -86,6 +86,7 @@ impl Engine {
                 resume_unwind(payload)
             }
             Ended::CutOff => Err(self.cut_off(claim)),
+            Ended::NotBegun => Err(self.give_back(claim).await),
         }
     }
 
@@ -107,6 +108,15 @@ impl Engine {
             End::Superseded(record) => Ok(Protected::Replayed(self.replay(&key, &record).await?)),
             End::Fenced(until) => Err(in_progress(&key, until, self.clock.now())),
         }
+    }
+
+    /// The process was frozen between its claim and its handler. Nothing ran, so the next delivery need not wait for
+    /// the lease, and where at most one may run, it may.
+    async fn give_back(&self, claim: Claim) -> Error {
+        let key = claim.key().clone();
+        // Where that fails, the lease frees the key.
+        let _ = claim.settle(Verdict::Release).await;
+        refusal_error(&key, Refusal::NoTimeLeft, None, self.clock.now())
     }
 
     /// Nothing is settled: what the handler began may still have its effect, and the lease frees the key.

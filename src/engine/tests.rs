@@ -237,6 +237,28 @@ async fn the_clock_is_asked_before_each_poll() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn frozen_between_claim_and_handler_the_key_is_given_back() {
+    let mut given_back = 0;
+    for looks in 0..10 {
+        let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
+        bench.freeze_after(looks, 59_000);
+        let result = bench.run("k", 1).await;
+        let calls = bench.store.take_calls();
+        if bench.runs() == 1 {
+            assert_eq!((result.unwrap().as_str(), bench.record("k").status()), ("run 1", Status::Completed));
+            continue;
+        }
+        assert_eq!(kind(result), ErrorKind::Unavailable, "nothing ran, frozen after {looks} looks");
+        if !calls.is_empty() {
+            given_back += 1;
+            assert_eq!((calls, bench.record("k").status()), (vec!["claim", "settle"], Status::Released));
+        }
+        assert_eq!(bench.run("k", 1).await.unwrap(), "run 1", "the next delivery need not wait");
+    }
+    assert!(given_back >= 2, "by the machine, and before the first poll; {given_back} times");
+}
+
+#[tokio::test(start_paused = true)]
 async fn fenced_the_caller_gets_the_successors_outcome() {
     let bench = Bench::new();
     let successor = bench.clone();

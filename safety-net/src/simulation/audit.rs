@@ -76,6 +76,8 @@ struct Book {
     violation: Option<Violation>,
     /// Which delivery of which executor drew an owner.
     owners: HashMap<[u8; 16], (u32, u64)>,
+    /// Owners that have asked to release their claim: they know it.
+    releasing: BTreeSet<[u8; 16]>,
     deliveries: BTreeMap<u32, u64>,
     /// When a generation of a key was granted.
     grants: HashMap<(StoredKey, u64), u64>,
@@ -175,6 +177,11 @@ impl Audit {
         let mut book = self.book();
         let delivery = book.deliveries.get(&executor).copied().unwrap_or_default();
         book.owners.insert(*owner.as_bytes(), (executor, delivery));
+    }
+
+    /// A release is on its way, whether or not it arrives: whoever sends it knows its own claim.
+    pub fn releases(&self, owner: Owner) {
+        self.book().releasing.insert(*owner.as_bytes());
     }
 
     /// An executor begins a delivery.
@@ -456,6 +463,7 @@ impl Audit {
             let own = table
                 .started_owners(&format!("key {key}"))
                 .into_iter()
+                .filter(|owner| !book.releasing.contains(owner))
                 .any(|owner| book.owners.get(&owner) == Some(&(executor, delivery)));
             if own {
                 violate(

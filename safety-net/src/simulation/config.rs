@@ -42,11 +42,17 @@ pub enum Fault {
     OtherPayload,
     /// Responses are large, and their parts cannot always be written.
     Parts,
+    /// The store keeps no parts, and refuses an item over its limit (400 KB in DynamoDB).
+    ItemLimit,
+    /// An executor's clock jumps, back or ahead, within what is allowed.
+    Jump,
+    /// An executor's clock stands for a while, and then catches up.
+    Stand,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 20] = [
         Self::LostRequest,
         Self::LostAnswer,
         Self::LateApply,
@@ -64,6 +70,9 @@ impl Fault {
         Self::Drop,
         Self::OtherPayload,
         Self::Parts,
+        Self::ItemLimit,
+        Self::Jump,
+        Self::Stand,
     ];
 
     /// Those that leave it open what the record is.

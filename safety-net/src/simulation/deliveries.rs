@@ -14,18 +14,17 @@ use std::{
 };
 
 use lambda_idempotency::{
-    ErrorKind, Execution, Idempotency, Invocation, Key, Owner, Platform, RunError, Timestamp, current,
+    Clock as _, ErrorKind, Execution, Idempotency, Invocation, Key, Owner, Platform, RunError, current,
 };
 
 use super::{
     audit::{Audit, Ended},
+    clock::{FaultyClock, SKEW_MARGIN},
     config::Fault,
     network::{SimulatedStore, Table},
-    scheduler::{SkewedClock, World},
+    scheduler::World,
 };
 
-/// How far clocks may be apart; the library's default.
-const SKEW_MARGIN: i64 = 2000;
 /// How long an outcome is replayed in the simulation: short, so that it expires in many schedules.
 const RETENTION: Duration = Duration::from_secs(300);
 /// The longest lease there is: the fallback's.
@@ -48,9 +47,9 @@ pub struct Executor {
     world: Arc<World>,
     audit: Arc<Audit>,
     idempotency: Idempotency,
-    clock_offset: i64,
+    clock: FaultyClock,
     left: Arc<AtomicU32>,
-    /// When the platform ends it, in ms by its own clock; 0 if it does not.
+    /// When the platform ends it, in ms of true time; 0 if it does not.
     deadline: Arc<AtomicU64>,
     /// A process that was frozen may outlive its deadline for a while.
     outlives: Arc<AtomicBool>,
@@ -74,13 +73,7 @@ pub fn last_executor(world: &Arc<World>, audit: &Arc<Audit>) -> Executor {
 
 fn executor(world: &Arc<World>, audit: &Arc<Audit>, table: &Arc<Table>, id: u32, is_last: bool) -> Executor {
     let config = &world.config;
-    let clock_offset = match (config.has(Fault::SkewBeyond), config.has(Fault::Skew)) {
-        _ if is_last => 0,
-        (true, _) => world.random(|random| random.below(120_001)) as i64 - 60_000,
-        // Apart by no more than the margin: half of it to each side.
-        (false, true) => world.random(|random| random.below(SKEW_MARGIN as u64 + 1)) as i64 - SKEW_MARGIN / 2,
-        (false, false) => 0,
-    };
+    let clock = if is_last { FaultyClock::right(world) } else { FaultyClock::new(world) };
     let store =
         SimulatedStore { world: Arc::clone(world), audit: Arc::clone(audit), table: Arc::clone(table) };
     let (draws, drawn) = (Arc::clone(world), Arc::clone(audit));
@@ -89,7 +82,7 @@ fn executor(world: &Arc<World>, audit: &Arc<Audit>, table: &Arc<Table>, id: u32,
         .retention(RETENTION)
         .platform(Platform::KillsAtDeadline)
         .execution(if config.at_most_once { Execution::AtMostOnce } else { Execution::AtLeastOnce })
-        .clock(SkewedClock { world: Arc::clone(world), offset: clock_offset })
+        .clock(clock.clone())
         .owner_source(move || {
             let (high, low) = draws.random(|random| (random.bits(), random.bits()));
             let mut bytes = [0; 16];
@@ -106,7 +99,7 @@ fn executor(world: &Arc<World>, audit: &Arc<Audit>, table: &Arc<Table>, id: u32,
         world: Arc::clone(world),
         audit: Arc::clone(audit),
         idempotency,
-        clock_offset,
+        clock,
         left: Arc::new(AtomicU32::new(config.deliveries)),
         deadline: Arc::default(),
         outlives: Arc::default(),
@@ -141,9 +134,7 @@ impl Executor {
     /// Whether the platform ends the process now.
     pub fn is_killed_now(&self, world: &World) -> bool {
         let deadline = self.deadline.load(Ordering::Relaxed);
-        deadline != 0
-            && world.now().saturating_add_signed(self.clock_offset) >= deadline
-            && !self.outlives.load(Ordering::Relaxed)
+        deadline != 0 && world.now() >= deadline && !self.outlives.load(Ordering::Relaxed)
     }
 
     /// The process was frozen: it may go on past its deadline when it thaws.
@@ -155,10 +146,10 @@ impl Executor {
         let world = &self.world;
         let key = world.random(|random| random.below(u64::from(world.config.keys)));
         let payload = u64::from(world.strikes(Fault::OtherPayload, 150));
-        let now = Timestamp::from_millis(world.now().saturating_add_signed(self.clock_offset));
+        let now = self.clock.now();
         let invocation = if world.random(|random| random.chance(500)) {
             let ms = world.random(|random| random.between(3000, 30_000));
-            self.deadline.store(now.as_millis() + ms, Ordering::Relaxed);
+            self.deadline.store(world.now() + ms, Ordering::Relaxed);
             Invocation::entered(now, now.saturating_add(Duration::from_millis(ms)), "request")
         } else {
             self.deadline.store(0, Ordering::Relaxed);
@@ -189,7 +180,7 @@ impl Executor {
         let mut gives_up = pin!(self.world.sleep(patience.unwrap_or(u64::MAX / 4)));
         // Wakes the process at its deadline, for the scheduler to end it.
         let deadline = self.deadline.load(Ordering::Relaxed);
-        let now = self.world.now().saturating_add_signed(self.clock_offset);
+        let now = self.world.now();
         let mut dies =
             pin!(self.world.sleep(if deadline == 0 { u64::MAX / 4 } else { deadline.saturating_sub(now) }));
         poll_fn(|cx| {
@@ -228,7 +219,8 @@ impl Executor {
         if world.strikes(Fault::HandlerError, 50) {
             return Err(Refusal);
         }
-        let padding = if world.strikes(Fault::Parts, 300) { 200 } else { 0 };
+        let padding =
+            if world.strikes(Fault::Parts, 300) || world.strikes(Fault::ItemLimit, 300) { 200 } else { 0 };
         self.audit.handler_ended(run);
         Ok(format!("run {run} of key {key} with payload {payload}{:padding$}", ""))
     }

@@ -6,8 +6,8 @@ use std::{
 };
 
 use lambda_idempotency::{
-    BoxFuture, Owner, Record, State, Store, StoredKey, Timestamp,
-    store::{ResponseParts, StoreError, StoreErrorKind, Write, Written},
+    BoxFuture, Outcome, Owner, Place, Record, State, Store, StoredKey, StoredResponse, Timestamp,
+    store::{ResponseParts, Settlement, StoreError, StoreErrorKind, Write, Written},
 };
 
 use super::{
@@ -18,6 +18,8 @@ use super::{
 
 /// Up to this many bytes of a response stay in the record.
 const INLINE_LIMIT: usize = 120;
+/// Up to this many bytes of a response does an item take where there are no parts: DynamoDB's 400 KB.
+const ITEM_LIMIT: usize = 150;
 /// How long a client waits for an answer that does not come, in ms.
 const TIMEOUT: u64 = 1000;
 
@@ -126,7 +128,13 @@ impl SimulatedStore {
     async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<Written, StoreError> {
         let world = &self.world;
         world.count(|figures| figures.calls += 1);
+        if let Write::Settle { owner, settlement: Settlement::Release, .. } = write {
+            self.audit.releases(*owner);
+        }
         self.travel().await;
+        if response_bytes(write) > ITEM_LIMIT && world.strikes(Fault::ItemLimit, 1000) {
+            return Err(StoreError::new(StoreErrorKind::Rejected, "the item is too large"));
+        }
         if world.strikes(Fault::Throttled, 30) {
             return Err(StoreError::new(StoreErrorKind::Unavailable, "throttled"));
         }
@@ -196,7 +204,20 @@ impl Store for SimulatedStore {
     }
 
     fn parts(&self) -> Option<&dyn ResponseParts> {
-        Some(self)
+        (!self.world.config.has(Fault::ItemLimit)).then_some(self)
+    }
+}
+
+/// How much of a response stands in the item itself.
+fn response_bytes(write: &Write) -> usize {
+    let Write::Settle { settlement: Settlement::Complete(outcome, _) | Settlement::Fail(outcome, _), .. } =
+        write
+    else {
+        return 0;
+    };
+    match outcome {
+        Outcome::Retained(StoredResponse { place: Place::Inline(bytes), .. }) => bytes.len(),
+        _ => 0,
     }
 }
 

@@ -11,10 +11,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
-    time::Duration,
 };
-
-use lambda_idempotency::{BoxFuture, Clock, Timestamp};
 
 use super::{
     Figures,
@@ -142,26 +139,6 @@ impl Future for Sleep {
             self.timer = Some(timer);
         }
         Poll::Pending
-    }
-}
-
-/// One executor's clock: the true time, and how far it is off.
-#[derive(Debug)]
-pub struct SkewedClock {
-    /// The world.
-    pub world: Arc<World>,
-    /// How far it is off, in ms.
-    pub offset: i64,
-}
-
-impl Clock for SkewedClock {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_millis(self.world.now().saturating_add_signed(self.offset))
-    }
-
-    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        Box::pin(self.world.sleep(ms))
     }
 }
 

@@ -136,10 +136,20 @@ impl Store for ScriptedStore {
 struct TestClock {
     start: tokio::time::Instant,
     jump: Arc<AtomicU64>,
+    jump_later: JumpLater,
 }
+
+/// How many more looks at the clock until it jumps, and by how many ms.
+type JumpLater = Arc<Mutex<Option<(u32, u64)>>>;
 
 impl Clock for TestClock {
     fn now(&self) -> Timestamp {
+        let mut later = self.jump_later.lock().unwrap();
+        match later.take() {
+            Some((0, ms)) => self.jump.store(ms, Ordering::SeqCst),
+            Some((looks, ms)) => *later = Some((looks - 1, ms)),
+            None => {}
+        }
         Timestamp::from_millis(1_795_000_000_000 + self.jump.load(Ordering::SeqCst))
             .saturating_add(self.start.elapsed())
     }
@@ -155,6 +165,7 @@ pub(super) struct Bench {
     pub(super) store: ScriptedStore,
     /// Milliseconds that the clock is ahead of the timer.
     pub(super) jump: Arc<AtomicU64>,
+    jump_later: JumpLater,
     runs: Arc<AtomicUsize>,
 }
 
@@ -166,13 +177,21 @@ impl Bench {
     pub(super) fn with(configure: impl FnOnce(Builder) -> Builder) -> Self {
         let store = ScriptedStore::default();
         let jump = Arc::new(AtomicU64::new(0));
+        let jump_later = JumpLater::default();
         let start = tokio::runtime::Handle::try_current()
             .map_or_else(|_| std::time::Instant::now().into(), |_| tokio::time::Instant::now());
-        let builder = Idempotency::builder(store.clone())
-            .function("tests")
-            .clock(TestClock { start, jump: jump.clone() });
+        let builder = Idempotency::builder(store.clone()).function("tests").clock(TestClock {
+            start,
+            jump: jump.clone(),
+            jump_later: jump_later.clone(),
+        });
         let idempotency = configure(builder).build().unwrap();
-        Self { idempotency, store, jump, runs: Arc::default() }
+        Self { idempotency, store, jump, jump_later, runs: Arc::default() }
+    }
+
+    /// As if the process were frozen for so many ms after so many looks at the clock.
+    pub(super) fn freeze_after(&self, looks: u32, ms: u64) {
+        *self.jump_later.lock().unwrap() = Some((looks, ms));
     }
 
     pub(super) fn in_invocation(&self, deadline: Timestamp) -> Self {

@@ -1,0 +1,94 @@
+//! An executor's clock: the true time, and what is wrong with it.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use lambda_idempotency::{BoxFuture, Clock, Timestamp};
+
+use super::{config::Fault, scheduler::World};
+
+/// How far clocks may be apart for all promises to hold, in ms; the library's default.
+pub const SKEW_MARGIN: i64 = 2000;
+/// How far they are apart where only fencing is promised.
+const BEYOND: i64 = 60_000;
+
+/// A clock that may be off, jump and stand. Its clones are the same clock.
+#[derive(Clone, Debug)]
+pub struct FaultyClock {
+    world: Arc<World>,
+    hands: Arc<Mutex<Hands>>,
+    /// The furthest that it may be off to either side, in ms: two clocks are apart by twice as much.
+    furthest: i64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Hands {
+    /// How far it is off, in ms.
+    offset: i64,
+    /// Until which true time it shows the same.
+    stands: Option<(u64, u64)>,
+}
+
+impl FaultyClock {
+    /// A clock as the schedule has them.
+    pub fn new(world: &Arc<World>) -> Self {
+        let config = &world.config;
+        let furthest = if config.has(Fault::SkewBeyond) { BEYOND } else { SKEW_MARGIN / 2 };
+        let clock = Self { world: Arc::clone(world), hands: Arc::default(), furthest };
+        if config.has(Fault::SkewBeyond) || config.has(Fault::Skew) {
+            clock.hands().offset = clock.any_offset();
+        }
+        clock
+    }
+
+    /// A clock that is right.
+    pub fn right(world: &Arc<World>) -> Self {
+        Self { world: Arc::clone(world), hands: Arc::default(), furthest: 0 }
+    }
+
+    /// Anything from the furthest behind to the furthest ahead.
+    fn any_offset(&self) -> i64 {
+        self.world.random(|random| random.below(2 * self.furthest as u64 + 1)) as i64 - self.furthest
+    }
+
+    fn hands(&self) -> std::sync::MutexGuard<'_, Hands> {
+        self.hands.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What can go wrong with a clock does so between two looks at it.
+    fn tamper(&self, hands: &mut Hands, now: u64) {
+        if self.furthest == 0 {
+            return;
+        }
+        if self.world.strikes(Fault::Jump, 20) {
+            *hands = Hands { offset: self.any_offset(), stands: None };
+        }
+        if hands.stands.is_none() && self.world.strikes(Fault::Stand, 20) {
+            // It falls behind while it stands, and no further than it may be.
+            let longest = (hands.offset + self.furthest) as u64;
+            let ms = self.world.random(|random| random.below(longest + 1));
+            hands.stands = Some((now + ms, now.saturating_add_signed(hands.offset)));
+        }
+    }
+}
+
+impl Clock for FaultyClock {
+    fn now(&self) -> Timestamp {
+        let now = self.world.now();
+        let mut hands = self.hands();
+        if hands.stands.is_some_and(|(until, _)| until < now) {
+            hands.stands = None;
+        }
+        self.tamper(&mut hands, now);
+        let shown = hands.stands.map_or(now.saturating_add_signed(hands.offset), |(_, shown)| shown);
+        Timestamp::from_millis(shown)
+    }
+
+    /// What waits for a while is not moved by what the clock shows.
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        Box::pin(self.world.sleep(ms))
+    }
+}
