@@ -89,7 +89,7 @@ use aws_sdk_dynamodb::{
     Client,
     error::{ProvideErrorMetadata, SdkError},
     operation::{put_item::PutItemError, update_item::UpdateItemError},
-    types::ReturnValuesOnConditionCheckFailure::AllOld,
+    types::{AttributeValue, ReturnValuesOnConditionCheckFailure::AllOld},
 };
 
 use self::{
@@ -160,6 +160,32 @@ impl DynamoDbStore {
     /// The table's name, or its ARN.
     pub fn table(&self) -> &str {
         &self.inner.table
+    }
+
+    /// The record in an item that came another way than through this store: a stream's image, a scan's page, an
+    /// export.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreErrorKind::Corrupt`] if it is no record, or one that this version cannot read; the message names
+    /// the attribute.
+    ///
+    /// ```
+    /// # use lambda_idempotency::store::{StoreErrorKind, dynamodb::DynamoDbStore};
+    /// # use aws_sdk_dynamodb::types::AttributeValue;
+    /// # fn example(store: &DynamoDbStore) {
+    /// let item = [("id".to_owned(), AttributeValue::S("payments/run#…".to_owned()))];
+    /// let error = store.record_in(item.into()).unwrap_err();
+    /// assert_eq!(error.kind(), StoreErrorKind::Corrupt);
+    /// # }
+    /// ```
+    pub fn record_in(&self, item: HashMap<String, AttributeValue>) -> Result<Record, StoreError> {
+        let id = item.get(self.inner.attributes.of(Attribute::Id)).and_then(|id| id.as_s().ok());
+        let id = id.ok_or_else(|| {
+            let table = &self.inner.table;
+            StoreError::new(StoreErrorKind::Corrupt, format!("an item of table `{table}` has no key"))
+        })?;
+        self.decode(&StoredKey::from_stored(id.as_str()), item)
     }
 
     fn region(&self) -> Option<&str> {

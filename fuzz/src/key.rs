@@ -1,0 +1,70 @@
+//! A key as a client sends it.
+//!
+//! Whatever the header's bytes are, the request is refused with 400 before anything runs, or its key counts:
+//! a second delivery is a replay, another body under it is refused.
+
+use lambda_http::http::{HeaderValue, Request, StatusCode};
+use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
+use tower::{Layer as _, ServiceExt as _, service_fn};
+
+use crate::block_on;
+
+/// `data` as a header's value, and as text.
+///
+/// # Panics
+///
+/// If a promise is broken.
+pub fn check(data: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(data) {
+        check_text(text);
+    }
+    if let Ok(value) = HeaderValue::from_bytes(data) {
+        check_header(&value);
+    }
+}
+
+fn check_text(text: &str) {
+    let is_valid = (1..=255).contains(&text.len())
+        && !text.chars().any(char::is_control)
+        && !text.chars().all(char::is_whitespace);
+    match Key::new(text) {
+        Ok(key) => {
+            assert!(is_valid, "taken: {text:?}");
+            assert_eq!(key.as_str(), text, "nothing is trimmed or folded");
+        }
+        Err(error) => {
+            assert!(!is_valid, "refused: {text:?}: {error}");
+            let told = error.to_string();
+            assert!(text.len() < 9 || !told.contains(text), "the message shows the key");
+        }
+    }
+}
+
+fn check_header(value: &HeaderValue) {
+    let store = MemoryStore::new();
+    let idempotency = Idempotency::builder(store.clone()).function("fuzz").build().expect("valid settings");
+    let runs = std::sync::atomic::AtomicUsize::new(0);
+    let runs = std::sync::Arc::new(runs);
+    let counted = std::sync::Arc::clone(&runs);
+    let handler = service_fn(move |_: Request<lambda_http::Body>| {
+        counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        async { Ok::<_, std::convert::Infallible>("paid") }
+    });
+    let service = idempotency.http().required().layer(handler);
+    let deliver = |body: &'static str| {
+        let request = Request::post("/payments").header("idempotency-key", value);
+        let request = request.body(lambda_http::Body::Text(body.into())).expect("a valid request");
+        block_on(service.clone().oneshot(request)).expect("every request is answered")
+    };
+    let first = deliver("{}");
+    let ran = || runs.load(std::sync::atomic::Ordering::Relaxed);
+    if first.status() == StatusCode::BAD_REQUEST {
+        assert_eq!((ran(), store.all().len()), (0, 0), "refused, and yet something happened");
+        return;
+    }
+    assert_eq!((first.status(), ran()), (StatusCode::OK, 1));
+    let again = deliver("{}");
+    assert_eq!((again.status(), again.body(), ran()), (StatusCode::OK, first.body(), 1));
+    assert!(again.headers().contains_key("idempotent-replayed"));
+    assert_eq!((deliver("[]").status(), ran()), (StatusCode::UNPROCESSABLE_ENTITY, 1));
+}

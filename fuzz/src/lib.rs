@@ -1,0 +1,25 @@
+//! What comes from outside, at random: records as a table may hold them, keys as clients send them, events as
+//! a runtime delivers them.
+//!
+//! Each module has one function, `check(data)`, which panics if a promise is broken. Two things call it:
+//! libFuzzer, which looks for inputs that reach new code (`scripts/fuzz`), and a test, which takes the corpus and
+//! random changes of it (`tests/bounded.rs`). Both go through the library's public face alone.
+
+pub mod event;
+pub mod key;
+pub mod record;
+
+use std::{cell::OnceCell, future::Future};
+
+use tokio::runtime::{Builder, Runtime};
+
+/// Runs `future` on this thread's runtime.
+fn block_on<F: Future>(future: F) -> F::Output {
+    thread_local! {
+        static RUNTIME: OnceCell<Runtime> = const { OnceCell::new() };
+    }
+    RUNTIME.with(|cell| {
+        cell.get_or_init(|| Builder::new_current_thread().enable_time().build().expect("a runtime"))
+            .block_on(future)
+    })
+}

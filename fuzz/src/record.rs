@@ -1,0 +1,245 @@
+//! A record as a table may hold it: written by another version, by hand, by a faulty restore, by nobody.
+//!
+//! Whatever the item is, reading it gives a record or [`Corrupt`](StoreErrorKind::Corrupt); nothing that cannot
+//! be read is ever run; and what is replayed is what the record's digest says.
+
+use std::collections::HashMap;
+
+use arbitrary::{Arbitrary as _, Result, Unstructured};
+use aws_sdk_dynamodb::{
+    Client, Config,
+    config::BehaviorVersion,
+    primitives::Blob,
+    types::AttributeValue::{self, B, Bool, L, N, S},
+};
+use lambda_idempotency::{
+    Encoding, ErrorKind, Fingerprint, Idempotency, Key, Outcome, Place, Record, RunError, Scope, State,
+    StoredKey,
+    store::{StoreErrorKind, dynamodb::DynamoDbStore, memory::MemoryStore},
+};
+use sha2::{Digest as _, Sha256};
+
+use crate::block_on;
+
+type Item = HashMap<String, AttributeValue>;
+
+const RESPONSE: &[u8] = b"\"paid\"";
+const PAYLOAD: u64 = 1;
+/// Every attribute that a record has.
+const NAMES: [&str; 15] = [
+    "id",
+    "status",
+    "owner",
+    "generation",
+    "lock_acquired_at",
+    "lease_until",
+    "expires_at",
+    "fingerprint",
+    "attempt",
+    "response",
+    "response_encoding",
+    "response_length",
+    "response_sha256",
+    "request_id",
+    "version",
+];
+/// What stands at the edge of something.
+const EDGES: [&str; 24] = [
+    "",
+    "0",
+    "-0",
+    "-1",
+    "1",
+    "2",
+    "01",
+    "+1",
+    " 1",
+    "1.0",
+    "1.5",
+    "1E3",
+    "NaN",
+    "4294967296",
+    "18446744073709551615",
+    "18446744073709551616",
+    "99999999999999999999999999999999999999",
+    "STARTED",
+    "COMPLETED",
+    "FAILED",
+    "RELEASED",
+    "omitted",
+    "deflate",
+    "deflate/4294967295",
+];
+
+/// An item made of `data`, read and acted upon.
+///
+/// # Panics
+///
+/// If a promise is broken.
+pub fn check(data: &[u8]) {
+    let mut input = Unstructured::new(data);
+    // An input that is too short leaves the item as it is by then.
+    let mut item = template(&mut input).unwrap_or_else(|_| started());
+    let is_whole = change(&mut item, &mut input).is_ok_and(|changes| changes == 0);
+    match read(&item) {
+        Some(record) => act(&item, record),
+        None => assert!(!is_whole, "a record as it is written cannot be read: {item:?}"),
+    }
+}
+
+fn stored_key() -> StoredKey {
+    let scope = Scope::new("fuzz", "run").expect("a valid scope");
+    StoredKey::new(&scope, &Key::new("key").expect("a valid key"))
+}
+
+/// The item as the store reads it; `None` if it says that it cannot.
+fn read(item: &Item) -> Option<Record> {
+    thread_local! {
+        static STORE: DynamoDbStore = store();
+    }
+    match STORE.with(|store| store.record_in(item.clone())) {
+        Ok(record) => Some(record),
+        Err(error) => {
+            assert_eq!(error.kind(), StoreErrorKind::Corrupt, "{error:?}");
+            None
+        }
+    }
+}
+
+/// Nothing is sent.
+fn store() -> DynamoDbStore {
+    let config = Config::builder().behavior_version(BehaviorVersion::latest()).build();
+    DynamoDbStore::new(Client::from_conf(config), "fuzz").expect("valid settings")
+}
+
+/// A delivery that meets the record. Only what the record allows may happen.
+fn act(item: &Item, record: Record) {
+    let memory = MemoryStore::new();
+    let key = stored_key();
+    memory.set(&key, Some(record.clone()));
+    let idempotency = Idempotency::builder(memory).function("fuzz").build().expect("valid settings");
+    let mut has_run = false;
+    let result = block_on(idempotency.run(Key::new("key").expect("a valid key"), &PAYLOAD, || {
+        has_run = true;
+        async { Ok::<_, std::io::Error>("new".to_owned()) }
+    }));
+    let is_same = record.fingerprint == Fingerprint::of(&PAYLOAD).expect("a number has a fingerprint");
+    let is_far = |time: lambda_idempotency::Timestamp| time.as_millis() > 9_000_000_000_000;
+    match (&record.state, result) {
+        (State::Started { lease_until }, _) if is_far(*lease_until) => {
+            assert!(!has_run, "another's claim stands: {item:?}");
+        }
+        (State::Completed(_) | State::Failed(_), result) if is_far(record.expires_at) => {
+            assert!(!has_run, "an outcome is live: {item:?}");
+            match result {
+                Ok(answer) => {
+                    assert!(is_same, "replayed over a mismatch: {item:?}");
+                    assert_is_recorded(&record, &answer);
+                }
+                Err(RunError::Idempotency(error)) => {
+                    let is_mismatch = error.kind() == ErrorKind::Mismatch;
+                    assert_eq!(is_mismatch, !is_same, "{error:?}: {item:?}");
+                }
+                Err(_) => assert!(matches!(record.state, State::Failed(_)), "{item:?}"),
+            }
+        }
+        _ => {}
+    }
+}
+
+fn assert_is_recorded(record: &Record, answer: &str) {
+    let (State::Completed(Outcome::Retained(response)) | State::Failed(Outcome::Retained(response))) =
+        &record.state
+    else {
+        panic!("a response where none is recorded")
+    };
+    let Place::Inline(bytes) = &response.place else { panic!("there are no parts here") };
+    if response.encoding == Encoding::Identity {
+        assert_eq!(response.length, bytes.len() as u64, "replayed against its length");
+        assert_eq!(response.sha256, <[u8; 32]>::from(Sha256::digest(bytes)), "replayed against its digest");
+        assert_eq!(serde_json::from_slice::<String>(bytes).ok().as_deref(), Some(answer));
+    }
+}
+
+fn text(text: impl Into<String>) -> AttributeValue {
+    S(text.into())
+}
+
+fn number(number: u64) -> AttributeValue {
+    N(number.to_string())
+}
+
+fn started() -> Item {
+    let fingerprint = Fingerprint::of(&PAYLOAD).expect("a number has a fingerprint");
+    let far = 9_999_999_999_u64;
+    let mut item = Item::new();
+    item.insert("id".into(), text(stored_key().as_str()));
+    item.insert("status".into(), text("STARTED"));
+    item.insert("owner".into(), text("0a".repeat(16)));
+    item.insert("generation".into(), number(1_795_000_000_123));
+    item.insert("lock_acquired_at".into(), number(1_795_000_000_124));
+    item.insert("lease_until".into(), number(far * 1000));
+    item.insert("expires_at".into(), number(far));
+    item.insert("fingerprint".into(), text(fingerprint.to_string()));
+    item.insert("attempt".into(), number(1));
+    item.insert("request_id".into(), text("8f5c1a66-7d4e-4b1e-9c0a-3d1f2b7a9e10"));
+    item.insert("version".into(), number(1));
+    item
+}
+
+fn template(input: &mut Unstructured<'_>) -> Result<Item> {
+    let mut item = started();
+    let status = *input.choose(&["STARTED", "COMPLETED", "FAILED", "RELEASED"])?;
+    item.insert("status".into(), text(status));
+    if status == "STARTED" {
+        return Ok(item);
+    }
+    item.remove("lease_until");
+    if status == "RELEASED" {
+        return Ok(item);
+    }
+    let encoding = *input.choose(&["identity", "omitted", "identity/2"])?;
+    item.insert("response_encoding".into(), text(encoding));
+    if encoding == "omitted" {
+        return Ok(item);
+    }
+    let digest: String = Sha256::digest(RESPONSE).iter().map(|byte| format!("{byte:02x}")).collect();
+    item.insert("response_length".into(), number(RESPONSE.len() as u64));
+    item.insert("response_sha256".into(), text(digest));
+    if encoding == "identity" {
+        item.insert("response".into(), B(Blob::new(RESPONSE)));
+    }
+    Ok(item)
+}
+
+/// Some attributes are removed, put in, or get another value or type; how many.
+fn change(item: &mut Item, input: &mut Unstructured<'_>) -> Result<usize> {
+    let changes = input.int_in_range(0..=4)?;
+    for _ in 0..changes {
+        let name = *input.choose(&NAMES)?;
+        match input.int_in_range(0..=3)? {
+            0 => drop(item.remove(name)),
+            1 => drop(item.insert(name.to_owned(), value(input)?)),
+            2 => drop(item.insert(String::arbitrary(input)?, value(input)?)),
+            _ => {
+                let other = item.get(*input.choose(&NAMES)?).cloned();
+                if let Some(other) = other {
+                    item.insert(name.to_owned(), other);
+                }
+            }
+        }
+    }
+    Ok(changes)
+}
+
+fn value(input: &mut Unstructured<'_>) -> Result<AttributeValue> {
+    let content =
+        if input.ratio(1, 2)? { (*input.choose(&EDGES)?).to_owned() } else { String::arbitrary(input)? };
+    Ok(match input.int_in_range(0..=6)? {
+        0 | 1 => S(content),
+        2 | 3 => N(content),
+        4 => B(Blob::new(<Vec<u8>>::arbitrary(input)?)),
+        5 => Bool(bool::arbitrary(input)?),
+        _ => L(vec![S(content)]),
+    })
+}
