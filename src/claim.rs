@@ -119,7 +119,8 @@ impl Claim {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::Fenced`]: the claim had been taken over, and the successor is still at work.
+    /// - [`ErrorKind::Fenced`]: the claim had been taken over, and the successor is still at work, or its response
+    ///   cannot be read just now.
     /// - [`ErrorKind::NotRetained`]: the successor settled first, without keeping its response.
     /// - [`ErrorKind::Unrecorded`]: the outcome is not known to be stored. The operation happened; answer
     ///   with its response, since an error would make the caller repeat it.
@@ -167,7 +168,8 @@ impl Claim {
         match self.settle(verdict).await {
             Settled { end: End::Recorded, .. } => Ok(Completion::Recorded),
             Settled { end: End::Superseded(record), .. } => {
-                engine.replay(&key, &record).await.map(Completion::Superseded)
+                let outcome = engine.successors_outcome(&key, &record, ErrorKind::Fenced).await;
+                outcome.map(Completion::Superseded)
             }
             Settled { end, store_error, .. } => Err(settle_error(&key, end, store_error)),
         }

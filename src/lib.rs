@@ -55,6 +55,10 @@
 //! - A single run where two executors' clocks are apart by more than the skew margin. Fencing still keeps one
 //!   outcome a generation.
 //! - Deduplication beyond the retention, so it must be longer than a queue goes on redelivering.
+//!
+//! What happens at every point where something can fail, and which test shows it: [`guide::failure_modes`].
+
+pub mod guide;
 
 // Vocabulary.
 mod error;

@@ -366,7 +366,7 @@ fn lost(
     match judge(&plan.rules, plan.owner, plan.fingerprint, &record, now) {
         // The answer to it was lost: it is ours, with the lease and generation that the record says.
         Judgement::Own(lock) => hold(plan, now, goal, held(&lock, &write, true)),
-        Judgement::Replay => replay(goal, record),
+        Judgement::Replay => replay(plan, goal, record),
         Judgement::Mismatch => refuse(goal, Refusal::Mismatch),
         Judgement::InProgress(until) => refuse(goal, Refusal::InProgress(Some(until))),
         Judgement::OutcomeUnknown => refuse(goal, Refusal::OutcomeUnknown),
@@ -422,9 +422,14 @@ fn took_over(write: &Write) -> bool {
     }
 }
 
-fn replay(goal: Goal, record: Record) -> Next {
+fn replay(plan: &Plan, goal: Goal, record: Record) -> Next {
     let action = match goal {
         Goal::Run => Action::Replay(record),
+        // Our own, whose answer was lost, and whose record an endpoint did not send along when it refused the second
+        // attempt: no other has our owner.
+        Goal::Record(intent) if settle::is_outcome_of(plan.owner, &intent, &record) => {
+            Action::Settled(End::Recorded)
+        }
         Goal::Record(_) => Action::Settled(End::Superseded(record)),
     };
     (Phase::Over, action)

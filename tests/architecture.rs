@@ -15,6 +15,8 @@ use source::{Named, Token, follows, paths, re_exports, shipped};
 
 /// The modules, from the lowest up. One may name those below it and those on its own line.
 const LAYERS: &[&[&str]] = &[
+    // Words only.
+    &["guide"],
     // Vocabulary.
     &["future"],
     &["time"],
@@ -40,7 +42,7 @@ const MAY_NAME_A_STORE: &[(&str, &str)] =
     &[("environment", "dynamodb"), ("environment", "memory"), ("conformance", "memory")];
 
 /// What nothing names: it is there for who uses the library, or brings everything together.
-const NAMED_BY_NOBODY: &[&str] = &["conformance", "environment"];
+const NAMED_BY_NOBODY: &[&str] = &["conformance", "environment", "guide"];
 
 const LONGEST_FILE: usize = 600;
 

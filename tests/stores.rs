@@ -4,12 +4,12 @@
 
 mod support;
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{collections::HashSet, error::Error as _, sync::Arc, time::Duration};
 
 use lambda_idempotency::{
     Owner,
     conformance::{self, Failure},
-    store::{Store, memory::MemoryStore},
+    store::{Store, StoreError, StoreErrorKind, memory::MemoryStore},
 };
 use tokio::task::JoinSet;
 
@@ -94,6 +94,21 @@ mod dynamodb {
         names.version = "0".into();
         prove_as(|builder| builder.attributes(names).sort_key("SK").inline_limit(1024)).await;
     }
+}
+
+#[test]
+fn an_arc_of_a_store_can_do_what_the_store_can() {
+    assert!(Store::parts(&Arc::new(Faulty::new(Fault::None))).is_some());
+    assert!(Store::parts(&Arc::new(MemoryStore::new())).is_none());
+}
+
+#[test]
+fn a_stores_error_has_a_text_and_a_cause_of_its_own() {
+    let cause = std::io::Error::other("the cable");
+    let error = StoreError::new(StoreErrorKind::Unavailable, "the store").with_source(cause);
+    assert_eq!(error.to_string(), "the store");
+    assert_eq!(error.source().unwrap().to_string(), "the cable");
+    assert!(StoreError::new(StoreErrorKind::Unavailable, "the store").source().is_none());
 }
 
 // The suite itself.

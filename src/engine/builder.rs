@@ -127,8 +127,16 @@ impl Builder {
     ///
     /// [`ErrorKind::Invalid`] for a duration of zero, an empty or malformed name, or a function whose
     /// name is neither given nor in the environment.
-    pub fn build(mut self) -> Result<Idempotency, Error> {
-        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    pub fn build(self) -> Result<Idempotency, Error> {
+        self.build_in(|name| std::env::var(name).ok())
+    }
+
+    /// [`build`](Self::build), in an environment with these variables.
+    pub(super) fn build_in(
+        mut self,
+        environment: impl Fn(&'static str) -> Option<String>,
+    ) -> Result<Idempotency, Error> {
+        let variable = |name| environment(name).filter(|value| !value.is_empty());
         self.settings.validate()?;
         self.settings.platform = self.settings.platform.resolved(
             variable("AWS_LAMBDA_INITIALIZATION_TYPE").as_deref(),

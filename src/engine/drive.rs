@@ -111,11 +111,10 @@ impl Engine {
     /// # Errors
     ///
     /// [`ErrorKind::NotRetained`], [`ErrorKind::Corrupt`], or [`ErrorKind::Unavailable`] if a part of it
-    /// could not be read. Nothing ran in any case.
+    /// could not be read.
     pub(crate) async fn replay(&self, key: &StoredKey, record: &Record) -> Result<Replay, Error> {
-        let corrupt = |what: &str| {
-            Error::new(ErrorKind::Corrupt, format!("{key}: {what}; nothing ran. Look at the record"))
-        };
+        let corrupt =
+            |what: &str| Error::new(ErrorKind::Corrupt, format!("{key}: {what}. Look at the record"));
         let (response, is_failure) = match outcome_of(record) {
             Some((Outcome::Retained(response), is_failure)) => (response, is_failure),
             Some((Outcome::Omitted, _)) => {
@@ -141,6 +140,31 @@ impl Engine {
             .map_err(|damage| corrupt("the stored response is damaged").with_source(damage))?;
         observe::replayed(key, record);
         Ok(Replay { is_failure, response, generation: record.generation })
+    }
+
+    /// The outcome of a claim that took over from this delivery's own, whose handler has run.
+    ///
+    /// # Errors
+    ///
+    /// As [`replay`](Self::replay); but never [`ErrorKind::Unavailable`], which says that nothing ran. A repetition
+    /// is answered from the record, so what cannot be read just now is `unreadable`.
+    pub(crate) async fn successors_outcome(
+        &self,
+        key: &StoredKey,
+        record: &Record,
+        unreadable: ErrorKind,
+    ) -> Result<Replay, Error> {
+        self.replay(key, record).await.map_err(|error| match error.kind() {
+            ErrorKind::Unavailable => Error::new(
+                unreadable,
+                format!(
+                    "{key}: this run was taken over, and its successor's response cannot be read just now"
+                ),
+            )
+            .with_retry_after(DEFAULT_RETRY)
+            .with_source(error),
+            _ => error,
+        })
     }
 
     /// What to settle a claim with: encodes the response, and puts aside what is too large for the record.
@@ -202,7 +226,7 @@ fn store_error(key: &StoredKey, what: &str, error: StoreError) -> Error {
         StoreErrorKind::Rejected => ErrorKind::Invalid,
         StoreErrorKind::Unavailable | StoreErrorKind::Conflict => ErrorKind::Unavailable,
     };
-    Error::new(kind, format!("{key}: {what}; nothing ran")).with_source(error)
+    Error::new(kind, format!("{key}: {what}")).with_source(error)
 }
 
 /// The error for a claim that was not got, or had to be given back.
@@ -255,4 +279,21 @@ pub(crate) fn in_progress(key: &StoredKey, until: Option<Timestamp>, now: Timest
     let retry_after = until.map_or(DEFAULT_RETRY, |until| now.until(until));
     Error::new(ErrorKind::InProgress, format!("{key}: another delivery of this operation is still running"))
         .with_retry_after(retry_after)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_pause_is_twice_as_long_spread_by_the_owner_and_bounded() {
+        let micros = |nth, byte| pause(nth, Owner::from_bytes([byte; 16])).as_micros();
+        assert_eq!((micros(0, 0), micros(0, 255)), (12_500, 25_000));
+        assert_eq!((micros(1, 0), micros(1, 255)), (25_000, 50_000));
+        assert_eq!((micros(6, 255), micros(200, 255)), (1_600_000, 1_600_000));
+        let mut bytes = [0; 16];
+        bytes[1] = 255;
+        let spread = |nth| pause(nth, Owner::from_bytes(bytes)).as_millis();
+        assert_eq!((spread(1), spread(2), spread(17)), (50, 50, 1600), "a byte a pause");
+    }
 }

@@ -105,7 +105,10 @@ impl Engine {
             End::Recorded => Ok(Protected::Ran(answer)),
             // An error would make sure that it runs a second time.
             End::Unrecorded(_) => Ok(Protected::Ran(answer)),
-            End::Superseded(record) => Ok(Protected::Replayed(self.replay(&key, &record).await?)),
+            End::Superseded(record) => {
+                let outcome = self.successors_outcome(&key, &record, ErrorKind::InProgress).await;
+                outcome.map(Protected::Replayed)
+            }
             End::Fenced(until) => Err(in_progress(&key, until, self.clock.now())),
         }
     }

@@ -3,6 +3,7 @@
 #![expect(clippy::large_futures, reason = "operations nested in tests")]
 #![expect(clippy::disallowed_methods, reason = "tokio's paused clock is the test's own")]
 
+mod fencing;
 mod support;
 
 use std::{future::pending, sync::atomic::Ordering, time::Duration};
@@ -13,8 +14,8 @@ use crate::{
     ErrorKind, Execution, Key, OnHandlerError, OnStoreFailure, Platform, RunError, Timestamp, current,
     fingerprint::Fingerprint,
     invocation::Invocation,
-    outcome::Outcome,
-    record::{Record, State, Status},
+    outcome::{Outcome, Place, StoredResponse},
+    record::{Owner, Record, State, Status},
 };
 
 fn kind<T: std::fmt::Debug, E: std::fmt::Debug>(result: Result<T, RunError<E>>) -> ErrorKind {
@@ -259,57 +260,29 @@ async fn frozen_between_claim_and_handler_the_key_is_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn fenced_the_caller_gets_the_successors_outcome() {
-    let bench = Bench::new();
-    let successor = bench.clone();
-    let result = bench
-        .with_handler("k", 1, async move {
-            successor.jump.store(70_000, Ordering::SeqCst);
-            assert_eq!(successor.run("k", 1).await.unwrap(), "run 1");
-            successor.jump.store(0, Ordering::SeqCst);
-            Ok("too late".to_owned())
-        })
-        .await;
-    assert_eq!(result.unwrap(), "run 1");
-    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
-}
-
-#[tokio::test(start_paused = true)]
-async fn fenced_while_the_successor_works_is_in_progress() {
-    let bench = Bench::new();
-    let successor = bench.clone();
-    let result = bench
-        .with_handler("k", 1, async move {
-            successor.jump.store(70_000, Ordering::SeqCst);
-            successor.abandon("k", 1).await;
-            Ok("too late".to_owned())
-        })
-        .await;
-    assert_eq!(kind(result), ErrorKind::InProgress);
-    assert_eq!(bench.record("k").attempt, 2);
-}
-
-#[tokio::test(start_paused = true)]
-async fn fenced_and_gone_the_outcome_is_recorded_anew() {
-    let bench = Bench::new();
-    let sweeper = bench.clone();
-    let result = bench
-        .with_handler("k", 1, async move {
-            sweeper.store.remove_all();
-            Ok("in hand".to_owned())
-        })
-        .await;
-    assert_eq!(result.unwrap(), "in hand");
-    assert_eq!(bench.run("k", 1).await.unwrap(), "in hand");
-    assert_eq!(bench.runs(), 0);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_response_over_the_limit_is_done_and_not_retained() {
     let bench = Bench::with(|builder| builder.max_response(3));
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     assert_eq!(kind(bench.run("k", 1).await), ErrorKind::NotRetained);
     assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_at_the_limit_is_retained() {
+    let bench = Bench::with(|builder| builder.max_response(r#""run 1""#.len()));
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_over_the_inline_limit_goes_into_parts() {
+    for (limit, calls) in [(7, vec!["claim", "settle"]), (6, vec!["claim", "write parts", "settle"])] {
+        let bench = Bench::new();
+        bench.store.limit_inline(limit);
+        assert_eq!(bench.run("k", 1).await.unwrap().len(), 5, "and two quotes");
+        assert_eq!(bench.store.take_calls(), calls, "{limit}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -374,6 +347,7 @@ async fn a_handler_knows_its_claim_and_nested_operations_have_their_own() {
         .with_handler("k", 1, async move {
             let outer = current().unwrap();
             assert_eq!((outer.attempt(), outer.is_takeover()), (1, false));
+            assert_eq!(Some(outer.lease_until()), inner.record("k").lease_until());
             let step = inner.idempotency.operation("step").unwrap();
             let nested = step
                 .run(Key::new("k").unwrap(), &1, || async {
@@ -396,7 +370,9 @@ async fn a_derived_key_is_the_same_in_a_takeover_whose_generation_is_higher() {
     let bench = Bench::new();
     let seen = || async {
         let claim = current().unwrap();
-        Ok(format!("{} {} {}", claim.derive_key("charge"), claim.is_takeover(), claim.generation()))
+        assert_ne!(claim.derive_key("charge"), claim.derive_key("refund"));
+        let (key, attempt) = (claim.derive_key("charge"), claim.attempt());
+        Ok(format!("{key} {} {} {attempt}", claim.is_takeover(), claim.generation()))
     };
     let first = bench.abandon_with("k", 1, seen()).await;
     tokio::time::sleep(Duration::from_secs(63)).await;
@@ -404,6 +380,7 @@ async fn a_derived_key_is_the_same_in_a_takeover_whose_generation_is_higher() {
     let (first, second): (Vec<_>, Vec<_>) = (first.split(' ').collect(), second.split(' ').collect());
     assert_eq!(first[0], second[0]);
     assert_eq!((first[1], second[1]), ("false", "true"));
+    assert_eq!((first[3], second[3]), ("1", "2"));
     assert!(first[2].parse::<u64>().unwrap() < second[2].parse::<u64>().unwrap());
 }
 
@@ -421,51 +398,6 @@ async fn a_nested_operation_inherits_the_invocations_deadline() {
         .await
         .unwrap();
     assert_eq!(bench.record("inner").lease_until(), Some(deadline.saturating_add(Duration::from_secs(2))));
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_low_level_settles_by_value() {
-    use crate::{Begun, Completion};
-    let bench = Bench::new();
-    let key = Key::new("k").unwrap();
-    let fingerprint = Fingerprint::of(&1).unwrap();
-    let Begun::Claimed(claim) = bench.idempotency.begin(&key, fingerprint).await.unwrap() else {
-        panic!("replay")
-    };
-    assert_eq!(bench.idempotency.begin(&key, fingerprint).await.unwrap_err().kind(), ErrorKind::InProgress);
-    claim.release().await.unwrap();
-    let Begun::Claimed(claim) = bench.idempotency.begin(&key, fingerprint).await.unwrap() else {
-        panic!("replay")
-    };
-    assert!(matches!(claim.complete("done").await.unwrap(), Completion::Recorded));
-    let Begun::Replay(replay) = bench.idempotency.begin(&key, fingerprint).await.unwrap() else {
-        panic!("claimed")
-    };
-    assert_eq!((replay.response().as_ref(), replay.is_failure()), (&b"done"[..], false));
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_low_level_tells_fenced_from_unrecorded() {
-    use crate::Begun;
-    let bench = Bench::new();
-    let fingerprint = Fingerprint::of(&1).unwrap();
-    let begin = |key: &'static str| {
-        let bench = bench.clone();
-        async move {
-            match bench.idempotency.begin(Key::new(key).unwrap(), fingerprint).await.unwrap() {
-                Begun::Claimed(claim) => claim,
-                Begun::Replay(_) => panic!("replay"),
-            }
-        }
-    };
-    let fenced = begin("k").await;
-    tokio::time::sleep(Duration::from_secs(63)).await;
-    drop(begin("k").await);
-    assert_eq!(fenced.complete("late").await.unwrap_err().kind(), ErrorKind::Fenced);
-    let lost = begin("m").await;
-    bench.store.script([Script::LoseRequest, Script::Down]);
-    let error = lost.complete("x").await.unwrap_err();
-    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unrecorded, false));
 }
 
 #[tokio::test(start_paused = true)]
@@ -506,6 +438,27 @@ fn what_is_wrong_is_refused_when_built() {
         let error = built.err().unwrap_or_else(|| panic!("built: {says}"));
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.to_string().contains(says), "{error}");
+    }
+}
+
+#[test]
+fn the_environment_names_the_function_and_the_platform() {
+    use crate::{Idempotency, store::memory::MemoryStore};
+    let build = |variables: &'static [(&str, &str)]| {
+        let builder = Idempotency::builder(MemoryStore::new()).retention(Duration::from_secs(7));
+        builder.build_in(move |name| {
+            variables.iter().find(|(one, _)| *one == name).map(|(_, value)| (*value).to_owned())
+        })
+    };
+    const FUNCTION: (&str, &str) = ("AWS_LAMBDA_FUNCTION_NAME", "payments");
+    const MANAGED: (&str, &str) = ("AWS_LAMBDA_INITIALIZATION_TYPE", "lambda-managed-instances");
+    let lambda = build(&[FUNCTION]).unwrap();
+    assert_eq!(lambda.settings().retention, Duration::from_secs(7));
+    assert_eq!(lambda.settings().platform, Platform::KillsAtDeadline);
+    let managed = build(&[FUNCTION, MANAGED]).unwrap();
+    assert_eq!(managed.settings().platform, Platform::LetsRun);
+    for without in [&[][..], &[("AWS_LAMBDA_FUNCTION_NAME", "")]] {
+        assert_eq!(build(without).unwrap_err().kind(), ErrorKind::Invalid);
     }
 }
 

@@ -6,7 +6,7 @@ use crate::{
         Action, End, Event, Fault, Goal, Held, Intent, MAX_RETRIES, Next, Phase, Plan, Refusal, lost,
         refusal_for,
     },
-    record::{Record, Status},
+    record::{Owner, Record, Status},
     store::{Settlement, StoreErrorKind, Write, Written},
     time::Timestamp,
 };
@@ -116,6 +116,11 @@ fn asked_for(intent: &Intent) -> Status {
         Intent::Fail(_) => Status::Failed,
         Intent::Release => Status::Released,
     }
+}
+
+/// Whether this record is what its owner asked for with `intent`.
+pub(super) fn is_outcome_of(owner: Owner, intent: &Intent, record: &Record) -> bool {
+    record.owner == owner && record.status() == asked_for(intent)
 }
 
 fn retains(intent: &Intent) -> bool {

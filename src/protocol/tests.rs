@@ -421,6 +421,33 @@ fn a_settlement_that_did_not_arrive_is_sent_once_more() {
 }
 
 #[test]
+fn a_settlement_that_meets_a_conflict_is_sent_once_more() {
+    let (mut run, _) = Run::completing();
+    assert_eq!(run.feed(fault(StoreErrorKind::Conflict, false)), Action::Pause(0));
+    assert!(matches!(run.feed(Event::Resumed), Action::Apply(Write::Settle { .. })));
+    let last = run.feed(fault(StoreErrorKind::Conflict, false));
+    assert!(matches!(last, Action::Settled(End::Unrecorded(_))), "{last:?}");
+}
+
+#[test]
+fn an_outcome_is_our_own_only_under_our_owner() {
+    let (mut run, held) = Run::completing();
+    let own = mine(&mut run, &held, RecordState::Completed(outcome()));
+    let theirs = Record { owner: OTHER, ..own };
+    // Of the same millisecond, and so of the same generation.
+    assert_eq!(run.feed(refused(Some(theirs.clone()))), Action::Settled(End::Superseded(theirs)));
+}
+
+#[test]
+fn a_settlement_that_meets_a_record_which_cannot_be_read_is_unrecorded() {
+    for maybe_applied in [false, true] {
+        let (mut run, _) = Run::completing();
+        let action = run.feed(fault(StoreErrorKind::Corrupt, maybe_applied));
+        assert_eq!(action, Action::Settled(End::Unrecorded(Refusal::Corrupt)));
+    }
+}
+
+#[test]
 fn a_settlement_that_cannot_be_resolved_is_unrecorded() {
     let (mut run, _) = Run::completing();
     run.feed(LOST());
@@ -441,6 +468,20 @@ fn an_outcome_that_the_store_will_not_take_is_recorded_without_its_response() {
     assert!(matches!(settlement, Settlement::Complete(Outcome::Omitted, _)));
     let again = run.feed(fault(StoreErrorKind::Rejected, false));
     assert_eq!(again, Action::Settled(End::Unrecorded(Refusal::Rejected)));
+}
+
+#[test]
+fn an_own_outcome_that_is_met_on_the_way_to_record_it_again_is_recorded() {
+    // T4 was made, its answer lost; the SDK's second attempt is refused, and the record not sent along.
+    let (mut run, held) = Run::completing();
+    assert!(matches!(run.feed(refused(None)), Action::Apply(Write::Claim(_))));
+    let own = mine(&mut run, &held, RecordState::Completed(outcome()));
+    let failed = Record { state: RecordState::Failed(outcome()), ..own.clone() };
+    let theirs = Record { owner: OTHER, ..own.clone() };
+    assert_eq!(run.clone().feed(refused(Some(own))), Action::Settled(End::Recorded));
+    for other in [failed, theirs] {
+        assert_eq!(run.clone().feed(refused(Some(other.clone()))), Action::Settled(End::Superseded(other)));
+    }
 }
 
 #[test]

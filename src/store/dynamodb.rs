@@ -256,8 +256,12 @@ impl DynamoDbStore {
             Write::Claim(lock) => {
                 match self.put(key, lock, &plans.claim, None).await? {
                     // Something is there, or the condition would have held. An endpoint that does not send
-                    // it along is no DynamoDB of today; it must not be taken for "absent".
-                    Written::Refused(None) => Ok(Written::Refused(self.get(key).await?)),
+                    // it along is no DynamoDB of today; it must not be taken for "absent". What is there may be
+                    // what an earlier attempt of the SDK made.
+                    Written::Refused(None) => {
+                        let found = self.get(key).await.map_err(|error| error.maybe_applied(true));
+                        Ok(Written::Refused(found?))
+                    }
                     written => Ok(written),
                 }
             }

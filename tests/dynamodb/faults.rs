@@ -247,6 +247,18 @@ async fn an_endpoint_that_does_not_send_the_old_item_is_asked_for_it() {
 }
 
 #[tokio::test]
+async fn where_that_fails_the_claim_may_have_been_made() {
+    // By an attempt before the one that was refused: the SDK hides how many there were.
+    let wire = Wire::new(None, |_, operation| match operation {
+        "PutItem" => Reply::error(400, "ConditionalCheckFailedException", "The conditional request failed"),
+        _ => Reply::error(400, "ThrottlingException", "later"),
+    })
+    .await;
+    let error = on(&wire).await.apply(&key(), &Write::Claim(lock())).await.unwrap_err();
+    assert!(error.is_maybe_applied(), "{error}");
+}
+
+#[tokio::test]
 async fn every_transition_is_one_request() {
     let table = Table::new().await;
     let wire = Wire::scripted(Some(table.address), &[Reply::Forward]).await;

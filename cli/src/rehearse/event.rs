@@ -56,6 +56,11 @@ impl Events {
 }
 
 impl Event {
+    /// This one.
+    pub fn new(json: Value) -> Self {
+        Self(json)
+    }
+
     /// Reads a file.
     pub fn read(path: &Path) -> Result<Self> {
         let text =

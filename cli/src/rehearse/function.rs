@@ -41,20 +41,41 @@ pub struct Function {
 impl Function {
     /// Builds the example function of the workspace, with cargo's own progress shown.
     pub async fn build_payments(workspace: &Path) -> Result<Self> {
+        let choice: &[&str] = if cfg!(debug_assertions) { &[] } else { &["--release"] };
+        let payments = Self::build(workspace, "payments", choice).await?;
+        Ok(Self { run_mark: Some("creating payment".into()), ..payments })
+    }
+
+    /// Builds the binary `name` of the workspace, with cargo's own progress shown; `choice` tells cargo what else it
+    /// must know: of which package, in which profile.
+    pub async fn build(workspace: &Path, name: &str, choice: &[&str]) -> Result<Self> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut build = Command::new(cargo);
-        build.args(["build", "--bin", "payments", "--message-format", "json-render-diagnostics"]);
-        if !cfg!(debug_assertions) {
-            build.arg("--release");
-        }
+        build.args(["build", "--bin", name, "--message-format", "json-render-diagnostics"]).args(choice);
         let build = build.current_dir(workspace).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
-        let built = build.await.context("cargo, which builds the function `payments`, did not start")?;
+        let built =
+            build.await.context(format!("cargo, which builds the function `{name}`, did not start"))?;
         if !built.status.success() {
-            return Err(Problem::new("the function `payments` did not build: cargo says why, above"));
+            return Err(Problem::new(format!("the function `{name}` did not build: cargo says why, above")));
         }
-        let program = executable(&built.stdout)
-            .ok_or_else(|| Problem::new("cargo built `payments`, but named no executable for it"))?;
-        Ok(Self { program, arguments: Vec::new(), run_mark: Some("creating payment".into()) })
+        let program = executable(&built.stdout, name)
+            .ok_or_else(|| Problem::new(format!("cargo built `{name}`, but named no executable for it")))?;
+        Ok(Self::at(program))
+    }
+
+    /// The function that is already built, in this file.
+    pub fn at(program: impl Into<PathBuf>) -> Self {
+        Self { program: program.into(), arguments: Vec::new(), run_mark: None }
+    }
+
+    /// The same function, linked or copied into `folder`: a build that goes on meanwhile does not touch that one.
+    pub fn kept_in(&self, folder: &Path) -> Result<Self> {
+        let program = folder.join(self.name());
+        if std::fs::hard_link(&self.program, &program).is_err() {
+            let copied = std::fs::copy(&self.program, &program);
+            copied.context(format!("the function {}, into {}", self.program.display(), folder.display()))?;
+        }
+        Ok(Self { program, ..self.clone() })
     }
 
     /// A function of the user's: a command, split at white space.
@@ -74,11 +95,11 @@ impl Function {
     }
 }
 
-/// The executable that cargo's messages name for `payments`.
-fn executable(messages: &[u8]) -> Option<PathBuf> {
+/// The executable that cargo's messages name for this binary.
+fn executable(messages: &[u8], name: &str) -> Option<PathBuf> {
     let messages = messages.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
     let mut named = messages.filter_map(|message: Value| {
-        let ours = message.pointer("/target/name")? == "payments";
+        let ours = message.pointer("/target/name")? == name;
         let executable = message.get("executable")?.as_str()?;
         ours.then(|| PathBuf::from(executable))
     });
@@ -154,8 +175,19 @@ impl Sandbox {
         self.answer_within(&mut delivery, limit).await
     }
 
-    /// Waits for the answer for as long as is said here, whatever the event's own deadline was.
+    /// Waits for the answer for as long as is said here, whatever the event's own deadline was; then kills the process.
     pub async fn answer_within(&mut self, delivery: &mut Delivery, limit: Duration) -> Answer {
+        if let Some(answer) = self.watch(delivery, limit).await {
+            return answer;
+        }
+        // The process may have ended by itself in this instant: that is no news.
+        let _ = self.child.kill().await;
+        self.output.catch_up().await;
+        Answer::TimedOut(limit)
+    }
+
+    /// Waits for the answer, and leaves the process alone when there is none in time.
+    pub async fn watch(&mut self, delivery: &mut Delivery, limit: Duration) -> Option<Answer> {
         let answer = tokio::select! {
             biased;
             Ok(posted) = &mut delivery.answer => Answer::from_posted(posted),
@@ -163,14 +195,10 @@ impl Sandbox {
                 let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
                 Answer::Died(format!("the process ended, {how}{}", self.output.tail().await))
             }
-            () = super::clock::pause(limit) => {
-                // The process may have ended by itself in this instant: that is no news.
-                let _ = self.child.kill().await;
-                Answer::TimedOut(limit)
-            }
+            () = super::clock::pause(limit) => return None,
         };
         self.output.catch_up().await;
-        answer
+        Some(answer)
     }
 
     /// Waits until all that it has written so far has been read, so that its runs are counted.
@@ -250,8 +278,12 @@ impl Output {
     async fn catch_up(&self) {
         let (sender, done) = oneshot::channel();
         if self.requests.send(sender).is_ok() {
-            // An error is a reader that has come to the end of both pipes: all has been read.
-            let _ = done.await;
+            // A reader that has come to the end of both pipes has read all. The request may then lie in the channel for
+            // as long as there is a sender: its end is not told by `done` alone.
+            tokio::select! {
+                _ = done => {}
+                () = self.requests.closed() => {}
+            }
         }
     }
 

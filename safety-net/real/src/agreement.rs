@@ -6,12 +6,12 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Owner, conformance,
+    conformance,
     store::{Store, memory::MemoryStore},
 };
-use lambda_idempotency_cli::problem::{Context, Result};
+use lambda_idempotency_cli::problem::Result;
 
-use crate::servers::Server;
+use crate::{random::fresh_seed, servers::Server};
 
 /// How much is asked of the stores.
 #[derive(Clone, Copy, Debug)]
@@ -75,8 +75,7 @@ pub async fn check(numbers: Numbers, show: impl Fn(&Agreement)) -> Result<()> {
 }
 
 async fn of(name: String, store: Arc<dyn Store>, numbers: Numbers, rounds: u32) -> Result<Agreement> {
-    let random = Owner::random().context("a seed")?;
-    let seed = random.as_bytes().iter().take(8).fold(0, |seed, byte| seed << 8 | u64::from(*byte));
+    let seed = fresh_seed()?;
     conformance::differential(&*store, seed, numbers.operations).await;
     conformance::check_contention(store, numbers.tasks, rounds).await;
     Ok(Agreement { store: name, numbers, seed, rounds })

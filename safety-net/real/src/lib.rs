@@ -6,4 +6,7 @@
 //! Every net takes its stores from [`servers`]: one that is added there is in all of them.
 
 pub mod agreement;
+pub mod crash;
+pub mod random;
 pub mod servers;
+pub mod wire;

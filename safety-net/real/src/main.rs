@@ -7,13 +7,24 @@ use std::process::ExitCode;
 use lambda_idempotency_cli::problem::Result;
 use lambda_idempotency_real_net::{
     agreement::{self, Numbers},
-    servers::VARIABLE,
+    crash::{self, kills, point::Point, scenario},
+    random::fresh_seed,
+    servers::{Server, VARIABLE},
+    wire::{self, Extent},
 };
 
 const USAGE: &str = "\
 usage: real-net agreement [--long]
+       real-net wire [RUNS [SEED]] | wire --quick | wire --seed N | wire --case N
+       real-net crash-points [ROUNDS]
+       real-net kills [COUNT [SEED]]
 
-  agreement  every store answers as the model does, and every race has one winner
+  agreement     every store answers as the model does, and every race has one winner
+  wire          whatever breaks on the wire, callers are told the truth and outcomes stay: every single
+                fault, then RUNS random runs (default 10000); or few of both; or one of them again
+  crash-points  a process is killed, and one is frozen beyond its lease, at each named point ROUNDS times
+                (default 200): one effect, and one more for each crash between effect and completion
+  kills         the same at COUNT random moments (default 10000)
 
 Servers: the embedded DynamoDB, and those that the environment names in";
 
@@ -24,13 +35,23 @@ async fn main() -> ExitCode {
     let outcome = match arguments.as_slice() {
         ["agreement"] => agree(Numbers::BOUNDED).await,
         ["agreement", "--long"] => agree(Numbers::LONG).await,
-        _ => {
-            println!("{USAGE} {VARIABLE} (name=http://host:port …).");
-            return ExitCode::from(2);
-        }
+        ["wire", extent @ ..] => match extent_of(extent) {
+            Some(extent) => break_the_wire(extent).await,
+            None => return usage(),
+        },
+        ["crash-points"] => crash_points(200).await,
+        ["crash-points", rounds] => match rounds.parse() {
+            Ok(rounds) => crash_points(rounds).await,
+            Err(_) => return usage(),
+        },
+        ["kills", rest @ ..] => match kills_of(rest) {
+            Some(numbers) => kill(numbers).await,
+            None => return usage(),
+        },
+        _ => return usage(),
     };
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(problem) => {
             eprintln!("real-net: {problem}");
             ExitCode::from(2)
@@ -38,6 +59,78 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn agree(numbers: Numbers) -> Result<()> {
-    agreement::check(numbers, |agreement| println!("{agreement}")).await
+fn usage() -> ExitCode {
+    println!("{USAGE} {VARIABLE} (name=http://host:port …).");
+    ExitCode::from(2)
+}
+
+async fn agree(numbers: Numbers) -> Result<ExitCode> {
+    agreement::check(numbers, |agreement| println!("{agreement}")).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn extent_of(arguments: &[&str]) -> Option<Extent> {
+    match arguments {
+        [] => Some(Extent::Long { runs: 10_000, seed: fresh_seed().ok()? }),
+        ["--quick"] => Some(Extent::bounded(fresh_seed().ok()?)),
+        ["--seed", seed] => Some(Extent::Seed(seed.parse().ok()?)),
+        ["--case", number] => Some(Extent::Listed(number.parse().ok()?)),
+        [runs] => Some(Extent::Long { runs: runs.parse().ok()?, seed: fresh_seed().ok()? }),
+        [runs, seed] => Some(Extent::Long { runs: runs.parse().ok()?, seed: seed.parse().ok()? }),
+        _ => None,
+    }
+}
+
+async fn break_the_wire(extent: Extent) -> Result<ExitCode> {
+    println!("{extent:?}");
+    let mut is_sound = true;
+    wire::check(extent, |report| {
+        println!("{report}");
+        is_sound &= report.violations().is_empty();
+        is_sound &= !extent.is_whole() || report.coverage().missing().is_empty();
+    })
+    .await?;
+    Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn crash_points(rounds: u32) -> Result<ExitCode> {
+    let function = crash::build_function().await?;
+    let rows = scenario::check(&function, Server::all().await?, &Point::ALL, rounds, None).await?;
+    let mut server = None;
+    for row in &rows {
+        if server != Some(&row.server) {
+            server = Some(&row.server);
+            println!("{}\n{}", row.server, scenario::Row::head());
+        }
+        println!("{row}");
+    }
+    Ok(told(rows.iter().flat_map(|row| &row.violations)))
+}
+
+fn kills_of(arguments: &[&str]) -> Option<kills::Numbers> {
+    match arguments {
+        [] => kills::Numbers::new(10_000).ok(),
+        [kills] => kills::Numbers::new(kills.parse().ok()?).ok(),
+        [kills, seed] => Some(kills::Numbers { kills: kills.parse().ok()?, seed: seed.parse().ok()? }),
+        _ => None,
+    }
+}
+
+async fn kill(numbers: kills::Numbers) -> Result<ExitCode> {
+    let function = crash::build_function().await?;
+    let figures = kills::check(&function, Server::all().await?, numbers, None).await?;
+    for figures in &figures {
+        println!("{figures}");
+    }
+    Ok(told(figures.iter().flat_map(|figures| &figures.violations)))
+}
+
+/// Tells the violations, if there are any.
+fn told<'v>(violations: impl Iterator<Item = &'v crash::judge::Violation>) -> ExitCode {
+    let mut code = ExitCode::SUCCESS;
+    for violation in violations {
+        println!("VIOLATION: {violation}");
+        code = ExitCode::FAILURE;
+    }
+    code
 }

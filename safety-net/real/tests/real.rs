@@ -2,6 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 
+#[path = "real/crash.rs"]
+mod crash;
+#[path = "real/wire.rs"]
+mod wire;
+
 use lambda_idempotency_real_net::agreement::{self, Numbers};
 
 #[tokio::test(flavor = "multi_thread")]

@@ -137,9 +137,10 @@ impl Executor {
         deadline != 0 && world.now() >= deadline && !self.outlives.load(Ordering::Relaxed)
     }
 
-    /// The process was frozen: it may go on past its deadline when it thaws.
-    pub fn froze(&self) {
-        self.outlives.store(self.world.random(|random| random.chance(500)), Ordering::Relaxed);
+    /// The process was frozen until `thaws`: if that is past its deadline, it may go on for a while all the same.
+    pub fn froze(&self, thaws: u64) {
+        let goes_on = self.world.random(|random| random.chance(500));
+        self.outlives.store(goes_on && thaws >= self.deadline.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     async fn delivery(&self) {

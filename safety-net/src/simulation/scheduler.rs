@@ -229,7 +229,7 @@ fn poll(world: &Arc<World>, audit: &Arc<Audit>, task: &mut Task) {
         let ms = world.random(|random| random.between(1, 150_000));
         task.frozen_until = world.now() + ms;
         audit.froze(task.executor.id(), ms);
-        task.executor.froze();
+        task.executor.froze(task.frozen_until);
         return;
     }
     task.signal.is_ready.store(false, Ordering::Relaxed);

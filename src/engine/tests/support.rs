@@ -13,12 +13,13 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use serde::Serialize;
 
 use crate::{
-    Builder, Idempotency, Invocation, Key, Record, RunError, StoredKey, Timestamp,
+    Builder, Idempotency, Invocation, Key, Owner, Record, RunError, StoredKey, Timestamp,
     future::BoxFuture,
-    store::{Store, StoreError, StoreErrorKind, Write, Written, memory::MemoryStore},
+    store::{ResponseParts, Store, StoreError, StoreErrorKind, Write, Written, memory::MemoryStore},
     time::Clock,
 };
 
@@ -53,9 +54,15 @@ pub(super) struct ScriptedStore {
     inner: MemoryStore,
     script: Arc<Mutex<VecDeque<Script>>>,
     calls: Arc<Mutex<Vec<&'static str>>>,
+    /// One more than the limit; 0 is none.
+    inline_limit: Arc<AtomicUsize>,
 }
 
 impl ScriptedStore {
+    pub(super) fn limit_inline(&self, bytes: usize) {
+        self.inline_limit.store(bytes + 1, Ordering::SeqCst);
+    }
+
     pub(super) fn script(&self, script: impl IntoIterator<Item = Script>) {
         let mut scripted = self.script.lock().unwrap();
         assert!(scripted.is_empty(), "an earlier script was not used up: {scripted:?}");
@@ -127,6 +134,43 @@ impl Store for ScriptedStore {
         Box::pin(async move {
             let script = self.next("read")?;
             after(script, self.inner.read(key).await?)
+        })
+    }
+
+    fn parts(&self) -> Option<&dyn ResponseParts> {
+        Some(self)
+    }
+}
+
+/// Takes parts, and has none.
+impl ResponseParts for ScriptedStore {
+    fn inline_limit(&self) -> usize {
+        self.inline_limit.load(Ordering::SeqCst).wrapping_sub(1)
+    }
+
+    fn write_parts<'a>(
+        &'a self,
+        _: &'a StoredKey,
+        _: Owner,
+        _: &'a Bytes,
+        _: Timestamp,
+    ) -> BoxFuture<'a, Result<u32, StoreError>> {
+        Box::pin(async move {
+            self.next("write parts")?;
+            Ok(1)
+        })
+    }
+
+    fn read_parts<'a>(
+        &'a self,
+        _: &'a StoredKey,
+        _: Owner,
+        _: u32,
+        _: u64,
+    ) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+        Box::pin(async move {
+            self.next("read parts")?;
+            Err(StoreError::new(StoreErrorKind::Corrupt, "no part"))
         })
     }
 }

@@ -1,0 +1,153 @@
+//! The function that the crash net kills: a real one, behind the library's event layer, over DynamoDB.
+//!
+//! Its effect is a line in a ledger, under the claim that it runs under; its response is the run that had it. Told so
+//! by the environment, it stands at a point of a run, or is broken on purpose.
+//!
+//! The harness freezes processes past their deadlines and lets them go on, as Lambda Managed Instances may and
+//! ordinary Lambda does not. So the library is told that the platform lets it run, and has to cut handlers off itself.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use aws_sdk_dynamodb::{
+    Client,
+    config::{BehaviorVersion, Credentials, Region},
+};
+use lambda_idempotency::{Idempotency, Key, Platform, current, store::dynamodb::DynamoDbStore};
+use lambda_idempotency_cli::rehearse::{
+    clock,
+    database::{ACCESS_KEY, REGION},
+};
+use lambda_idempotency_real_net::crash::{
+    job::{
+        ENDPOINT, FUNCTION, GRACE, Job, LEDGER, MARGIN, MARKER, PROCESS, SABOTAGE, STAND_AT, TABLE,
+        TOLD_TO_FAIL,
+    },
+    ledger::{Ledger, Line},
+    point::{Orders, Point, StandingStore},
+    sabotage::{Sabotage, SabotagedStore},
+};
+use lambda_runtime::{Diagnostic, Error, LambdaEvent, run, service_fn, tower::ServiceBuilder};
+use serde_json::value::RawValue;
+
+/// What the environment says, and what has come in.
+#[derive(Debug)]
+struct World {
+    process: String,
+    ledger: Ledger,
+    orders: Orders,
+    sabotage: Option<Sabotage>,
+    /// How many invocations have come in, by which runs are numbered. One comes after the other.
+    invocations: AtomicU64,
+}
+
+impl World {
+    fn from_env() -> Result<Self, Error> {
+        let point = known(STAND_AT, Point::named)?;
+        Ok(Self {
+            process: variable(PROCESS)?,
+            ledger: Ledger::at(variable(LEDGER)?),
+            orders: Orders::new(point, std::env::var(MARKER).unwrap_or_default()),
+            sabotage: known(SABOTAGE, Sabotage::named)?,
+            invocations: AtomicU64::new(0),
+        })
+    }
+
+    fn run(&self) -> String {
+        format!("{}-{}", self.process, self.invocations.load(Ordering::SeqCst))
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Error> {
+    // As long as the process lives.
+    let world: &'static World = Box::leak(Box::new(World::from_env()?));
+
+    let store = DynamoDbStore::new(client_of(&variable(ENDPOINT)?), variable(TABLE)?)?;
+    let store = SabotagedStore::new(store, world.sabotage);
+    let idempotency = Idempotency::builder(StandingStore::new(store, &world.orders))
+        .function(FUNCTION)
+        .platform(Platform::LetsRun)
+        .lease_grace(GRACE)
+        .skew_margin(MARGIN)
+        .build()?;
+
+    run(ServiceBuilder::new()
+        .map_request(|event| entered(world, event))
+        .map_result(|answer| {
+            world.orders.reached(Point::Answered);
+            answer
+        })
+        .layer(idempotency.events(|job: &Job| Key::new(&job.key)))
+        .service(service_fn(|event| handle(world, event))))
+    .await
+}
+
+/// A client without TLS, whose certificates would take longer to read than all the rest of a start.
+fn client_of(endpoint: &str) -> Client {
+    let config = aws_sdk_dynamodb::Config::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .region(Region::new(REGION))
+        .credentials_provider(Credentials::new(ACCESS_KEY, ACCESS_KEY, None, None, FUNCTION))
+        .endpoint_url(endpoint)
+        .http_client(aws_smithy_http_client::Builder::new().build_http())
+        .build();
+    Client::from_conf(config)
+}
+
+/// Before the library has seen the event.
+fn entered(world: &World, event: LambdaEvent<Box<RawValue>>) -> LambdaEvent<Box<RawValue>> {
+    world.invocations.fetch_add(1, Ordering::SeqCst);
+    world.orders.reached(Point::Entered);
+    if world.sabotage == Some(Sabotage::EffectFirst)
+        && let Ok(job) = serde_json::from_str::<Job>(event.payload.get())
+    {
+        // A line that is not written makes this sabotage go unnoticed, which its test then tells.
+        let _ = world
+            .ledger
+            .append(&job.key, &Line { run: world.run(), generation: 0, attempt: 0, lease_until: 0 });
+    }
+    event
+}
+
+async fn handle(world: &World, event: LambdaEvent<Job>) -> Result<String, Diagnostic> {
+    let job = event.payload;
+    let claim = current().ok_or_else(|| failure("Net.NoClaim", "the handler runs under no claim"))?;
+    if job.first_fails && claim.attempt() == 1 {
+        return Err(failure(TOLD_TO_FAIL, "as the event says"));
+    }
+    // Each pause is the end of a poll: what stood beyond its deadline is cut off before the next.
+    world.orders.reached(Point::BeforeEffect);
+    clock::pause(Duration::from_millis(job.before_ms)).await;
+    if world.sabotage != Some(Sabotage::EffectFirst) {
+        let line = Line {
+            run: world.run(),
+            generation: claim.generation().get(),
+            attempt: claim.attempt(),
+            lease_until: claim.lease_until().as_millis(),
+        };
+        let written = world.ledger.append(&job.key, &line);
+        written.map_err(|error| failure("Net.NoLedger", &error.to_string()))?;
+    }
+    world.orders.reached(Point::AfterEffect);
+    clock::pause(Duration::from_millis(job.after_ms)).await;
+    Ok(world.run())
+}
+
+fn failure(kind: &str, message: &str) -> Diagnostic {
+    Diagnostic { error_type: kind.into(), error_message: message.into() }
+}
+
+fn variable(name: &str) -> Result<String, Error> {
+    std::env::var(name).map_err(|_| format!("{name} is not set: the harness sets it").into())
+}
+
+/// What a variable names, where it is set.
+fn known<T>(variable: &str, named: fn(&str) -> Option<T>) -> Result<Option<T>, Error> {
+    match std::env::var(variable) {
+        Ok(name) => Ok(Some(named(&name).ok_or_else(|| format!("{variable}={name} is not known"))?)),
+        Err(_) => Ok(None),
+    }
+}

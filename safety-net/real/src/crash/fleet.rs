@@ -1,0 +1,236 @@
+//! The processes of the function under test: started, numbered, used again while they live.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use aws_sdk_dynamodb::Client;
+use lambda_idempotency::{Key, Scope, StoredKey};
+use lambda_idempotency_cli::{
+    problem::{Context, Problem, Result},
+    rehearse::{
+        answer::Answer,
+        clock,
+        event::Event,
+        function::{self, Function, Sandbox},
+    },
+};
+use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
+
+use super::{
+    job::{ENDPOINT, FUNCTION, LEDGER, MARKER, PROCESS, SABOTAGE, STAND_AT, TABLE},
+    judge::Said,
+    ledger::Ledger,
+    point::Point,
+    record::{self, Stored},
+    sabotage::Sabotage,
+};
+use crate::servers::{self, Server};
+
+/// How many processes run at one time. Frozen ones do not run.
+const RUNNING: usize = 8;
+/// How long the harness waits for what must come. On a machine where it does not, nothing can be judged.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+/// How often the harness looks whether a process stands where it is to.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+/// The function under test on one server, its ledger, and its processes.
+#[derive(Debug)]
+pub(super) struct Fleet {
+    server: Server,
+    client: Client,
+    table: String,
+    function: Function,
+    sabotage: Option<Sabotage>,
+    folder: PathBuf,
+    pub(super) ledger: Ledger,
+    started: AtomicU64,
+    idle: Mutex<Vec<Process>>,
+    slots: Semaphore,
+}
+
+impl Fleet {
+    /// With a fresh table on `server`, and an empty ledger.
+    pub(super) async fn new(
+        server: Server,
+        function: &Function,
+        sabotage: Option<Sabotage>,
+    ) -> Result<Arc<Self>> {
+        let table = servers::fresh_table()?;
+        server.database().create_idempotency_table(&table).await?;
+        let folder = std::env::temp_dir().join(&table);
+        let ledger = folder.join("ledger");
+        std::fs::create_dir_all(&ledger).context(format!("the ledger's folder {}", ledger.display()))?;
+        Ok(Arc::new(Self {
+            client: server.client(),
+            server,
+            table,
+            function: function.kept_in(&folder)?,
+            sabotage,
+            ledger: Ledger::at(ledger),
+            folder,
+            started: AtomicU64::new(0),
+            idle: Mutex::default(),
+            slots: Semaphore::new(RUNNING),
+        }))
+    }
+
+    /// What reports call the server.
+    pub(super) fn server(&self) -> &str {
+        &self.server.name
+    }
+
+    /// Leave to run a process. They are few, so that each gets its share of the machine.
+    pub(super) async fn slot(&self) -> Result<SemaphorePermit<'_>> {
+        self.slots.acquire().await.context("the slots are closed")
+    }
+
+    /// A process that waits for an event: an idle one, or a new one.
+    pub(super) async fn process(&self) -> Result<Process> {
+        // The lock is not held while a process starts.
+        let idle = self.idle.lock().await.pop();
+        match idle {
+            Some(process) => Ok(process),
+            None => self.start(None).await,
+        }
+    }
+
+    /// A new process, to stand at this point when it comes to it.
+    pub(super) async fn start(&self, point: Option<Point>) -> Result<Process> {
+        let number = self.started.fetch_add(1, Ordering::SeqCst) + 1;
+        let marker = self.folder.join(format!("standing-{number}"));
+        let path = |path: &Path| path.to_string_lossy().into_owned();
+        let mut environment = vec![
+            ("AWS_LAMBDA_FUNCTION_VERSION", "$LATEST".into()),
+            ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "128".into()),
+            (ENDPOINT, self.server.database().endpoint().to_string()),
+            (TABLE, self.table.clone()),
+            (LEDGER, path(self.ledger.folder())),
+            (PROCESS, number.to_string()),
+            (MARKER, path(&marker)),
+        ];
+        environment.extend(point.map(|point| (STAND_AT, point.name().into())));
+        environment.extend(self.sabotage.map(|sabotage| (SABOTAGE, sabotage.name().into())));
+        let sandbox = Sandbox::start(&self.function, &environment, Arc::default()).await?;
+        Ok(Process { sandbox, number, delivered: 0, marker })
+    }
+
+    /// Keeps a process for the next event, if it lives.
+    pub(super) async fn give_back(&self, mut process: Process) {
+        if process.sandbox.is_alive() {
+            self.idle.lock().await.push(process);
+        }
+    }
+
+    /// The record of a key.
+    pub(super) async fn record(&self, key: &str) -> Result<Option<Stored>> {
+        let scope = Scope::new(FUNCTION, "event").context("the scope")?;
+        let id = StoredKey::new(&scope, &Key::new(key).context("the key")?);
+        record::read(&self.client, &self.table, id.as_str()).await
+    }
+
+    /// Ends all processes, and removes the table where it would be left over.
+    pub(super) async fn disband(&self) -> Result<()> {
+        self.idle.lock().await.clear();
+        if self.server.database().is_embedded() {
+            return Ok(());
+        }
+        self.server.database().delete_table(&self.table).await
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        // What is left over in the temporary folder harms nobody.
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A process of the function. Dropped, it is killed.
+#[derive(Debug)]
+pub(super) struct Process {
+    sandbox: Sandbox,
+    number: u64,
+    delivered: u64,
+    marker: PathBuf,
+}
+
+/// An event that a process has been given.
+#[derive(Debug)]
+pub(super) struct Handed {
+    /// The run that it is.
+    pub(super) run: String,
+    delivery: function::Delivery,
+}
+
+impl Process {
+    /// Hands it an event.
+    pub(super) fn deliver(&mut self, event: &Event, limit: Duration) -> Handed {
+        self.delivered += 1;
+        let run = format!("{}-{}", self.number, self.delivered);
+        Handed { run, delivery: self.sandbox.deliver(event, limit) }
+    }
+
+    /// What it says, if it does so in time.
+    pub(super) async fn said_within(&mut self, handed: &mut Handed, time: Duration) -> Option<Said> {
+        self.sandbox.watch(&mut handed.delivery, time).await.map(said)
+    }
+
+    /// What it says in the end.
+    pub(super) async fn said(&mut self, handed: &mut Handed) -> Result<Said> {
+        let said = self.said_within(handed, PATIENCE).await;
+        said.ok_or_else(|| {
+            Problem::new(format!("run {} said nothing in {} s", handed.run, PATIENCE.as_secs()))
+        })
+    }
+
+    /// SIGKILL. What it had said before that, if anything.
+    pub(super) async fn kill(&mut self, handed: &mut Handed) -> Result<Said> {
+        self.sandbox.kill().await?;
+        match self.sandbox.watch(&mut handed.delivery, PATIENCE).await {
+            Some(Answer::Died(_)) => Ok(Said::Nothing),
+            Some(answer) => Ok(said(answer)),
+            None => Err(Problem::new("a process outlived SIGKILL")),
+        }
+    }
+
+    /// SIGSTOP.
+    pub(super) async fn freeze(&self) -> Result<()> {
+        self.sandbox.freeze().await
+    }
+
+    /// SIGCONT; where it stands at a point, it may go on.
+    pub(super) async fn thaw(&self) -> Result<()> {
+        // It is not there unless the process stands at a point.
+        let _ = std::fs::remove_file(&self.marker);
+        self.sandbox.thaw().await
+    }
+
+    /// Waits until it stands at its point. What it said instead, if it did not come there.
+    pub(super) async fn stands(&mut self, handed: &mut Handed) -> Result<Option<Said>> {
+        let patience = clock::start();
+        while patience.elapsed() < PATIENCE {
+            if self.marker.exists() {
+                return Ok(None);
+            }
+            if let Some(said) = self.said_within(handed, LOOK_AGAIN).await {
+                return Ok(Some(said));
+            }
+        }
+        Err(Problem::new(format!("run {} neither stands at its point nor answers", handed.run)))
+    }
+}
+
+fn said(answer: Answer) -> Said {
+    match answer {
+        Answer::Payload(bytes) => Said::Response(bytes),
+        Answer::Error { kind, message } => Said::Error(kind, message),
+        Answer::Died(how) => Said::Lost(how),
+        other => Said::Lost(format!("gave an answer of another kind: {other}")),
+    }
+}

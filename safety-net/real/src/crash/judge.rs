@@ -1,0 +1,327 @@
+//! What came of one key, and whether the protocol's promises allow it.
+//!
+//! The evidence: the ledger's lines, what the harness did to each run and what the run said, and the record. Nothing
+//! that is only slow is a violation. A run that had not answered by its deadline is one that Lambda would have killed
+//! there; one that had answered by then cannot have been taken over, on one machine with one clock.
+
+#[cfg(test)]
+mod tests;
+
+use std::{collections::HashSet, fmt, ops::AddAssign};
+
+use super::{
+    job::{GRACE, MARGIN, TOLD_TO_FAIL},
+    ledger::Line,
+    record::Stored,
+};
+
+/// What the effects of a key may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promise {
+    /// Outside the store's transaction: one, and one for each crash in the gap between effect and completion.
+    AtLeastOnce,
+    /// Inside it: one.
+    ExactlyOnce,
+}
+
+/// What the harness did to a run, of its own accord.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// Nothing.
+    Spared,
+    /// SIGKILL.
+    Killed,
+    /// SIGSTOP until after its lease, then SIGCONT.
+    Froze,
+}
+
+/// What came of an invocation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// A response: its bytes.
+    Response(Vec<u8>),
+    /// A function error, of this type, with this message.
+    Error(String, String),
+    /// Nothing, as must be after SIGKILL.
+    Nothing,
+    /// The process ended by itself.
+    Lost(String),
+}
+
+impl Said {
+    /// Whether it is another delivery that runs, or ran out of time: come again.
+    pub fn is_not_now(&self) -> bool {
+        match self {
+            Self::Error(kind, _) => {
+                matches!(kind.as_str(), "Idempotency.InProgress" | "Idempotency.Unavailable")
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the handler failed because the event told it to.
+    pub fn is_told_failure(&self) -> bool {
+        matches!(self, Self::Error(kind, _) if kind == TOLD_TO_FAIL)
+    }
+}
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Response(bytes) => write!(f, "answered {}", String::from_utf8_lossy(bytes)),
+            Self::Error(kind, message) => write!(f, "failed with {kind}: {message}"),
+            Self::Nothing => f.write_str("said nothing"),
+            Self::Lost(how) => f.write_str(how),
+        }
+    }
+}
+
+/// One invocation, as the harness saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// The run's name.
+    pub run: String,
+    /// What was done to it.
+    pub deed: Deed,
+    /// What it said.
+    pub said: Said,
+    /// When that was heard, in ms since the epoch.
+    pub said_at: u64,
+}
+
+/// The evidence about one key.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// The key.
+    pub key: String,
+    /// What was promised.
+    pub promise: Promise,
+    /// Its effects, in the order in which they happened.
+    pub lines: Vec<Line>,
+    /// Its deliveries, the last of which has been answered.
+    pub deliveries: Vec<Delivery>,
+    /// Settled records that were seen on the way.
+    pub seen: Vec<Stored>,
+    /// The record in the end.
+    pub record: Option<Stored>,
+}
+
+/// A key of which nothing is amiss.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Finding {
+    /// Its effects.
+    pub effects: u64,
+    /// Runs that ended or stood still between their effect and its completion.
+    pub crashes_in_the_gap: u64,
+    /// Runs that were killed before they had an effect.
+    pub killed_before: u64,
+    /// Runs that were killed between their effect and its completion.
+    pub killed_in_the_gap: u64,
+    /// Runs that were killed once their completion was stored.
+    pub killed_after: u64,
+    /// Runs that went on after they had been frozen, and found themselves fenced.
+    pub fenced: u64,
+    /// Runs that nobody killed or froze, and that had not answered by their deadline.
+    pub slow: u64,
+    /// Claims of the key after its first.
+    pub later_claims: u64,
+}
+
+impl AddAssign for Finding {
+    fn add_assign(&mut self, other: Self) {
+        self.effects += other.effects;
+        self.crashes_in_the_gap += other.crashes_in_the_gap;
+        self.killed_before += other.killed_before;
+        self.killed_in_the_gap += other.killed_in_the_gap;
+        self.killed_after += other.killed_after;
+        self.fenced += other.fenced;
+        self.slow += other.slow;
+        self.later_claims += other.later_claims;
+    }
+}
+
+/// What must not be, and the evidence.
+#[derive(Clone, Debug)]
+pub struct Violation(String);
+
+impl Violation {
+    /// What must not be, in words.
+    pub(super) fn new(words: impl Into<String>) -> Self {
+        Self(words.into())
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Case {
+    /// Judges the key.
+    ///
+    /// # Errors
+    ///
+    /// With what must not be.
+    pub fn judge(&self) -> Result<Finding, Violation> {
+        self.find().map_err(|what| self.violation(&what))
+    }
+
+    /// Something else that must not be, with this key's evidence.
+    pub fn violation(&self, what: &str) -> Violation {
+        let mut text = format!("key {}: {what}", self.key);
+        for line in &self.lines {
+            text += &format!("\n  effect: {line}");
+        }
+        for delivery in &self.deliveries {
+            let Delivery { run, deed, said, said_at } = delivery;
+            text += &format!("\n  run {run}: {deed:?}, {said}, at {said_at}");
+        }
+        for stored in &self.seen {
+            text += &format!("\n  seen on the way: {stored}");
+        }
+        text += &match &self.record {
+            Some(record) => format!("\n  in the end: {record}"),
+            None => "\n  in the end: no record".into(),
+        };
+        Violation(text)
+    }
+
+    fn find(&self) -> Result<Finding, String> {
+        let record = self.settled()?;
+        self.same_answer_everywhere(record)?;
+        self.nothing_else_said()?;
+        self.no_live_claim_taken()?;
+        let recorded = self.recorded_effect(record)?;
+        let excuses = self.other_effects(recorded, record)?;
+        if self.promise == Promise::ExactlyOnce && self.lines.len() > 1 {
+            return Err("its effect is in the completion's transaction, and happened more than once".into());
+        }
+        Ok(self.figures(recorded, &excuses, record))
+    }
+
+    /// In the end there is an outcome, and it is the one that was ever there.
+    fn settled(&self) -> Result<&Stored, String> {
+        let record = self.record.as_ref().ok_or("there is no record")?;
+        if record.status != "COMPLETED" {
+            return Err(format!("its record is {}, not COMPLETED", record.status));
+        }
+        if self.seen.iter().any(|seen| seen != record) {
+            return Err("an outcome that was stored has been replaced".into());
+        }
+        Ok(record)
+    }
+
+    fn same_answer_everywhere(&self, record: &Stored) -> Result<(), String> {
+        let mut answered = false;
+        for Delivery { run, said, .. } in &self.deliveries {
+            if let Said::Response(bytes) = said {
+                answered = true;
+                if Some(bytes) != record.response.as_ref() {
+                    return Err(format!("run {run} answered with what is not the record's response"));
+                }
+            }
+        }
+        if answered { Ok(()) } else { Err("nobody was answered".into()) }
+    }
+
+    /// Every answer is a response or "not now", and no process ended unless it was killed.
+    fn nothing_else_said(&self) -> Result<(), String> {
+        for Delivery { run, deed, said, .. } in &self.deliveries {
+            let is_explained = match said {
+                Said::Response(_) => true,
+                Said::Error(..) => said.is_not_now() || said.is_told_failure(),
+                Said::Nothing => *deed == Deed::Killed,
+                Said::Lost(_) => false,
+            };
+            if !is_explained {
+                return Err(format!("run {run} {said}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A later claim's generation is the time at which it was decided, by the same clock as the lease before it.
+    fn no_live_claim_taken(&self) -> Result<(), String> {
+        let mut lines: Vec<&Line> = self.lines.iter().collect();
+        lines.sort_by_key(|line| line.generation);
+        for pair in lines.windows(2) {
+            let [earlier, later] = pair else { continue };
+            if earlier.generation == later.generation {
+                return Err(format!("generation {} had two effects", later.generation));
+            }
+            if later.generation <= earlier.lease_until + millis(MARGIN) {
+                return Err(format!(
+                    "generation {} claimed the key while generation {}'s lease ran",
+                    later.generation, earlier.generation
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The effect that the record tells of.
+    fn recorded_effect(&self, record: &Stored) -> Result<&Line, String> {
+        let recorded = self.lines.iter().find(|line| line.generation == record.generation);
+        let recorded = recorded.ok_or("no effect has the record's generation")?;
+        let response = serde_json::to_vec(&recorded.run).map_err(|error| error.to_string())?;
+        if record.response.as_ref() != Some(&response) {
+            return Err("the record's response is not that of its generation's run".into());
+        }
+        Ok(recorded)
+    }
+
+    /// Every other effect was a run's that did not get to its completion, through no fault of the protocol's.
+    fn other_effects(&self, recorded: &Line, record: &Stored) -> Result<Vec<&Delivery>, String> {
+        let mut runs = HashSet::from([recorded.run.as_str()]);
+        let mut excuses = Vec::new();
+        for line in self.lines.iter().filter(|line| *line != recorded) {
+            if !runs.insert(&line.run) {
+                return Err(format!("run {} had two effects", line.run));
+            }
+            if line.generation > record.generation {
+                return Err(format!("run {} ran under a later claim than the recorded one", line.run));
+            }
+            let delivery = self.deliveries.iter().find(|delivery| delivery.run == line.run);
+            let delivery = delivery.ok_or(format!("nobody delivered to run {}", line.run))?;
+            if delivery.deed == Deed::Spared && delivery.said_at < deadline(line) {
+                return Err(format!(
+                    "run {} had an effect that is not the recorded one; nobody killed or froze it, and it answered in \
+                     time",
+                    line.run
+                ));
+            }
+            excuses.push(delivery);
+        }
+        Ok(excuses)
+    }
+
+    fn figures(&self, recorded: &Line, excuses: &[&Delivery], record: &Stored) -> Finding {
+        let count = |deliveries: &[&Delivery], deed: Deed| {
+            deliveries.iter().filter(|delivery| delivery.deed == deed).count() as u64
+        };
+        let all: Vec<&Delivery> = self.deliveries.iter().collect();
+        let killed_in_the_gap = count(excuses, Deed::Killed);
+        let killed_after =
+            all.iter().filter(|one| one.deed == Deed::Killed && one.run == recorded.run).count() as u64;
+        Finding {
+            effects: self.lines.len() as u64,
+            crashes_in_the_gap: excuses.len() as u64,
+            killed_before: count(&all, Deed::Killed) - killed_in_the_gap - killed_after,
+            killed_in_the_gap,
+            killed_after,
+            fenced: count(excuses, Deed::Froze),
+            slow: count(excuses, Deed::Spared),
+            later_claims: u64::from(record.attempt.saturating_sub(1)),
+        }
+    }
+}
+
+/// The deadline of the invocation that the line's run belongs to.
+fn deadline(line: &Line) -> u64 {
+    line.lease_until.saturating_sub(millis(GRACE))
+}
+
+fn millis(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,204 @@
+//! The judge, on ledgers made by hand.
+
+use super::*;
+
+/// Two claims of one key: the first at 1,000 with a lease until 1,400, the second after it.
+const FIRST: u64 = 1_000;
+const LEASE: u64 = 1_400;
+const SECOND: u64 = 1_451;
+
+fn line(run: &str, generation: u64, attempt: u32) -> Line {
+    Line { run: run.into(), generation, attempt, lease_until: generation + (LEASE - FIRST) }
+}
+
+fn response(run: &str) -> Said {
+    Said::Response(format!("\"{run}\"").into_bytes())
+}
+
+fn error(kind: &str) -> Said {
+    Said::Error(kind.into(), "why".into())
+}
+
+fn delivery(run: &str, deed: Deed, said: Said, said_at: u64) -> Delivery {
+    Delivery { run: run.into(), deed, said, said_at }
+}
+
+fn completed(run: &str, generation: u64, attempt: u32) -> Stored {
+    Stored {
+        status: "COMPLETED".into(),
+        generation,
+        attempt,
+        lease_until: None,
+        response: Some(format!("\"{run}\"").into_bytes()),
+    }
+}
+
+/// One delivery, one effect, one duplicate that got the same answer.
+fn undisturbed() -> Case {
+    Case {
+        key: "k".into(),
+        promise: Promise::AtLeastOnce,
+        lines: vec![line("1-1", FIRST, 1)],
+        deliveries: vec![
+            delivery("1-1", Deed::Spared, response("1-1"), FIRST + 30),
+            delivery("1-2", Deed::Spared, response("1-1"), FIRST + 60),
+        ],
+        seen: vec![completed("1-1", FIRST, 1)],
+        record: Some(completed("1-1", FIRST, 1)),
+    }
+}
+
+/// The first run had its effect and `deed` came over it; the second has the outcome.
+fn disturbed(deed: Deed, said: Said) -> Case {
+    Case {
+        lines: vec![line("1-1", FIRST, 1), line("2-1", SECOND, 2)],
+        deliveries: vec![
+            delivery("1-1", deed, said, FIRST + 30),
+            delivery("2-1", Deed::Spared, response("2-1"), SECOND + 30),
+        ],
+        seen: Vec::new(),
+        record: Some(completed("2-1", SECOND, 2)),
+        ..undisturbed()
+    }
+}
+
+fn assert_violation(case: &Case, words: &str) {
+    let violation = case.judge().unwrap_err().to_string();
+    assert!(violation.starts_with("key k: ") && violation.contains(words), "{violation}");
+    for line in &case.lines {
+        assert!(violation.contains(&line.to_string()), "shows the ledger: {violation}");
+    }
+}
+
+#[test]
+fn what_must_be_is_counted() {
+    let found = undisturbed().judge().unwrap();
+    assert_eq!(found, Finding { effects: 1, ..Finding::default() });
+
+    let found = disturbed(Deed::Killed, Said::Nothing).judge().unwrap();
+    let in_the_gap = Finding { effects: 2, crashes_in_the_gap: 1, later_claims: 1, ..Finding::default() };
+    assert_eq!(found, Finding { killed_in_the_gap: 1, ..in_the_gap });
+
+    let found = disturbed(Deed::Froze, response("2-1")).judge().unwrap();
+    assert_eq!(found, Finding { fenced: 1, ..in_the_gap });
+}
+
+#[test]
+fn where_a_run_was_killed_is_told_by_its_effect() {
+    let mut case = undisturbed();
+    case.deliveries[0] = delivery("1-1", Deed::Killed, Said::Nothing, FIRST + 30);
+    assert_eq!(case.judge().unwrap().killed_after, 1);
+    case.deliveries.push(delivery("3-1", Deed::Killed, Said::Nothing, FIRST + 90));
+    assert_eq!(case.judge().unwrap().killed_before, 1);
+}
+
+#[test]
+fn an_effect_that_nothing_explains_is_found() {
+    let case = disturbed(Deed::Spared, error("Idempotency.InProgress"));
+    assert_violation(&case, "nobody killed or froze it, and it answered in time");
+
+    // A run that was merely slow is one that Lambda would have killed at its deadline.
+    let mut slow = case.clone();
+    slow.deliveries[0].said_at = LEASE;
+    assert_eq!(slow.judge().unwrap().slow, 1);
+
+    let mut unknown = case;
+    unknown.deliveries.remove(0);
+    assert_violation(&unknown, "nobody delivered to run 1-1");
+}
+
+#[test]
+fn a_promise_of_exactly_once_has_no_gap() {
+    let case = Case { promise: Promise::ExactlyOnce, ..disturbed(Deed::Killed, Said::Nothing) };
+    assert_violation(&case, "in the completion's transaction");
+    Case { promise: Promise::ExactlyOnce, ..undisturbed() }.judge().unwrap();
+}
+
+#[test]
+fn two_effects_of_one_generation_or_one_run_are_found() {
+    let mut case = disturbed(Deed::Killed, Said::Nothing);
+    case.lines[1].generation = FIRST;
+    case.record = Some(completed("2-1", FIRST, 2));
+    assert_violation(&case, "had two effects");
+
+    let mut case = disturbed(Deed::Killed, Said::Nothing);
+    case.lines[0].run = "2-1".into();
+    assert_violation(&case, "run 2-1 had two effects");
+}
+
+#[test]
+fn a_claim_within_another_ones_lease_is_found() {
+    let mut case = disturbed(Deed::Killed, Said::Nothing);
+    for generation in [FIRST + 1, LEASE, LEASE + 50] {
+        case.lines[1].generation = generation;
+        case.record = Some(completed("2-1", generation, 2));
+        assert_violation(&case, "while generation 1000's lease ran");
+    }
+}
+
+#[test]
+fn an_effect_after_the_recorded_one_is_found() {
+    let mut case = disturbed(Deed::Spared, response("1-1"));
+    case.deliveries[1] = delivery("2-1", Deed::Killed, Said::Nothing, SECOND + 30);
+    case.record = Some(completed("1-1", FIRST, 1));
+    assert_violation(&case, "run 2-1 ran under a later claim");
+}
+
+#[test]
+fn answers_that_differ_are_found() {
+    let case = disturbed(Deed::Froze, response("1-1"));
+    assert_violation(&case, "run 1-1 answered with what is not the record's response");
+
+    let mut case = undisturbed();
+    case.deliveries.clear();
+    assert_violation(&case, "nobody was answered");
+}
+
+#[test]
+fn a_record_that_is_not_its_generations_is_found() {
+    // The late run wrote its outcome over its successor's claim.
+    let mut case = disturbed(Deed::Froze, response("1-1"));
+    case.record = Some(completed("1-1", SECOND, 2));
+    case.deliveries[1].said = response("1-1");
+    assert_violation(&case, "not that of its generation's run");
+
+    let mut case = undisturbed();
+    case.record = Some(completed("1-1", SECOND, 1));
+    case.seen.clear();
+    assert_violation(&case, "no effect has the record's generation");
+}
+
+#[test]
+fn an_outcome_that_went_away_is_found() {
+    let mut case = undisturbed();
+    case.record = None;
+    assert_violation(&case, "there is no record");
+
+    let mut case = undisturbed();
+    case.record = case.record.map(|record| Stored { status: "STARTED".into(), ..record });
+    assert_violation(&case, "is STARTED, not COMPLETED");
+
+    let mut case = disturbed(Deed::Killed, Said::Nothing);
+    case.seen.push(completed("1-1", FIRST, 1));
+    assert_violation(&case, "has been replaced");
+}
+
+#[test]
+fn what_a_run_may_not_say_is_found() {
+    for said in [
+        error("Idempotency.Mismatch"),
+        error("Idempotency.Corrupt"),
+        error("Net.NoClaim"),
+        Said::Lost("the process ended, signal: 6".into()),
+        Said::Nothing,
+    ] {
+        let mut case = undisturbed();
+        case.deliveries.push(delivery("4-1", Deed::Spared, said.clone(), FIRST + 99));
+        assert_violation(&case, &format!("run 4-1 {said}"));
+    }
+    for said in [error("Idempotency.InProgress"), error("Idempotency.Unavailable"), error(TOLD_TO_FAIL)] {
+        let mut case = undisturbed();
+        case.deliveries.push(delivery("4-1", Deed::Spared, said, FIRST + 99));
+        case.judge().unwrap();
+    }
+}

@@ -1,0 +1,103 @@
+//! The effects: one line each, appended to a file, in one write that SIGKILL cannot halve or undo.
+
+use std::{
+    fmt,
+    fs::{self, OpenOptions},
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+};
+
+use lambda_idempotency_cli::problem::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+/// One effect.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Line {
+    /// The run that had it: the process's number, and its invocation's.
+    pub run: String,
+    /// The generation of the claim that it ran under.
+    pub generation: u64,
+    /// The claim's attempt.
+    pub attempt: u32,
+    /// Until when the claim stands, in ms since the epoch, as the run knew it.
+    pub lease_until: u64,
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { run, generation, attempt, lease_until } = self;
+        write!(f, "run {run}, generation {generation}, attempt {attempt}, lease until {lease_until}")
+    }
+}
+
+/// A folder with a file of lines for each key.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    folder: PathBuf,
+}
+
+impl Ledger {
+    /// The ledger in this folder.
+    pub fn at(folder: impl AsRef<Path>) -> Self {
+        Self { folder: folder.as_ref().to_owned() }
+    }
+
+    /// Where it is.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Adds a line to a key's.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be written.
+    pub fn append(&self, key: &str, line: &Line) -> io::Result<()> {
+        let mut text = serde_json::to_string(line)?;
+        text.push('\n');
+        // One write of the whole line, at the end of the file wherever that is by then.
+        OpenOptions::new().create(true).append(true).open(self.folder.join(key))?.write_all(text.as_bytes())
+    }
+
+    /// The lines of a key, in the order in which they were written.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read, or holds what is no line.
+    pub fn lines(&self, key: &str) -> Result<Vec<Line>> {
+        let file = self.folder.join(key);
+        let text = match fs::read_to_string(&file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            read => read.context(format!("the ledger {}", file.display()))?,
+        };
+        let lines = text.lines().map(serde_json::from_str).collect::<Result<_, _>>();
+        lines.context(format!("the ledger {}", file.display()))
+    }
+
+    /// The keys that have lines, and are not forgotten.
+    ///
+    /// # Errors
+    ///
+    /// If the folder cannot be read.
+    pub fn keys(&self) -> Result<Vec<String>> {
+        let doing = format!("the ledger {}", self.folder.display());
+        let files = fs::read_dir(&self.folder).context(&doing)?.collect::<io::Result<Vec<_>>>();
+        Ok(files
+            .context(&doing)?
+            .iter()
+            .map(|file| file.file_name().to_string_lossy().into_owned())
+            .collect())
+    }
+
+    /// Forgets a key, whose lines are judged.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be removed.
+    pub fn forget(&self, key: &str) -> Result<()> {
+        match fs::remove_file(self.folder.join(key)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).context("the ledger"),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! The function under test, broken on purpose: a net that finds nothing in these finds nothing.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use lambda_idempotency::{
+    BoxFuture, Lock, Record, State, StoredKey, Timestamp,
+    store::{ResponseParts, Seen, Store, StoreError, Write, Written},
+};
+
+/// One way to break a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sabotage {
+    /// A settlement that was fenced counts as made: the late run answers with what nobody recorded.
+    Unfenced,
+    /// A settlement that was fenced is made all the same, over the successor's record.
+    Overwriting,
+    /// A settlement is never sent, and counts as made.
+    Unsettled,
+    /// A claim that was refused counts as made: every delivery runs.
+    Unclaimed,
+    /// Every claim that stands is taken for stale.
+    Impatient,
+    /// The effect happens before the claim.
+    EffectFirst,
+}
+
+impl Sabotage {
+    /// Every way.
+    pub const ALL: [Self; 6] = [
+        Self::Unfenced,
+        Self::Overwriting,
+        Self::Unsettled,
+        Self::Unclaimed,
+        Self::Impatient,
+        Self::EffectFirst,
+    ];
+
+    /// Its name in the environment.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unfenced => "unfenced",
+            Self::Overwriting => "overwriting",
+            Self::Unsettled => "unsettled",
+            Self::Unclaimed => "unclaimed",
+            Self::Impatient => "impatient",
+            Self::EffectFirst => "effect-first",
+        }
+    }
+
+    /// The way of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|sabotage| sabotage.name() == name)
+    }
+}
+
+/// A store that may be broken.
+#[derive(Debug)]
+pub struct SabotagedStore<S> {
+    inner: S,
+    sabotage: Option<Sabotage>,
+    /// The leases that really stand, where another was told.
+    leases: Mutex<HashMap<StoredKey, Timestamp>>,
+}
+
+impl<S: Store> SabotagedStore<S> {
+    /// The store as it is, or broken in this way.
+    pub fn new(inner: S, sabotage: Option<Sabotage>) -> Self {
+        Self { inner, sabotage, leases: Mutex::default() }
+    }
+
+    fn leases(&self) -> MutexGuard<'_, HashMap<StoredKey, Timestamp>> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn broken(
+        &self,
+        sabotage: Sabotage,
+        key: &StoredKey,
+        write: &Write,
+    ) -> Result<Written, StoreError> {
+        let is_settlement = matches!(write, Write::Settle { .. });
+        if sabotage == Sabotage::Unsettled && is_settlement {
+            return Ok(Written::Applied);
+        }
+        let write = self.with_real_lease(key, write);
+        match (self.inner.apply(key, &write).await?, sabotage) {
+            (Written::Refused(_), Sabotage::Unfenced) if is_settlement => Ok(Written::Applied),
+            (Written::Refused(Some(record)), Sabotage::Overwriting) if is_settlement => {
+                let _ = self.inner.apply(key, &reopening(&record)).await?;
+                self.inner.apply(key, &over(&record, write)).await
+            }
+            (Written::Refused(_), Sabotage::Unclaimed) if !is_settlement => Ok(Written::Applied),
+            (Written::Refused(Some(record)), Sabotage::Impatient) => {
+                Ok(Written::Refused(Some(self.without_lease(key, record))))
+            }
+            (written, _) => Ok(written),
+        }
+    }
+
+    /// The record, its lease long over; the real one is kept for the compare-and-set.
+    fn without_lease(&self, key: &StoredKey, mut record: Record) -> Record {
+        if let State::Started { lease_until } = &mut record.state {
+            self.leases().insert(key.clone(), *lease_until);
+            *lease_until = Timestamp::from_millis(0);
+        }
+        record
+    }
+
+    fn with_real_lease(&self, key: &StoredKey, write: &Write) -> Write {
+        let mut write = write.clone();
+        if let Write::TakeOver { seen, .. } = &mut write {
+            seen.lease_until = self.leases().remove(key).or(seen.lease_until);
+        }
+        write
+    }
+}
+
+/// Takes the outcome out of a record, if it has one, so that it can be settled once more.
+fn reopening(record: &Record) -> Write {
+    let lock = Lock {
+        owner: record.owner,
+        generation: record.generation,
+        attempt: record.attempt,
+        fingerprint: record.fingerprint,
+        lock_acquired_at: record.lock_acquired_at,
+        lease_until: record.lock_acquired_at,
+        expires_at: record.expires_at,
+        request_id: record.request_id.clone(),
+    };
+    Write::Reclaim { seen: Seen::of(record), lock }
+}
+
+/// The settlement, under the owner and the generation of whoever holds the claim now.
+fn over(record: &Record, write: Write) -> Write {
+    match write {
+        Write::Settle { settlement, .. } => {
+            Write::Settle { owner: record.owner, generation: record.generation, settlement }
+        }
+        other => other,
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<S: Store> Store for SabotagedStore<S> {
+    fn apply<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+        match self.sabotage {
+            Some(sabotage) => Box::pin(self.broken(sabotage, key, write)),
+            None => self.inner.apply(key, write),
+        }
+    }
+
+    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        self.inner.read(key)
+    }
+
+    fn parts(&self) -> Option<&dyn ResponseParts> {
+        self.inner.parts()
+    }
+}

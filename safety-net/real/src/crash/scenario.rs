@@ -1,0 +1,235 @@
+//! A process is killed, or frozen beyond its lease, at each named point in turn.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use lambda_idempotency_cli::{
+    problem::{Problem, Result},
+    rehearse::{clock, function::Function},
+};
+use tokio::task::JoinSet;
+
+use super::{
+    fleet::Fleet,
+    job::{Job, LIMIT},
+    judge::{Deed, Finding, Promise, Violation},
+    point::{Call, Point},
+    sabotage::Sabotage,
+    story::{Frozen, Story},
+};
+use crate::servers::Server;
+
+/// How often a process may be too slow to come to its point.
+const TRIES: u32 = 5;
+
+/// What becomes of the process that stands at a point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// SIGKILL.
+    Killed,
+    /// SIGSTOP until another process has answered after the lease; then SIGCONT.
+    Frozen,
+}
+
+/// The verdict on one round.
+type Judged = Result<Finding, Violation>;
+
+/// What became of the process that was to stand at a point.
+#[derive(Debug)]
+enum Interrupted {
+    Killed,
+    Frozen(Box<Frozen>),
+    /// It, or the delivery that was to prepare its way, was cut off at its deadline.
+    TooSlow,
+}
+
+/// What was found at one point.
+#[derive(Debug)]
+pub struct Row {
+    /// The server.
+    pub server: String,
+    /// The point.
+    pub point: Point,
+    /// What became of the process there.
+    pub ending: Ending,
+    /// How often that was done.
+    pub rounds: u32,
+    /// How many effects there were.
+    pub effects: u64,
+    /// How many of the rounds ended in the gap, which allows a second effect.
+    pub crashes_in_the_gap: u64,
+    /// What must not be.
+    pub violations: Vec<Violation>,
+}
+
+impl Row {
+    /// The table's head.
+    pub fn head() -> String {
+        format!(
+            "{:<26} {:<8} {:>6} {:>8} {:>15}  verdict",
+            "point", "ending", "rounds", "effects", "in the gap"
+        )
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { point, ending, rounds, effects, crashes_in_the_gap, violations, .. } = self;
+        let ending = match ending {
+            Ending::Killed => "SIGKILL",
+            Ending::Frozen => "SIGSTOP",
+        };
+        let verdict = match violations.len() {
+            0 => "as it must be".into(),
+            wrong => format!("{wrong} VIOLATIONS"),
+        };
+        write!(f, "{point:<26} {ending:<8} {rounds:>6} {effects:>8} {crashes_in_the_gap:>15}  {verdict}")
+    }
+}
+
+/// Kills and freezes at each point, so many times, on each server.
+///
+/// # Errors
+///
+/// If the net could not be thrown.
+pub async fn check(
+    function: &Function,
+    servers: Vec<Server>,
+    points: &[Point],
+    rounds: u32,
+    sabotage: Option<Sabotage>,
+) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for server in servers {
+        let fleet = Fleet::new(server, function, sabotage).await?;
+        let mut playing = JoinSet::new();
+        for &point in points {
+            for ending in [Ending::Killed, Ending::Frozen] {
+                let fleet = Arc::clone(&fleet);
+                playing.spawn(async move { row(&fleet, point, ending, rounds).await });
+            }
+        }
+        let of_server = playing.join_all().await.into_iter().collect::<Result<Vec<_>>>();
+        fleet.disband().await?;
+        let mut of_server = of_server?;
+        let place = |row: &Row| points.iter().position(|point| *point == row.point);
+        of_server.sort_by_key(|row| (place(row), row.ending == Ending::Frozen));
+        rows.append(&mut of_server);
+    }
+    Ok(rows)
+}
+
+async fn row(fleet: &Arc<Fleet>, point: Point, ending: Ending, rounds: u32) -> Result<Row> {
+    let mut row = Row {
+        server: fleet.server().to_owned(),
+        point,
+        ending,
+        rounds,
+        effects: 0,
+        crashes_in_the_gap: 0,
+        violations: Vec::new(),
+    };
+    for round in 0..rounds {
+        match play_until_reached(fleet, point, ending, round).await? {
+            Ok(Finding { effects, crashes_in_the_gap, .. }) => {
+                row.effects += effects;
+                row.crashes_in_the_gap += crashes_in_the_gap;
+            }
+            Err(violation) => row.violations.push(violation),
+        }
+    }
+    Ok(row)
+}
+
+/// A round in which the process came to its point. On a slow machine it may be cut off before; then it gets more time.
+async fn play_until_reached(fleet: &Arc<Fleet>, point: Point, ending: Ending, round: u32) -> Result<Judged> {
+    for tries in 1..=TRIES {
+        if let Some(judged) = play(fleet, point, ending, (round, tries)).await? {
+            return Ok(judged);
+        }
+    }
+    Err(Problem::new(format!("in {TRIES} tries, no process came to {point}")))
+}
+
+/// One round: come to the point, be killed or frozen there, and see what the next deliveries make of it. None if the
+/// process was too slow to come to the point.
+async fn play(
+    fleet: &Arc<Fleet>,
+    point: Point,
+    ending: Ending,
+    (round, tries): (u32, u32),
+) -> Result<Option<Judged>> {
+    let limit = LIMIT * tries;
+    let calls = [Call::Reclaim, Call::Release];
+    let first_fails =
+        calls.into_iter().any(|call| [Point::Before(call), Point::After(call)].contains(&point));
+    let ending_name = if ending == Ending::Killed { "killed" } else { "frozen" };
+    let key = format!("{point}-{ending_name}-{round}-{tries}");
+    let job = Job { key, before_ms: 2 + u64::from(round % 5), after_ms: 2, first_fails };
+    let story = Story::new(Arc::clone(fleet), job);
+
+    match point {
+        Point::Before(Call::Reclaim) | Point::After(Call::Reclaim) => drop(story.deliver(limit).await?),
+        Point::Before(Call::TakeOver) | Point::After(Call::TakeOver) => {
+            let first = Point::After(Call::Claim);
+            let interrupted = interrupt(fleet, &story, first, Ending::Killed, limit).await?;
+            if matches!(interrupted, Interrupted::TooSlow) {
+                return Ok(None);
+            }
+            story.wait_for_lease().await?;
+        }
+        _ => {}
+    }
+    let interrupted = interrupt(fleet, &story, point, ending, limit).await?;
+    if matches!(interrupted, Interrupted::TooSlow) {
+        return Ok(None);
+    }
+    story.deliver(limit).await?; // most often within the lease
+    story.deliver_until_answered().await?;
+    if let Interrupted::Frozen(frozen) = interrupted {
+        clock::pause_until(frozen.stale_at).await;
+        story.thaw(*frozen).await?;
+    }
+    story.deliver(limit).await?;
+    judged(fleet, &story, point).await.map(Some)
+}
+
+/// The verdict on a round.
+async fn judged(fleet: &Fleet, story: &Story, point: Point) -> Result<Judged> {
+    let case = story.case(Promise::AtLeastOnce).await?;
+    let judged = case.judge().and_then(|finding| {
+        let expected = 1 + u64::from(point.is_in_the_gap());
+        match finding.effects == expected + finding.slow {
+            true => Ok(finding),
+            false => Err(case.violation(&format!("{} effects, where {expected} must be", finding.effects))),
+        }
+    });
+    if judged.is_ok() {
+        fleet.ledger.forget(&case.key)?;
+    }
+    Ok(judged)
+}
+
+/// Has a fresh process come to the point, and ends or freezes it there.
+async fn interrupt(
+    fleet: &Fleet,
+    story: &Story,
+    point: Point,
+    ending: Ending,
+    limit: Duration,
+) -> Result<Interrupted> {
+    let _slot = fleet.slot().await?;
+    let mut process = fleet.start(Some(point)).await?;
+    let delivered_at = clock::now_ms();
+    let mut handed = story.hand_to(&mut process, limit);
+    if let Some(said) = process.stands(&mut handed).await? {
+        story.note(&handed, Deed::Spared, said);
+        return Ok(Interrupted::TooSlow);
+    }
+    match ending {
+        Ending::Killed => story.kill(process, handed).await.map(|_| Interrupted::Killed),
+        Ending::Frozen => {
+            let frozen = story.freeze(process, handed, delivered_at, limit).await?;
+            Ok(Interrupted::Frozen(Box::new(frozen)))
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! A fault proxy on the wire between the SDK and DynamoDB: whatever breaks there, callers are told the
+//! truth, outcomes stay, and every call ends within its budget.
+//!
+//! A run is one operation, delivered to the real engine over the real store and the real SDK, whose requests
+//! go through a proxy that breaks some of them; then delivered again without faults, and once more when
+//! all leases have ended. A judge compares what the table held, what the server was seen to do, and what
+//! the callers were answered.
+//!
+//! First every fault is put on every request of every scenario, one at a time; then come random runs with up
+//! to three faults. A run's plan follows from its number or its seed; how the threads and the sockets take
+//! turns does not, so a rare finding may need a few repetitions.
+
+mod budget;
+mod case;
+mod coverage;
+mod fault;
+mod judge;
+mod meaning;
+mod message;
+mod play;
+mod proxy;
+mod report;
+mod sabotage;
+mod scenario;
+mod stage;
+mod watched;
+
+use std::{sync::Arc, time::Duration};
+
+use lambda_idempotency_cli::{
+    problem::{Problem, Result},
+    rehearse::clock,
+};
+use tokio::{sync::Semaphore, task::JoinSet};
+
+use self::{
+    budget::Lateness,
+    case::{Case, Retries},
+    judge::judge,
+    play::play,
+    stage::Stage,
+};
+use crate::{random::Random, servers::Server};
+
+pub use self::{
+    coverage::Coverage, fault::Fault, fault::When, meaning::Meaning, report::Report, sabotage::Sabotage,
+};
+
+/// Which runs are to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// Every single fault where the SDK retries as it does by default and where it does not; then so many
+    /// random runs.
+    Long {
+        /// How many random runs.
+        runs: usize,
+        /// The seed of them all.
+        seed: u64,
+    },
+    /// Every single fault somewhere, where the SDK does not retry; then so many random runs.
+    Bounded {
+        /// In how many places each call has each fault, where there are as many.
+        of_each: usize,
+        /// How many random runs.
+        runs: usize,
+        /// The seed of them all.
+        seed: u64,
+    },
+    /// The random run of this seed.
+    Seed(u64),
+    /// The single fault with this number.
+    Listed(usize),
+}
+
+impl Extent {
+    /// For every test run.
+    pub const fn bounded(seed: u64) -> Self {
+        Self::Bounded { of_each: 1, runs: 200, seed }
+    }
+
+    /// Whether every call must meet every fault in it.
+    pub const fn is_whole(self) -> bool {
+        matches!(self, Self::Long { .. } | Self::Bounded { .. })
+    }
+
+    fn cases(self) -> Result<Vec<Case>> {
+        let random = |runs: usize, seed: u64| {
+            let mut random = Random::new(seed);
+            std::iter::repeat_with(move || Case::random(random.bits())).take(runs)
+        };
+        // The order is fixed, so that a number means the same case in either extent.
+        let all = [Retries::None, Retries::Default];
+        Ok(match self {
+            Self::Long { runs, seed } => Case::listed(&all).into_iter().chain(random(runs, seed)).collect(),
+            Self::Bounded { of_each, runs, seed } => {
+                let some = Case::some_of_each(Case::listed(&all[..1]), of_each, seed);
+                some.into_iter().chain(random(runs, seed)).collect()
+            }
+            Self::Seed(seed) => vec![Case::random(seed)],
+            Self::Listed(number) => {
+                let case = Case::listed(&all).into_iter().nth(number);
+                vec![case.ok_or_else(|| Problem::new(format!("there is no case {number}")))?]
+            }
+        })
+    }
+}
+
+/// How many runs are under way at once, where they mostly wait.
+const CONCURRENCY: u32 = 16;
+/// How many are, however busy the machine is.
+const AT_LEAST: usize = 2;
+/// How often it is tried again to reach what was not: on a busy machine a request that nobody planned may
+/// take the place of the one that was meant.
+const FILLINGS: u64 = 8;
+
+/// Makes the runs on every server. `show` gets each server's report when it is done.
+///
+/// # Errors
+///
+/// If a server is not there, or fails without a fault.
+pub async fn check(extent: Extent, mut show: impl FnMut(&Report)) -> Result<()> {
+    for server in Server::all().await? {
+        let stage = Stage::set(&server, None).await?;
+        let (start, mut report) = (clock::start(), Report::new(server.name.clone()));
+        make(&mut report, &stage, extent.cases()?).await?;
+        for nth in 0..FILLINGS {
+            let missing = report.coverage().missing();
+            if missing.is_empty() || !extent.is_whole() || report.has_enough() {
+                break;
+            }
+            let listed = Case::listed(&[Retries::None]).into_iter();
+            let listed = listed.filter(|case| case.reaches_any(&missing)).collect();
+            make(&mut report, &stage, Case::some_of_each(listed, 2, nth)).await?;
+        }
+        report.took = start.elapsed();
+        show(&report);
+    }
+    Ok(())
+}
+
+/// Makes the runs that have to find this sabotage, on the embedded server.
+///
+/// # Errors
+///
+/// If the server does not start, or fails without a fault.
+pub async fn check_sabotaged(sabotage: Sabotage) -> Result<Report> {
+    let server = Server::embedded().await?;
+    let stage = Stage::set(&server, Some(sabotage)).await?;
+    let mut report = Report::new(server.name.clone());
+    let cases = Case::listed(&[Retries::None]).into_iter().filter(|case| sabotage.shows_in(case));
+    let cases: Vec<_> = cases.collect();
+    // On a busy machine a time-out of its own can take the place of what shows it.
+    for _ in 0..FILLINGS {
+        make(&mut report, &stage, cases.clone()).await?;
+        if !report.violations().is_empty() {
+            break;
+        }
+    }
+    Ok(report)
+}
+
+/// Makes these runs.
+async fn make(report: &mut Report, stage: &Stage, cases: Vec<Case>) -> Result<()> {
+    let lateness = Arc::new(Lateness::watch());
+    let places = Arc::new(Semaphore::new(CONCURRENCY as usize));
+    let mut running = JoinSet::new();
+    for case in cases {
+        // What keeps a processor busy for long runs alone: it would make time-outs for all others.
+        let wanted = if case.scenario.is_heavy() { CONCURRENCY } else { 1 };
+        let place = Arc::clone(&places).acquire_many_owned(wanted).await;
+        // A machine that is too busy makes time-outs of its own, which show nothing.
+        while lateness.is_busy() && places.available_permits() + AT_LEAST < CONCURRENCY as usize {
+            clock::pause(Duration::from_millis(1)).await;
+        }
+        let (stage, lateness) = (stage.clone(), Arc::clone(&lateness));
+        running.spawn(async move {
+            let _place = place;
+            let facts = play(&stage, &case, &lateness).await;
+            facts.map_err(|problem| Problem::new(format!("{case}: {problem}"))).map(|facts| {
+                let verdict = judge(&facts);
+                (facts, verdict)
+            })
+        });
+        while let Some(done) = running.try_join_next() {
+            report.note(done)?;
+        }
+        if report.has_enough() {
+            break;
+        }
+    }
+    while let Some(done) = running.join_next().await {
+        report.note(done)?;
+    }
+    Ok(())
+}

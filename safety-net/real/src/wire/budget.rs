@@ -1,0 +1,147 @@
+//! How long a call of the library may take, and what the machine takes of that for itself.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use lambda_idempotency_cli::rehearse::clock;
+use tokio::task::JoinHandle;
+
+use super::{case::Case, proxy::lock};
+
+/// As in `src/protocol.rs`: how often one claim may lose.
+const MAX_LOSSES: u32 = 4;
+/// As in `src/protocol.rs`: how often one settlement is tried again.
+const MAX_RETRIES: u32 = 1;
+/// How often a delivery that was fenced can claim again to record its outcome in these scenarios: a rival
+/// comes once, and a lost answer looks like one at most once more.
+const RECORDINGS: u32 = 2;
+/// The pauses after transaction conflicts: at most 25 ms, and twice as long each time; in claiming,
+/// and in each settling.
+const PAUSES: Duration = Duration::from_millis(25 + 50 + 100 + 25 * (1 + RECORDINGS as u64));
+/// For what is no call: encoding, scheduling, handlers. Above it counts what a timer was seen to be late by.
+const SLACK: Duration = Duration::from_millis(250);
+/// A timer that is so late means that requests take a good part of their time-outs for want of a processor.
+const BUSY: Duration = Duration::from_millis(4);
+
+/// The time-outs of the SDK's client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TimeOuts {
+    pub(super) attempt: Duration,
+    pub(super) operation: Duration,
+}
+
+impl TimeOuts {
+    /// So short that a hang is cheap.
+    const SHORT: Self = Self { attempt: Duration::from_millis(100), operation: Duration::from_millis(300) };
+    /// For half a megabyte in a debug build.
+    const LONG: Self = Self { attempt: Duration::from_millis(400), operation: Duration::from_millis(1200) };
+    /// None to speak of: for the net to be tested with.
+    pub(super) const NONE: Self =
+        Self { attempt: Duration::from_secs(3600), operation: Duration::from_secs(3600) };
+
+    pub(super) fn of(case: &Case) -> Self {
+        if case.scenario.is_heavy() { Self::LONG } else { Self::SHORT }
+    }
+}
+
+/// The most calls of the store that one delivery may make.
+pub(super) const MAX_CALLS: u32 = {
+    // Each write may be doubtful, and looked after.
+    let claiming = 2 * MAX_LOSSES + 1;
+    // The last is an outcome without its response, where the store refuses the response.
+    let settling = 2 * (1 + MAX_RETRIES) + 1;
+    let parts = 2;
+    claiming + settling + parts + RECORDINGS * (claiming + settling)
+};
+
+/// How long one call of the store may take: the operation's time-out, and once more where a failed claim's
+/// condition did not send the item along.
+pub(super) fn of_store_call(time_outs: TimeOuts, requests_twice: bool) -> Duration {
+    time_outs.operation * if requests_twice { 2 } else { 1 } + SLACK
+}
+
+/// How long a delivery may take that made these calls of the store.
+pub(super) fn of_delivery(calls: impl IntoIterator<Item = Duration>) -> Duration {
+    calls.into_iter().sum::<Duration>() + PAUSES + SLACK
+}
+
+/// How long any delivery may take at all.
+pub(super) fn of_any_delivery(time_outs: TimeOuts) -> Duration {
+    // Every T1 may have to look for the item that it met.
+    time_outs.operation * (MAX_CALLS + MAX_LOSSES * (1 + RECORDINGS)) + PAUSES + SLACK
+}
+
+/// What the machine takes for itself: how late a timer comes.
+#[derive(Debug)]
+pub(super) struct Lateness {
+    seen: Arc<Mutex<Vec<(Instant, Duration)>>>,
+    /// How late the timer was of late, in microseconds: each tick weighs an eighth.
+    recent: Arc<AtomicU64>,
+    watching: JoinHandle<()>,
+}
+
+impl Lateness {
+    /// Watches a timer from now on.
+    pub(super) fn watch() -> Self {
+        let seen: Arc<Mutex<Vec<_>>> = Arc::default();
+        let for_task = Arc::clone(&seen);
+        let recent = Arc::new(AtomicU64::new(0));
+        let recent_for_task = Arc::clone(&recent);
+        let step = Duration::from_millis(5);
+        let watching = tokio::spawn(async move {
+            loop {
+                let before = clock::start();
+                clock::pause(step).await;
+                let late = before.elapsed().saturating_sub(step);
+                let micros = u64::try_from(late.as_micros()).unwrap_or(u64::MAX);
+                let recent = recent_for_task.load(Ordering::Relaxed);
+                recent_for_task.store(recent / 8 * 7 + micros / 8, Ordering::Relaxed);
+                // Timers count whole milliseconds, and come in the next one.
+                if late > Duration::from_millis(2) {
+                    lock(&for_task).push((clock::start(), late));
+                }
+            }
+        });
+        Self { seen, recent, watching }
+    }
+
+    /// Whether the machine has no time to spare just now.
+    pub(super) fn is_busy(&self) -> bool {
+        self.recent.load(Ordering::Relaxed) > u64::try_from(BUSY.as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// By how much timers were late in all, from `ended - took` to `ended`.
+    pub(super) fn during(&self, ended: Instant, took: Duration) -> Duration {
+        let Some(began) = ended.checked_sub(took) else { return Duration::ZERO };
+        let seen = lock(&self.seen);
+        let from = seen.partition_point(|(at, _)| *at < began);
+        // One that ends after is late in part because of what happened before.
+        let until = seen.partition_point(|(at, late)| at.checked_sub(*late).is_some_and(|from| from < ended));
+        seen.get(from..until).unwrap_or_default().iter().map(|(_, late)| *late).sum()
+    }
+}
+
+impl Drop for Lateness {
+    fn drop(&mut self) {
+        self.watching.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machine_s_own_limits_are_those_that_are_counted_with() {
+        let protocol = include_str!("../../../../src/protocol.rs");
+        assert!(protocol.contains(&format!("const MAX_LOSSES: u8 = {MAX_LOSSES};")));
+        assert!(protocol.contains(&format!("const MAX_RETRIES: u8 = {MAX_RETRIES};")));
+        let drive = include_str!("../../../../src/engine/drive.rs");
+        assert!(drive.contains("const FIRST_PAUSE: Duration = Duration::from_millis(25);"));
+    }
+}

@@ -1,0 +1,200 @@
+//! One run's plan: a scenario, how the SDK retries, and the faults.
+
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Display},
+};
+
+use super::{
+    fault::Fault,
+    meaning::Meaning,
+    scenario::{self, Prior, Scenario},
+};
+use crate::random::Random;
+
+/// How the SDK retries inside one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Retries {
+    /// As it does by default: three attempts, and up to a second between the first two.
+    Default,
+    /// Three attempts, a millisecond apart.
+    Quick,
+    /// Not at all.
+    None,
+}
+
+/// A plan, which is a run's only choice: its seed or its number gives it again.
+#[derive(Clone, Debug)]
+pub(super) struct Case {
+    pub(super) origin: Origin,
+    pub(super) scenario: &'static Scenario,
+    pub(super) retries: Retries,
+    /// Which request of the run gets which fault, from 0; the scenario's own come on top.
+    pub(super) faults: BTreeMap<usize, Fault>,
+}
+
+/// Where a plan comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// The list of all single faults.
+    Listed(usize),
+    /// A seed.
+    Seed(u64),
+}
+
+impl Case {
+    /// The plan of this seed.
+    pub(super) fn random(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let mut scenario = &scenario::ALL[random.index(scenario::ALL.len())];
+        // Half a megabyte of response is slow to make: one in eight of its share is enough.
+        if scenario.is_heavy() && random.index(8) > 0 {
+            scenario = &scenario::ALL[0];
+        }
+        let retries = [Retries::Default, Retries::Quick, Retries::None][random.index(3)];
+        let count = [1, 1, 1, 2, 2, 3][random.index(6)];
+        let mut faults = BTreeMap::new();
+        for _ in 0..count {
+            let at = random.index(scenario.requests.len() + 2);
+            if let Some(fault) = random.pick(&Fault::ALL) {
+                faults.insert(at, *fault);
+            }
+        }
+        Self { origin: Origin::Seed(seed), scenario, retries, faults }
+    }
+
+    /// Every scenario without any fault but its own, then every fault at every request of every scenario,
+    /// for each of these ways to retry.
+    pub(super) fn listed(retries: &[Retries]) -> Vec<Self> {
+        let mut plans = Vec::new();
+        for retries in retries {
+            for scenario in scenario::ALL {
+                plans.push((scenario, *retries, BTreeMap::new()));
+                let (first, end) = scenario.tried();
+                for at in first..end {
+                    for fault in Fault::ALL.into_iter().filter(|fault| scenario.is_tried(at, *fault)) {
+                        plans.push((scenario, *retries, BTreeMap::from([(at, fault)])));
+                    }
+                }
+            }
+        }
+        let numbered = plans.into_iter().enumerate();
+        numbered
+            .map(|(n, (scenario, retries, faults))| Self {
+                origin: Origin::Listed(n),
+                scenario,
+                retries,
+                faults,
+            })
+            .collect()
+    }
+
+    /// Of the list, every scenario without a fault, and so many cases for each call and fault, anywhere.
+    pub(super) fn some_of_each(listed: Vec<Self>, of_each: usize, seed: u64) -> Vec<Self> {
+        let mut random = Random::new(seed);
+        let mut shuffled: Vec<_> = listed.into_iter().map(|case| (random.bits(), case)).collect();
+        shuffled.sort_by_key(|(place, _)| *place);
+        let mut taken: BTreeMap<_, usize> = BTreeMap::new();
+        let take = |case: &Self| match case.faults.first_key_value() {
+            None => true,
+            // One is slow enough.
+            Some(_) if case.scenario.is_heavy() => false,
+            Some((at, fault)) => {
+                let count = taken.entry((case.scenario.requests.get(*at), *fault)).or_default();
+                *count += 1;
+                *count <= of_each
+            }
+        };
+        shuffled.into_iter().map(|(_, case)| case).filter(take).collect()
+    }
+
+    /// Whether its single fault is to hit one of these calls by one of these faults.
+    pub(super) fn reaches_any(&self, cells: &[(Meaning, Fault)]) -> bool {
+        self.faults.iter().any(|(at, fault)| {
+            let meaning = self.scenario.requests.get(*at);
+            cells.iter().any(|cell| Some(&cell.0) == meaning && cell.1 == *fault)
+        })
+    }
+
+    /// All faults of the run; the scenario's own go first, for without them it is another scenario.
+    pub(super) fn plan(&self) -> BTreeMap<usize, Fault> {
+        let mut plan = self.faults.clone();
+        plan.extend(self.scenario.lead.iter().copied());
+        plan
+    }
+}
+
+impl Scenario {
+    /// The requests that single faults are tried at: a scenario with faults of its own is there for what
+    /// comes after them.
+    fn tried(&self) -> (usize, usize) {
+        let first = self.lead.iter().map(|(at, _)| at + 1).max().unwrap_or(0);
+        (first, self.requests.len())
+    }
+
+    /// Whether this single fault is tried here.
+    fn is_tried(&self, at: usize, fault: Fault) -> bool {
+        let meaning = self.requests.get(at).copied();
+        // What is not about the parts is tried with smaller ones.
+        self.can_have(at, fault) && (!self.is_heavy() || meaning == Some(Meaning::PartWritten))
+    }
+
+    /// Only an answer that says what was in the way can lack it.
+    fn can_have(&self, at: usize, fault: Fault) -> bool {
+        let meaning = self.requests.get(at);
+        let is_refused = self.rival.is_some_and(|(by, _)| Some(&by) == meaning)
+            || self.prior != Prior::Absent && meaning == Some(&Meaning::Claim);
+        fault != Fault::NoOldItem || is_refused
+    }
+}
+
+impl Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Listed(number) => write!(f, "--case {number}"),
+            Self::Seed(seed) => write!(f, "--seed {seed}"),
+        }
+    }
+}
+
+impl Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { origin, scenario, retries, .. } = self;
+        write!(f, "{origin}: {}; the SDK's retries: {retries:?}; faults:", scenario.name)?;
+        for (at, fault) in self.plan() {
+            write!(f, " [request {at}: {fault}]")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_is_a_plan() {
+        for seed in 0..100 {
+            assert_eq!(Case::random(seed).to_string(), Case::random(seed).to_string());
+        }
+        let different: std::collections::HashSet<_> =
+            (0..1000).map(|seed| Case::random(seed).to_string()).collect();
+        assert!(different.len() > 990);
+    }
+
+    #[test]
+    fn the_list_has_every_fault_at_every_request() {
+        let listed = Case::listed(&[Retries::None]);
+        let light = scenario::ALL.iter().filter(|scenario| !scenario.is_heavy());
+        let tried: usize = light.map(|scenario| scenario.tried().1 - scenario.tried().0).sum();
+        assert!(listed.len() >= scenario::ALL.len() + tried * (Fault::ALL.len() - 1));
+        let of_each = Case::some_of_each(listed.clone(), 1, 1);
+        let cell = |case: &Case| {
+            let (at, fault) = case.faults.first_key_value()?;
+            Some((case.scenario.requests[*at], *fault))
+        };
+        let cells = |cases: &[Case]| cases.iter().filter_map(cell).collect::<std::collections::BTreeSet<_>>();
+        assert_eq!(cells(&of_each), cells(&listed));
+        assert_eq!(of_each.len(), cells(&listed).len() + scenario::ALL.len());
+    }
+}

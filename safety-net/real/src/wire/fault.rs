@@ -1,0 +1,108 @@
+//! What can go wrong on the wire.
+
+use std::fmt::{self, Display};
+
+/// What becomes of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Fault {
+    /// The connection is cut; the server never sees the request.
+    CutBefore,
+    /// The server does it; the connection is cut instead of an answer.
+    CutAfter,
+    /// `500 InternalServerError`; the server never sees the request.
+    ErrorBefore,
+    /// The server does it; `500 InternalServerError` comes back all the same.
+    ErrorAfter,
+    /// Silence; the server never sees the request.
+    HangBefore,
+    /// The server does it; silence all the same.
+    HangAfter,
+    /// `400 ProvisionedThroughputExceededException` or `ThrottlingException`; not done.
+    Throttle,
+    /// `400 TransactionConflictException`; not done.
+    Conflict,
+    /// The true answer, byte by byte, within the attempt's time-out.
+    FastDrip,
+    /// The true answer, byte by byte, over more than the attempt's time-out.
+    SlowDrip,
+    /// The server does it; the answer is no HTTP.
+    NotHttp,
+    /// The server does it; `200` with a page of HTML.
+    NotJson,
+    /// The server does it; the answer's JSON ends in the middle, and the message with it.
+    HalfJson,
+    /// The server does it; half of the announced body comes, then silence.
+    Stalled,
+    /// The server does it; half of the announced body comes, then the end of the connection.
+    Truncated,
+    /// The server does it; `200` with JSON of another shape.
+    WrongShape,
+    /// A failed condition's answer lacks the item that it met.
+    NoOldItem,
+    /// The request is held, its sender gives up, and only then the server does it.
+    Late(When),
+}
+
+/// When a request that was held is sent on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum When {
+    /// Shortly after its sender gave it up: in the middle of what the engine does about that.
+    Soon,
+    /// After the delivery was answered.
+    AfterAnswer,
+    /// After the next delivery was answered, too.
+    AfterRedelivery,
+}
+
+impl Fault {
+    /// All of them.
+    pub const ALL: [Self; 20] = [
+        Self::CutBefore,
+        Self::CutAfter,
+        Self::ErrorBefore,
+        Self::ErrorAfter,
+        Self::HangBefore,
+        Self::HangAfter,
+        Self::Throttle,
+        Self::Conflict,
+        Self::FastDrip,
+        Self::SlowDrip,
+        Self::NotHttp,
+        Self::NotJson,
+        Self::HalfJson,
+        Self::Stalled,
+        Self::Truncated,
+        Self::WrongShape,
+        Self::NoOldItem,
+        Self::Late(When::Soon),
+        Self::Late(When::AfterAnswer),
+        Self::Late(When::AfterRedelivery),
+    ];
+}
+
+impl Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::CutBefore => "cut before",
+            Self::CutAfter => "cut after",
+            Self::ErrorBefore => "500 before",
+            Self::ErrorAfter => "500 after",
+            Self::HangBefore => "hang before",
+            Self::HangAfter => "hang after",
+            Self::Throttle => "throttle",
+            Self::Conflict => "conflict",
+            Self::FastDrip => "fast drip",
+            Self::SlowDrip => "slow drip",
+            Self::NotHttp => "not HTTP",
+            Self::NotJson => "not JSON",
+            Self::HalfJson => "half JSON",
+            Self::Stalled => "stalled body",
+            Self::Truncated => "cut body",
+            Self::WrongShape => "wrong shape",
+            Self::NoOldItem => "no old item",
+            Self::Late(When::Soon) => "late, soon",
+            Self::Late(When::AfterAnswer) => "late, answered",
+            Self::Late(When::AfterRedelivery) => "late, redelivered",
+        })
+    }
+}

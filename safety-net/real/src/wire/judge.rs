@@ -1,0 +1,299 @@
+//! The judge: what must hold after any run, whatever happened on the wire.
+//!
+//! It goes by what stood in the table, what the server was seen to do and what the callers were answered;
+//! what the library says about itself counts only where it is checked against that.
+
+mod answers;
+mod calls;
+mod standing;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeSet,
+    fmt::{self, Display, Write as _},
+    time::Duration,
+};
+
+use lambda_idempotency::{ErrorKind, Record, State, Status, Timestamp};
+
+use super::{
+    case::Retries,
+    fault::Fault,
+    meaning::Meaning,
+    play::{Answer, Facts, is_response_of},
+    scenario::Baseline,
+    stage::{PRIOR, RIVAL, Said, Snapshot},
+    watched::Told,
+};
+
+/// The library's default, which all runs have.
+const SKEW_MARGIN: Duration = Duration::from_secs(2);
+
+/// What the protocol does not promise, and what is therefore allowed where its reason is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Gap {
+    /// The handler ran, its outcome could not be stored, and the response was returned all the same.
+    Unrecorded,
+    /// The handler ran a second time after that, when the lease had ended.
+    RanAgain,
+    /// The handler ran, and was fenced by a successor that never finished; another ran after both.
+    Fenced,
+    /// The handler failed, and the key could not be given back.
+    NotReleased,
+    /// A claim was made that the engine never learned of; nothing ran, and its lease frees the key.
+    Ghost,
+    /// The outcome is stored without its response, whose siblings could not be written.
+    NotKept,
+}
+
+impl Display for Gap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unrecorded => "ran, answered, outcome not stored",
+            Self::RanAgain => "ran again after that",
+            Self::Fenced => "ran, fenced by one who never finished, ran again after both",
+            Self::NotReleased => "failed, key not given back",
+            Self::Ghost => "claimed without knowing, nothing ran",
+            Self::NotKept => "outcome stored without its response",
+        })
+    }
+}
+
+/// What the judge found.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Verdict {
+    /// What must not be, and was.
+    pub(super) violations: Vec<String>,
+    pub(super) gaps: BTreeSet<Gap>,
+    /// Calls of the store that failed though nothing was done to them: the machine was too busy.
+    pub(super) unplanned: usize,
+}
+
+/// What a record promises to who comes with the same request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Promise {
+    Runs,
+    InProgress,
+    Mismatch,
+    OutcomeUnknown,
+    NotRetained,
+    Value(String),
+    Failure(String),
+    Unreadable(String),
+}
+
+/// Judges a run.
+pub(super) fn judge(facts: &Facts) -> Verdict {
+    let mut judge = Judge { facts, verdict: Verdict::default() };
+    judge.calls();
+    judge.standing();
+    judge.first_answer();
+    judge.later_answers();
+    judge.effects();
+    judge.without_cause();
+    judge.verdict
+}
+
+struct Judge<'f> {
+    facts: &'f Facts,
+    verdict: Verdict,
+}
+
+impl Judge<'_> {
+    fn must(&mut self, holds: bool, otherwise: impl FnOnce() -> String) {
+        if !holds {
+            self.verdict.violations.push(otherwise());
+        }
+    }
+
+    /// How often the handler ran in the delivery with this number.
+    fn ran(&self, delivery: usize) -> usize {
+        self.facts.effects.iter().filter(|effect| effect.delivery == delivery).count()
+    }
+
+    /// Whether the record was written last by the delivery with this number.
+    fn is_of(&self, delivery: usize, record: &Record) -> bool {
+        let delivery = self.facts.deliveries.get(delivery);
+        delivery.is_some_and(|delivery| delivery.owners.contains(&record.owner))
+    }
+
+    /// What `found` promises to this run's request, at the time it was found.
+    fn promise(&self, found: &Snapshot) -> Promise {
+        let Some(record) = &found.record else { return Promise::Runs };
+        let is_expired = has_passed(record.expires_at, found);
+        let matches = record.fingerprint == self.facts.fingerprint;
+        match &record.state {
+            State::Started { lease_until } => {
+                let is_stale = has_passed(*lease_until, found);
+                if !(matches || is_stale && is_expired) {
+                    Promise::Mismatch
+                } else if !is_stale {
+                    Promise::InProgress
+                } else if self.facts.case.scenario.at_most_once {
+                    Promise::OutcomeUnknown
+                } else {
+                    Promise::Runs
+                }
+            }
+            State::Released => Promise::Runs,
+            State::Completed(_) | State::Failed(_) if is_expired => Promise::Runs,
+            State::Completed(_) | State::Failed(_) if !matches => Promise::Mismatch,
+            State::Completed(_) => said(found, Promise::Value),
+            State::Failed(_) => said(found, Promise::Failure),
+        }
+    }
+
+    /// At most one effect a generation; and a second one only where the first one's outcome was lost.
+    fn effects(&mut self) {
+        let facts = self.facts;
+        let generations: BTreeSet<_> = facts.effects.iter().map(|effect| effect.generation).collect();
+        self.must(generations.len() == facts.effects.len(), || {
+            format!("at most one effect a generation; there were {:?}", facts.effects)
+        });
+        self.must(!facts.case.scenario.at_most_once || facts.effects.len() <= 1, || {
+            format!("at most one effect at all; there were {:?}", facts.effects)
+        });
+        let successes = facts.effects.iter().filter(|effect| effect.succeeded).count();
+        let first = facts.deliveries.first().map(|first| &first.answer);
+        let is_fenced = first == Some(&Answer::Refused(ErrorKind::InProgress));
+        if successes > 1 && self.verdict.gaps.contains(&Gap::Unrecorded) {
+            self.verdict.gaps.insert(Gap::RanAgain);
+        } else if successes > 1 && is_fenced {
+            // That this answer is true, and a successor there, is looked at with the answer.
+            self.verdict.gaps.insert(Gap::Fenced);
+        } else {
+            self.must(successes <= 1, || {
+                format!("one effect, for its outcome could be stored; there were {:?}", facts.effects)
+            });
+        }
+    }
+
+    /// What no fault explains must not be seen: without any, and with a single one, which the protocol
+    /// gets over.
+    fn without_cause(&mut self) {
+        let facts = self.facts;
+        let scenario = facts.case.scenario;
+        let hit: Vec<_> = facts.exchanges.iter().filter_map(|e| Some((e.meaning, e.fault?))).collect();
+        let is_got_over = match hit.as_slice() {
+            [] => true,
+            // A sibling that cannot be written or read is not waited for.
+            [(Meaning::PartWritten | Meaning::PartRead, _)] => false,
+            // A refusal that is definite, and nobody to repeat the request.
+            [(_, Fault::Throttle)] => facts.case.retries != Retries::None,
+            [_] => true,
+            _ => false,
+        };
+        if !is_got_over || self.verdict.unplanned > 0 || scenario.baseline == Baseline::Any {
+            return;
+        }
+        let answer = facts.deliveries.first().map(|delivery| &delivery.answer);
+        self.must(answer.is_some_and(|answer| is_baseline(scenario.baseline, answer)), || {
+            format!("{:?}, for nothing or one thing went wrong; the answer was {answer:?}", scenario.baseline)
+        });
+        let mut gaps = self.verdict.gaps.clone();
+        // That is the rival's doing.
+        gaps.remove(&Gap::Fenced);
+        self.must(gaps.is_empty(), || {
+            format!("no gap, for nothing or one thing went wrong; there was {gaps:?}")
+        });
+        let made: Vec<_> = facts.exchanges.iter().map(|exchange| exchange.meaning).collect();
+        // An SDK that retries hides what the machine was too busy for.
+        let is_exact = hit.is_empty() && facts.case.retries == Retries::None;
+        self.must(!is_exact || made == scenario.requests, || {
+            format!("the requests {:?}, for nothing went wrong; there were {made:?}", scenario.requests)
+        });
+    }
+}
+
+fn is_baseline(baseline: Baseline, answer: &Answer) -> bool {
+    match (baseline, answer) {
+        (Baseline::Own, Answer::Value(text)) => is_response_of(0, text),
+        (Baseline::OwnFailure, answer) => matches!(answer, Answer::HandlerFailed(_) | Answer::Panicked),
+        (Baseline::Prior, Answer::Value(text) | Answer::Recorded(text)) => text == PRIOR,
+        (Baseline::Rival, Answer::Value(text) | Answer::Recorded(text)) => text == RIVAL,
+        (Baseline::InProgress, answer) => *answer == Answer::Refused(ErrorKind::InProgress),
+        (Baseline::Mismatch, answer) => *answer == Answer::Refused(ErrorKind::Mismatch),
+        (Baseline::OutcomeUnknown, answer) => *answer == Answer::Refused(ErrorKind::OutcomeUnknown),
+        (Baseline::NotRetained, answer) => *answer == Answer::Refused(ErrorKind::NotRetained),
+        (Baseline::Any, _) => true,
+        _ => false,
+    }
+}
+
+fn has_passed(time: Timestamp, found: &Snapshot) -> bool {
+    time.saturating_add(SKEW_MARGIN) < found.at
+}
+
+fn said(found: &Snapshot, promise: fn(String) -> Promise) -> Promise {
+    match &found.outcome {
+        Some(Said::Text(text)) => promise(text.clone()),
+        Some(Said::Omitted) => Promise::NotRetained,
+        Some(Said::Unreadable(why)) => Promise::Unreadable(why.clone()),
+        None => Promise::Unreadable("a settled record without an outcome".into()),
+    }
+}
+
+/// Status, whose, and what it says; no more.
+fn shown(facts: &Facts, found: &Snapshot) -> String {
+    let Some(record) = &found.record else { return "no record".into() };
+    let owner = (0..facts.deliveries.len())
+        .find(|nth| facts.deliveries[*nth].owners.contains(&record.owner))
+        .map_or_else(|| "of another".to_owned(), |nth| format!("of delivery {nth}"));
+    let mut shown = format!("{} {owner}, generation {}", record.status().as_str(), record.generation);
+    match &found.outcome {
+        Some(Said::Text(text)) => {
+            let _ = write!(shown, ": {:?}", text.chars().take(60).collect::<String>());
+        }
+        Some(other) => {
+            let _ = write!(shown, ": {other:?}");
+        }
+        None => {}
+    }
+    shown
+}
+
+/// All there is to know about a run that is to be looked into.
+pub(super) fn describe(facts: &Facts, verdict: &Verdict) -> String {
+    let mut text = format!("{}\n", facts.case);
+    for (nth, exchange) in facts.exchanges.iter().enumerate() {
+        let _ = writeln!(text, "  request {nth}: {exchange}");
+    }
+    for (nth, call) in facts.calls.iter().enumerate() {
+        let _ = writeln!(text, "  call {nth}: {call}");
+    }
+    if let Some(rival) = &facts.rival {
+        let _ = writeln!(text, "  the rival left {}", shown(facts, rival));
+    }
+    for (nth, delivery) in facts.deliveries.iter().enumerate() {
+        let answer: String = format!("{:?}", delivery.answer).chars().take(120).collect();
+        let _ = writeln!(
+            text,
+            "  delivery {nth}: found {}\n    answered {answer} after {:.1} ms\n    left {}",
+            shown(facts, &delivery.before),
+            delivery.took.as_secs_f64() * 1e3,
+            shown(facts, &delivery.after)
+        );
+    }
+    let _ = writeln!(text, "  effects: {:?}; gaps: {:?}", facts.effects, verdict.gaps);
+    for violation in &verdict.violations {
+        let _ = writeln!(text, "  VIOLATION: expected {violation}");
+    }
+    text
+}
+
+/// The status that a settled record has for this promise.
+fn status_of(promise: &Promise) -> Option<Status> {
+    match promise {
+        Promise::Value(_) => Some(Status::Completed),
+        Promise::Failure(_) => Some(Status::Failed),
+        _ => None,
+    }
+}
+
+impl Facts {
+    /// Whether the engine was told this in the first delivery.
+    fn was_told(&self, what: impl Fn(Meaning, &Told) -> bool) -> bool {
+        self.calls.iter().any(|call| what(call.meaning, &call.told))
+    }
+}

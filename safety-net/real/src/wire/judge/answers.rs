@@ -1,0 +1,244 @@
+//! What the callers were answered is the truth, and fits what stands in the table.
+
+use lambda_idempotency::{ErrorKind, Record, Status};
+
+use super::{Gap, Judge, Meaning, PRIOR, Promise, RIVAL, Said, Told, shown, status_of};
+use crate::wire::{
+    play::{Answer, Delivery, PANICKED, failure, is_response_of},
+    scenario::Handler,
+    watched::Brief,
+};
+
+impl Judge<'_> {
+    /// The answer of the delivery that met the faults.
+    pub(super) fn first_answer(&mut self) {
+        let facts = self.facts;
+        let Some(first) = facts.deliveries.first() else { return };
+        let scenario = facts.case.scenario;
+        let records = scenario.records_errors || scenario.at_most_once;
+        let (ran, handler) = (self.ran(0), scenario.handler);
+        self.must(ran <= 1, || format!("at most one run a delivery; there were {ran}"));
+        match &first.answer {
+            Answer::Value(text) if is_response_of(0, text) => {
+                self.must(ran == 1 && handler == Handler::Succeeds, || "that the handler ran".into());
+                self.recorded(first, Status::Completed, text);
+            }
+            Answer::Value(text) => self.replayed(first, &Promise::Value(text.clone())),
+            Answer::Recorded(text) if *text == failure(0) && records => {
+                self.recorded(first, Status::Failed, text);
+            }
+            Answer::Recorded(text) => self.replayed(first, &Promise::Failure(text.clone())),
+            Answer::HandlerFailed(text) => {
+                let is_its = ran == 1 && handler == Handler::Fails && *text == failure(0);
+                self.must(is_its, || "that the handler ran, and failed so".into());
+                if records { self.recorded(first, Status::Failed, text) } else { self.released(first) }
+            }
+            Answer::Panicked => {
+                self.must(ran == 1 && handler == Handler::Panics, || "that the handler panicked".into());
+                if records { self.recorded(first, Status::Failed, PANICKED) } else { self.released(first) }
+            }
+            Answer::NoTimeLeft => {
+                self.must(scenario.is_short_of_time, || "that time was short".into());
+                self.nothing_ran(first);
+            }
+            Answer::Refused(kind) => self.refused(first, *kind),
+            // Said where budgets are looked at.
+            Answer::Hung => {}
+        }
+    }
+
+    /// The delivery was answered with what the record or the rival's says.
+    fn replayed(&mut self, first: &Delivery, answer: &Promise) {
+        let said = [PRIOR, RIVAL].iter().any(|known| match answer {
+            Promise::Value(text) | Promise::Failure(text) => text == known,
+            _ => false,
+        });
+        let by_prior = self.ran(0) == 0 && self.promise(&first.before) == *answer;
+        let by_rival = self.facts.rival.as_ref().is_some_and(|rival| self.promise(rival) == *answer);
+        let status = status_of(answer);
+        self.must(said && (by_prior || by_rival), || {
+            format!("that this was recorded ({status:?}); the answer was {answer:?}")
+        });
+    }
+
+    fn refused(&mut self, first: &Delivery, kind: ErrorKind) {
+        let facts = self.facts;
+        let (ran, before) = (self.ran(0), self.promise(&first.before));
+        let rival = facts.rival.as_ref().map(|rival| self.promise(rival));
+        let failed = facts.was_told(|_, told| told.is_failure());
+        let is_true = match kind {
+            ErrorKind::InProgress => {
+                // The other's outcome counts, and could not be read.
+                let unread =
+                    facts.was_told(|meaning, told| meaning == Meaning::PartRead && told.is_failure());
+                rival == Some(Promise::InProgress)
+                    || ran == 0 && before == Promise::InProgress
+                    || ran == 1 && unread && rival.as_ref().and_then(status_of).is_some()
+            }
+            ErrorKind::Mismatch => ran == 0 && before == Promise::Mismatch,
+            ErrorKind::OutcomeUnknown => ran == 0 && before == Promise::OutcomeUnknown,
+            ErrorKind::NotRetained => {
+                rival == Some(Promise::NotRetained) || ran == 0 && before == Promise::NotRetained
+            }
+            // "Nothing ran", and the store was in trouble indeed.
+            ErrorKind::Unavailable => ran == 0 && failed,
+            _ => false,
+        };
+        self.must(is_true, || {
+            format!(
+                "another answer than {kind:?}: the handler ran {ran} times, and there was {}{}",
+                shown(facts, &first.before),
+                facts.rival.as_ref().map(|r| format!(", then {}", shown(facts, r))).unwrap_or_default()
+            )
+        });
+        if ran == 0 {
+            self.nothing_ran(first);
+        }
+    }
+
+    /// Nothing ran: what this delivery left behind is at most a claim that it never learned of.
+    fn nothing_ran(&mut self, first: &Delivery) {
+        let facts = self.facts;
+        let ran = self.ran(0);
+        self.must(ran == 0, || format!("that nothing ran; the handler ran {ran} times"));
+        let Some(record) = first.after.record.as_ref().filter(|record| self.is_of(0, record)) else { return };
+        let left = || shown(facts, &first.after);
+        let gave_back = first.answer == Answer::NoTimeLeft;
+        match record.status() {
+            Status::Started => {
+                let learned = self.learned_of_its_claim();
+                self.must(!learned || gave_back, || {
+                    format!("that the engine knows its own claim; it left {}", left())
+                });
+                self.verdict.gaps.insert(Gap::Ghost);
+            }
+            Status::Released => {
+                self.must(gave_back, || format!("no claim that is given back; it left {}", left()));
+            }
+            Status::Completed | Status::Failed => {
+                self.must(false, || format!("no outcome, for nothing ran; it left {}", left()));
+            }
+        }
+    }
+
+    fn learned_of_its_claim(&self) -> bool {
+        let owners = self.facts.deliveries.first().map(|first| first.owners.as_slice()).unwrap_or_default();
+        self.facts.was_told(|meaning, told| {
+            let is_mine = |record: Brief| record.status == Status::Started && owners.contains(&record.owner);
+            *told == Told::Applied && meaning.claims() || told.record().is_some_and(is_mine)
+        })
+    }
+
+    /// The handler's outcome is to be in the record, or could not be stored.
+    fn recorded(&mut self, first: &Delivery, status: Status, text: &str) {
+        let facts = self.facts;
+        let left = || shown(facts, &first.after);
+        let mine = first.after.record.as_ref().filter(|record| self.is_of(0, record));
+        match (mine.map(Record::status), &first.after.outcome) {
+            (Some(found), Some(Said::Text(said))) if found == status => {
+                self.must(said == text, || format!("the outcome that was answered; it left {}", left()));
+            }
+            (Some(found), Some(Said::Omitted)) if found == status => {
+                let failed =
+                    facts.was_told(|meaning, told| meaning == Meaning::PartWritten && told.is_failure());
+                self.must(failed, || format!("that the response is kept; it left {}", left()));
+                self.verdict.gaps.insert(Gap::NotKept);
+            }
+            (Some(found), _) if found != Status::Started => {
+                self.must(false, || format!("the outcome that was answered; it left {}", left()));
+            }
+            (found, _) => {
+                // Ours, still standing; or the rival's, or nobody's, which the rival must have come for.
+                let is_explained = found.is_some() || facts.rival.is_some();
+                let unresolved = self.is_unresolved();
+                self.must(is_explained && unresolved, || {
+                    format!("that the outcome is stored, for it could be; it left {}", left())
+                });
+                self.verdict.gaps.insert(Gap::Unrecorded);
+            }
+        }
+    }
+
+    /// The key is to be given back, or could not be.
+    fn released(&mut self, first: &Delivery) {
+        let facts = self.facts;
+        let left = || shown(facts, &first.after);
+        let mine = first.after.record.as_ref().filter(|record| self.is_of(0, record));
+        match mine.map(Record::status) {
+            Some(Status::Released) => {}
+            Some(Status::Started) => {
+                let unresolved = self.is_unresolved();
+                self.must(unresolved, || {
+                    format!("that the key is given back, for it could be; it left {}", left())
+                });
+                self.verdict.gaps.insert(Gap::NotReleased);
+            }
+            Some(_) => self.must(false, || format!("that the key is given back; it left {}", left())),
+            None => {
+                self.must(facts.rival.is_some(), || format!("that the key is given back; it left {}", left()))
+            }
+        }
+    }
+
+    /// Whether the settlement's end was hidden from the engine: a call failed, and none said that it is done.
+    fn is_unresolved(&self) -> bool {
+        let facts = self.facts;
+        let owners = facts.deliveries.first().map(|first| first.owners.as_slice()).unwrap_or_default();
+        let settled = facts.was_told(|meaning, told| {
+            let is_mine = |record: Brief| record.status != Status::Started && owners.contains(&record.owner);
+            meaning.settles() && *told == Told::Applied || told.record().is_some_and(is_mine)
+        });
+        let begun = facts.calls.iter().position(|call| call.meaning.settles()).unwrap_or(facts.calls.len());
+        let failed = facts.calls.iter().skip(begun).any(|call| call.told.is_failure());
+        failed && !settled
+    }
+
+    /// The answers without faults: exactly what the record promised.
+    pub(super) fn later_answers(&mut self) {
+        let facts = self.facts;
+        for (nth, delivery) in facts.deliveries.iter().enumerate().skip(1) {
+            let (promise, ran) = (self.promise(&delivery.before), self.ran(nth));
+            let is_kept = match (&promise, &delivery.answer) {
+                (Promise::Runs, Answer::Value(text)) => is_response_of(nth, text),
+                (Promise::InProgress, answer) => *answer == Answer::Refused(ErrorKind::InProgress),
+                (Promise::Mismatch, answer) => *answer == Answer::Refused(ErrorKind::Mismatch),
+                (Promise::OutcomeUnknown, answer) => *answer == Answer::Refused(ErrorKind::OutcomeUnknown),
+                (Promise::NotRetained, answer) => *answer == Answer::Refused(ErrorKind::NotRetained),
+                (Promise::Value(promised), Answer::Value(text)) => promised == text,
+                (Promise::Failure(promised), Answer::Recorded(text)) => promised == text,
+                _ => false,
+            };
+            let runs = usize::from(promise == Promise::Runs);
+            self.must(is_kept && ran == runs, || {
+                let answer: String = format!("{:?}", delivery.answer).chars().take(120).collect();
+                format!(
+                    "{promise:?} in delivery {nth}; it was answered {answer}, and the handler ran {ran} times"
+                )
+            });
+            if runs == 1 {
+                self.settled_by(nth, delivery);
+            }
+        }
+        // When all leases have ended, no key is stuck: what is left STARTED is for a person to settle.
+        if let Some(last) = facts.deliveries.last() {
+            let status = last.after.record.as_ref().map(Record::status);
+            let is_settled = matches!(status, Some(Status::Completed | Status::Failed));
+            let waits = facts.case.scenario.at_most_once || self.promise(&last.before) == Promise::Mismatch;
+            self.must(is_settled || waits && status == Some(Status::Started), || {
+                format!("a settled key in the end; there is {}", shown(facts, &last.after))
+            });
+        }
+    }
+
+    fn settled_by(&mut self, nth: usize, delivery: &Delivery) {
+        let facts = self.facts;
+        let is_mine = delivery.after.record.as_ref().is_some_and(|record| self.is_of(nth, record));
+        let says = match (&delivery.after.outcome, &delivery.answer) {
+            (Some(Said::Text(said)), Answer::Value(text)) => said == text,
+            _ => false,
+        };
+        self.must(is_mine && says, || {
+            format!("delivery {nth}'s outcome in the record; there is {}", shown(facts, &delivery.after))
+        });
+    }
+}

@@ -1,0 +1,105 @@
+//! What the store told the engine was true, and in time.
+
+use super::{Judge, Meaning, Told};
+use crate::wire::{
+    budget,
+    play::{Answer, Facts},
+    proxy::Exchange,
+    watched::Call,
+};
+
+impl Judge<'_> {
+    pub(super) fn calls(&mut self) {
+        let facts = self.facts;
+        for call in &facts.calls {
+            self.truth_of(call);
+            let requests = facts.requests_of(call);
+            if call.told.is_failure() && !requests.iter().any(Exchange::is_broken) {
+                self.verdict.unplanned += 1;
+            }
+            let bound = facts.budget_of(call) + call.late;
+            self.must(call.took <= bound, || {
+                format!("an end of the call within {bound:?}; it took {:?}: {call}", call.took)
+            });
+        }
+        for exchange in &facts.exchanges {
+            self.must(exchange.meaning != Meaning::Other, || {
+                format!("no request but the protocol's; there was {exchange}")
+            });
+        }
+        let count = facts.calls.len();
+        self.must(count <= budget::MAX_CALLS as usize, || {
+            format!("at most {} calls of the store; there were {count}", budget::MAX_CALLS)
+        });
+        for (nth, delivery) in facts.deliveries.iter().enumerate() {
+            self.must(delivery.answer != Answer::Hung, || {
+                format!("an answer to delivery {nth}; there was none after {:?}", delivery.took)
+            });
+        }
+        if let Some(first) = facts.deliveries.first() {
+            let bound = facts.budget_of_first() + first.late;
+            self.must(first.took <= bound, || {
+                format!("an answer within {bound:?}; it took {:?}", first.took)
+            });
+        }
+    }
+
+    /// "Made" means that the server made it; "refused", that it refused it; "not made", that it never does.
+    fn truth_of(&mut self, call: &Call) {
+        let facts = self.facts;
+        let requests = facts.requests_of(call);
+        let any = |what: fn(&Exchange) -> bool| {
+            requests.iter().any(|exchange| exchange.meaning == call.meaning && what(exchange))
+        };
+        match &call.told {
+            Told::Applied => {
+                self.must(any(Exchange::applied), || format!("that the server did it: {call}"));
+            }
+            Told::Refused(_) => {
+                self.must(any(Exchange::refused), || format!("that the server refused it: {call}"));
+            }
+            Told::Failed { maybe_applied: false, .. } if call.meaning.has_condition() => {
+                self.must(!any(Exchange::applied), || {
+                    format!("that the server never did it, for the error is definite: {call}")
+                });
+            }
+            Told::Found(_) | Told::Parts => {
+                self.must(any(Exchange::applied), || format!("that the server answered it: {call}"));
+            }
+            Told::Failed { .. } => {}
+        }
+        let known = |owner| {
+            facts.deliveries.first().is_some_and(|first| {
+                first.owners.contains(&owner)
+                    || first.before.record.as_ref().is_some_and(|record| record.owner == owner)
+            }) || facts
+                .rival
+                .as_ref()
+                .and_then(|rival| rival.record.as_ref())
+                .is_some_and(|r| r.owner == owner)
+        };
+        if let Some(record) = call.told.record() {
+            self.must(known(record.owner), || format!("a record of somebody who is there: {call}"));
+        }
+    }
+}
+
+impl Facts {
+    /// The requests that came during the call.
+    pub(in crate::wire) fn requests_of(&self, call: &Call) -> &[Exchange] {
+        self.exchanges.get(call.requests.0..call.requests.1).unwrap_or_default()
+    }
+
+    /// How long this call may take.
+    pub(in crate::wire) fn budget_of(&self, call: &Call) -> std::time::Duration {
+        // Only a claim reads the item that did not come with the refusal.
+        let twice = call.meaning == Meaning::Claim
+            && self.requests_of(call).iter().any(|exchange| exchange.meaning == Meaning::Look);
+        budget::of_store_call(self.time_outs, twice)
+    }
+
+    /// How long the delivery that met the faults may take.
+    pub(in crate::wire) fn budget_of_first(&self) -> std::time::Duration {
+        budget::of_delivery(self.calls.iter().map(|call| self.budget_of(call)))
+    }
+}

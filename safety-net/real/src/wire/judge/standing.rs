@@ -1,0 +1,45 @@
+//! What stands in the table stays, as long as it counts.
+
+use lambda_idempotency::State;
+
+use super::{Judge, Snapshot, has_passed, shown};
+
+impl Judge<'_> {
+    pub(super) fn standing(&mut self) {
+        let facts = self.facts;
+        if let Some(first) = facts.deliveries.first() {
+            // Before the rival comes, the delivery may do what it may; after it, the rival's word stands.
+            self.stands(facts.rival.as_ref().unwrap_or(&first.before), &first.after);
+        }
+        for delivery in facts.deliveries.iter().skip(1) {
+            self.stands(&delivery.before, &delivery.after);
+        }
+    }
+
+    fn stands(&mut self, from: &Snapshot, to: &Snapshot) {
+        let facts = self.facts;
+        let Some(was) = &from.record else { return };
+        let told = || format!("{} became {}", shown(facts, from), shown(facts, to));
+        let Some(is) = &to.record else {
+            return self.must(false, || format!("that no record vanishes; {}", told()));
+        };
+        self.must(is.generation >= was.generation, || format!("that generations grow; {}", told()));
+        let is_same_claim = is.owner == was.owner && is.generation == was.generation;
+        match &was.state {
+            State::Completed(_) | State::Failed(_) if !has_passed(was.expires_at, from) => {
+                self.must(is == was && to.outcome == from.outcome, || {
+                    format!("that an outcome stays as it is; {}", told())
+                });
+            }
+            State::Started { lease_until } if !has_passed(*lease_until, to) => {
+                self.must(is_same_claim, || format!("that a claim stands until its lease ends; {}", told()));
+            }
+            State::Started { .. } if facts.case.scenario.at_most_once => {
+                self.must(is_same_claim, || {
+                    format!("that nobody takes over where at most one may run; {}", told())
+                });
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! The judge must be able to find fault: a sound run, and what it becomes by one wrong thing each.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use lambda_idempotency::{
+    Encoding, Fingerprint, Generation, Outcome, Owner, Place, StoredResponse, store::StoreErrorKind,
+};
+
+use super::*;
+use crate::wire::{
+    budget::TimeOuts,
+    case::{Case, Origin},
+    play::{Delivery, Effect},
+    proxy::{Exchange, Served},
+    scenario,
+    watched::{Brief, Call},
+};
+use lambda_idempotency_cli::rehearse::clock;
+
+const NOW: u64 = 1_795_000_000_000;
+const MINE: Owner = Owner::from_bytes([1; 16]);
+const STRANGER: Owner = Owner::from_bytes([9; 16]);
+const RESPONSE: &str = "the response of delivery 0, 17";
+
+fn started(owner: Owner) -> Record {
+    Record {
+        owner,
+        generation: Generation::new(NOW),
+        attempt: 1,
+        fingerprint: Fingerprint::from_digest([7; 32]),
+        lock_acquired_at: Timestamp::from_millis(NOW),
+        expires_at: Timestamp::from_millis(NOW + 90_000_000),
+        request_id: None::<Arc<str>>,
+        state: State::Started { lease_until: Timestamp::from_millis(NOW + 60_000) },
+    }
+}
+
+fn completed(owner: Owner) -> Record {
+    let outcome = Outcome::Retained(StoredResponse {
+        encoding: Encoding::Identity,
+        length: 0,
+        sha256: [0; 32],
+        place: Place::Inline(bytes::Bytes::new()),
+    });
+    Record { state: State::Completed(outcome), ..started(owner) }
+}
+
+fn snapshot(after_ms: u64, record: Option<Record>, text: Option<&str>) -> Snapshot {
+    let outcome = text.map(|text| Said::Text(text.to_owned()));
+    Snapshot { at: Timestamp::from_millis(NOW + after_ms), record, outcome }
+}
+
+fn delivery(answer: Answer, owner: Owner, before: Snapshot, after: Snapshot) -> Delivery {
+    Delivery {
+        answer,
+        took: Duration::from_millis(10),
+        late: Duration::ZERO,
+        owners: vec![owner],
+        before,
+        after,
+    }
+}
+
+fn call(meaning: Meaning, request: usize, told: Told) -> Call {
+    Call {
+        meaning,
+        ended: clock::start(),
+        took: Duration::from_millis(5),
+        requests: (request, request + 1),
+        told,
+        late: Duration::ZERO,
+    }
+}
+
+fn exchange(meaning: Meaning, status: u16) -> Exchange {
+    let error = (status != 200).then(|| "ConditionalCheckFailedException".to_owned());
+    let at = Duration::from_millis(1);
+    Exchange { at, meaning, fault: None, served: Some(Served { at, status, error }), answered: Some(at) }
+}
+
+/// A first run, its duplicate, and another when all leases have ended.
+fn sound() -> Facts {
+    let value = Answer::Value(RESPONSE.to_owned());
+    let done = |after_ms| snapshot(after_ms, Some(completed(MINE)), Some(RESPONSE));
+    let case = Case {
+        origin: Origin::Seed(0),
+        scenario: &scenario::ALL[0],
+        retries: Retries::None,
+        faults: BTreeMap::new(),
+    };
+    Facts {
+        time_outs: TimeOuts::of(&case),
+        case,
+        fingerprint: Fingerprint::from_digest([7; 32]),
+        deliveries: vec![
+            delivery(value.clone(), MINE, snapshot(0, None, None), done(20)),
+            delivery(value.clone(), Owner::from_bytes([2; 16]), done(20), done(40)),
+            delivery(value, Owner::from_bytes([3; 16]), done(90_000), done(90_020)),
+        ],
+        rival: None,
+        effects: vec![Effect { delivery: 0, generation: NOW, succeeded: true }],
+        calls: vec![call(Meaning::Claim, 0, Told::Applied), call(Meaning::Complete, 1, Told::Applied)],
+        exchanges: vec![exchange(Meaning::Claim, 200), exchange(Meaning::Complete, 200)],
+    }
+}
+
+fn unavailable(maybe_applied: bool) -> Told {
+    Told::Failed { kind: StoreErrorKind::Unavailable, maybe_applied }
+}
+
+#[test]
+fn a_sound_run_has_no_violation_and_no_gap() {
+    let verdict = judge(&sound());
+    assert_eq!(verdict.violations, Vec::<String>::new());
+    assert!(verdict.gaps.is_empty());
+}
+
+#[test]
+fn one_wrong_thing_is_found() {
+    type Wrong = fn(&mut Facts);
+    let wrongs: [(&str, Wrong); 17] = [
+        ("at most one run a delivery", |f| f.effects.push(f.effects[0])),
+        ("at most one effect a generation", |f| f.effects.push(Effect { delivery: 2, ..f.effects[0] })),
+        ("one effect", |f| f.effects.push(Effect { delivery: 2, generation: NOW + 1, succeeded: true })),
+        ("that the handler ran", |f| f.effects.clear()),
+        ("that this was recorded", |f| f.deliveries[0].answer = Answer::Value(RIVAL.into())),
+        ("that the outcome is stored", |f| {
+            f.deliveries[0].after = snapshot(20, Some(started(MINE)), None);
+        }),
+        ("the outcome that was answered", |f| {
+            f.deliveries[0].after.outcome = Some(Said::Text("another".into()));
+        }),
+        ("that the response is kept", |f| f.deliveries[0].after.outcome = Some(Said::Omitted)),
+        ("another answer than Unavailable", |f| {
+            f.deliveries[0].answer = Answer::Refused(ErrorKind::Unavailable);
+        }),
+        ("another answer than InProgress", |f| {
+            f.deliveries[0].answer = Answer::Refused(ErrorKind::InProgress);
+        }),
+        ("that an outcome stays as it is", |f| {
+            f.deliveries[1].after = snapshot(40, Some(completed(STRANGER)), Some(RESPONSE));
+        }),
+        ("that no record vanishes", |f| f.deliveries[2].after.record = None),
+        ("that the server did it", |f| f.exchanges[1] = exchange(Meaning::Complete, 400)),
+        ("that the server never did it", |f| f.calls[1].told = unavailable(false)),
+        ("an end of the call within", |f| f.calls[0].took = Duration::from_secs(1)),
+        ("an answer within", |f| f.deliveries[0].took = Duration::from_secs(5)),
+        ("an answer to delivery 0", |f| f.deliveries[0].answer = Answer::Hung),
+    ];
+    for (expected, wrong) in wrongs {
+        let mut facts = sound();
+        wrong(&mut facts);
+        let violations = judge(&facts).violations;
+        assert!(violations.iter().any(|found| found.starts_with(expected)), "{expected}: {violations:?}");
+    }
+}
+
+#[test]
+fn a_gap_needs_its_reason() {
+    // The completion's answer is lost, and the look after it as well; the next two find it unfinished.
+    let mut facts = sound();
+    facts.exchanges[1] =
+        Exchange { fault: Some(Fault::CutBefore), served: None, ..facts.exchanges[1].clone() };
+    facts.exchanges.push(Exchange { fault: Some(Fault::CutBefore), ..exchange(Meaning::Look, 200) });
+    facts.calls[1].told = unavailable(true);
+    facts.calls.push(call(Meaning::Look, 2, unavailable(false)));
+    let stands = |after_ms| snapshot(after_ms, Some(started(MINE)), None);
+    let again = "the response of delivery 2, 17";
+    let later = Owner::from_bytes([3; 16]);
+    let taken_over = Record { generation: Generation::new(NOW + 90_000), ..completed(later) };
+    facts.deliveries[0].after = stands(20);
+    facts.deliveries[1] =
+        delivery(Answer::Refused(ErrorKind::InProgress), Owner::from_bytes([2; 16]), stands(20), stands(40));
+    facts.deliveries[2] = delivery(
+        Answer::Value(again.into()),
+        later,
+        stands(90_000),
+        snapshot(90_020, Some(taken_over), Some(again)),
+    );
+    facts.effects.push(Effect { delivery: 2, generation: NOW + 90_000, succeeded: true });
+    let verdict = judge(&facts);
+    assert_eq!(verdict.violations, Vec::<String>::new());
+    assert_eq!(verdict.gaps, BTreeSet::from([Gap::Unrecorded, Gap::RanAgain]));
+
+    // Had the look been answered, it would have been tried again: then there is no reason.
+    facts.calls[1].told =
+        Told::Refused(Some(Brief { owner: MINE, generation: NOW, status: Status::Completed }));
+    assert!(!judge(&facts).violations.is_empty());
+}
+
+#[test]
+fn a_claim_that_was_recognised_must_be_run() {
+    let mut facts = sound();
+    facts.effects.clear();
+    facts.deliveries.truncate(1);
+    facts.deliveries[0].answer = Answer::Refused(ErrorKind::Unavailable);
+    facts.deliveries[0].after = snapshot(20, Some(started(MINE)), None);
+    facts.exchanges[0].fault = Some(Fault::CutAfter);
+    facts.exchanges[1] = Exchange { fault: Some(Fault::HangBefore), ..exchange(Meaning::Look, 200) };
+    facts.calls =
+        vec![call(Meaning::Claim, 0, unavailable(true)), call(Meaning::Look, 1, unavailable(false))];
+    let verdict = judge(&facts);
+    assert!(verdict.gaps.contains(&Gap::Ghost));
+    assert!(!verdict.violations.iter().any(|found| found.starts_with("that the engine knows")));
+
+    let found = Brief { owner: MINE, generation: NOW, status: Status::Started };
+    facts.calls[1].told = Told::Found(Some(found));
+    let violations = judge(&facts).violations;
+    assert!(violations.iter().any(|found| found.starts_with("that the engine knows")), "{violations:?}");
+}

@@ -1,0 +1,156 @@
+//! What a request means to the protocol.
+
+use std::fmt::{self, Display};
+
+use lambda_idempotency::store::{Settlement, Write};
+use serde_json::Value;
+
+/// A call of the protocol: what the engine asks of the store, and what goes over the wire for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Meaning {
+    /// T1.
+    Claim,
+    /// T2.
+    Reclaim,
+    /// T3.
+    TakeOver,
+    /// T4.
+    Complete,
+    /// T5.
+    Fail,
+    /// T6.
+    Release,
+    /// A record read: after a doubtful answer, or because a failed condition did not send it along.
+    Look,
+    /// A sibling of a large response written.
+    PartWritten,
+    /// A sibling of a large response read.
+    PartRead,
+    /// Nothing that the protocol asks: a violation by itself.
+    Other,
+}
+
+impl Meaning {
+    /// Those that the protocol has, in its order.
+    pub const ALL: [Self; 9] = [
+        Self::Claim,
+        Self::Reclaim,
+        Self::TakeOver,
+        Self::Complete,
+        Self::Fail,
+        Self::Release,
+        Self::Look,
+        Self::PartWritten,
+        Self::PartRead,
+    ];
+
+    /// What this write is.
+    pub(super) const fn of_write(write: &Write) -> Self {
+        match write {
+            Write::Claim(_) => Self::Claim,
+            Write::Reclaim { .. } => Self::Reclaim,
+            Write::TakeOver { .. } => Self::TakeOver,
+            Write::Settle { settlement: Settlement::Complete(..), .. } => Self::Complete,
+            Write::Settle { settlement: Settlement::Fail(..), .. } => Self::Fail,
+            Write::Settle { settlement: Settlement::Release, .. } => Self::Release,
+        }
+    }
+
+    /// What the request for this operation with this body is. It is known by the conditions and the
+    /// states that it carries, not by what the library says about it.
+    pub(super) fn of_request(operation: &str, body: &Value) -> Self {
+        let condition = body.get("ConditionExpression").and_then(Value::as_str);
+        let id = body.pointer("/Key/id/S").and_then(Value::as_str).unwrap_or_default();
+        match (operation, condition) {
+            ("PutItem", None) if id_of_item(body).contains("#part#") => Self::PartWritten,
+            ("PutItem", Some(condition)) if condition.starts_with("attribute_not_exists") => Self::Claim,
+            ("PutItem", Some(_)) if has_value(body, ":seen_owner") => Self::Reclaim,
+            ("UpdateItem", Some(_)) if has_value(body, ":seen_owner") => Self::TakeOver,
+            ("UpdateItem", Some(_)) => match body.pointer("/ExpressionAttributeValues/:status/S") {
+                Some(status) if status == "COMPLETED" => Self::Complete,
+                Some(status) if status == "FAILED" => Self::Fail,
+                Some(status) if status == "RELEASED" => Self::Release,
+                _ => Self::Other,
+            },
+            ("GetItem", None) if id.contains("#part#") => Self::PartRead,
+            ("GetItem", None) => Self::Look,
+            _ => Self::Other,
+        }
+    }
+
+    /// Whether it makes a claim.
+    pub(super) const fn claims(self) -> bool {
+        matches!(self, Self::Claim | Self::Reclaim | Self::TakeOver)
+    }
+
+    /// Whether it settles one.
+    pub(super) const fn settles(self) -> bool {
+        matches!(self, Self::Complete | Self::Fail | Self::Release)
+    }
+
+    /// Whether its answer can be a failed condition.
+    pub(super) const fn has_condition(self) -> bool {
+        self.claims() || self.settles()
+    }
+}
+
+fn id_of_item(body: &Value) -> &str {
+    body.pointer("/Item/id/S").and_then(Value::as_str).unwrap_or_default()
+}
+
+fn has_value(body: &Value, name: &str) -> bool {
+    body.get("ExpressionAttributeValues").and_then(|values| values.get(name)).is_some()
+}
+
+impl Display for Meaning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Claim => "T1 claim",
+            Self::Reclaim => "T2 reclaim",
+            Self::TakeOver => "T3 takeover",
+            Self::Complete => "T4 complete",
+            Self::Fail => "T5 fail",
+            Self::Release => "T6 release",
+            Self::Look => "look",
+            Self::PartWritten => "part written",
+            Self::PartRead => "part read",
+            Self::Other => "other",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_request_is_known_by_its_condition_and_states() {
+        let status = |status: &str| {
+            json!({
+                "ConditionExpression": "#status = :started AND #owner = :owner",
+                "ExpressionAttributeValues": { ":status": { "S": status }, ":owner": { "S": "a" } },
+            })
+        };
+        let seen = json!({
+            "ConditionExpression": "#status = :seen_status",
+            "ExpressionAttributeValues": { ":seen_owner": { "S": "a" } },
+        });
+        for (meaning, operation, body) in [
+            (Meaning::Claim, "PutItem", json!({ "ConditionExpression": "attribute_not_exists(#id)" })),
+            (Meaning::Reclaim, "PutItem", seen.clone()),
+            (Meaning::TakeOver, "UpdateItem", seen),
+            (Meaning::Complete, "UpdateItem", status("COMPLETED")),
+            (Meaning::Fail, "UpdateItem", status("FAILED")),
+            (Meaning::Release, "UpdateItem", status("RELEASED")),
+            (Meaning::Look, "GetItem", json!({ "Key": { "id": { "S": "f/o#1" } } })),
+            (Meaning::PartRead, "GetItem", json!({ "Key": { "id": { "S": "f/o#1#part#a#0" } } })),
+            (Meaning::PartWritten, "PutItem", json!({ "Item": { "id": { "S": "f/o#1#part#a#0" } } })),
+            // Whatever is written without a condition is not of the protocol.
+            (Meaning::Other, "PutItem", json!({ "Item": { "id": { "S": "f/o#1" } } })),
+            (Meaning::Other, "DeleteItem", json!({})),
+        ] {
+            assert_eq!(Meaning::of_request(operation, &body), meaning);
+        }
+    }
+}

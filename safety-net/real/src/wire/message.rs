@@ -1,0 +1,163 @@
+//! HTTP/1.1 messages, as much as a proxy needs that must be able to write what is none.
+
+use std::{fmt::Write as _, io};
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use http_body_util::{BodyExt as _, Full};
+use hyper::Uri;
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+/// The most that a message's head may take.
+const MAX_HEAD_BYTES: usize = 64 * 1024;
+
+type Headers = Vec<(String, String)>;
+
+/// A request, read whole.
+#[derive(Clone, Debug)]
+pub(super) struct Request {
+    headers: Headers,
+    pub(super) body: Bytes,
+}
+
+/// An answer, whole.
+#[derive(Clone, Debug)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    headers: Headers,
+    pub(super) body: Bytes,
+}
+
+/// One connection of a client.
+#[derive(Debug)]
+pub(super) struct Conversation {
+    stream: TcpStream,
+    buffer: BytesMut,
+}
+
+impl Request {
+    /// `PutItem` and the like.
+    pub(super) fn operation(&self) -> &str {
+        header(&self.headers, "x-amz-target").and_then(|target| target.rsplit('.').next()).unwrap_or_default()
+    }
+}
+
+impl Answer {
+    /// One that DynamoDB could have given.
+    pub(super) fn new(status: u16, body: impl Into<Bytes>) -> Self {
+        let headers = vec![("content-type".into(), "application/x-amz-json-1.0".into())];
+        Self { status, headers, body: body.into() }
+    }
+
+    /// The message's head, announcing a body of `length`.
+    pub(super) fn head(&self, length: usize) -> Vec<u8> {
+        let mut head = format!("HTTP/1.1 {} -\r\n", self.status);
+        for (name, value) in &self.headers {
+            let _ = write!(head, "{name}: {value}\r\n");
+        }
+        let _ = write!(head, "content-length: {length}\r\n\r\n");
+        head.into_bytes()
+    }
+
+    /// The whole message.
+    pub(super) fn message(&self) -> Vec<u8> {
+        let mut message = self.head(self.body.len());
+        message.extend_from_slice(&self.body);
+        message
+    }
+}
+
+impl Conversation {
+    pub(super) fn new(stream: TcpStream) -> Self {
+        // Without it, a message in several pieces waits for the client's delayed acknowledgement.
+        let _ = stream.set_nodelay(true);
+        Self { stream, buffer: BytesMut::with_capacity(4096) }
+    }
+
+    /// The next request, or `None` at the end of the connection.
+    pub(super) async fn request(&mut self) -> io::Result<Option<Request>> {
+        let head_end = loop {
+            if let Some(at) = self.buffer.windows(4).position(|window| window == b"\r\n\r\n") {
+                break at + 4;
+            }
+            if self.buffer.len() > MAX_HEAD_BYTES {
+                return Err(io::Error::other("the head of a request has no end"));
+            }
+            if self.stream.read_buf(&mut self.buffer).await? == 0 {
+                return Ok(None);
+            }
+        };
+        let headers = headers_of(&self.buffer[..head_end]);
+        self.buffer.advance(head_end);
+        let length = header(&headers, "content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+        while self.buffer.len() < length {
+            if self.stream.read_buf(&mut self.buffer).await? == 0 {
+                return Ok(None);
+            }
+        }
+        Ok(Some(Request { headers, body: self.buffer.split_to(length).freeze() }))
+    }
+
+    /// Writes these bytes, whatever they are.
+    pub(super) async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes).await?;
+        self.stream.flush().await
+    }
+
+    /// Waits until the client is gone.
+    pub(super) async fn until_gone(&mut self) {
+        let mut rest = [0; 1024];
+        while matches!(self.stream.read(&mut rest).await, Ok(read) if read > 0) {}
+    }
+}
+
+/// The way to a server, with connections that are used again.
+#[derive(Clone, Debug)]
+pub(super) struct Upstream {
+    client: Client<HttpConnector, Full<Bytes>>,
+    to: Uri,
+}
+
+impl Upstream {
+    pub(super) fn new(to: Uri) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        Self { client: Client::builder(TokioExecutor::new()).build(connector), to }
+    }
+
+    /// Sends `request` on, and reads the answer whole.
+    pub(super) async fn send(&self, request: Request) -> Result<Answer, String> {
+        let mut sent = hyper::Request::post(&self.to);
+        for (name, value) in &request.headers {
+            if !["connection", "content-length", "transfer-encoding"].contains(&name.as_str()) {
+                sent = sent.header(name, value);
+            }
+        }
+        let sent = sent.body(Full::new(request.body)).map_err(|error| error.to_string())?;
+        let (parts, body) =
+            self.client.request(sent).await.map_err(|error| format!("{error:?}"))?.into_parts();
+        let body = body.collect().await.map_err(|error| error.to_string())?.to_bytes();
+        let headers = parts.headers.iter().filter_map(|(name, value)| {
+            let framing = ["connection", "content-length", "transfer-encoding"].contains(&name.as_str());
+            (!framing).then(|| Some((name.to_string(), value.to_str().ok()?.to_owned())))?
+        });
+        Ok(Answer { status: parts.status.as_u16(), headers: headers.collect(), body })
+    }
+}
+
+/// The headers of a message, their names in lower case.
+fn headers_of(head: &[u8]) -> Headers {
+    let head = String::from_utf8_lossy(head);
+    let lines = head.lines().skip(1).filter_map(|line| line.split_once(':'));
+    lines.map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned())).collect()
+}
+
+fn header<'h>(headers: &'h Headers, name: &str) -> Option<&'h str> {
+    headers.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
+}

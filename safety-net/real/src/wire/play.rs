@@ -1,0 +1,337 @@
+//! Plays one run: the scenario through the faults, then the same operation again without them.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use lambda_idempotency::{
+    Clock, ErrorKind, Execution, Fingerprint, Idempotency, Invocation, Key, OnHandlerError, Owner, RunError,
+    Store, StoredKey, SystemClock, current,
+};
+use lambda_idempotency_cli::{
+    problem::{Context, Problem, Result},
+    rehearse::clock,
+};
+
+use super::{
+    budget::{self, Lateness, TimeOuts},
+    case::Case,
+    fault::When,
+    proxy::{Exchange, Proxy, lock},
+    scenario::{Handler, Scenario, Size},
+    stage::{Ahead, Snapshot, Stage},
+    watched::{Call, Interlude, Watched},
+};
+use crate::random::Random;
+
+/// Longer than any lease here, margin included; shorter than any retention.
+const UNTIL_ALL_LEASES_END: Duration = Duration::from_secs(90);
+/// What a recorded panic says.
+pub(super) const PANICKED: &str = "the handler panicked";
+
+/// What a delivery was answered with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Value(String),
+    /// Its own handler's error.
+    HandlerFailed(String),
+    /// A failure that is recorded.
+    Recorded(String),
+    Refused(ErrorKind),
+    /// [`ErrorKind::Unavailable`], because of the deadline.
+    NoTimeLeft,
+    Panicked,
+    /// Not at all, within any budget.
+    Hung,
+}
+
+/// A handler ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Effect {
+    /// In the delivery with this number.
+    pub(super) delivery: usize,
+    pub(super) generation: u64,
+    pub(super) succeeded: bool,
+}
+
+/// One delivery of the operation.
+#[derive(Clone, Debug)]
+pub(super) struct Delivery {
+    pub(super) answer: Answer,
+    pub(super) took: Duration,
+    /// By how much timers were late meanwhile.
+    pub(super) late: Duration,
+    /// The owners that were drawn for it.
+    pub(super) owners: Vec<Owner>,
+    /// The record before it began.
+    pub(super) before: Snapshot,
+    /// The record after it ended, and after what was to arrive late by then.
+    pub(super) after: Snapshot,
+}
+
+/// All that is known of a run.
+#[derive(Clone, Debug)]
+pub(super) struct Facts {
+    pub(super) case: Case,
+    pub(super) time_outs: TimeOuts,
+    pub(super) fingerprint: Fingerprint,
+    /// The first through the faults; the second right after; the third when all leases have ended.
+    pub(super) deliveries: Vec<Delivery>,
+    /// What the rival left, if it came.
+    pub(super) rival: Option<Snapshot>,
+    pub(super) effects: Vec<Effect>,
+    /// What the engine asked of the store in the first delivery.
+    pub(super) calls: Vec<Call>,
+    /// What went over the wire for it.
+    pub(super) exchanges: Vec<Exchange>,
+}
+
+/// What a run's parts share.
+struct Run<'r> {
+    stage: &'r Stage,
+    case: &'r Case,
+    key: Key,
+    stored: StoredKey,
+    payload: &'static str,
+    fingerprint: Fingerprint,
+    tag: u64,
+    effects: Arc<Mutex<Vec<Effect>>>,
+}
+
+/// Plays `case` on `stage`.
+pub(super) async fn play(stage: &Stage, case: &Case, lateness: &Lateness) -> Result<Facts> {
+    let run = Run::new(stage, case)?;
+    let time_outs = TimeOuts::of(case);
+    let proxy = Proxy::start(stage.upstream.clone(), case.plan(), time_outs.attempt).await;
+    let proxy = proxy.context("the proxy")?;
+    let store = stage.store(&proxy.endpoint(), case.retries, time_outs).await?;
+    let made = Fingerprint::of(ORIGINAL).context("a fingerprint")?;
+    stage.prepare(&run.stored, case.scenario.prior, made).await?;
+
+    let left = Arc::default();
+    let watched = Watched::new(store, proxy.log(), run.interlude(&left));
+    let calls = watched.calls();
+    let limit = budget::of_any_delivery(time_outs);
+    let before = stage.snapshot(&run.stored, &SystemClock).await?;
+    let first = run.deliver(0, Arc::new(watched), SystemClock, limit).await?;
+    proxy.close().await;
+    proxy.deliver(When::AfterAnswer).await;
+    let first = run.closed(first, before, &SystemClock, lateness).await?;
+
+    let direct: Arc<dyn Store> = Arc::new(stage.direct.clone());
+    let patience = Duration::from_secs(120);
+    let second = run.deliver(1, Arc::clone(&direct), SystemClock, patience).await?;
+    proxy.deliver(When::AfterRedelivery).await;
+    let second = run.closed(second, first.after.clone(), &SystemClock, lateness).await?;
+
+    let ahead = Ahead(UNTIL_ALL_LEASES_END);
+    let before = Snapshot { at: ahead.now(), ..second.after.clone() };
+    let third = run.deliver(2, direct, ahead, patience).await?;
+    let third = run.closed(third, before, &ahead, lateness).await?;
+
+    let mut calls = lock(&calls).clone();
+    for call in &mut calls {
+        call.late = lateness.during(call.ended, call.took);
+    }
+    let rival = lock(&left).take().transpose()?;
+    Ok(Facts {
+        case: case.clone(),
+        time_outs,
+        fingerprint: run.fingerprint,
+        deliveries: vec![first, second, third],
+        rival,
+        effects: lock(&run.effects).clone(),
+        calls,
+        exchanges: proxy.log().exchanges(),
+    })
+}
+
+const ORIGINAL: &str = "order 17, 12.50 EUR";
+const ANOTHER: &str = "order 17, 13.50 EUR";
+
+/// A delivery that was answered, before the record was looked at.
+struct Answered {
+    answer: Answer,
+    took: Duration,
+    ended: Instant,
+    owners: Vec<Owner>,
+}
+
+/// Where the rival tells what it left.
+type Left = Arc<Mutex<Option<Result<Snapshot>>>>;
+
+impl<'r> Run<'r> {
+    fn new(stage: &'r Stage, case: &'r Case) -> Result<Self> {
+        let random = Owner::random().context("a key")?;
+        let key = Key::new(random.to_string()).context("a key")?;
+        let scope = Idempotency::builder(stage.direct.clone()).function("wire").build();
+        let scope = scope.and_then(|engine| engine.scope("run")).context("a scope")?;
+        let payload = if case.scenario.is_another_request { ANOTHER } else { ORIGINAL };
+        let tag = random.as_bytes().iter().take(8).fold(0, |tag, byte| tag << 8 | u64::from(*byte));
+        Ok(Self {
+            stage,
+            case,
+            stored: StoredKey::new(&scope, &key),
+            key,
+            payload,
+            fingerprint: Fingerprint::of(payload).context("a fingerprint")?,
+            tag,
+            effects: Arc::default(),
+        })
+    }
+
+    fn interlude(&self, left: &Left) -> Option<Interlude> {
+        let (at, rival) = self.case.scenario.rival?;
+        let (stage, key, left) = (self.stage.clone(), self.stored.clone(), Arc::clone(left));
+        let fingerprint = self.fingerprint;
+        let comes = async move {
+            let came = match stage.rival(&key, rival, fingerprint).await {
+                Ok(()) => stage.snapshot(&key, &SystemClock).await,
+                Err(problem) => Err(problem),
+            };
+            *lock(&left) = Some(came);
+        };
+        Some((at, Box::pin(comes)))
+    }
+
+    async fn deliver(
+        &self,
+        nth: usize,
+        store: Arc<dyn Store>,
+        clock_of_engine: impl Clock + Copy,
+        limit: Duration,
+    ) -> Result<Answered> {
+        let scenario = self.case.scenario;
+        let owners: Arc<Mutex<Vec<Owner>>> = Arc::default();
+        let engine = self.engine(store, clock_of_engine, Arc::clone(&owners))?;
+        let engine = if scenario.is_short_of_time && nth == 0 {
+            let (now, attempt) = (clock_of_engine.now(), TimeOuts::of(self.case).attempt);
+            engine.for_invocation(Invocation::entered(now, now.saturating_add(attempt), "short of time"))
+        } else {
+            engine
+        };
+        let (handler, size) = match nth {
+            0 => (scenario.handler, scenario.size),
+            _ => (Handler::Succeeds, Size::Small),
+        };
+        let (key, payload, effects) = (self.key.clone(), self.payload, Arc::clone(&self.effects));
+        let response = response(nth, size, self.tag);
+        let start = clock::start();
+        let mut running = tokio::spawn(async move {
+            let effect =
+                |generation| Effect { delivery: nth, generation, succeeded: handler == Handler::Succeeds };
+            let operation = || async {
+                let generation = current().map_or(0, |claim| claim.generation().get());
+                lock(&effects).push(effect(generation));
+                match handler {
+                    Handler::Succeeds => Ok(response),
+                    Handler::Fails => Err(failure(nth)),
+                    // Without the message that a `panic!` prints.
+                    Handler::Panics => std::panic::resume_unwind(Box::new(PANICKED)),
+                }
+            };
+            engine.run(key, payload, operation).await
+        });
+        let answer = match tokio::time::timeout(limit, &mut running).await {
+            Ok(Ok(result)) => answer_of(result),
+            Ok(Err(_)) => Answer::Panicked,
+            Err(_) => {
+                running.abort();
+                Answer::Hung
+            }
+        };
+        let (took, ended) = (start.elapsed(), clock::start());
+        let owners = lock(&owners).clone();
+        Ok(Answered { answer, took, ended, owners })
+    }
+
+    fn engine(
+        &self,
+        store: Arc<dyn Store>,
+        clock_of_engine: impl Clock,
+        owners: Arc<Mutex<Vec<Owner>>>,
+    ) -> Result<Idempotency> {
+        let Scenario { at_most_once, records_errors, .. } = self.case.scenario;
+        let draw = move || {
+            let owner = Owner::random()?;
+            lock(&owners).push(owner);
+            Ok(owner)
+        };
+        Idempotency::builder(store)
+            .function("wire")
+            .clock(clock_of_engine)
+            .owner_source(draw)
+            .execution(if *at_most_once { Execution::AtMostOnce } else { Execution::AtLeastOnce })
+            .on_handler_error(if *records_errors { OnHandlerError::Record } else { OnHandlerError::Release })
+            .build()
+            .context("the engine")
+    }
+
+    async fn closed(
+        &self,
+        answered: Answered,
+        before: Snapshot,
+        clock_of_engine: &dyn Clock,
+        lateness: &Lateness,
+    ) -> Result<Delivery> {
+        let Answered { answer, took, ended, owners } = answered;
+        let after = self.stage.snapshot(&self.stored, clock_of_engine).await?;
+        let late = lateness.during(ended, took);
+        Ok(Delivery { answer, took, late, owners, before, after })
+    }
+}
+
+fn answer_of(result: Result<String, RunError<String>>) -> Answer {
+    match result {
+        Ok(value) => Answer::Value(value),
+        Err(RunError::Handler(failure)) => Answer::HandlerFailed(failure),
+        Err(RunError::Recorded(failure)) => Answer::Recorded(failure.error_message),
+        Err(RunError::Idempotency(error)) if error.to_string().contains("no time is left") => {
+            Answer::NoTimeLeft
+        }
+        Err(RunError::Idempotency(error)) => Answer::Refused(error.kind()),
+        // A variant that is not known here is no answer that is known to be right.
+        Err(_) => Answer::Refused(ErrorKind::Invalid),
+    }
+}
+
+/// What the handler fails with in the delivery with this number.
+pub(super) fn failure(nth: usize) -> String {
+    format!("the failure of delivery {nth}")
+}
+
+/// What the handler answers in the delivery with this number: no two are the same, and the large ones do
+/// not compress.
+fn response(nth: usize, size: Size, tag: u64) -> String {
+    let length = match size {
+        Size::Small => 0,
+        Size::Large => 600,
+        Size::Huge => 560 * 1024,
+    };
+    let mut random = Random::new(tag);
+    let mut response = format!("the response of delivery {nth}, {tag:016x}: ");
+    while response.len() < length {
+        let bits = random.bits();
+        // Letters and digits that JSON leaves as they are, six bits each.
+        response.extend((0..10).map(|digit| {
+            char::from(
+                b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+                    [(bits >> (6 * digit)) as usize & 63],
+            )
+        }));
+    }
+    response
+}
+
+/// Whether `text` is the response of the delivery with this number.
+pub(super) fn is_response_of(nth: usize, text: &str) -> bool {
+    text.starts_with(&format!("the response of delivery {nth}, "))
+}
+
+impl Facts {
+    /// The delivery that met the faults.
+    pub(super) fn first(&self) -> Result<&Delivery> {
+        self.deliveries.first().ok_or_else(|| Problem::new("a run without a delivery"))
+    }
+}

@@ -1,0 +1,389 @@
+//! What is delivered, and what stands there before: together these reach every call of every transition.
+
+use super::{
+    fault::Fault::{self, CutAfter, CutBefore, ErrorBefore},
+    meaning::Meaning::{
+        self, Claim, Complete, Fail, Look, PartRead, PartWritten, Reclaim, Release, TakeOver,
+    },
+};
+
+/// What stands in the table before the delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Prior {
+    /// Nothing.
+    Absent,
+    /// Another's claim, whose lease lasts.
+    Live,
+    /// Another's claim, whose lease has ended.
+    Stale,
+    /// Another's claim, whose lease and expiry have passed.
+    StaleAndExpired,
+    /// An outcome, in the record.
+    Completed,
+    /// An outcome, in a sibling.
+    CompletedInParts,
+    /// An outcome whose response was not kept.
+    NotRetained,
+    /// A final failure.
+    Failed,
+    /// An outcome that has expired.
+    Expired,
+    /// A key that was given back.
+    Released,
+}
+
+/// What the handler does, every time it runs in the delivery that meets the faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Handler {
+    Succeeds,
+    Fails,
+    Panics,
+}
+
+/// What a rival leaves behind, who comes right before a certain call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rival {
+    /// Its claim.
+    AtWork,
+    /// Its outcome.
+    Completes,
+    /// Its outcome, in a sibling.
+    CompletesInParts,
+    /// Its final failure.
+    Fails,
+    /// The key, given back.
+    Releases,
+    /// Nothing: the record is swept away.
+    Gone,
+}
+
+/// How large the handler's response is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Size {
+    /// Goes into the record.
+    Small,
+    /// Goes into one sibling.
+    Large,
+    /// Goes into two.
+    Huge,
+}
+
+/// What the delivery is answered with when nothing goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Baseline {
+    /// Its own handler's response.
+    Own,
+    /// Its own handler's error, or panic.
+    OwnFailure,
+    /// What was there before.
+    Prior,
+    /// What the rival left.
+    Rival,
+    InProgress,
+    Mismatch,
+    OutcomeUnknown,
+    NotRetained,
+    /// That depends on how fast the machine is.
+    Any,
+}
+
+/// One scenario.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scenario {
+    pub(super) name: &'static str,
+    pub(super) prior: Prior,
+    pub(super) handler: Handler,
+    pub(super) size: Size,
+    pub(super) at_most_once: bool,
+    pub(super) records_errors: bool,
+    /// The request is another than the one that made the record.
+    pub(super) is_another_request: bool,
+    /// The invocation's deadline comes with the first answer that is late.
+    pub(super) is_short_of_time: bool,
+    pub(super) rival: Option<(Meaning, Rival)>,
+    /// Faults that are part of the scenario: they lead to calls that are not made otherwise.
+    pub(super) lead: &'static [(usize, Fault)],
+    /// The requests that it makes when nothing else goes wrong and the SDK does not retry.
+    pub(super) requests: &'static [Meaning],
+    pub(super) baseline: Baseline,
+}
+
+impl Scenario {
+    /// Whether its messages are so large that they need longer time-outs.
+    pub(super) fn is_heavy(&self) -> bool {
+        self.size == Size::Huge
+    }
+}
+
+const PLAIN: Scenario = Scenario {
+    name: "",
+    prior: Prior::Absent,
+    handler: Handler::Succeeds,
+    size: Size::Small,
+    at_most_once: false,
+    records_errors: false,
+    is_another_request: false,
+    is_short_of_time: false,
+    rival: None,
+    lead: &[],
+    requests: &[Claim],
+    baseline: Baseline::Own,
+};
+const FIRST: Scenario = Scenario { name: "first run", requests: &[Claim, Complete], ..PLAIN };
+const FAILING: Scenario = Scenario {
+    name: "the handler fails, and gives the key back",
+    handler: Handler::Fails,
+    requests: &[Claim, Release],
+    baseline: Baseline::OwnFailure,
+    ..PLAIN
+};
+const FAILING_FOR_GOOD: Scenario = Scenario {
+    name: "the handler fails for good",
+    records_errors: true,
+    requests: &[Claim, Fail],
+    ..FAILING
+};
+const LARGE: Scenario = Scenario {
+    name: "a response in a sibling",
+    size: Size::Large,
+    requests: &[Claim, PartWritten, Complete],
+    ..PLAIN
+};
+const RECLAIM: Scenario = Scenario {
+    name: "a key that was given back",
+    prior: Prior::Released,
+    requests: &[Claim, Reclaim, Complete],
+    ..PLAIN
+};
+const TAKEOVER: Scenario =
+    Scenario { name: "a stale claim", prior: Prior::Stale, requests: &[Claim, TakeOver, Complete], ..PLAIN };
+const FENCED: Scenario = Scenario {
+    name: "fenced by one who completed",
+    rival: Some((Complete, Rival::Completes)),
+    requests: &[Claim, Complete],
+    baseline: Baseline::Rival,
+    ..PLAIN
+};
+
+/// Every scenario.
+pub(super) const ALL: &[Scenario] = &[
+    FIRST,
+    FAILING,
+    FAILING_FOR_GOOD,
+    LARGE,
+    RECLAIM,
+    TAKEOVER,
+    FENCED,
+    // Handlers.
+    Scenario { name: "the handler panics, and gives the key back", handler: Handler::Panics, ..FAILING },
+    Scenario { name: "the handler panics for good", handler: Handler::Panics, ..FAILING_FOR_GOOD },
+    Scenario {
+        name: "a response in two siblings",
+        size: Size::Huge,
+        requests: &[Claim, PartWritten, PartWritten, Complete],
+        ..PLAIN
+    },
+    Scenario { name: "short of time", is_short_of_time: true, baseline: Baseline::Any, ..FIRST },
+    // What is there already.
+    Scenario { name: "a duplicate", prior: Prior::Completed, baseline: Baseline::Prior, ..PLAIN },
+    Scenario {
+        name: "a duplicate, its response in a sibling",
+        prior: Prior::CompletedInParts,
+        requests: &[Claim, PartRead],
+        baseline: Baseline::Prior,
+        ..PLAIN
+    },
+    Scenario {
+        name: "a duplicate, its response not kept",
+        prior: Prior::NotRetained,
+        baseline: Baseline::NotRetained,
+        ..PLAIN
+    },
+    Scenario { name: "a duplicate of a failure", prior: Prior::Failed, baseline: Baseline::Prior, ..PLAIN },
+    Scenario { name: "a duplicate in progress", prior: Prior::Live, baseline: Baseline::InProgress, ..PLAIN },
+    Scenario {
+        name: "another request, done",
+        prior: Prior::Completed,
+        is_another_request: true,
+        baseline: Baseline::Mismatch,
+        ..PLAIN
+    },
+    Scenario {
+        name: "another request, in progress",
+        prior: Prior::Live,
+        is_another_request: true,
+        baseline: Baseline::Mismatch,
+        ..PLAIN
+    },
+    Scenario { name: "another request, after a release", is_another_request: true, ..RECLAIM },
+    Scenario { name: "an expired outcome", prior: Prior::Expired, ..RECLAIM },
+    Scenario { name: "a claim both stale and expired", prior: Prior::StaleAndExpired, ..RECLAIM },
+    Scenario {
+        name: "a stale claim, and the handler fails",
+        requests: &[Claim, TakeOver, Release],
+        prior: Prior::Stale,
+        ..FAILING
+    },
+    // At most once.
+    Scenario { name: "at most once", at_most_once: true, ..FIRST },
+    Scenario {
+        name: "at most once, the handler fails",
+        at_most_once: true,
+        requests: &[Claim, Fail],
+        ..FAILING
+    },
+    Scenario {
+        name: "at most once, the handler panics",
+        at_most_once: true,
+        handler: Handler::Panics,
+        requests: &[Claim, Fail],
+        ..FAILING
+    },
+    Scenario {
+        name: "at most once, a stale claim",
+        at_most_once: true,
+        prior: Prior::Stale,
+        baseline: Baseline::OutcomeUnknown,
+        ..PLAIN
+    },
+    Scenario { name: "at most once, a key that was given back", at_most_once: true, ..RECLAIM },
+    Scenario {
+        name: "at most once, fenced by one who is at work",
+        at_most_once: true,
+        rival: Some((Complete, Rival::AtWork)),
+        baseline: Baseline::InProgress,
+        ..FENCED
+    },
+    // A rival comes before the completion.
+    Scenario {
+        name: "fenced by one who completed in a sibling",
+        rival: Some((Complete, Rival::CompletesInParts)),
+        requests: &[Claim, Complete, PartRead],
+        ..FENCED
+    },
+    Scenario { name: "fenced by one who failed", rival: Some((Complete, Rival::Fails)), ..FENCED },
+    Scenario {
+        name: "fenced by one who is at work",
+        rival: Some((Complete, Rival::AtWork)),
+        baseline: Baseline::InProgress,
+        ..FENCED
+    },
+    Scenario {
+        name: "fenced by one who gave the key back",
+        rival: Some((Complete, Rival::Releases)),
+        requests: &[Claim, Complete, Reclaim, Complete],
+        baseline: Baseline::Own,
+        ..FENCED
+    },
+    Scenario {
+        name: "the record is gone at the completion",
+        rival: Some((Complete, Rival::Gone)),
+        requests: &[Claim, Complete, Claim, Complete],
+        baseline: Baseline::Own,
+        ..FENCED
+    },
+    Scenario {
+        name: "the record is gone at the completion, its response in a sibling",
+        rival: Some((Complete, Rival::Gone)),
+        requests: &[Claim, PartWritten, Complete, Claim, Complete],
+        ..LARGE
+    },
+    Scenario {
+        name: "a final failure, fenced by one who completed",
+        rival: Some((Fail, Rival::Completes)),
+        baseline: Baseline::Rival,
+        ..FAILING_FOR_GOOD
+    },
+    Scenario {
+        name: "a final failure, and the record is gone",
+        rival: Some((Fail, Rival::Gone)),
+        requests: &[Claim, Fail, Claim, Fail],
+        ..FAILING_FOR_GOOD
+    },
+    Scenario { name: "a release, fenced", rival: Some((Release, Rival::AtWork)), ..FAILING },
+    // A rival comes before the compare-and-set.
+    Scenario {
+        name: "a reclaim lost to one who is at work",
+        rival: Some((Reclaim, Rival::AtWork)),
+        requests: &[Claim, Reclaim],
+        baseline: Baseline::InProgress,
+        ..RECLAIM
+    },
+    Scenario {
+        name: "a reclaim lost to one who gave the key back",
+        rival: Some((Reclaim, Rival::Releases)),
+        requests: &[Claim, Reclaim, Reclaim, Complete],
+        ..RECLAIM
+    },
+    Scenario {
+        name: "the record is gone at the reclaim",
+        rival: Some((Reclaim, Rival::Gone)),
+        requests: &[Claim, Reclaim, Claim, Complete],
+        ..RECLAIM
+    },
+    Scenario {
+        name: "a takeover lost to one who completed",
+        rival: Some((TakeOver, Rival::Completes)),
+        requests: &[Claim, TakeOver],
+        baseline: Baseline::Rival,
+        ..TAKEOVER
+    },
+    Scenario {
+        name: "the record is gone at the takeover",
+        rival: Some((TakeOver, Rival::Gone)),
+        requests: &[Claim, TakeOver, Claim, Complete],
+        ..TAKEOVER
+    },
+    // A first fault leads to a look.
+    Scenario { name: "a lost claim", lead: &[(0, CutAfter)], requests: &[Claim, Look, Complete], ..FIRST },
+    Scenario {
+        name: "a claim that was not made",
+        lead: &[(0, CutBefore)],
+        requests: &[Claim, Look, Claim, Complete],
+        ..FIRST
+    },
+    Scenario {
+        name: "a lost reclaim",
+        lead: &[(1, CutAfter)],
+        requests: &[Claim, Reclaim, Look, Complete],
+        ..RECLAIM
+    },
+    Scenario {
+        name: "a lost takeover",
+        lead: &[(1, CutAfter)],
+        requests: &[Claim, TakeOver, Look, Complete],
+        ..TAKEOVER
+    },
+    Scenario {
+        name: "a lost completion",
+        lead: &[(1, CutAfter)],
+        requests: &[Claim, Complete, Look],
+        ..FIRST
+    },
+    Scenario {
+        name: "a completion that was not made",
+        lead: &[(1, ErrorBefore)],
+        requests: &[Claim, Complete, Look, Complete],
+        ..FIRST
+    },
+    Scenario {
+        name: "a lost completion, its response in a sibling",
+        lead: &[(2, CutAfter)],
+        requests: &[Claim, PartWritten, Complete, Look],
+        ..LARGE
+    },
+    Scenario {
+        name: "a lost failure",
+        lead: &[(1, CutAfter)],
+        requests: &[Claim, Fail, Look],
+        ..FAILING_FOR_GOOD
+    },
+    Scenario { name: "a lost release", lead: &[(1, CutAfter)], requests: &[Claim, Release, Look], ..FAILING },
+    Scenario {
+        name: "a lost completion, at most once",
+        lead: &[(1, CutAfter)],
+        requests: &[Claim, Complete, Look],
+        at_most_once: true,
+        ..FIRST
+    },
+];

@@ -1,0 +1,364 @@
+//! What a run is played on: a table, a way to it without faults, and one through the proxy.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use aws_sdk_dynamodb::{
+    Client,
+    config::{
+        BehaviorVersion, Credentials, Region,
+        retry::{RetryConfig, RetryPartition},
+    },
+    types::{
+        AttributeDefinition, AttributeValue, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType,
+        TableStatus,
+    },
+};
+use bytes::Bytes;
+use lambda_idempotency::{
+    BoxFuture, Clock, Fingerprint, Generation, Lock, Outcome, Owner, Place, Record, RecordedFailure, State,
+    Status, StoredKey, StoredResponse, SystemClock, Timestamp,
+    store::{Seen, Settlement, Store, Write, Written, dynamodb::DynamoDbStore},
+};
+use lambda_idempotency_cli::{
+    problem::{Context, Problem, Result},
+    rehearse::{
+        clock,
+        database::{ACCESS_KEY, REGION},
+    },
+};
+
+use super::{
+    budget::TimeOuts,
+    case::Retries,
+    message::Upstream,
+    sabotage::{Sabotage, sabotaged},
+    scenario::{Prior, Rival},
+};
+use crate::servers::{Server, fresh_table};
+
+/// What the outcome says that was there before.
+pub(super) const PRIOR: &str = "the prior outcome";
+/// What the rival's outcome says.
+pub(super) const RIVAL: &str = "the rival's outcome";
+/// What the wire's store keeps in the record: so little that a sibling need not be large.
+const INLINE_LIMIT: usize = 256;
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+static CLIENTS: AtomicU64 = AtomicU64::new(0);
+
+/// A table on a server. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Stage {
+    /// The way to the server that all proxies share.
+    pub(super) upstream: Upstream,
+    /// The way to the table without faults.
+    pub(super) direct: DynamoDbStore,
+    client: Client,
+    table: Arc<str>,
+    pub(super) sabotage: Option<Sabotage>,
+}
+
+/// What stands in the table, and what it says.
+#[derive(Clone, Debug)]
+pub(super) struct Snapshot {
+    /// When it was read, by the clock that judges it.
+    pub(super) at: Timestamp,
+    pub(super) record: Option<Record>,
+    /// Its outcome.
+    pub(super) outcome: Option<Said>,
+}
+
+/// What an outcome says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    /// This, as the response or the failure's message.
+    Text(String),
+    /// Nothing: the response was not kept.
+    Omitted,
+    /// It cannot be read, for this reason.
+    Unreadable(String),
+}
+
+impl Stage {
+    /// A table of its own on `server`, which no sweeper comes to: it would be one rival more.
+    pub(super) async fn set(server: &Server, sabotage: Option<Sabotage>) -> Result<Self> {
+        let doing = || format!("{}, a table for the wire", server.name);
+        let (table, client) =
+            (fresh_table()?, Client::from_conf(plain(&server.database().endpoint().to_string()).build()));
+        let id = AttributeDefinition::builder().attribute_name("id").attribute_type(ScalarAttributeType::S);
+        let key = KeySchemaElement::builder().attribute_name("id").key_type(KeyType::Hash);
+        client
+            .create_table()
+            .table_name(&table)
+            .billing_mode(BillingMode::PayPerRequest)
+            .attribute_definitions(id.build().context(doing())?)
+            .key_schema(key.build().context(doing())?)
+            .send()
+            .await
+            .map_err(|error| Problem::new(format!("{}: {error:?}", doing())))?;
+        until_active(&client, &table).await.context(doing())?;
+        let direct = DynamoDbStore::builder(&table)
+            .client(client.clone())
+            .attempt_timeout(Duration::from_secs(10))
+            .operation_timeout(Duration::from_secs(30))
+            .build()
+            .await
+            .context(doing())?;
+        let upstream = Upstream::new(server.database().endpoint().clone());
+        Ok(Self { upstream, direct, client, table: table.into(), sabotage })
+    }
+
+    /// The store under test: the SDK talks to `endpoint`.
+    pub(super) async fn store(
+        &self,
+        endpoint: &str,
+        retries: Retries,
+        time_outs: TimeOuts,
+    ) -> Result<Arc<dyn Store>> {
+        let retry = match retries {
+            Retries::Default => RetryConfig::standard(),
+            Retries::Quick => RetryConfig::standard().with_initial_backoff(Duration::from_millis(1)),
+            Retries::None => RetryConfig::disabled(),
+        };
+        let config = plain(endpoint)
+            .retry_config(retry)
+            // All clients of a process and a Region share one quota of retries: here each has its own.
+            .retry_partition(RetryPartition::new(format!("wire {}", CLIENTS.fetch_add(1, Ordering::Relaxed))))
+            .build();
+        let time_outs = match self.sabotage {
+            Some(Sabotage::NeverTimesOut) => TimeOuts::NONE,
+            _ => time_outs,
+        };
+        let store = DynamoDbStore::builder(&*self.table)
+            .client(Client::from_conf(config))
+            .attempt_timeout(time_outs.attempt)
+            .operation_timeout(time_outs.operation)
+            .inline_limit(INLINE_LIMIT)
+            .build()
+            .await
+            .context("the store on the wire")?;
+        Ok(sabotaged(store, self.sabotage))
+    }
+
+    /// What stands there for `key`. `clock` says when that is.
+    pub(super) async fn snapshot(&self, key: &StoredKey, clock: &dyn Clock) -> Result<Snapshot> {
+        let record = self.direct.read(key).await.context("the record, read directly")?;
+        let outcome = match &record {
+            Some(record) => self.said(key, record).await,
+            None => None,
+        };
+        Ok(Snapshot { at: clock.now(), record, outcome })
+    }
+
+    async fn said(&self, key: &StoredKey, record: &Record) -> Option<Said> {
+        let (outcome, is_failure) = match &record.state {
+            State::Completed(outcome) => (outcome, false),
+            State::Failed(outcome) => (outcome, true),
+            State::Started { .. } | State::Released => return None,
+        };
+        let response = match outcome {
+            Outcome::Omitted => return Some(Said::Omitted),
+            Outcome::Retained(response) => response,
+        };
+        let said = self.decoded(key, record.owner, response).await;
+        let said = said.and_then(|json| if is_failure { text_of_failure(&json) } else { text_of(&json) });
+        Some(said.map_or_else(Said::Unreadable, Said::Text))
+    }
+
+    async fn decoded(
+        &self,
+        key: &StoredKey,
+        owner: Owner,
+        response: &StoredResponse,
+    ) -> Result<Bytes, String> {
+        let kept = match (&response.place, self.direct.parts()) {
+            (Place::Inline(kept), _) => kept.clone(),
+            (Place::Parts(count), Some(parts)) => parts
+                .read_parts(key, owner, *count, response.length)
+                .await
+                .map_err(|error| error.to_string())?,
+            (Place::Parts(_), None) => return Err("the store keeps no parts".into()),
+        };
+        response.decode(&kept).map_err(|damage| damage.to_string())
+    }
+
+    /// Puts `prior` there, made by the request with this fingerprint.
+    pub(super) async fn prepare(
+        &self,
+        key: &StoredKey,
+        prior: Prior,
+        fingerprint: Fingerprint,
+    ) -> Result<()> {
+        if prior == Prior::Absent {
+            return Ok(());
+        }
+        let now = SystemClock.now();
+        let long_ago = now.saturating_sub(2 * DAY);
+        let (lease_until, lock_expires_at) = match prior {
+            Prior::Stale => (now.saturating_sub(Duration::from_secs(10)), now.saturating_add(DAY)),
+            Prior::StaleAndExpired => (long_ago, now.saturating_sub(DAY)),
+            _ => (now.saturating_add(Duration::from_secs(60)), now.saturating_add(2 * DAY)),
+        };
+        let acquired = lease_until.saturating_sub(Duration::from_secs(60));
+        let lock = Lock {
+            owner: Owner::random().context("an owner")?,
+            generation: Generation::new(acquired.as_millis()),
+            attempt: 1,
+            fingerprint,
+            lock_acquired_at: acquired,
+            lease_until,
+            expires_at: lock_expires_at.rounded_up_to_second(),
+            request_id: Some("the prior invocation".into()),
+        };
+        let expires_at = match prior {
+            Prior::Expired => now.saturating_sub(Duration::from_secs(60 * 60)),
+            _ => now.saturating_add(DAY),
+        }
+        .rounded_up_to_second();
+        let settlement = match prior {
+            Prior::Completed | Prior::Expired => Settlement::Complete(inline(&json(PRIOR)), expires_at),
+            Prior::CompletedInParts => {
+                Settlement::Complete(self.in_parts(key, lock.owner, PRIOR, expires_at).await?, expires_at)
+            }
+            Prior::NotRetained => Settlement::Complete(Outcome::Omitted, expires_at),
+            Prior::Failed => Settlement::Fail(inline(&failure(PRIOR)), expires_at),
+            Prior::Released => Settlement::Release,
+            _ => return self.make(key, &Write::Claim(lock)).await,
+        };
+        self.make(key, &Write::Claim(lock.clone())).await?;
+        self.make(key, &settle(&lock, settlement)).await
+    }
+
+    /// Lets `rival` come: by the rules, but whatever the time.
+    pub(super) async fn rival(&self, key: &StoredKey, rival: Rival, fingerprint: Fingerprint) -> Result<()> {
+        if rival == Rival::Gone {
+            let gone = self.client.delete_item().table_name(&*self.table);
+            let gone = gone.key("id", AttributeValue::S(key.as_str().to_owned())).send().await;
+            return gone.map(drop).map_err(|error| Problem::new(format!("the rival: {error:?}")));
+        }
+        let Some(record) = self.direct.read(key).await.context("the rival")? else { return Ok(()) };
+        let now = SystemClock.now();
+        let lock = Lock {
+            owner: Owner::random().context("the rival")?,
+            generation: Generation::new(record.generation.get().saturating_add(1).max(now.as_millis())),
+            attempt: record.attempt + 1,
+            fingerprint,
+            lock_acquired_at: now,
+            lease_until: now.saturating_add(Duration::from_secs(60)),
+            expires_at: now.saturating_add(2 * DAY).rounded_up_to_second(),
+            request_id: Some("the rival's invocation".into()),
+        };
+        let (seen, expires_at) = (Seen::of(&record), now.saturating_add(DAY).rounded_up_to_second());
+        let claim = match record.status() {
+            Status::Started => Write::TakeOver { seen, lock: lock.clone() },
+            _ => Write::Reclaim { seen, lock: lock.clone() },
+        };
+        let settlement = match rival {
+            Rival::AtWork | Rival::Gone => return self.make(key, &claim).await,
+            Rival::Completes => Settlement::Complete(inline(&json(RIVAL)), expires_at),
+            Rival::CompletesInParts => {
+                Settlement::Complete(self.in_parts(key, lock.owner, RIVAL, expires_at).await?, expires_at)
+            }
+            Rival::Fails => Settlement::Fail(inline(&failure(RIVAL)), expires_at),
+            Rival::Releases => Settlement::Release,
+        };
+        self.make(key, &claim).await?;
+        self.make(key, &settle(&lock, settlement)).await
+    }
+
+    async fn make(&self, key: &StoredKey, write: &Write) -> Result<()> {
+        match self.direct.apply(key, write).await.context("a write made directly")? {
+            Written::Applied => Ok(()),
+            Written::Refused(record) => {
+                Err(Problem::new(format!("{write:?}, made directly, was refused because of {record:?}")))
+            }
+        }
+    }
+
+    async fn in_parts(
+        &self,
+        key: &StoredKey,
+        owner: Owner,
+        text: &str,
+        expires_at: Timestamp,
+    ) -> Result<Outcome> {
+        let stored = StoredResponse::new(json(text));
+        let (Place::Inline(kept), Some(parts)) = (&stored.place, self.direct.parts()) else {
+            return Err(Problem::new("the store keeps no parts"));
+        };
+        let count = parts.write_parts(key, owner, kept, expires_at).await.context("a sibling")?;
+        Ok(Outcome::Retained(stored.into_parts(count)))
+    }
+}
+
+/// The system's clock, so much later: nobody waits for a lease to end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ahead(pub(super) Duration);
+
+impl Clock for Ahead {
+    fn now(&self) -> Timestamp {
+        SystemClock.now().saturating_add(self.0)
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        SystemClock.sleep(duration)
+    }
+}
+
+/// Of a client without TLS, which has no certificates to load.
+fn plain(endpoint: &str) -> aws_sdk_dynamodb::config::Builder {
+    aws_sdk_dynamodb::Config::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .region(Region::new(REGION))
+        .credentials_provider(Credentials::new(ACCESS_KEY, ACCESS_KEY, None, None, "real-net"))
+        .http_client(aws_smithy_http_client::Builder::new().build_http())
+        .endpoint_url(endpoint)
+}
+
+async fn until_active(client: &Client, table: &str) -> Result<()> {
+    for _ in 0..100 {
+        let described = client.describe_table().table_name(table).send().await;
+        let described = described.map_err(|error| Problem::new(format!("{error:?}")))?;
+        let status = described.table.and_then(|table| table.table_status);
+        if status == Some(TableStatus::Active) {
+            return Ok(());
+        }
+        clock::pause(Duration::from_millis(100)).await;
+    }
+    Err(Problem::new("it is not active after 10 s"))
+}
+
+fn settle(lock: &Lock, settlement: Settlement) -> Write {
+    Write::Settle { owner: lock.owner, generation: lock.generation, settlement }
+}
+
+fn inline(json: &Bytes) -> Outcome {
+    Outcome::Retained(StoredResponse::new(json.clone()))
+}
+
+/// A response as `Idempotency::run` records it.
+fn json(text: &str) -> Bytes {
+    serde_json::Value::from(text).to_string().into()
+}
+
+/// A failure as `Idempotency::run` records it.
+fn failure(text: &str) -> Bytes {
+    serde_json::to_vec(&RecordedFailure::new("Wire", text)).unwrap_or_default().into()
+}
+
+fn text_of(json: &Bytes) -> Result<String, String> {
+    serde_json::from_slice(json).map_err(|error| error.to_string())
+}
+
+fn text_of_failure(json: &Bytes) -> Result<String, String> {
+    serde_json::from_slice(json)
+        .map(|failure: RecordedFailure| failure.error_message)
+        .map_err(|error| error.to_string())
+}

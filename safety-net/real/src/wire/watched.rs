@@ -1,0 +1,202 @@
+//! A store that keeps a note of what the engine asks of it and is told, and lets a rival in between.
+
+use std::{
+    fmt::{self, Debug, Display},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use lambda_idempotency::{
+    BoxFuture, Owner, Record, Status, StoredKey, Timestamp,
+    store::{ResponseParts, Store, StoreError, StoreErrorKind, Write, Written},
+};
+use lambda_idempotency_cli::rehearse::clock;
+
+use super::{
+    meaning::Meaning,
+    proxy::{Log, lock},
+};
+
+/// One call of the store by the engine.
+#[derive(Clone, Debug)]
+pub(super) struct Call {
+    pub(super) meaning: Meaning,
+    /// When it ended, and how long it took.
+    pub(super) ended: Instant,
+    pub(super) took: Duration,
+    /// The requests that came over the wire meanwhile: from the first to before the second.
+    pub(super) requests: (usize, usize),
+    pub(super) told: Told,
+    /// By how much timers were late meanwhile.
+    pub(super) late: Duration,
+}
+
+/// What the engine was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// The write was made, or the parts were.
+    Applied,
+    /// The condition failed, because of this.
+    Refused(Option<Brief>),
+    /// This is there.
+    Found(Option<Brief>),
+    /// The parts were read.
+    Parts,
+    /// The store failed.
+    Failed {
+        /// How.
+        kind: StoreErrorKind,
+        /// Whether a write may have been made all the same.
+        maybe_applied: bool,
+    },
+}
+
+/// The part of a record that tells whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Brief {
+    pub(super) owner: Owner,
+    pub(super) generation: u64,
+    pub(super) status: Status,
+}
+
+impl Brief {
+    pub(super) fn of(record: &Record) -> Self {
+        Self { owner: record.owner, generation: record.generation.get(), status: record.status() }
+    }
+}
+
+impl Told {
+    pub(super) fn is_failure(&self) -> bool {
+        matches!(self, Self::Failed { .. })
+    }
+
+    /// The record that it tells of, if any.
+    pub(super) fn record(&self) -> Option<Brief> {
+        match self {
+            Self::Refused(record) | Self::Found(record) => *record,
+            _ => None,
+        }
+    }
+}
+
+impl Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { meaning, took, requests: (first, end), told, .. } = self;
+        write!(f, "{meaning:12}  requests {first}..{end}, {:.1} ms: {told:?}", took.as_secs_f64() * 1e3)
+    }
+}
+
+/// What happens, once, before the engine's first call with a certain meaning.
+pub(super) type Interlude = (Meaning, BoxFuture<'static, ()>);
+
+/// The store.
+pub(super) struct Watched {
+    inner: Arc<dyn Store>,
+    wire: Log,
+    calls: Arc<Mutex<Vec<Call>>>,
+    interlude: Mutex<Option<Interlude>>,
+}
+
+impl Watched {
+    pub(super) fn new(inner: Arc<dyn Store>, wire: Log, interlude: Option<Interlude>) -> Self {
+        Self { inner, wire, calls: Arc::default(), interlude: Mutex::new(interlude) }
+    }
+
+    /// The notes, which go on being written.
+    pub(super) fn calls(&self) -> Arc<Mutex<Vec<Call>>> {
+        Arc::clone(&self.calls)
+    }
+
+    async fn noted<T>(
+        &self,
+        meaning: Meaning,
+        call: impl Future<Output = Result<T, StoreError>>,
+        tell: impl FnOnce(&T) -> Told,
+    ) -> Result<T, StoreError> {
+        let interlude = lock(&self.interlude).take_if(|(at, _)| *at == meaning);
+        if let Some((_, interlude)) = interlude {
+            interlude.await;
+        }
+        let (start, first) = (clock::start(), self.wire.len());
+        let result = call.await;
+        let (took, ended) = (start.elapsed(), clock::start());
+        let told = match &result {
+            Ok(value) => tell(value),
+            Err(error) => Told::Failed { kind: error.kind(), maybe_applied: error.is_maybe_applied() },
+        };
+        let requests = (first, self.wire.len());
+        lock(&self.calls).push(Call { meaning, ended, took, requests, told, late: Duration::ZERO });
+        result
+    }
+}
+
+impl Debug for Watched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watched").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+impl Store for Watched {
+    fn apply<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+        Box::pin(self.noted(
+            Meaning::of_write(write),
+            self.inner.apply(key, write),
+            |written| match written {
+                Written::Applied => Told::Applied,
+                Written::Refused(record) => Told::Refused(record.as_ref().map(Brief::of)),
+            },
+        ))
+    }
+
+    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        let tell = |record: &Option<Record>| Told::Found(record.as_ref().map(Brief::of));
+        Box::pin(self.noted(Meaning::Look, self.inner.read(key), tell))
+    }
+
+    fn parts(&self) -> Option<&dyn ResponseParts> {
+        self.inner.parts().is_some().then_some(self)
+    }
+}
+
+impl ResponseParts for Watched {
+    fn inline_limit(&self) -> usize {
+        self.inner.parts().map_or(usize::MAX, ResponseParts::inline_limit)
+    }
+
+    fn write_parts<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        owner: Owner,
+        bytes: &'a Bytes,
+        expires_at: Timestamp,
+    ) -> BoxFuture<'a, Result<u32, StoreError>> {
+        Box::pin(async move {
+            let parts = self.inner.parts().ok_or_else(no_parts)?;
+            let call = parts.write_parts(key, owner, bytes, expires_at);
+            self.noted(Meaning::PartWritten, call, |_| Told::Applied).await
+        })
+    }
+
+    fn read_parts<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        owner: Owner,
+        count: u32,
+        limit: u64,
+    ) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+        Box::pin(async move {
+            let parts = self.inner.parts().ok_or_else(no_parts)?;
+            let call = parts.read_parts(key, owner, count, limit);
+            self.noted(Meaning::PartRead, call, |_| Told::Parts).await
+        })
+    }
+}
+
+fn no_parts() -> StoreError {
+    StoreError::new(StoreErrorKind::Rejected, "the store keeps no parts")
+}

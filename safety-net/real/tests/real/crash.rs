@@ -1,0 +1,65 @@
+//! Processes that die and stand still.
+
+use lambda_idempotency_cli::rehearse::function::Function;
+use lambda_idempotency_real_net::{
+    crash::{
+        kills::{self, Numbers},
+        point::{Call, Point},
+        sabotage::Sabotage,
+        scenario,
+    },
+    servers::Server,
+};
+
+fn function() -> Function {
+    Function::at(env!("CARGO_BIN_EXE_net-function"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_may_die_or_stand_still_at_every_point() {
+    let servers = Server::all().await.unwrap();
+    let rows = scenario::check(&function(), servers, &Point::ALL, 1, None).await.unwrap();
+    for row in rows {
+        eprintln!("{row}");
+        assert!(row.violations.is_empty(), "{:#?}", row.violations);
+        assert!(row.crashes_in_the_gap >= u64::from(row.point.is_in_the_gap()), "{row}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_may_die_and_stand_still_at_any_moment() {
+    let numbers = Numbers::new(100).unwrap();
+    for figures in kills::check(&function(), Server::all().await.unwrap(), numbers, None).await.unwrap() {
+        eprintln!("{figures}");
+        assert!(figures.violations.is_empty(), "seed {}: {}", figures.seed, figures.violations[0]);
+        assert!(figures.found.later_claims > 0, "no claim was ever taken over: nothing was tested");
+    }
+}
+
+/// A function that is broken in this way is caught, with these words, when its process dies or stands still at `point`.
+async fn assert_caught(sabotage: Sabotage, point: Point, words: &str) {
+    let servers = vec![Server::embedded().await.unwrap()];
+    let rows = scenario::check(&function(), servers, &[point], 1, Some(sabotage)).await.unwrap();
+    let violations: Vec<String> =
+        rows.iter().flat_map(|row| &row.violations).map(ToString::to_string).collect();
+    assert!(violations.iter().any(|violation| violation.contains(words)), "{sabotage:?}: {violations:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_function_without_its_fence_is_caught() {
+    let held = Point::Before(Call::Complete);
+    tokio::join!(
+        assert_caught(Sabotage::Unfenced, held, "answered with what is not the record's response"),
+        assert_caught(Sabotage::Overwriting, held, "answered with what is not the record's response"),
+        assert_caught(Sabotage::Unsettled, Point::Entered, "its record is STARTED, not COMPLETED"),
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_function_without_its_claim_is_caught() {
+    tokio::join!(
+        assert_caught(Sabotage::Unclaimed, Point::Answered, "'s lease ran"),
+        assert_caught(Sabotage::Impatient, Point::AfterEffect, "'s lease ran"),
+        assert_caught(Sabotage::EffectFirst, Point::Entered, "generation 0 had two effects"),
+    );
+}

@@ -1,0 +1,29 @@
+//! The wire breaks, in the bounded form; and the net is tested with stores that are broken on purpose.
+
+use lambda_idempotency_real_net::{
+    random::fresh_seed,
+    wire::{self, Extent, Sabotage},
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_breaks_on_the_wire_is_got_over_or_told() {
+    wire::check(Extent::bounded(fresh_seed().unwrap()), |report| {
+        eprintln!("{report}");
+        assert!(report.violations().is_empty());
+        assert!(report.coverage().missing().is_empty());
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_sabotage_is_found() {
+    let checks = Sabotage::ALL.map(|sabotage| tokio::spawn(wire::check_sabotaged(sabotage)));
+    for (sabotage, check) in Sabotage::ALL.into_iter().zip(checks) {
+        let report = check.await.unwrap().unwrap();
+        assert!(!report.violations().is_empty(), "{sabotage:?} was not found:\n{report}");
+        let found = report.violations().iter().flat_map(|told| told.lines());
+        let found: Vec<_> = found.filter(|line| line.contains("VIOLATION")).collect();
+        eprintln!("{sabotage:?}\n{}", found.join("\n"));
+    }
+}

@@ -1,0 +1,4 @@
+//! What is longer than an item's own documentation.
+
+#[doc = include_str!("guide/failure_modes.md")]
+pub mod failure_modes {}

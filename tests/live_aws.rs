@@ -1,0 +1,48 @@
+//! The conformance suite, random operations and races on a real DynamoDB table: opt-in, since it takes credentials and
+//! costs a few cents (some ten thousand small writes).
+//!
+//! ```sh
+//! IDEMPOTENCY_LIVE_TABLE=idempotency-live cargo test --features live-aws --test live_aws
+//! ```
+//!
+//! The table is created if it is not there (on demand, TTL on `expires_at`), and stays: what is written expires after a
+//! day or two. Credentials and Region come from where the AWS SDK finds them; the identity needs
+//! `dynamodb:CreateTable`, `DescribeTable`, `UpdateTimeToLive`, `DescribeTimeToLive`, `PutItem`, `UpdateItem` and
+//! `GetItem` on it.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
+
+use std::sync::Arc;
+
+use lambda_idempotency::{
+    Owner, conformance,
+    store::{Store, dynamodb::DynamoDbStore},
+};
+
+const TABLE: &str = "IDEMPOTENCY_LIVE_TABLE";
+
+async fn store() -> Arc<dyn Store> {
+    let Ok(table) = std::env::var(TABLE) else {
+        panic!("{TABLE} names the table to test on: this suite was asked for, and is never skipped");
+    };
+    let store = DynamoDbStore::builder(table).build().await.unwrap();
+    store.create_table().await.unwrap();
+    Arc::new(store)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_table_conforms() {
+    conformance::check(&*store().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_table_answers_as_the_model_does() {
+    let seed = u64::from_be_bytes(Owner::random().unwrap().as_bytes()[..8].try_into().unwrap());
+    eprintln!("seed {seed}");
+    conformance::differential(&*store().await, seed, 2_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_sixty_four_wins() {
+    conformance::check_contention(store().await, 64, 20).await;
+}
