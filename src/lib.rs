@@ -43,6 +43,7 @@
 //! | `http` | yes | the layer for `lambda_http` and axum; switches `events` on |
 //! | `events` | by `http` | the layer for `lambda_runtime` |
 //! | `conformance` | no | the suite that proves a store |
+//! | `live-aws` | no | this package's own tests on a real table |
 //!
 //! Without default features there is the core: the machine, the engine and the memory store, and no AWS SDK.
 //!

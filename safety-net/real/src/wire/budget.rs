@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use super::{case::Case, proxy::lock};
 
 /// As in `src/protocol.rs`: how often one claim may lose.
-const MAX_LOSSES: u32 = 4;
+pub(super) const MAX_LOSSES: u32 = 4;
 /// As in `src/protocol.rs`: how often one settlement is tried again.
 const MAX_RETRIES: u32 = 1;
 /// How often a delivery that was fenced can claim again to record its outcome in these scenarios: a rival

@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use lambda_idempotency::{ErrorKind, Record, State, Status, Timestamp};
+use lambda_idempotency::{ErrorKind, Record, State, Status, Timestamp, store::StoreErrorKind};
 
 use super::{
     case::Retries,
@@ -295,5 +295,14 @@ impl Facts {
     /// Whether the engine was told this in the first delivery.
     fn was_told(&self, what: impl Fn(Meaning, &Told) -> bool) -> bool {
         self.calls.iter().any(|call| what(call.meaning, &call.told))
+    }
+
+    /// How many claims, reclaims and takeovers lost to another or met its transaction: so many, and it is in progress.
+    fn claims_lost(&self) -> usize {
+        let is_claim = |meaning| matches!(meaning, Meaning::Claim | Meaning::Reclaim | Meaning::TakeOver);
+        let is_lost = |told: &Told| {
+            matches!(told, Told::Refused(_) | Told::Failed { kind: StoreErrorKind::Conflict, .. })
+        };
+        self.calls.iter().filter(|call| is_claim(call.meaning) && is_lost(&call.told)).count()
     }
 }

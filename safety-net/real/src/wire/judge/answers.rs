@@ -4,6 +4,7 @@ use lambda_idempotency::{ErrorKind, Record, Status};
 
 use super::{Gap, Judge, Meaning, PRIOR, Promise, RIVAL, Said, Told, shown, status_of};
 use crate::wire::{
+    budget::MAX_LOSSES,
     play::{Answer, Delivery, PANICKED, failure, is_response_of},
     scenario::Handler,
     watched::Brief,
@@ -73,6 +74,7 @@ impl Judge<'_> {
                     facts.was_told(|meaning, told| meaning == Meaning::PartRead && told.is_failure());
                 rival == Some(Promise::InProgress)
                     || ran == 0 && before == Promise::InProgress
+                    || ran == 0 && facts.claims_lost() >= MAX_LOSSES as usize
                     || ran == 1 && unread && rival.as_ref().and_then(status_of).is_some()
             }
             ErrorKind::Mismatch => ran == 0 && before == Promise::Mismatch,
