@@ -117,9 +117,9 @@ pub fn long() -> Vec<Configuration> {
             ..Configuration::default()
         },
         Configuration {
-            name: "2 executors, 2 attempts, 2 moments, 4 faults",
+            name: "2 executors, 2 attempts, 2 moments, 3 faults",
             times: ticks(2),
-            faults: 4,
+            faults: 3,
             verdicts: COMPLETE_OR_RELEASE,
             ..two_by_two()
         },
