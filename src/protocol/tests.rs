@@ -336,12 +336,9 @@ fn a_doubtful_claim_that_left_nothing_is_made_again() {
 #[test]
 fn the_store_fails_before_the_claim() {
     use StoreErrorKind::*;
-    for (event, refusal) in [
-        (fault(Unavailable, false), Refusal::Unavailable),
-        (fault(Rejected, false), Refusal::Rejected),
-        (fault(Corrupt, false), Refusal::Corrupt),
-        (fault(Corrupt, true), Refusal::Corrupt),
-    ] {
+    for (event, refusal) in
+        [(fault(Unavailable, false), Refusal::Unavailable), (fault(Rejected, false), Refusal::Rejected)]
+    {
         let mut run = Run::new();
         run.feed(Event::Begin);
         assert_eq!(run.feed(event), Action::Refused(refusal));
@@ -351,6 +348,30 @@ fn the_store_fails_before_the_claim() {
         run.feed(Event::Begin);
         run.feed(LOST());
         assert_eq!(run.feed(fault(kind, false)), Action::Refused(refusal));
+    }
+}
+
+#[test]
+fn a_claim_that_meets_a_record_which_cannot_be_read_is_refused_without_another_look() {
+    let mut first = Run::new();
+    let sent = first.feed(Event::Begin);
+    let claims = [
+        (first, sent),
+        Run::meets(Execution::AtLeastOnce, record(RecordState::Released, 1000)),
+        Run::meets(Execution::AtLeastOnce, started(-60_000)),
+    ];
+    let kinds = claims.each_ref().map(|(_, action)| match action {
+        Action::Apply(Write::Claim(_)) => "T1",
+        Action::Apply(Write::Reclaim { .. }) => "T2",
+        Action::Apply(Write::TakeOver { .. }) => "T3",
+        action => panic!("no claim: {action:?}"),
+    });
+    assert_eq!(kinds, ["T1", "T2", "T3"]);
+    for ((run, _), kind) in claims.iter().zip(kinds) {
+        for maybe_applied in [false, true] {
+            let action = run.clone().feed(fault(StoreErrorKind::Corrupt, maybe_applied));
+            assert_eq!(action, Action::Refused(Refusal::Corrupt), "{kind}, {maybe_applied}");
+        }
     }
 }
 
