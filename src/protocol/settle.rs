@@ -82,10 +82,14 @@ fn examine(
     retries: u8,
     record: Option<Record>,
 ) -> Next {
-    let is_ours = |record: &Record| record.owner == held.owner && record.generation == held.generation;
+    let stands = |record: &Record| {
+        record.owner == held.owner
+            && record.generation == held.generation
+            && record.status() == Status::Started
+    };
     match record {
-        Some(record) if is_ours(&record) && record.status() == asked_for(&intent) => over(End::Recorded),
-        Some(record) if is_ours(&record) && record.status() == Status::Started => {
+        Some(record) if is_outcome_of(held.owner, &intent, &record) => over(End::Recorded),
+        Some(record) if stands(&record) => {
             if retries >= MAX_RETRIES {
                 return over(End::Unrecorded(Refusal::Unavailable));
             }

@@ -454,7 +454,10 @@ fn a_settlement_that_meets_a_conflict_is_sent_once_more() {
 fn an_outcome_is_our_own_only_under_our_owner() {
     let (mut run, held) = Run::completing();
     let own = mine(&mut run, &held, RecordState::Completed(outcome()));
-    let theirs = Record { owner: OTHER, ..own };
+    let theirs = Record { owner: OTHER, ..own.clone() };
+    // Whatever the generation: no other claim has our owner.
+    let later = Record { generation: own.generation.next(NOW), ..own };
+    assert_eq!(run.clone().feed(refused(Some(later))), Action::Settled(End::Recorded));
     // Of the same millisecond, and so of the same generation.
     assert_eq!(run.feed(refused(Some(theirs.clone()))), Action::Settled(End::Superseded(theirs)));
 }
