@@ -199,6 +199,41 @@ impl Record {
             _ => None,
         }
     }
+
+    /// The lock of the claim that made this record, under this lease: what makes it the same record, but STARTED.
+    ///
+    /// ```
+    /// use lambda_idempotency::{Fingerprint, Generation, Lock, Owner, Record, State, Timestamp};
+    ///
+    /// # fn main() -> Result<(), lambda_idempotency::Error> {
+    /// let lease_until = Timestamp::from_millis(60_000);
+    /// let lock = Lock {
+    ///     owner: Owner::random()?,
+    ///     generation: Generation::new(1),
+    ///     attempt: 1,
+    ///     fingerprint: Fingerprint::of(&"12.50 EUR")?,
+    ///     lock_acquired_at: Timestamp::from_millis(0),
+    ///     lease_until,
+    ///     expires_at: Timestamp::from_millis(90_000_000),
+    ///     request_id: None,
+    /// };
+    /// let released = Record { state: State::Released, ..lock.clone().into() };
+    /// assert_eq!(released.lock_until(lease_until), lock);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn lock_until(&self, lease_until: Timestamp) -> Lock {
+        Lock {
+            owner: self.owner,
+            generation: self.generation,
+            attempt: self.attempt,
+            fingerprint: self.fingerprint,
+            lock_acquired_at: self.lock_acquired_at,
+            lease_until,
+            expires_at: self.expires_at,
+            request_id: self.request_id.clone(),
+        }
+    }
 }
 
 /// A STARTED record: what a claim writes.

@@ -21,8 +21,9 @@ pub(super) async fn reclaim_leaves_nothing(store: &dyn Store) -> Verdict {
     let parts = in_parts(3);
     let outcomes = [inline(b"first"), Outcome::Omitted, parts.clone(), inline(b""), parts, Outcome::Omitted];
     let (key, expires_at) = (fresh_key()?, tomorrow());
-    let mut current = Record::from(first_lock()?);
-    applied(store, &key, &Write::Claim(first_lock_of(&current)), &current).await?;
+    let first = first_lock()?;
+    let mut current = Record::from(first.clone());
+    applied(store, &key, &Write::Claim(first), &current).await?;
     for (round, outcome) in outcomes.into_iter().enumerate() {
         let settled = if round % 2 == 0 {
             Record { state: State::Completed(outcome.clone()), expires_at, ..current.clone() }
@@ -125,17 +126,4 @@ pub(super) async fn age_is_not_judged(store: &dyn Store) -> Verdict {
         applied(store, &key, &write, &lock.into()).await?;
     }
     Ok(())
-}
-
-fn first_lock_of(record: &Record) -> Lock {
-    Lock {
-        owner: record.owner,
-        generation: record.generation,
-        attempt: record.attempt,
-        fingerprint: record.fingerprint,
-        lock_acquired_at: record.lock_acquired_at,
-        lease_until: record.lease_until().unwrap_or_default(),
-        expires_at: record.expires_at,
-        request_id: record.request_id.clone(),
-    }
 }

@@ -39,7 +39,7 @@ pub(super) fn judge(
     let matches = record.fingerprint == fingerprint;
     match record.state {
         State::Started { lease_until } if record.owner == owner => {
-            Judgement::Own(lock_in(record, lease_until))
+            Judgement::Own(record.lock_until(lease_until))
         }
         State::Started { lease_until } => {
             let is_stale = has_passed(lease_until);
@@ -66,18 +66,5 @@ pub(super) fn attempt_after_reclaim(fingerprint: Fingerprint, record: &Record) -
     match record.state {
         State::Released if record.fingerprint == fingerprint => record.attempt.saturating_add(1),
         _ => 1,
-    }
-}
-
-fn lock_in(record: &Record, lease_until: Timestamp) -> Lock {
-    Lock {
-        owner: record.owner,
-        generation: record.generation,
-        attempt: record.attempt,
-        fingerprint: record.fingerprint,
-        lock_acquired_at: record.lock_acquired_at,
-        lease_until,
-        expires_at: record.expires_at,
-        request_id: record.request_id.clone(),
     }
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use lambda_idempotency::{
-    BoxFuture, Lock, Record, State, StoredKey, Timestamp,
+    BoxFuture, Record, State, StoredKey, Timestamp,
     store::{ResponseParts, Seen, Store, StoreError, Write, Written},
 };
 
@@ -120,17 +120,7 @@ impl<S: Store> SabotagedStore<S> {
 
 /// Takes the outcome out of a record, if it has one, so that it can be settled once more.
 fn reopening(record: &Record) -> Write {
-    let lock = Lock {
-        owner: record.owner,
-        generation: record.generation,
-        attempt: record.attempt,
-        fingerprint: record.fingerprint,
-        lock_acquired_at: record.lock_acquired_at,
-        lease_until: record.lock_acquired_at,
-        expires_at: record.expires_at,
-        request_id: record.request_id.clone(),
-    };
-    Write::Reclaim { seen: Seen::of(record), lock }
+    Write::Reclaim { seen: Seen::of(record), lock: record.lock_until(record.lock_acquired_at) }
 }
 
 /// The settlement, under the owner and the generation of whoever holds the claim now.

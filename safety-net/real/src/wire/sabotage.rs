@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use lambda_idempotency::{
-    BoxFuture, Owner, Record, Status, StoredKey, Timestamp,
+    BoxFuture, Lock, Owner, Record, Status, StoredKey, Timestamp,
     store::{
         ResponseParts, Seen, Settlement, Store, StoreError, StoreErrorKind, Write, Written,
         dynamodb::DynamoDbStore,
@@ -104,16 +104,7 @@ impl Sabotaged {
         let Write::Settle { owner, settlement: Settlement::Complete(..), .. } = write else {
             return Ok(Written::Refused(Some(record)));
         };
-        let lock = lambda_idempotency::Lock {
-            owner: *owner,
-            generation: record.generation,
-            attempt: record.attempt,
-            fingerprint: record.fingerprint,
-            lock_acquired_at: record.lock_acquired_at,
-            lease_until: record.expires_at,
-            expires_at: record.expires_at,
-            request_id: None,
-        };
+        let lock = Lock { owner: *owner, ..record.lock_until(record.expires_at) };
         let generation = lock.generation;
         let _ = self.store.apply(key, &Write::Reclaim { seen: Seen::of(&record), lock }).await?;
         let Write::Settle { settlement, .. } = write.clone() else { return Ok(Written::Applied) };
