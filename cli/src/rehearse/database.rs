@@ -117,7 +117,8 @@ impl Database {
         Ok(self.call("GetItem", &request).await?["Item"].take())
     }
 
-    async fn create_table(&self, name: &str, key: &str) -> Result<()> {
+    /// Creates a table with this partition key, a text: on demand, and swept by nobody.
+    pub async fn create_table(&self, name: &str, key: &str) -> Result<()> {
         let request = json!({
             "TableName": name,
             "BillingMode": "PAY_PER_REQUEST",

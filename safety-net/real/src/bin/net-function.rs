@@ -11,23 +11,20 @@ use std::{
     time::Duration,
 };
 
-use aws_sdk_dynamodb::{
-    Client,
-    config::{BehaviorVersion, Credentials, Region},
-};
+use aws_sdk_dynamodb::Client;
 use lambda_idempotency::{Idempotency, Key, Platform, current, store::dynamodb::DynamoDbStore};
-use lambda_idempotency_cli::rehearse::{
-    clock,
-    database::{ACCESS_KEY, REGION},
-};
-use lambda_idempotency_real_net::crash::{
-    job::{
-        ENDPOINT, FUNCTION, GRACE, Job, LEDGER, MARGIN, MARKER, PROCESS, SABOTAGE, STAND_AT, TABLE,
-        TOLD_TO_FAIL,
+use lambda_idempotency_cli::rehearse::clock;
+use lambda_idempotency_real_net::{
+    crash::{
+        job::{
+            ENDPOINT, FUNCTION, GRACE, Job, LEDGER, MARGIN, MARKER, PROCESS, SABOTAGE, STAND_AT, TABLE,
+            TOLD_TO_FAIL,
+        },
+        ledger::{Ledger, Line},
+        point::{Orders, Point, StandingStore},
+        sabotage::{Sabotage, SabotagedStore},
     },
-    ledger::{Ledger, Line},
-    point::{Orders, Point, StandingStore},
-    sabotage::{Sabotage, SabotagedStore},
+    servers,
 };
 use lambda_runtime::{Diagnostic, Error, LambdaEvent, run, service_fn, tower::ServiceBuilder};
 use serde_json::value::RawValue;
@@ -65,7 +62,8 @@ async fn main() -> Result<(), Error> {
     // As long as the process lives.
     let world: &'static World = Box::leak(Box::new(World::from_env()?));
 
-    let store = DynamoDbStore::new(client_of(&variable(ENDPOINT)?), variable(TABLE)?)?;
+    let client = Client::from_conf(servers::config_of(&variable(ENDPOINT)?).build());
+    let store = DynamoDbStore::new(client, variable(TABLE)?)?;
     let store = SabotagedStore::new(store, world.sabotage);
     let idempotency = Idempotency::builder(StandingStore::new(store, &world.orders))
         .function(FUNCTION)
@@ -83,18 +81,6 @@ async fn main() -> Result<(), Error> {
         .layer(idempotency.events(|job: &Job| Key::new(&job.key)))
         .service(service_fn(|event| handle(world, event))))
     .await
-}
-
-/// A client without TLS, whose certificates would take longer to read than all the rest of a start.
-fn client_of(endpoint: &str) -> Client {
-    let config = aws_sdk_dynamodb::Config::builder()
-        .behavior_version(BehaviorVersion::latest())
-        .region(Region::new(REGION))
-        .credentials_provider(Credentials::new(ACCESS_KEY, ACCESS_KEY, None, None, FUNCTION))
-        .endpoint_url(endpoint)
-        .http_client(aws_smithy_http_client::Builder::new().build_http())
-        .build();
-    Client::from_conf(config)
 }
 
 /// Before the library has seen the event.

@@ -10,14 +10,8 @@ use std::{
 
 use aws_sdk_dynamodb::{
     Client,
-    config::{
-        BehaviorVersion, Credentials, Region,
-        retry::{RetryConfig, RetryPartition},
-    },
-    types::{
-        AttributeDefinition, AttributeValue, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType,
-        TableStatus,
-    },
+    config::retry::{RetryConfig, RetryPartition},
+    types::AttributeValue,
 };
 use bytes::Bytes;
 use lambda_idempotency::{
@@ -25,13 +19,7 @@ use lambda_idempotency::{
     Status, StoredKey, StoredResponse, SystemClock, Timestamp,
     store::{Seen, Settlement, Store, Write, Written, dynamodb::DynamoDbStore},
 };
-use lambda_idempotency_cli::{
-    problem::{Context, Problem, Result},
-    rehearse::{
-        clock,
-        database::{ACCESS_KEY, REGION},
-    },
-};
+use lambda_idempotency_cli::problem::{Context, Problem, Result};
 
 use super::{
     budget::TimeOuts,
@@ -40,7 +28,7 @@ use super::{
     sabotage::{Sabotage, sabotaged},
     scenario::{Prior, Rival},
 };
-use crate::servers::{Server, fresh_table};
+use crate::servers::{Server, config_of, fresh_table};
 
 /// What the outcome says that was there before.
 pub(super) const PRIOR: &str = "the prior outcome";
@@ -89,28 +77,15 @@ pub(super) enum Said {
 impl Stage {
     /// A table of its own on `server`, which no sweeper comes to: it would be one rival more.
     pub(super) async fn set(server: &Server, sabotage: Option<Sabotage>) -> Result<Self> {
-        let doing = || format!("{}, a table for the wire", server.name);
-        let (table, client) =
-            (fresh_table()?, Client::from_conf(plain(&server.database().endpoint().to_string()).build()));
-        let id = AttributeDefinition::builder().attribute_name("id").attribute_type(ScalarAttributeType::S);
-        let key = KeySchemaElement::builder().attribute_name("id").key_type(KeyType::Hash);
-        client
-            .create_table()
-            .table_name(&table)
-            .billing_mode(BillingMode::PayPerRequest)
-            .attribute_definitions(id.build().context(doing())?)
-            .key_schema(key.build().context(doing())?)
-            .send()
-            .await
-            .map_err(|error| Problem::new(format!("{}: {error:?}", doing())))?;
-        until_active(&client, &table).await.context(doing())?;
+        let (table, client) = (fresh_table()?, server.client());
+        server.database().create_table(&table, "id").await?;
         let direct = DynamoDbStore::builder(&table)
             .client(client.clone())
             .attempt_timeout(Duration::from_secs(10))
             .operation_timeout(Duration::from_secs(30))
             .build()
             .await
-            .context(doing())?;
+            .context(format!("{}, the store in table {table}", server.name))?;
         let upstream = Upstream::new(server.database().endpoint().clone());
         Ok(Self { upstream, direct, client, table: table.into(), sabotage })
     }
@@ -127,7 +102,7 @@ impl Stage {
             Retries::Quick => RetryConfig::standard().with_initial_backoff(Duration::from_millis(1)),
             Retries::None => RetryConfig::disabled(),
         };
-        let config = plain(endpoint)
+        let config = config_of(endpoint)
             .retry_config(retry)
             // All clients of a process and a Region share one quota of retries: here each has its own.
             .retry_partition(RetryPartition::new(format!("wire {}", CLIENTS.fetch_add(1, Ordering::Relaxed))))
@@ -310,29 +285,6 @@ impl Clock for Ahead {
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         SystemClock.sleep(duration)
     }
-}
-
-/// Of a client without TLS, which has no certificates to load.
-fn plain(endpoint: &str) -> aws_sdk_dynamodb::config::Builder {
-    aws_sdk_dynamodb::Config::builder()
-        .behavior_version(BehaviorVersion::latest())
-        .region(Region::new(REGION))
-        .credentials_provider(Credentials::new(ACCESS_KEY, ACCESS_KEY, None, None, "real-net"))
-        .http_client(aws_smithy_http_client::Builder::new().build_http())
-        .endpoint_url(endpoint)
-}
-
-async fn until_active(client: &Client, table: &str) -> Result<()> {
-    for _ in 0..100 {
-        let described = client.describe_table().table_name(table).send().await;
-        let described = described.map_err(|error| Problem::new(format!("{error:?}")))?;
-        let status = described.table.and_then(|table| table.table_status);
-        if status == Some(TableStatus::Active) {
-            return Ok(());
-        }
-        clock::pause(Duration::from_millis(100)).await;
-    }
-    Err(Problem::new("it is not active after 10 s"))
 }
 
 fn settle(lock: &Lock, settlement: Settlement) -> Write {
