@@ -23,7 +23,7 @@ use super::{
     stage::{Ahead, Snapshot, Stage},
     watched::{Call, Interlude, Watched},
 };
-use crate::random::Random;
+use crate::random::{Random, fresh_seed};
 
 /// Longer than any lease here, margin included; shorter than any retention.
 const UNTIL_ALL_LEASES_END: Duration = Duration::from_secs(90);
@@ -168,7 +168,6 @@ impl<'r> Run<'r> {
         let scope = Idempotency::builder(stage.direct.clone()).function("wire").build();
         let scope = scope.and_then(|engine| engine.scope("run")).context("a scope")?;
         let payload = if case.scenario.is_another_request { ANOTHER } else { ORIGINAL };
-        let tag = random.as_bytes().iter().take(8).fold(0, |tag, byte| tag << 8 | u64::from(*byte));
         Ok(Self {
             stage,
             case,
@@ -176,7 +175,7 @@ impl<'r> Run<'r> {
             key,
             payload,
             fingerprint: Fingerprint::of(payload).context("a fingerprint")?,
-            tag,
+            tag: fresh_seed()?,
             effects: Arc::default(),
         })
     }

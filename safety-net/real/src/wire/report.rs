@@ -45,8 +45,7 @@ struct Slowest {
 
 impl Slowest {
     fn note(&mut self, took: Duration, budget: Duration) {
-        // Cross-multiplied, for durations have no quotient.
-        let share = |took: Duration, budget: Duration| took.as_secs_f64() / budget.as_secs_f64().max(1e-9);
+        let share = Duration::div_duration_f64;
         if self.budget.is_zero() || share(took, budget) > share(self.took, self.budget) {
             *self = Self { took, budget };
         }
