@@ -150,7 +150,7 @@ impl Shared {
         let Some(Invocation { request_id, event, time_limit }) = queue.recv().await else {
             return Err(HangUp);
         };
-        let limit = u64::try_from(time_limit.as_millis()).unwrap_or(u64::MAX);
+        let limit = clock::millis(time_limit);
         let deadline = clock::now_ms().saturating_add(limit);
         Response::builder()
             .header("content-type", "application/json")

@@ -9,6 +9,8 @@ mod tests;
 
 use std::{collections::HashSet, fmt, ops::AddAssign};
 
+use lambda_idempotency_cli::rehearse::clock::millis;
+
 use super::{
     job::{GRACE, MARGIN, TOLD_TO_FAIL},
     ledger::Line,
@@ -320,8 +322,4 @@ impl Case {
 /// The deadline of the invocation that the line's run belongs to.
 fn deadline(line: &Line) -> u64 {
     line.lease_until.saturating_sub(millis(GRACE))
-}
-
-fn millis(duration: std::time::Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

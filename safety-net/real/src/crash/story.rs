@@ -7,7 +7,7 @@ use std::{
 
 use lambda_idempotency_cli::{
     problem::{Problem, Result},
-    rehearse::clock,
+    rehearse::clock::{self, millis},
 };
 
 use super::{
@@ -166,8 +166,4 @@ impl Story {
             record,
         })
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
