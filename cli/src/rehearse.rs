@@ -6,13 +6,13 @@ pub mod clock;
 pub mod database;
 pub mod event;
 pub mod function;
-pub mod http;
+mod http;
 mod judge;
 mod report;
-pub mod runtime_api;
+mod runtime_api;
 mod stage;
 mod steps;
-pub mod wire;
+mod wire;
 
 use std::{
     io::IsTerminal as _,

@@ -39,7 +39,7 @@ pub struct HttpAnswer {
 
 impl Answer {
     /// Reads what the function posted.
-    pub fn from_posted(posted: Posted) -> Self {
+    pub(crate) fn from_posted(posted: Posted) -> Self {
         match posted {
             Posted::Error(kind, message) => Self::Error { kind, message },
             Posted::Response(bytes) => {

@@ -13,7 +13,7 @@ use tokio::{
 
 /// The connection is to be cut, with no answer on it.
 #[derive(Debug)]
-pub struct HangUp;
+pub(crate) struct HangUp;
 
 impl std::fmt::Display for HangUp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -25,7 +25,7 @@ impl std::error::Error for HangUp {}
 
 /// A server on a free loopback port. Dropping it closes the port and cuts its connections.
 #[derive(Debug)]
-pub struct Server {
+pub(crate) struct Server {
     address: SocketAddr,
     task: JoinHandle<()>,
 }
@@ -33,7 +33,7 @@ pub struct Server {
 impl Server {
     /// Serves with `handle`, one call a request, the body read whole. When a client goes away while its request is
     /// being handled, that call's future is dropped.
-    pub async fn start<H, F>(handle: H) -> io::Result<Self>
+    pub(crate) async fn start<H, F>(handle: H) -> io::Result<Self>
     where
         H: Fn(Request<Bytes>) -> F + Clone + Send + Sync + 'static,
         F: Future<Output = Result<Response<Bytes>, HangUp>> + Send + 'static,
@@ -44,7 +44,7 @@ impl Server {
     }
 
     /// Where it listens.
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 }
@@ -87,7 +87,7 @@ where
 }
 
 /// Sends one request, on a connection of its own, and reads the answer whole.
-pub async fn send(to: &Uri, request: Request<Bytes>) -> Result<Response<Bytes>, String> {
+pub(crate) async fn send(to: &Uri, request: Request<Bytes>) -> Result<Response<Bytes>, String> {
     let host = to.host().ok_or("the address has no host")?.trim_matches(['[', ']']);
     let stream = TcpStream::connect((host, to.port_u16().unwrap_or(80)))
         .await
@@ -104,7 +104,7 @@ async fn exchange(stream: TcpStream, request: Request<Bytes>) -> hyper::Result<R
 }
 
 /// An answer with nothing but a status and a JSON body.
-pub fn json(status: StatusCode, body: &serde_json::Value) -> Response<Bytes> {
+pub(crate) fn json(status: StatusCode, body: &serde_json::Value) -> Response<Bytes> {
     let mut response = Response::new(Bytes::from(body.to_string()));
     *response.status_mut() = status;
     response

@@ -29,7 +29,7 @@ static INVOCATIONS: AtomicU64 = AtomicU64::new(1);
 
 /// What a function posted for an invocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Posted {
+pub(crate) enum Posted {
     /// Its response.
     Response(Bytes),
     /// A function error: its type and its message.
@@ -38,7 +38,7 @@ pub enum Posted {
 
 /// How far the process at the other end has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub(crate) enum Phase {
     /// It has not asked for an event yet.
     Starting,
     /// It has asked for its first event.
@@ -65,7 +65,7 @@ struct Shared {
 
 /// The Runtime API of one sandbox.
 #[derive(Debug)]
-pub struct RuntimeApi {
+pub(crate) struct RuntimeApi {
     server: Server,
     invocations: mpsc::UnboundedSender<Invocation>,
     shared: Arc<Shared>,
@@ -73,7 +73,7 @@ pub struct RuntimeApi {
 
 impl RuntimeApi {
     /// Listens on a free loopback port.
-    pub async fn start(function: &str) -> io::Result<Self> {
+    pub(crate) async fn start(function: &str) -> io::Result<Self> {
         let (invocations, queue) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
             function: function.to_owned(),
@@ -87,19 +87,19 @@ impl RuntimeApi {
     }
 
     /// What `AWS_LAMBDA_RUNTIME_API` is set to.
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.server.address()
     }
 
     /// Waits until the function has asked for its first event, or has said that it cannot start.
-    pub async fn started(&self) -> Phase {
+    pub(crate) async fn started(&self) -> Phase {
         let mut phase = self.shared.phase.subscribe();
         let started = phase.wait_for(|phase| *phase != Phase::Starting).await;
         started.map_or(Phase::Starting, |phase| phase.clone())
     }
 
     /// Hands the event to the function when it next asks. Its deadline counts from then, as on Lambda.
-    pub fn deliver(&self, event: Bytes, time_limit: Duration) -> oneshot::Receiver<Posted> {
+    pub(crate) fn deliver(&self, event: Bytes, time_limit: Duration) -> oneshot::Receiver<Posted> {
         let number = INVOCATIONS.fetch_add(1, Ordering::Relaxed);
         let request_id = format!("{:08x}-0000-4000-8000-{number:012x}", std::process::id());
         let (sender, answer) = oneshot::channel();

@@ -19,7 +19,7 @@ use super::{
 
 /// What a request means to the operation that is rehearsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meaning {
+pub(crate) enum Meaning {
     /// A record put as STARTED (T1, T2).
     Claim,
     /// A stale claim taken over (T3).
@@ -34,24 +34,24 @@ pub enum Meaning {
 
 /// One request that was sent on to DynamoDB (a held one is not, until its release), and what came back.
 #[derive(Clone, Debug)]
-pub struct Exchange {
+pub(crate) struct Exchange {
     /// `PutItem` and the like.
-    pub operation: String,
+    pub(crate) operation: String,
     /// Whether it is on the idempotency table.
-    pub to_store: bool,
+    pub(crate) to_store: bool,
     /// What it means.
-    pub meaning: Meaning,
+    pub(crate) meaning: Meaning,
     /// The first attempt of its SDK call (a repetition by the SDK is not the protocol's doing).
-    pub first_attempt: bool,
+    pub(crate) first_attempt: bool,
     /// The id of the item, where there is one.
-    pub id: Option<String>,
+    pub(crate) id: Option<String>,
     /// DynamoDB's status, once it has answered.
-    pub status: Option<StatusCode>,
+    pub(crate) status: Option<StatusCode>,
 }
 
 impl Exchange {
     /// DynamoDB did what was asked.
-    pub fn succeeded(&self) -> bool {
+    pub(crate) fn succeeded(&self) -> bool {
         self.status == Some(StatusCode::OK)
     }
 }
@@ -73,19 +73,19 @@ enum FaultKind {
 
 /// A request that will be, or is, held on the wire. Dropped without a release, the request never arrives.
 #[derive(Debug)]
-pub struct Hold {
+pub(crate) struct Hold {
     reached: oneshot::Receiver<()>,
     release: oneshot::Sender<()>,
 }
 
 impl Hold {
     /// Waits until the request is held. False when none came in time.
-    pub async fn reached(&mut self, within: Duration) -> bool {
+    pub(crate) async fn reached(&mut self, within: Duration) -> bool {
         matches!(tokio::time::timeout(within, &mut self.reached).await, Ok(Ok(())))
     }
 
     /// Sends the request on. False when its sender has gone away meanwhile: then it never arrives.
-    pub fn release(self) -> bool {
+    pub(crate) fn release(self) -> bool {
         self.release.send(()).is_ok()
     }
 }
@@ -100,14 +100,14 @@ struct Shared {
 
 /// The proxy.
 #[derive(Debug)]
-pub struct Wire {
+pub(crate) struct Wire {
     server: Server,
     shared: Arc<Shared>,
 }
 
 impl Wire {
     /// Listens on a free loopback port, in front of `upstream`.
-    pub async fn start(upstream: Uri, tables: Tables) -> io::Result<Self> {
+    pub(crate) async fn start(upstream: Uri, tables: Tables) -> io::Result<Self> {
         let shared = Arc::new(Shared { upstream, tables, log: Mutex::default(), faults: Mutex::default() });
         let for_server = Arc::clone(&shared);
         let server = Server::start(move |request| Arc::clone(&for_server).handle(request)).await?;
@@ -115,12 +115,12 @@ impl Wire {
     }
 
     /// The endpoint that the function is given.
-    pub fn endpoint(&self) -> String {
+    pub(crate) fn endpoint(&self) -> String {
         format!("http://{}", self.server.address())
     }
 
     /// Holds the next request that has this meaning.
-    pub fn hold(&self, at: Meaning) -> Hold {
+    pub(crate) fn hold(&self, at: Meaning) -> Hold {
         let (reached, on_reached) = oneshot::channel();
         let (release, released) = oneshot::channel();
         self.break_at(at, FaultKind::Hold { reached, released });
@@ -128,7 +128,7 @@ impl Wire {
     }
 
     /// Loses the answer to the next request that has this meaning, after it has been applied.
-    pub fn lose_answer(&self, at: Meaning) {
+    pub(crate) fn lose_answer(&self, at: Meaning) {
         self.break_at(at, FaultKind::LoseAnswer);
     }
 
@@ -137,17 +137,17 @@ impl Wire {
     }
 
     /// Whether a fault that was ordered has not happened.
-    pub fn fault_is_pending(&self) -> bool {
+    pub(crate) fn fault_is_pending(&self) -> bool {
         !lock(&self.shared.faults).is_empty()
     }
 
     /// How many requests have been sent on so far: a mark for [`Self::since`].
-    pub fn mark(&self) -> usize {
+    pub(crate) fn mark(&self) -> usize {
         lock(&self.shared.log).len()
     }
 
     /// Waits until DynamoDB has answered a request that was sent on since the mark; not for long, should none come.
-    pub async fn answered_since(&self, mark: usize) {
+    pub(crate) async fn answered_since(&self, mark: usize) {
         for _ in 0..100 {
             if self.since(mark).iter().any(|exchange| exchange.status.is_some()) {
                 return;
@@ -157,7 +157,7 @@ impl Wire {
     }
 
     /// What has been sent on since the mark.
-    pub fn since(&self, mark: usize) -> Vec<Exchange> {
+    pub(crate) fn since(&self, mark: usize) -> Vec<Exchange> {
         lock(&self.shared.log).get(mark..).unwrap_or_default().to_vec()
     }
 }
