@@ -32,30 +32,31 @@ Servers: the embedded DynamoDB, and those that the environment names in";
 async fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let outcome = match arguments.as_slice() {
+    run(&arguments).await.unwrap_or_else(|problem| {
+        eprintln!("real-net: {problem}");
+        ExitCode::from(2)
+    })
+}
+
+async fn run(arguments: &[&str]) -> Result<ExitCode> {
+    let fresh = fresh_seed()?;
+    match arguments {
         ["agreement"] => agree(Numbers::BOUNDED).await,
         ["agreement", "--long"] => agree(Numbers::LONG).await,
-        ["wire", extent @ ..] => match extent_of(extent) {
+        ["wire", extent @ ..] => match extent_of(extent, fresh) {
             Some(extent) => break_the_wire(extent).await,
-            None => return usage(),
+            None => Ok(usage()),
         },
         ["crash-points"] => crash_points(200).await,
         ["crash-points", rounds] => match rounds.parse() {
             Ok(rounds) => crash_points(rounds).await,
-            Err(_) => return usage(),
+            Err(_) => Ok(usage()),
         },
-        ["kills", rest @ ..] => match kills_of(rest) {
+        ["kills", rest @ ..] => match kills_of(rest, fresh) {
             Some(numbers) => kill(numbers).await,
-            None => return usage(),
+            None => Ok(usage()),
         },
-        _ => return usage(),
-    };
-    match outcome {
-        Ok(code) => code,
-        Err(problem) => {
-            eprintln!("real-net: {problem}");
-            ExitCode::from(2)
-        }
+        _ => Ok(usage()),
     }
 }
 
@@ -69,13 +70,13 @@ async fn agree(numbers: Numbers) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn extent_of(arguments: &[&str]) -> Option<Extent> {
+fn extent_of(arguments: &[&str], fresh: u64) -> Option<Extent> {
     match arguments {
-        [] => Some(Extent::Long { runs: 10_000, seed: fresh_seed().ok()? }),
-        ["--quick"] => Some(Extent::bounded(fresh_seed().ok()?)),
+        [] => Some(Extent::Long { runs: 10_000, seed: fresh }),
+        ["--quick"] => Some(Extent::bounded(fresh)),
         ["--seed", seed] => Some(Extent::Seed(seed.parse().ok()?)),
         ["--case", number] => Some(Extent::Listed(number.parse().ok()?)),
-        [runs] => Some(Extent::Long { runs: runs.parse().ok()?, seed: fresh_seed().ok()? }),
+        [runs] => Some(Extent::Long { runs: runs.parse().ok()?, seed: fresh }),
         [runs, seed] => Some(Extent::Long { runs: runs.parse().ok()?, seed: seed.parse().ok()? }),
         _ => None,
     }
@@ -107,10 +108,10 @@ async fn crash_points(rounds: u32) -> Result<ExitCode> {
     Ok(told(rows.iter().flat_map(|row| &row.violations)))
 }
 
-fn kills_of(arguments: &[&str]) -> Option<kills::Numbers> {
+fn kills_of(arguments: &[&str], fresh: u64) -> Option<kills::Numbers> {
     match arguments {
-        [] => kills::Numbers::new(10_000).ok(),
-        [kills] => kills::Numbers::new(kills.parse().ok()?).ok(),
+        [] => Some(kills::Numbers { kills: 10_000, seed: fresh }),
+        [kills] => Some(kills::Numbers { kills: kills.parse().ok()?, seed: fresh }),
         [kills, seed] => Some(kills::Numbers { kills: kills.parse().ok()?, seed: seed.parse().ok()? }),
         _ => None,
     }

@@ -25,10 +25,7 @@ use super::{
     sabotage::Sabotage,
     story::{Frozen, Story},
 };
-use crate::{
-    random::{Random, fresh_seed},
-    servers::Server,
-};
+use crate::{random::Random, servers::Server};
 
 /// How many keys are under way at one time: most of them wait for a lease.
 const KEYS: usize = 40;
@@ -50,17 +47,6 @@ pub struct Numbers {
     pub kills: u64,
     /// Where the schedule comes from.
     pub seed: u64,
-}
-
-impl Numbers {
-    /// So many kills, by a schedule that no run has had before.
-    ///
-    /// # Errors
-    ///
-    /// If the operating system has no random bits.
-    pub fn new(kills: u64) -> Result<Self> {
-        Ok(Self { kills, seed: fresh_seed()? })
-    }
 }
 
 /// What came of it on one server.

@@ -8,6 +8,7 @@ use lambda_idempotency_real_net::{
         sabotage::Sabotage,
         scenario,
     },
+    random::fresh_seed,
     servers::Server,
 };
 
@@ -28,7 +29,7 @@ async fn a_process_may_die_or_stand_still_at_every_point() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn processes_may_die_and_stand_still_at_any_moment() {
-    let numbers = Numbers::new(100).unwrap();
+    let numbers = Numbers { kills: 100, seed: fresh_seed().unwrap() };
     for figures in kills::check(&function(), Server::all().await.unwrap(), numbers, None).await.unwrap() {
         eprintln!("{figures}");
         assert!(figures.violations.is_empty(), "seed {}: {}", figures.seed, figures.violations[0]);
