@@ -41,6 +41,7 @@ pub mod model;
 pub mod mutants;
 pub mod net;
 pub mod peer;
+pub mod random;
 pub mod report;
 pub mod simulation;
 pub mod spaces;

@@ -11,7 +11,6 @@ pub mod clock;
 pub mod config;
 pub mod deliveries;
 pub mod network;
-pub mod random;
 pub mod scheduler;
 
 use std::{fmt, sync::Arc};

@@ -31,6 +31,7 @@ use lambda_idempotency_cli::{
     problem::{Problem, Result},
     rehearse::clock,
 };
+use lambda_idempotency_safety_net::random::Random;
 use tokio::{sync::Semaphore, task::JoinSet};
 
 use self::{
@@ -40,7 +41,7 @@ use self::{
     play::play,
     stage::Stage,
 };
-use crate::{random::Random, servers::Server};
+use crate::servers::Server;
 
 pub use self::{
     coverage::Coverage, fault::Fault, fault::When, meaning::Meaning, report::Report, sabotage::Sabotage,

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use super::random::Random;
+use crate::random::Random;
 
 /// Something that can go wrong. A schedule has a random subset of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

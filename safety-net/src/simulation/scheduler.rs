@@ -18,8 +18,8 @@ use super::{
     audit::Audit,
     config::{Config, Fault},
     deliveries::{self, Executor},
-    random::Random,
 };
+use crate::random::Random;
 
 /// When the simulated world begins.
 const BEGINNING: u64 = 1_795_000_000_000;

@@ -16,6 +16,7 @@ use lambda_idempotency_cli::{
     problem::{Context, Problem, Result},
     rehearse::{clock, function::Function},
 };
+use lambda_idempotency_safety_net::random::Random;
 use tokio::task::JoinSet;
 
 use super::{
@@ -25,7 +26,7 @@ use super::{
     sabotage::Sabotage,
     story::{Frozen, Story},
 };
-use crate::{random::Random, servers::Server};
+use crate::servers::Server;
 
 /// How many keys are under way at one time: most of them wait for a lease.
 const KEYS: usize = 40;

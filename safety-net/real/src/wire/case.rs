@@ -5,12 +5,13 @@ use std::{
     fmt::{self, Display},
 };
 
+use lambda_idempotency_safety_net::random::Random;
+
 use super::{
     fault::Fault,
     meaning::Meaning,
     scenario::{self, Prior, Scenario},
 };
-use crate::random::Random;
 
 /// How the SDK retries inside one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

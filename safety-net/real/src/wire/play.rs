@@ -13,6 +13,7 @@ use lambda_idempotency_cli::{
     problem::{Context, Problem, Result},
     rehearse::clock,
 };
+use lambda_idempotency_safety_net::random::Random;
 
 use super::{
     budget::{self, Lateness, TimeOuts},
@@ -23,7 +24,7 @@ use super::{
     stage::{Ahead, Snapshot, Stage},
     watched::{Call, Interlude, Watched},
 };
-use crate::random::{Random, fresh_seed};
+use crate::random::fresh_seed;
 
 /// Longer than any lease here, margin included; shorter than any retention.
 const UNTIL_ALL_LEASES_END: Duration = Duration::from_secs(90);
