@@ -9,9 +9,9 @@
 #[path = "support/source.rs"]
 mod source;
 
-use std::{fs, path::Path};
+use std::fs;
 
-use source::{Named, Token, follows, paths, re_exports, shipped};
+use source::{Named, Source, Token, follows, paths, re_exports, read_under, root, shipped};
 
 /// The modules, from the lowest up. One may name those below it and those on its own line.
 const LAYERS: &[&[&str]] = &[
@@ -58,9 +58,6 @@ const CLOCKS: &[&[&str]] = &[
     &["Utc", "::", "now"],
 ];
 
-/// One file under `src`: its path there, and its text.
-type Source = (String, String);
-
 #[test]
 fn the_library_keeps_its_rules() {
     let sources = read_under("src");
@@ -92,29 +89,6 @@ fn the_library_is_lean() {
     for heavy in ["dynoxide", "clap", "rusqlite", "path ="] {
         assert!(!dependencies.contains(heavy), "the library depends on {heavy}");
     }
-}
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// Every Rust file under `folder`.
-fn read_under(folder: &str) -> Vec<Source> {
-    let (base, mut folders, mut sources) = (root().join(folder), vec![root().join(folder)], vec![]);
-    while let Some(folder) = folders.pop() {
-        // A package from a registry has no other packages beside it.
-        for entry in fs::read_dir(&folder).into_iter().flatten() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let name = path.strip_prefix(&base).unwrap().to_string_lossy().replace('\\', "/");
-                sources.push((name, fs::read_to_string(&path).unwrap()));
-            }
-        }
-    }
-    sources.sort();
-    sources
 }
 
 /// What is against the rules in `sources`, a line each.

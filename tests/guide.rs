@@ -2,31 +2,23 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 
-use std::{fs, path::Path};
+#[expect(dead_code, reason = "the architecture's test uses all of it")]
+#[path = "support/source.rs"]
+mod source;
 
-/// All Rust sources under `folder`, in one.
-fn sources(folder: &Path) -> String {
-    let mut all = String::new();
-    for entry in fs::read_dir(folder).into_iter().flatten() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            all += &sources(&path);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            all += &fs::read_to_string(path).unwrap();
-        }
-    }
-    all
-}
+use std::fs;
+
+use source::{read_under, root};
 
 #[test]
 fn what_the_guide_names_is_there() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let net = root.join("safety-net");
+    let net = root().join("safety-net");
     if !net.is_dir() {
         // A package from a registry has no other packages beside it.
         return;
     }
-    let tests: String = ["src", "tests", "safety-net"].map(|folder| sources(&root.join(folder))).concat();
+    let sources = ["src", "tests", "safety-net"].map(read_under);
+    let tests: String = sources.into_iter().flatten().map(|(_, text)| text).collect();
     let points = fs::read_to_string(net.join("real/src/crash/point.rs")).unwrap();
     let guide = include_str!("../src/guide/failure_modes.md");
 

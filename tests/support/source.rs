@@ -1,5 +1,34 @@
-//! Just enough of Rust's syntax to see which modules a source file names: comments and literals are left
-//! out, `use` trees are spread, and `self` and `super` are resolved.
+//! The sources, and just enough of Rust's syntax to see which modules a file names: comments and literals are
+//! left out, `use` trees are spread, and `self` and `super` are resolved.
+
+use std::{fs, path::Path};
+
+/// One file: its path under the folder that was asked for, and its text.
+pub(crate) type Source = (String, String);
+
+/// The package's folder.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every Rust file under `folder`.
+pub(crate) fn read_under(folder: &str) -> Vec<Source> {
+    let (base, mut folders, mut sources) = (root().join(folder), vec![root().join(folder)], vec![]);
+    while let Some(folder) = folders.pop() {
+        // A package from a registry has no other packages beside it.
+        for entry in fs::read_dir(&folder).into_iter().flatten() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let name = path.strip_prefix(&base).unwrap().to_string_lossy().replace('\\', "/");
+                sources.push((name, fs::read_to_string(&path).unwrap()));
+            }
+        }
+    }
+    sources.sort();
+    sources
+}
 
 /// One path that a file names, from the crate's root on, and the line it is on.
 #[derive(Clone, Debug, PartialEq, Eq)]
