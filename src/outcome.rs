@@ -176,6 +176,13 @@ mod tests {
     }
 
     #[test]
+    fn a_response_in_parts_differs_in_its_place_alone() {
+        let stored = StoredResponse::new(Bytes::from_static(b"response"));
+        let in_parts = stored.clone().into_parts(3);
+        assert_eq!(in_parts, StoredResponse { place: Place::Parts(3), ..stored });
+    }
+
+    #[test]
     fn it_is_compressed_only_where_that_helps() {
         let encoding = |response: Vec<u8>| StoredResponse::new(response.into()).encoding;
         assert_eq!(encoding(vec![b'a'; 1023]), Encoding::Identity);
