@@ -188,7 +188,7 @@ impl Claim {
         };
         let settled = self.engine.settle(&self.key, state, intent).await;
         match &settled.end {
-            End::Recorded => observe::settled(&self.key, &self.held, status.as_str()),
+            End::Recorded => observe::settled(&self.key, &self.held, status),
             End::Superseded(_) | End::Fenced(_) => observe::fenced(&self.key, &self.held),
             End::Unrecorded(_) => {
                 let cause = settled.store_error.as_ref();

@@ -92,6 +92,9 @@ pub use fingerprint::{Fingerprint, FingerprintBuilder};
 pub use future::BoxFuture;
 pub use invocation::Invocation;
 pub use key::{Key, MAX_KEY_BYTES, Scope, StoredKey};
+pub use observe::Metric;
+#[cfg(feature = "metrics")]
+pub use observe::describe_metrics;
 pub use outcome::{Damaged, Encoding, Outcome, Place, StoredResponse};
 pub use policy::{Execution, MissingKey, OnHandlerError, OnStoreFailure, Platform, Settings};
 pub use record::{Generation, Lock, Owner, RECORD_VERSION, Record, State, Status};

@@ -1,17 +1,32 @@
-//! What the library tells about itself: `tracing` events, one function per fact.
+//! What the library tells about itself: `tracing` events and metrics, one function per fact.
 //!
 //! Names and fields are stable. The target is `lambda_idempotency`; `event` is the fact's name and
 //! `id` the stored key, which shows neither key nor caller. No event holds a raw key, a payload, a
 //! response or a token.
 
+mod metric;
+
+pub use metric::Metric;
+#[cfg(feature = "metrics")]
+pub use metric::describe_metrics;
+
 use std::error::Error as StdError;
 
-use crate::{error::Error, key::StoredKey, protocol::Held, record::Record, time::Timestamp};
+use crate::{
+    error::{Error, ErrorKind},
+    key::StoredKey,
+    protocol::Held,
+    record::{Record, Status},
+    time::{Stopwatch, Timestamp},
+};
+use metric::{count, measure};
 
 const TARGET: &str = "lambda_idempotency";
 
 pub(crate) fn claimed(id: &StoredKey, held: &Held) {
+    count(Metric::Executed);
     if held.is_takeover {
+        count(Metric::Takeover);
         tracing::warn!(
             target: TARGET, event = "takeover", %id, generation = held.generation.get(), attempt = held.attempt,
             "took over a stale claim: its handler may have had an effect"
@@ -23,6 +38,7 @@ pub(crate) fn claimed(id: &StoredKey, held: &Held) {
         );
     }
     if held.is_recovered {
+        count(Metric::ClaimRecovered);
         tracing::info!(
             target: TARGET, event = "claim_recovered", %id, generation = held.generation.get(),
             "the answer to the claim was lost; knew the claim again by its owner"
@@ -31,23 +47,66 @@ pub(crate) fn claimed(id: &StoredKey, held: &Held) {
 }
 
 pub(crate) fn replayed(id: &StoredKey, record: &Record) {
+    count(Metric::Replayed);
     tracing::debug!(
         target: TARGET, event = "replayed", %id, generation = record.generation.get(),
         status = record.status().as_str(), "answered from the record"
     );
 }
 
-pub(crate) fn refused(id: &StoredKey, error: &Error) {
+/// Nothing ran. `is_store_failure` tells whether the store failed, or a rule said no.
+pub(crate) fn refused(id: &StoredKey, error: &Error, is_store_failure: bool) {
+    count(refusal(error.kind(), is_store_failure));
     tracing::info!(
         target: TARGET, event = "refused", %id, kind = error.kind().as_str(), "refused: {error}"
     );
 }
 
-pub(crate) fn settled(id: &StoredKey, held: &Held, status: &'static str) {
-    tracing::debug!(target: TARGET, event = "settled", %id, generation = held.generation.get(), status, "settled");
+/// Nothing ran, and the store was not asked: there is no key that could be claimed.
+#[cfg(feature = "events")]
+pub(crate) fn refused_unasked(error: &Error) {
+    count(refusal(error.kind(), false));
+    tracing::info!(target: TARGET, event = "refused", kind = error.kind().as_str(), "refused: {error}");
+}
+
+const fn refusal(kind: ErrorKind, is_store_failure: bool) -> Metric {
+    match kind {
+        ErrorKind::MissingKey => Metric::MissingKey,
+        ErrorKind::InvalidKey => Metric::InvalidKey,
+        ErrorKind::Mismatch => Metric::Mismatch,
+        ErrorKind::InProgress => Metric::InProgress,
+        ErrorKind::OutcomeUnknown => Metric::OutcomeUnknown,
+        ErrorKind::NotRetained => Metric::NotRetained,
+        ErrorKind::Corrupt => Metric::Corrupt,
+        ErrorKind::Unavailable if !is_store_failure => Metric::NoTimeLeft,
+        ErrorKind::Invalid if !is_store_failure => Metric::Invalid,
+        // The last two are of a settlement, and refuse nothing.
+        ErrorKind::Unavailable | ErrorKind::Invalid | ErrorKind::Fenced | ErrorKind::Unrecorded => {
+            Metric::StoreUnavailable
+        }
+    }
+}
+
+/// The time that claiming took, however it ended.
+pub(crate) fn asked(stopwatch: Stopwatch) {
+    measure(Metric::ClaimLatency, stopwatch.read());
+}
+
+/// The time that settling took, however it ended.
+pub(crate) fn settling_ended(stopwatch: Stopwatch) {
+    measure(Metric::SettleLatency, stopwatch.read());
+}
+
+pub(crate) fn settled(id: &StoredKey, held: &Held, status: Status) {
+    count(if status == Status::Released { Metric::Released } else { Metric::Recorded });
+    tracing::debug!(
+        target: TARGET, event = "settled", %id, generation = held.generation.get(), status = status.as_str(),
+        "settled"
+    );
 }
 
 pub(crate) fn fenced(id: &StoredKey, held: &Held) {
+    count(Metric::Fenced);
     tracing::warn!(
         target: TARGET, event = "fenced", %id, generation = held.generation.get(),
         "outlived the lease and was taken over: the successor's outcome stands"
@@ -55,6 +114,7 @@ pub(crate) fn fenced(id: &StoredKey, held: &Held) {
 }
 
 pub(crate) fn unrecorded(id: &StoredKey, held: &Held, cause: Option<&dyn StdError>) {
+    count(Metric::Unrecorded);
     tracing::error!(
         target: TARGET, event = "unrecorded", %id, generation = held.generation.get(),
         cause = cause.map(tracing::field::display),
@@ -63,6 +123,7 @@ pub(crate) fn unrecorded(id: &StoredKey, held: &Held, cause: Option<&dyn StdErro
 }
 
 pub(crate) fn not_retained(id: &StoredKey, bytes: Option<usize>, cause: Option<&dyn StdError>) {
+    count(Metric::ResponseOmitted);
     tracing::warn!(
         target: TARGET, event = "not_retained", %id, bytes, cause = cause.map(tracing::field::display),
         "the outcome is recorded without its response: duplicates will be told so"
@@ -70,6 +131,7 @@ pub(crate) fn not_retained(id: &StoredKey, bytes: Option<usize>, cause: Option<&
 }
 
 pub(crate) fn abandoned(id: &StoredKey, held: &Held) {
+    count(Metric::Abandoned);
     tracing::warn!(
         target: TARGET, event = "abandoned", %id, generation = held.generation.get(),
         frees_at_ms = held.lease_until.as_millis(),
@@ -78,6 +140,7 @@ pub(crate) fn abandoned(id: &StoredKey, held: &Held) {
 }
 
 pub(crate) fn cut_off(id: &StoredKey, held: &Held, at: Timestamp) {
+    count(Metric::CutOff);
     tracing::warn!(
         target: TARGET, event = "cut_off", %id, generation = held.generation.get(), at_ms = at.as_millis(),
         "the handler was cut off before its lease ends"
@@ -85,11 +148,13 @@ pub(crate) fn cut_off(id: &StoredKey, held: &Held, at: Timestamp) {
 }
 
 pub(crate) fn panicked(id: &StoredKey, held: &Held) {
+    count(Metric::Panicked);
     tracing::warn!(
         target: TARGET, event = "panicked", %id, generation = held.generation.get(), "the handler panicked"
     );
 }
 
 pub(crate) fn unprotected(reason: &'static str) {
+    count(Metric::Unprotected);
     tracing::warn!(target: TARGET, event = "unprotected", reason, "the handler runs without protection");
 }

@@ -5,7 +5,7 @@
 
 use std::{
     fmt,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use crate::future::BoxFuture;
@@ -117,6 +117,21 @@ impl Clock for SystemClock {
     #[expect(clippy::disallowed_methods, reason = "the one place that sleeps")]
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         Box::pin(tokio::time::sleep(duration))
+    }
+}
+
+/// How long something takes, for metrics: no rule ever asks it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stopwatch(Instant);
+
+impl Stopwatch {
+    #[expect(clippy::disallowed_methods, reason = "the one place that reads the clock")]
+    pub(crate) fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    pub(crate) fn read(self) -> Duration {
+        self.0.elapsed()
     }
 }
 

@@ -116,14 +116,14 @@ async fn subject(arguments: &Arguments) -> Result<(Function, Events)> {
         return Ok((function, Events::of_one(Event::read(event)?)));
     }
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    if !workspace.join("events").is_dir() {
+    if !workspace.join("events/payments").is_dir() {
         return Err(Problem::new(
             "the example function is rehearsed from a clone of the repository: go there, or name a function of yours \
              with --function and --event",
         ));
     }
     eprintln!("Building the example function: cargo build --bin payments");
-    let events = Events::of_payments(&workspace.join("events"))?;
+    let events = Events::of_payments(&workspace.join("events/payments"))?;
     Ok((Function::build_payments(&workspace).await?, events))
 }
 

@@ -14,7 +14,7 @@ use crate::{
     protocol::{Action, End, Event, Fault, Input, Intent, Refusal, State, step},
     record::{Owner, Record},
     store::{StoreError, StoreErrorKind},
-    time::Timestamp,
+    time::{Stopwatch, Timestamp},
 };
 
 /// The first pause after a transaction conflict; each further one is twice as long.
@@ -46,7 +46,9 @@ impl Engine {
     ) -> Result<Begun, Refused> {
         let timing = self.timing(self.clock.now(), invocation.deadline());
         let state = self.plan((self.owners)()?, fingerprint, invocation, timing);
+        let stopwatch = Stopwatch::start();
         let (state, action, store_error) = self.drive(key, state, Event::Begin).await;
+        observe::asked(stopwatch);
         let refusal = match action {
             Action::Claimed(held) => {
                 observe::claimed(key, &held);
@@ -58,18 +60,28 @@ impl Engine {
                     timing.cut_off,
                 )));
             }
-            Action::Replay(record) => return Ok(Begun::Replay(self.replay(key, &record).await?)),
+            Action::Replay(record) => {
+                let replay = self.replay(key, &record).await;
+                // There is an outcome, so this is no failure of the store before the claim.
+                return replay.map(Begun::Replay).map_err(|error| {
+                    observe::refused(key, &error, true);
+                    error.into()
+                });
+            }
             Action::Refused(refusal) => refusal,
             _ => Refusal::Unavailable,
         };
         let error = refusal_error(key, refusal, store_error, self.clock.now());
-        observe::refused(key, &error);
-        Err(Refused { error, is_store_failure: matches!(refusal, Refusal::Unavailable | Refusal::Rejected) })
+        let is_store_failure = matches!(refusal, Refusal::Unavailable | Refusal::Rejected);
+        observe::refused(key, &error, is_store_failure);
+        Err(Refused { error, is_store_failure })
     }
 
     /// Settles the claim that `state` holds.
     pub(crate) async fn settle(&self, key: &StoredKey, state: State, intent: Intent) -> Settled {
+        let stopwatch = Stopwatch::start();
         let (_, action, store_error) = self.drive(key, state, Event::Settle(intent)).await;
+        observe::settling_ended(stopwatch);
         let end = match action {
             Action::Settled(end) => end,
             _ => End::Unrecorded(Refusal::Unavailable),

@@ -4,6 +4,8 @@
 #![expect(clippy::disallowed_methods, reason = "tokio's paused clock is the test's own")]
 
 mod fencing;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod support;
 
 use std::{future::pending, sync::atomic::Ordering, time::Duration};

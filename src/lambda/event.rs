@@ -194,8 +194,11 @@ where
     {
         let LambdaEvent { payload: raw, context } = event;
         let invocation = self.idempotency.entered(&context);
-        let payload: T = serde_json::from_str(raw.get()).map_err(|error| not_an_event::<T>(&error))?;
-        let Some(key) = self.key_of(&payload)? else {
+        let payload: T = serde_json::from_str(raw.get())
+            .map_err(|error| not_an_event::<T>(&error))
+            .inspect_err(observe::refused_unasked)?;
+        let key = self.key_of(&payload).inspect_err(observe::refused_unasked)?;
+        let Some(key) = key else {
             observe::unprotected("missing key");
             let surroundings = Surroundings { invocation, claim: None };
             let call = within(surroundings, async { inner.call(LambdaEvent::new(payload, context)).await });
@@ -277,12 +280,16 @@ fn recorded_failure<E>(json: &[u8]) -> RunError<E> {
     }
 }
 
-/// Only where it went wrong: the error's own text may quote the event.
+/// Where it went wrong, and which field is missing; no more of the error's own text, which may quote the event.
 fn not_an_event<T>(error: &serde_json::Error) -> Error {
+    let text = error.to_string();
+    // A missing field's name is the type's own (`serde::de::Error::missing_field` takes a `&'static str`).
+    let field = text.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
+    let missing = field.map(|field| format!(" it has no field `{field}`,")).unwrap_or_default();
     Error::new(
         ErrorKind::Invalid,
         format!(
-            "the event does not read as {} (line {}, column {}); nothing ran",
+            "the event does not read as {}:{missing} line {}, column {}; nothing ran",
             type_name::<T>(),
             error.line(),
             error.column()

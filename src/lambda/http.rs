@@ -67,6 +67,7 @@ use crate::{
     future::BoxFuture,
     invocation::{Invocation, Surroundings, within},
     key::{Key, StoredKey},
+    observe,
     policy::{Execution, MissingKey, OnHandlerError},
 };
 use problem::Problem;
@@ -154,7 +155,7 @@ impl HttpLayer {
             .extensions
             .lambda_context_ref()
             .map_or_else(Invocation::unknown, |context| self.idempotency.entered(context));
-        let key = match self.key_of(&parts) {
+        let key = match self.key_of(&parts).inspect_err(observe::refused_unasked) {
             Ok(Some(key)) => key,
             Ok(None) => {
                 let surroundings = Surroundings { invocation, claim: None };

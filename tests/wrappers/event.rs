@@ -149,6 +149,30 @@ async fn a_bad_key_or_event_is_refused_before_anything_runs() {
 }
 
 #[tokio::test]
+async fn what_is_no_event_is_told_by_the_field_that_is_missing_and_by_nothing_that_it_holds() {
+    #[derive(Debug, Deserialize)]
+    #[expect(dead_code, reason = "its shape is what counts")]
+    struct Strict {
+        id: String,
+        amount: u64,
+    }
+    let layer = idempotency().events(|strict: &Strict| Key::new(&strict.id));
+    let handler = service_fn(|_: LambdaEvent<Strict>| async { Ok::<_, lambda_runtime::Error>("ran") });
+    let refused = async |json: &str| {
+        let error = layer.layer(handler).oneshot(event(json)).await.unwrap_err();
+        let RunError::Idempotency(error) = error else { panic!("the handler ran: {error:?}") };
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        format!("{error}; {error:?}")
+    };
+    let missing = refused(r#"{"id": "secret"}"#).await;
+    assert!(missing.contains("it has no field `amount`, line 1, column 16; nothing ran"), "{missing}");
+    for wrong in [r#"{"id": "id", "amount": "secret"}"#, r#"["secret"]"#, r#""missing field `secret`""#] {
+        let told = refused(wrong).await;
+        assert!(told.contains("does not read as") && !told.contains("secret"), "{told}");
+    }
+}
+
+#[tokio::test]
 async fn an_error_is_the_handlers_own_and_a_retry_runs_again() {
     let runs = Runs::default();
     let service = idempotency().events(key).layer(handler(&runs));

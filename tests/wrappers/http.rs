@@ -278,7 +278,7 @@ async fn an_axum_router_is_wrapped_whole_or_by_route() {
 
 #[tokio::test]
 async fn a_real_event_goes_through() {
-    let event = include_str!("../../events/create-payment.json");
+    let event = include_str!("../../events/payments/http-api.json");
     let runs = Runs::default();
     let service = idempotency().http().layer(handler(&runs));
     for nth in 0..2 {
@@ -293,7 +293,7 @@ async fn a_real_event_goes_through() {
 async fn one_callers_key_is_not_anothers() {
     let runs = Runs::default();
     let service = idempotency().http().layer(handler(&runs));
-    let mut event: Value = serde_json::from_str(include_str!("../../events/create-payment.json")).unwrap();
+    let mut event: Value = serde_json::from_str(include_str!("../../events/payments/http-api.json")).unwrap();
     for (subject, replayed) in [("alice", false), ("bob", false), ("alice", true)] {
         event["requestContext"]["authorizer"] =
             json!({"jwt": {"claims": {"iss": "https://issuer", "sub": subject}, "scopes": null}});

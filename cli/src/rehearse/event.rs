@@ -28,9 +28,9 @@ impl Events {
     /// The events of the example function.
     pub fn of_payments(folder: &Path) -> Result<Self> {
         Ok(Self {
-            first: Event::read(&folder.join("create-payment.json"))?,
-            again: Event::read(&folder.join("create-payment-again.json"))?,
-            conflicting: Some(Event::read(&folder.join("create-payment-conflicting.json"))?),
+            first: Event::read(&folder.join("http-api.json"))?,
+            again: Event::read(&folder.join("http-api-again.json"))?,
+            conflicting: Some(Event::read(&folder.join("http-api-conflicting.json"))?),
         })
     }
 
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     fn folder() -> std::path::PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../events")
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../events/payments")
     }
 
     #[test]
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn the_event_that_reads_a_payment_has_no_key() {
-        let event = Event::read(&folder().join("get-payment.json")).unwrap();
+        let event = Event::read(&folder().join("http-api-get.json")).unwrap();
         assert!(!event.has_key());
         assert!(event.summary().starts_with("GET /payments/"));
     }

@@ -6,6 +6,7 @@
 
 mod payment;
 
+use example_functions::Telemetry;
 use lambda_http::{
     Body, Error, Request, RequestExt, Response, http::Method, http::StatusCode, run, service_fn,
     tower::ServiceBuilder, tracing,
@@ -16,12 +17,12 @@ use serde_json::{Value, json};
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
-    tracing::init_default_subscriber();
-
+    let telemetry = Telemetry::start()?;
     let idempotency = Idempotency::from_env().await?; // IDEMPOTENCY_TABLE, or IDEMPOTENCY_STORE=<url>
     let payments = Payments::from_env().await?; // PAYMENTS_TABLE
 
     run(ServiceBuilder::new()
+        .map_result(telemetry.flush_before())
         .layer(idempotency.http()) // reads Idempotency-Key; a request without one passes through
         .service(service_fn(move |request| handle(payments.clone(), request))))
     .await

@@ -1,0 +1,50 @@
+//! `refunds`: refunds a payment once, however often it is invoked with the same request: by a Step Functions task that
+//! retries, an asynchronous invoke that Lambda runs again, or a caller that timed out.
+
+use example_functions::Telemetry;
+use lambda_idempotency::{Idempotency, Key, current};
+use lambda_runtime::{Diagnostic, Error, LambdaEvent, run, service_fn, tower::ServiceBuilder, tracing};
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Deserialize)]
+struct Refund {
+    refund_id: String,
+    payment_id: String,
+    amount_cents: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Refunded {
+    refund_id: String,
+    payment_id: String,
+    gateway_reference: String,
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Error> {
+    let telemetry = Telemetry::start()?;
+    let idempotency = Idempotency::from_env().await?; // IDEMPOTENCY_TABLE
+
+    run(ServiceBuilder::new()
+        .map_result(telemetry.flush_before())
+        .layer(idempotency.events(|refund: &Refund| Key::new(&refund.refund_id)))
+        .service(service_fn(handle)))
+    .await
+}
+
+async fn handle(event: LambdaEvent<Refund>) -> Result<Refunded, Diagnostic> {
+    let Refund { refund_id, payment_id, amount_cents } = event.payload;
+    if amount_cents == 0 {
+        return Err(failure("Refunds.Nothing", "amount_cents is 0: there is nothing to refund"));
+    }
+    let claim =
+        current().ok_or_else(|| failure("Refunds.NoClaim", "a refund is made under its claim only"))?;
+    let gateway_reference = claim.derive_key("gateway"); // the same in every attempt
+    tracing::info!(gateway_reference, attempt = claim.attempt(), "refunding");
+    // … the gateway would be called here, with this reference as its own idempotency key.
+    Ok(Refunded { refund_id, payment_id, gateway_reference })
+}
+
+fn failure(kind: &str, message: &str) -> Diagnostic {
+    Diagnostic { error_type: kind.into(), error_message: message.into() }
+}

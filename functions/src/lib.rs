@@ -1,0 +1,5 @@
+//! What the example functions share.
+
+mod telemetry;
+
+pub use telemetry::{DIMENSION, NAMESPACE, Telemetry};

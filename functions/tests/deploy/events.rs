@@ -1,0 +1,249 @@
+//! Every file in `events/` has the shape that its trigger sends, and is answered as its name says.
+
+use std::{collections::BTreeSet, fs};
+
+use aws_lambda_events::{eventbridge::EventBridgeEvent, sqs::SqsEvent};
+use lambda_http::{RequestExt, request::RequestContext};
+use lambda_idempotency_cli::rehearse::answer::Answer;
+use serde_json::Value;
+
+use super::stage::{Running, database, functions, project};
+
+/// What an event is to be answered with.
+#[derive(Clone, Copy, Debug)]
+enum Expected {
+    /// This status, by a run of the handler, or without one: refused, or read.
+    Http(u64, Runs),
+    /// This status, from the record.
+    Replay(u64),
+    /// A problem with this status and code, without a run.
+    Problem(u64, &'static str),
+    /// A response of a handler that ran, or of the record.
+    Response(Runs),
+    /// A function error of this type, whose message contains these words.
+    Error(&'static str, &'static str),
+    /// A batch: so many runs, and these messages come back.
+    Batch(usize, &'static [&'static str]),
+    /// A batch with one order in it twice: one run, and at most one message comes back.
+    BatchOfDuplicates,
+}
+
+/// How often the handler ran.
+type Runs = usize;
+
+use Expected::{Batch, BatchOfDuplicates, Error, Http, Problem, Replay, Response};
+
+/// Each function's events, in the order of their delivery.
+const STORY: &[(&str, &[(&str, Expected)])] = &[
+    (
+        "payments",
+        &[
+            ("http-api", Http(201, 1)),
+            ("http-api-again", Replay(201)),
+            ("http-api-conflicting", Problem(422, "key-reused")),
+            ("http-api-other-caller", Http(201, 1)),
+            ("http-api-malformed-key", Problem(400, "key-invalid")),
+            ("http-api-malformed-body", Http(400, 0)),
+            ("http-api-get", Http(404, 0)),
+            ("rest-api", Http(201, 1)),
+            ("rest-api-again", Replay(201)),
+            ("function-url", Http(201, 1)),
+            ("function-url-again", Replay(201)),
+            ("alb", Http(201, 1)),
+            ("alb-again", Replay(201)),
+        ],
+    ),
+    (
+        "orders",
+        &[
+            ("sqs", Batch(2, &[])),
+            ("sqs-again", Batch(0, &[])),
+            (
+                "sqs-malformed",
+                Batch(1, &["8d4f6ba3-5a7c-4e9d-b1cf-4c6e8a0d2f3b", "9e5a7cb4-6b8d-4fae-82d0-5d7f9b1e3a4c"]),
+            ),
+            ("sqs-duplicates", BatchOfDuplicates),
+        ],
+    ),
+    (
+        "receipts",
+        &[
+            ("event-bridge", Response(1)),
+            ("event-bridge-again", Response(0)),
+            ("event-bridge-malformed", Error("Idempotency.Invalid", "no field `payment_id`")),
+            ("event-bridge-without-id", Error("Idempotency.MissingKey", "no idempotency key")),
+        ],
+    ),
+    (
+        "refunds",
+        &[
+            ("invoke", Response(1)),
+            ("invoke-again", Response(0)),
+            ("invoke-conflicting", Error("Idempotency.Mismatch", "another payload")),
+            ("invoke-malformed", Error("Idempotency.Invalid", "no field `payment_id`")),
+            ("invoke-without-key", Error("Idempotency.InvalidKey", "empty")),
+        ],
+    ),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_event_is_answered_as_its_name_says() {
+    let database = database().await;
+    for (function, story) in STORY {
+        let mut running = Running::start(function, &database).await;
+        let mut ran = 0;
+        for (event, expected) in *story {
+            let answer = running.deliver(&format!("{function}/{event}")).await;
+            let runs = running.marks().await - ran;
+            ran += runs;
+            assert!(
+                is_as(*expected, &answer, runs),
+                "{function}/{event}: {expected:?}, {runs} runs: {answer:?}"
+            );
+        }
+    }
+}
+
+fn is_as(expected: Expected, answer: &Answer, runs: Runs) -> bool {
+    match (expected, answer) {
+        (Http(status, expected), Answer::Http(http)) => {
+            http.status == status && runs == expected && !answer.is_marked_replay()
+        }
+        (Replay(status), Answer::Http(http)) => {
+            http.status == status && runs == 0 && answer.is_marked_replay()
+        }
+        (Problem(status, code), Answer::Http(http)) => {
+            let body: Value = serde_json::from_str(&http.body).unwrap_or_default();
+            http.status == status && runs == 0 && body["code"] == code
+        }
+        (Response(expected), Answer::Payload(_)) => runs == expected,
+        (Error(expected, words), Answer::Error { kind, message }) => {
+            kind == expected && message.contains(words) && runs == 0
+        }
+        (Batch(expected, back), Answer::Payload(payload)) => {
+            runs == expected && come_back(payload) == BTreeSet::from_iter(back.iter().map(|id| (*id).into()))
+        }
+        (BatchOfDuplicates, Answer::Payload(payload)) => runs == 1 && come_back(payload).len() <= 1,
+        _ => false,
+    }
+}
+
+/// The messages that a batch's answer names.
+fn come_back(payload: &[u8]) -> BTreeSet<String> {
+    let answer: Value = serde_json::from_slice(payload).unwrap();
+    let failures = answer["batchItemFailures"].as_array().expect("a partial-batch answer");
+    failures.iter().map(|failure| failure["itemIdentifier"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn every_event_has_its_function_and_its_place_in_the_story() {
+    let folders = fs::read_dir(project().join("events")).unwrap();
+    let found: BTreeSet<(String, String)> = folders
+        .map(|folder| folder.unwrap().path())
+        .flat_map(|folder| {
+            let function = folder.file_name().unwrap().to_string_lossy().into_owned();
+            assert!(functions().any(|known| known == function), "events/{function} is no function's folder");
+            fs::read_dir(folder)
+                .unwrap()
+                .map(move |file| (function.clone(), stem(&file.unwrap().path())))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    let told = STORY.iter().flat_map(|(function, story)| {
+        story.iter().map(|(event, _)| ((*function).to_owned(), (*event).to_owned()))
+    });
+    assert_eq!(found, told.collect());
+}
+
+fn stem(path: &std::path::Path) -> String {
+    assert_eq!(path.extension().unwrap(), "json", "{}", path.display());
+    path.file_stem().unwrap().to_string_lossy().into_owned()
+}
+
+/// Not only what the functions look at: each event is what the crates of AWS say that its trigger sends.
+#[test]
+fn every_event_has_its_triggers_shape() {
+    for (function, story) in STORY {
+        for (event, _) in *story {
+            let path = project().join("events").join(function).join(format!("{event}.json"));
+            let text = fs::read_to_string(&path).unwrap();
+            if let Err(problem) = shape(event, &text) {
+                panic!("{}: {problem}", path.display());
+            }
+        }
+    }
+}
+
+fn shape(event: &str, text: &str) -> Result<(), String> {
+    let is = |it: bool, what: &str| if it { Ok(()) } else { Err(format!("is no {what}")) };
+    match event.split_once('-').map_or(event, |(trigger, _)| trigger) {
+        "sqs" => {
+            let event: SqsEvent = serde_json::from_str(text).map_err(|error| error.to_string())?;
+            let messages = event.records.iter();
+            is(messages.clone().count() > 0, "batch with a message")?;
+            let is_whole = messages.map(|message| message.message_id.is_some() && message.body.is_some());
+            is(is_whole.into_iter().all(|whole| whole), "batch of whole messages")
+        }
+        "event" => {
+            let event: EventBridgeEvent = serde_json::from_str(text).map_err(|error| error.to_string())?;
+            is(event.source == "shop.payments" && event.time.is_some(), "event of EventBridge")
+        }
+        "invoke" => serde_json::from_str::<Value>(text).map(drop).map_err(|error| error.to_string()),
+        trigger => {
+            let request = lambda_http::request::from_str(text).map_err(|error| error.to_string())?;
+            let context = request.request_context();
+            let fits = match (&context, trigger) {
+                (RequestContext::ApiGatewayV2(context), "http") => {
+                    context.domain_name.as_deref().is_some_and(|name| name.contains(".execute-api."))
+                }
+                (RequestContext::ApiGatewayV2(context), "function") => {
+                    context.domain_name.as_deref().is_some_and(|name| name.contains(".lambda-url."))
+                }
+                (RequestContext::ApiGatewayV1(_), "rest") | (RequestContext::Alb(_), "alb") => true,
+                _ => false,
+            };
+            is(fits, &format!("request of {trigger}"))
+        }
+    }
+}
+
+/// A deployed function's metrics: CloudWatch finds them in what it writes, before its answer is out.
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_are_written_with_each_answer() {
+    let database = database().await;
+    let mark = r#""Dimensions":[["FunctionName"]],"Metrics":[{"Name":"idempotency_"#;
+    let mut running = Running::watching("refunds", mark, &database).await;
+    running.deliver("refunds/invoke").await;
+    assert_eq!(running.marks().await, 1);
+    for (mark, event) in [
+        (r#""idempotency_replayed":1"#, "refunds/invoke-again"),
+        (r#""idempotency_mismatch":1"#, "refunds/invoke-conflicting"),
+        (r#""idempotency_invalid_key":1"#, "refunds/invoke-without-key"),
+        (r#""idempotency_invalid":1"#, "refunds/invoke-malformed"),
+    ] {
+        let mut running = Running::watching("refunds", mark, &database).await;
+        running.deliver(event).await;
+        assert_eq!(running.marks().await, 1, "{event}: {mark}");
+    }
+}
+
+/// Neither logs nor metrics hold a key, a payload or a response, whatever the event.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_secret_is_written() {
+    let database = database().await;
+    for (function, secrets) in [
+        ("payments", &["8e03978e", "order-1001", "AROA2FQX7T5ZK4EXAMPLE"][..]),
+        ("orders", &["order-200", "kettle", "not JSON"]),
+        ("receipts", &["53dc4d37", "payment-3001"]),
+        ("refunds", &["refund-400", "payment-3001"]),
+    ] {
+        let (_, story) = STORY.iter().find(|(known, _)| *known == function).unwrap();
+        for secret in secrets {
+            let mut running = Running::watching(function, secret, &database).await;
+            for (event, _) in *story {
+                running.deliver(&format!("{function}/{event}")).await;
+            }
+            assert_eq!(running.marks().await, 0, "{function} wrote {secret}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! A DynamoDB with both tables, and functions that run on it as Lambda would run them.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use lambda_idempotency_cli::rehearse::{
+    answer::Answer,
+    database::{ACCESS_KEY, Database, REGION},
+    event::Event,
+    function::{Function, Sandbox},
+};
+
+/// The functions, and what each writes when its handler runs.
+const FUNCTIONS: [(&str, &str, &str); 4] = [
+    ("payments", env!("CARGO_BIN_EXE_payments"), "creating payment"),
+    ("orders", env!("CARGO_BIN_EXE_orders"), "shipping an order"),
+    ("receipts", env!("CARGO_BIN_EXE_receipts"), "writing a receipt"),
+    ("refunds", env!("CARGO_BIN_EXE_refunds"), "refunding"),
+];
+
+pub(crate) const TABLE: &str = "records";
+const PAYMENTS: &str = "payments";
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// The project's folder.
+pub(crate) fn project() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The names of the functions that are built.
+pub(crate) fn functions() -> impl Iterator<Item = &'static str> {
+    FUNCTIONS.into_iter().map(|(name, ..)| name)
+}
+
+/// A database, in memory, with the tables that the functions want.
+pub(crate) async fn database() -> Database {
+    let database = Database::embedded().await.unwrap();
+    database.create_idempotency_table(TABLE).await.unwrap();
+    database.create_payments_table(PAYMENTS).await.unwrap();
+    database
+}
+
+/// What a function finds in its environment.
+pub(crate) fn environment(database: &Database) -> Vec<(&'static str, String)> {
+    vec![
+        ("AWS_LAMBDA_FUNCTION_VERSION", "$LATEST".into()),
+        ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256".into()),
+        ("AWS_LAMBDA_LOG_FORMAT", "JSON".into()),
+        ("AWS_REGION", REGION.into()),
+        ("AWS_ACCESS_KEY_ID", ACCESS_KEY.into()),
+        ("AWS_SECRET_ACCESS_KEY", ACCESS_KEY.into()),
+        ("AWS_EC2_METADATA_DISABLED", "true".into()),
+        ("AWS_ENDPOINT_URL_DYNAMODB", database.endpoint().to_string()),
+        ("IDEMPOTENCY_TABLE", TABLE.into()),
+        ("PAYMENTS_TABLE", PAYMENTS.into()),
+    ]
+}
+
+/// One process of a function.
+pub(crate) struct Running {
+    sandbox: Sandbox,
+    marks: Arc<AtomicUsize>,
+}
+
+impl Running {
+    /// Starts the function `name`; its handler's runs are counted.
+    pub(crate) async fn start(name: &str, database: &Database) -> Self {
+        let (_, _, mark) = FUNCTIONS.into_iter().find(|(known, ..)| *known == name).expect("a function");
+        Self::watching(name, mark, database).await
+    }
+
+    /// Starts the function `name`; the lines of its output that contain `mark` are counted.
+    pub(crate) async fn watching(name: &str, mark: &str, database: &Database) -> Self {
+        let (_, program, _) = FUNCTIONS.into_iter().find(|(known, ..)| *known == name).expect("a function");
+        let function = Function::from_command(program, Some(mark.into())).unwrap();
+        let marks = Arc::new(AtomicUsize::new(0));
+        let sandbox = Sandbox::start(&function, &environment(database), Arc::clone(&marks)).await.unwrap();
+        Self { sandbox, marks }
+    }
+
+    /// Delivers `events/<path>.json`.
+    pub(crate) async fn deliver(&mut self, path: &str) -> Answer {
+        let event = Event::read(&project().join("events").join(format!("{path}.json"))).unwrap();
+        let delivery = self.sandbox.deliver(&event, LIMIT);
+        self.sandbox.answer(delivery).await
+    }
+
+    /// How often the mark has been written by now.
+    pub(crate) async fn marks(&self) -> usize {
+        self.sandbox.catch_up().await;
+        self.marks.load(Ordering::SeqCst)
+    }
+}

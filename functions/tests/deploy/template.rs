@@ -1,0 +1,205 @@
+//! `template.yaml` says what the functions are, need and tell. That it is a valid template is for the SAM CLI to say.
+
+use std::{collections::BTreeSet, fs, sync::LazyLock};
+
+use example_functions::{DIMENSION, NAMESPACE};
+use lambda_idempotency::Metric;
+use serde_json::{Value, json};
+
+use super::stage::{functions, project};
+
+/// The template, its intrinsic functions' tags left out: `!Ref X` reads as `X`.
+static TEMPLATE: LazyLock<Value> = LazyLock::new(|| {
+    let text = fs::read_to_string(project().join("template.yaml")).unwrap();
+    serde_saphyr::from_str(&text).unwrap()
+});
+
+const TABLE_ACTIONS: [&str; 3] = ["dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem"];
+
+/// The resources of a type, by their logical ids.
+fn resources(kind: &str) -> impl Iterator<Item = (&'static str, &'static Value)> {
+    let resources = TEMPLATE["Resources"].as_object().unwrap().iter();
+    resources
+        .filter(move |(_, resource)| resource["Type"] == kind)
+        .map(|(id, resource)| (id.as_str(), resource))
+}
+
+/// The functions: their logical ids, their binaries, their properties.
+fn template_functions() -> Vec<(&'static str, &'static str, &'static Value)> {
+    let functions = resources("AWS::Serverless::Function").map(|(id, function)| {
+        let binary = function["Metadata"]["BuildProperties"]["Binary"].as_str().expect("a binary");
+        (id, binary, &function["Properties"])
+    });
+    functions.collect()
+}
+
+#[test]
+fn every_function_has_its_binary() {
+    for (id, function) in resources("AWS::Serverless::Function") {
+        assert_eq!(function["Metadata"]["BuildMethod"], "rust-cargolambda", "{id}");
+    }
+    let built: Vec<_> = template_functions().into_iter().map(|(_, binary, _)| binary).collect();
+    let unique = BTreeSet::from_iter(built.iter().copied());
+    assert_eq!(unique.len(), built.len(), "{built:?}");
+    assert_eq!(unique, functions().collect());
+}
+
+#[test]
+fn every_events_trigger_is_the_functions() {
+    for (id, binary, properties) in template_functions() {
+        let triggers: BTreeSet<_> = properties["Events"]
+            .as_object()
+            .map(|events| events.values().map(|event| event["Type"].as_str().unwrap()).collect())
+            .unwrap_or_default();
+        for file in fs::read_dir(project().join("events").join(binary)).unwrap() {
+            let file = file.unwrap().file_name().into_string().unwrap();
+            let has_it = match file.split(['-', '.']).next().unwrap() {
+                "http" => triggers.contains("HttpApi"),
+                "rest" => triggers.contains("Api"),
+                "function" => properties["FunctionUrlConfig"]["AuthType"] == "AWS_IAM",
+                "alb" => targets_of_load_balancers().any(|target| *target == format!("{id}.Arn")),
+                "sqs" => triggers.contains("SQS"),
+                "event" => triggers.contains("EventBridgeRule"),
+                "invoke" => properties["EventInvokeConfig"].is_object(),
+                _ => false,
+            };
+            assert!(has_it, "{id} has no trigger that sends {file}");
+        }
+    }
+}
+
+fn targets_of_load_balancers() -> impl Iterator<Item = &'static Value> {
+    let groups = resources("AWS::ElasticLoadBalancingV2::TargetGroup");
+    groups
+        .flat_map(|(_, group)| group["Properties"]["Targets"].as_array().unwrap())
+        .map(|target| &target["Id"])
+}
+
+#[test]
+fn every_function_may_do_what_it_needs_on_its_tables_alone() {
+    for (id, _, properties) in template_functions() {
+        let mut on_records = BTreeSet::new();
+        for statement in properties["Policies"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .flat_map(|policy| policy["Statement"].as_array().expect("statements of the function's own"))
+        {
+            let actions =
+                statement["Action"].as_array().unwrap().iter().map(|action| action.as_str().unwrap());
+            match statement["Resource"].as_str().unwrap() {
+                "IdempotencyTable.Arn" => on_records.extend(actions),
+                "PaymentsTable.Arn" => {
+                    assert_eq!((id, actions.clone().count()), ("PaymentsFunction", 2));
+                }
+                other => panic!("{id} may do something to {other}"),
+            }
+        }
+        assert_eq!(on_records, TABLE_ACTIONS.into_iter().collect(), "{id}");
+    }
+}
+
+#[test]
+fn the_table_of_records_is_kept_and_swept() {
+    let tables: Vec<_> = resources("AWS::DynamoDB::Table").collect();
+    assert_eq!(tables.len(), 2);
+    for (id, table) in tables {
+        assert_eq!(
+            (&table["DeletionPolicy"], &table["UpdateReplacePolicy"]),
+            (&json!("Retain"), &json!("Retain"))
+        );
+        let properties = &table["Properties"];
+        assert_eq!(properties["BillingMode"], "PAY_PER_REQUEST", "{id}");
+        assert_eq!(
+            properties["PointInTimeRecoverySpecification"]["PointInTimeRecoveryEnabled"], true,
+            "{id}"
+        );
+        assert_eq!(properties["SSESpecification"]["SSEEnabled"], true, "{id}");
+    }
+    let records = &TEMPLATE["Resources"]["IdempotencyTable"]["Properties"];
+    assert_eq!(records["TimeToLiveSpecification"], json!({"AttributeName": "expires_at", "Enabled": true}));
+    assert_eq!(records["KeySchema"], json!([{"AttributeName": "id", "KeyType": "HASH"}]));
+    assert_eq!(records["AttributeDefinitions"], json!([{"AttributeName": "id", "AttributeType": "S"}]));
+    assert_eq!(
+        TEMPLATE["Globals"]["Function"]["Environment"]["Variables"]["IDEMPOTENCY_TABLE"],
+        "IdempotencyTable"
+    );
+}
+
+#[test]
+fn a_queue_waits_six_times_as_long_as_its_function_and_gives_up_at_last() {
+    let mut queues = 0;
+    for (id, _, properties) in template_functions() {
+        let Some(events) = properties["Events"].as_object() else { continue };
+        for event in events.values().filter(|event| event["Type"] == "SQS") {
+            assert_eq!(
+                event["Properties"]["FunctionResponseTypes"],
+                json!(["ReportBatchItemFailures"]),
+                "{id}"
+            );
+            let queue = event["Properties"]["Queue"].as_str().unwrap().trim_end_matches(".Arn");
+            let queue = &TEMPLATE["Resources"][queue]["Properties"];
+            let timeout = properties["Timeout"].as_u64().expect("a time-out of the function's own");
+            assert_eq!(queue["VisibilityTimeout"].as_u64(), Some(6 * timeout), "{id}");
+            assert!(queue["RedrivePolicy"]["deadLetterTargetArn"].is_string(), "{id}");
+            queues += 1;
+        }
+    }
+    assert_eq!(queues, 1);
+}
+
+#[test]
+fn the_alarms_and_the_dashboard_watch_metrics_that_exist() {
+    let known: BTreeSet<_> = Metric::ALL.iter().map(|metric| metric.name()).collect();
+    let ids: BTreeSet<_> = template_functions().into_iter().map(|(id, ..)| id).collect();
+
+    let mut alarmed = BTreeSet::new();
+    for (_, alarm) in resources("AWS::CloudWatch::Alarm") {
+        for metric in alarm["Properties"]["Metrics"].as_array().unwrap() {
+            let Some(metric) = metric["MetricStat"]["Metric"].as_object() else { continue };
+            assert_eq!(metric["Namespace"], NAMESPACE);
+            assert_eq!(metric["Dimensions"][0]["Name"], DIMENSION);
+            let name = metric["MetricName"].as_str().unwrap();
+            assert!(known.contains(name), "an alarm watches {name}, which nothing counts");
+            alarmed.insert((name, metric["Dimensions"][0]["Value"].as_str().unwrap()));
+        }
+    }
+    for metric in [Metric::Fenced, Metric::Unrecorded, Metric::StoreUnavailable] {
+        assert!(
+            ids.iter().all(|id| alarmed.contains(&(metric.name(), *id))),
+            "no alarm for {}",
+            metric.name()
+        );
+    }
+
+    let body = TEMPLATE["Resources"]["Dashboard"]["Properties"]["DashboardBody"].as_str().unwrap();
+    let body: Value = serde_json::from_str(body).expect("the dashboard is JSON");
+    let mut shown = BTreeSet::new();
+    let widgets = body["widgets"].as_array().unwrap().iter();
+    for metric in widgets.flat_map(|widget| widget["properties"]["metrics"].as_array().unwrap()) {
+        assert_eq!((&metric[0], &metric[2]), (&json!(NAMESPACE), &json!(DIMENSION)));
+        let name = metric[1].as_str().unwrap();
+        assert!(known.contains(name), "the dashboard shows {name}, which nothing counts");
+        shown.insert((name, metric[3].as_str().unwrap().trim_matches(['$', '{', '}'])));
+    }
+    for metric in [Metric::Executed, Metric::Replayed, Metric::InProgress, Metric::Mismatch, Metric::Takeover]
+    {
+        assert!(ids.iter().all(|id| shown.contains(&(metric.name(), *id))), "{} is not shown", metric.name());
+    }
+}
+
+#[test]
+fn everything_that_has_a_price_or_a_place_can_be_chosen() {
+    let parameters = TEMPLATE["Parameters"].as_object().unwrap();
+    for name in ["Architecture", "ReservedConcurrency", "LogRetentionDays", "AlarmTopicArn"] {
+        assert!(parameters.contains_key(name), "{name}");
+    }
+    assert_eq!(parameters["Architecture"]["AllowedValues"], json!(["arm64", "x86_64"]));
+    let logs = resources("AWS::Logs::LogGroup");
+    assert!(logs.into_iter().all(|(_, group)| group["Properties"]["RetentionInDays"] == "LogRetentionDays"));
+    for (id, binary, properties) in template_functions() {
+        assert_eq!(properties["LoggingConfig"]["LogFormat"], "JSON", "{id}");
+        // A record's id begins with the function's name: one that CloudFormation makes up may change.
+        assert_eq!(properties["FunctionName"], format!("${{AWS::StackName}}-{binary}"));
+    }
+}

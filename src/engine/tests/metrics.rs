@@ -1,0 +1,139 @@
+//! Each fact is counted where it happens, once, and without anything secret.
+
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use metrics::{Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+
+use super::support::{Bench, Script};
+use crate::{Execution, Metric, OnStoreFailure, describe_metrics};
+
+#[derive(Debug, Default)]
+struct Recorded {
+    counters: Mutex<BTreeMap<String, Arc<AtomicU64>>>,
+    samples: Arc<Samples>,
+    units: Mutex<BTreeMap<String, Unit>>,
+}
+
+#[derive(Debug, Default)]
+struct Samples(Mutex<Vec<f64>>);
+
+impl HistogramFn for Samples {
+    fn record(&self, value: f64) {
+        self.0.lock().unwrap().push(value);
+    }
+}
+
+impl Recorder for Recorded {
+    fn describe_counter(&self, key: KeyName, unit: Option<Unit>, _: SharedString) {
+        self.units.lock().unwrap().insert(key.as_str().into(), unit.unwrap());
+    }
+
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_histogram(&self, key: KeyName, unit: Option<Unit>, _: SharedString) {
+        self.units.lock().unwrap().insert(key.as_str().into(), unit.unwrap());
+    }
+
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        assert_eq!(key.labels().len(), 0, "a label could hold a secret: {key}");
+        Counter::from_arc(Arc::clone(self.counters.lock().unwrap().entry(key.name().into()).or_default()))
+    }
+
+    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+        unreachable!("the library has no gauges")
+    }
+
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::from_arc(Arc::clone(&self.samples))
+    }
+}
+
+/// What is counted while `future` runs, without the names' common beginning; and how many times were measured.
+async fn counted(future: impl Future) -> (Vec<(String, u64)>, usize) {
+    let recorded = Recorded::default();
+    let guard = metrics::set_default_local_recorder(&recorded);
+    future.await;
+    drop(guard);
+    let counters = recorded.counters.lock().unwrap();
+    let counts = counters.iter().map(|(name, count)| {
+        let name = name.strip_prefix("idempotency_").expect("the library's own name");
+        (name.to_owned(), count.load(Ordering::SeqCst))
+    });
+    (counts.collect(), recorded.samples.0.lock().unwrap().len())
+}
+
+/// Checks what is counted, and that each claim and each settlement was measured.
+async fn counts(future: impl Future, expected: &[(&str, u64)], measured: usize) {
+    let (counts, samples) = counted(future).await;
+    let counts: Vec<_> = counts.iter().map(|(name, count)| (name.as_str(), *count)).collect();
+    assert_eq!(counts, expected);
+    assert_eq!(samples, measured, "{expected:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_ordinary_is_counted() {
+    let bench = Bench::new();
+    counts(bench.run("k", 1), &[("executed", 1), ("recorded", 1)], 2).await;
+    counts(bench.run("k", 1), &[("replayed", 1)], 1).await;
+    counts(bench.run("k", 2), &[("mismatch", 1)], 1).await;
+    counts(bench.fail("m", 1), &[("executed", 1), ("released", 1)], 2).await;
+    counts(bench.panic("m", 1), &[("executed", 1), ("panicked", 1), ("released", 1)], 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_goes_wrong_is_counted() {
+    let bench = Bench::new();
+    counts(bench.abandon("k", 1), &[("abandoned", 1), ("executed", 1)], 1).await;
+    counts(bench.run("k", 1), &[("in_progress", 1)], 1).await;
+    tokio::time::sleep(Duration::from_secs(63)).await;
+    counts(bench.run("k", 1), &[("executed", 1), ("recorded", 1), ("takeover", 1)], 2).await;
+
+    bench.store.script([Script::LoseAnswer]);
+    counts(bench.run("l", 1), &[("claim_recovered", 1), ("executed", 1), ("recorded", 1)], 2).await;
+    bench.store.script([Script::Down]);
+    counts(bench.run("m", 1), &[("store_unavailable", 1)], 1).await;
+    bench.store.script([Script::Reject]);
+    counts(bench.run("m", 1), &[("store_unavailable", 1)], 1).await;
+    bench.store.script([Script::Corrupt]);
+    counts(bench.run("m", 1), &[("corrupt", 1)], 1).await;
+    bench.store.script([Script::Pass, Script::LoseRequest, Script::Down]);
+    counts(bench.run("m", 1), &[("executed", 1), ("unrecorded", 1)], 2).await;
+    counts(bench.pend("n", 1), &[("abandoned", 1), ("cut_off", 1), ("executed", 1)], 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_settings_allow_is_counted() {
+    let bench = Bench::with(|builder| builder.max_response(1).execution(Execution::AtMostOnce));
+    counts(bench.run("k", 1), &[("executed", 1), ("recorded", 1), ("response_omitted", 1)], 2).await;
+    counts(bench.run("k", 1), &[("not_retained", 1)], 1).await;
+    bench.abandon("m", 1).await;
+    tokio::time::sleep(Duration::from_secs(63)).await;
+    counts(bench.run("m", 1), &[("outcome_unknown", 1)], 1).await;
+
+    let bench = Bench::with(|builder| builder.on_store_failure(OnStoreFailure::RunUnprotected));
+    bench.store.script([Script::Down]);
+    counts(bench.run("k", 1), &[("store_unavailable", 1), ("unprotected", 1)], 1).await;
+    let late = bench.in_invocation(bench.now().saturating_add(Duration::from_secs(10)));
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    counts(late.run("k", 1), &[("no_time_left", 1)], 1).await;
+}
+
+#[test]
+fn each_has_its_unit() {
+    let recorded = Recorded::default();
+    metrics::with_local_recorder(&recorded, describe_metrics);
+    let units = recorded.units.lock().unwrap();
+    assert_eq!(units.len(), Metric::ALL.len());
+    for metric in Metric::ALL {
+        let unit = if metric.is_latency() { Unit::Milliseconds } else { Unit::Count };
+        assert_eq!(units[metric.name()], unit, "{}", metric.name());
+    }
+}

@@ -1,0 +1,179 @@
+//! What is counted and measured: the names, and the way to the `metrics` facade where it is wanted.
+
+use std::time::Duration;
+
+/// A number that the library tells about itself, through the [`metrics`](https://docs.rs/metrics) facade: with the
+/// feature `metrics`, every recorder that the function installs gets it.
+///
+/// No metric has a label: what tells functions apart is the recorder's business, and a key would be a secret.
+///
+/// ```
+/// use lambda_idempotency::Metric;
+///
+/// assert_eq!(Metric::Fenced.name(), "idempotency_fenced");
+/// assert!(Metric::ALL.contains(&Metric::ClaimLatency));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Metric {
+    /// Counter: a claim was made, so its handler runs.
+    Executed,
+    /// Counter: a stale claim was taken over. It counts as [`Executed`](Self::Executed) too.
+    Takeover,
+    /// Counter: an own claim, whose answer was lost, was known again by its owner.
+    ClaimRecovered,
+    /// Counter: a duplicate was answered from the record.
+    Replayed,
+    /// Counter: a duplicate was refused, because another claim stands.
+    InProgress,
+    /// Counter: a key was used again for another request.
+    Mismatch,
+    /// Counter: at most one may run, and an earlier run ended without an answer.
+    OutcomeUnknown,
+    /// Counter: a duplicate was told that it is done, but that its response was not kept.
+    NotRetained,
+    /// Counter: a request had no key where one is required.
+    MissingKey,
+    /// Counter: a request had a key that is none.
+    InvalidKey,
+    /// Counter: the store failed before the claim, and nothing ran.
+    StoreUnavailable,
+    /// Counter: too little of the invocation's time was left to claim anything, and nothing ran.
+    NoTimeLeft,
+    /// Counter: a record could not be read, and nothing ran.
+    Corrupt,
+    /// Counter: a request to the library, or to the store, was wrong, and nothing ran.
+    Invalid,
+    /// Counter: an outcome was recorded, of a success or of a final failure.
+    Recorded,
+    /// Counter: a key was given back, because its handler failed or never began.
+    Released,
+    /// Counter: a run outlived its lease, and its successor's outcome stands.
+    Fenced,
+    /// Counter: a handler ran, and its outcome is not known to be stored.
+    Unrecorded,
+    /// Counter: an outcome was recorded without its response.
+    ResponseOmitted,
+    /// Counter: a claim was dropped unsettled.
+    Abandoned,
+    /// Counter: a handler was cut off before its lease ended.
+    CutOff,
+    /// Counter: a handler panicked.
+    Panicked,
+    /// Counter: a handler ran without protection, as the settings allow.
+    Unprotected,
+    /// Histogram, in milliseconds: claiming, or finding the outcome.
+    ClaimLatency,
+    /// Histogram, in milliseconds: settling.
+    SettleLatency,
+}
+
+impl Metric {
+    /// All of them.
+    pub const ALL: &[Self] = &[
+        Self::Executed,
+        Self::Takeover,
+        Self::ClaimRecovered,
+        Self::Replayed,
+        Self::InProgress,
+        Self::Mismatch,
+        Self::OutcomeUnknown,
+        Self::NotRetained,
+        Self::MissingKey,
+        Self::InvalidKey,
+        Self::StoreUnavailable,
+        Self::NoTimeLeft,
+        Self::Corrupt,
+        Self::Invalid,
+        Self::Recorded,
+        Self::Released,
+        Self::Fenced,
+        Self::Unrecorded,
+        Self::ResponseOmitted,
+        Self::Abandoned,
+        Self::CutOff,
+        Self::Panicked,
+        Self::Unprotected,
+        Self::ClaimLatency,
+        Self::SettleLatency,
+    ];
+
+    /// Its name, stable across versions.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Executed => "idempotency_executed",
+            Self::Takeover => "idempotency_takeover",
+            Self::ClaimRecovered => "idempotency_claim_recovered",
+            Self::Replayed => "idempotency_replayed",
+            Self::InProgress => "idempotency_in_progress",
+            Self::Mismatch => "idempotency_mismatch",
+            Self::OutcomeUnknown => "idempotency_outcome_unknown",
+            Self::NotRetained => "idempotency_not_retained",
+            Self::MissingKey => "idempotency_missing_key",
+            Self::InvalidKey => "idempotency_invalid_key",
+            Self::StoreUnavailable => "idempotency_store_unavailable",
+            Self::NoTimeLeft => "idempotency_no_time_left",
+            Self::Corrupt => "idempotency_corrupt",
+            Self::Invalid => "idempotency_invalid",
+            Self::Recorded => "idempotency_recorded",
+            Self::Released => "idempotency_released",
+            Self::Fenced => "idempotency_fenced",
+            Self::Unrecorded => "idempotency_unrecorded",
+            Self::ResponseOmitted => "idempotency_response_omitted",
+            Self::Abandoned => "idempotency_abandoned",
+            Self::CutOff => "idempotency_cut_off",
+            Self::Panicked => "idempotency_panicked",
+            Self::Unprotected => "idempotency_unprotected",
+            Self::ClaimLatency => "idempotency_claim_latency",
+            Self::SettleLatency => "idempotency_settle_latency",
+        }
+    }
+
+    /// Whether it is a histogram of milliseconds, and no counter.
+    pub const fn is_latency(self) -> bool {
+        matches!(self, Self::ClaimLatency | Self::SettleLatency)
+    }
+}
+
+/// Tells the recorder the unit of each [`Metric`]. Call it once, after the recorder is installed.
+#[cfg(feature = "metrics")]
+pub fn describe_metrics() {
+    for metric in Metric::ALL {
+        if metric.is_latency() {
+            metrics::describe_histogram!(metric.name(), metrics::Unit::Milliseconds, "");
+        } else {
+            metrics::describe_counter!(metric.name(), metrics::Unit::Count, "");
+        }
+    }
+}
+
+#[cfg(feature = "metrics")]
+pub(super) fn count(metric: Metric) {
+    metrics::counter!(metric.name()).increment(1);
+}
+
+#[cfg(feature = "metrics")]
+pub(super) fn measure(metric: Metric, took: Duration) {
+    metrics::histogram!(metric.name()).record(took.as_secs_f64() * 1000.0);
+}
+
+#[cfg(not(feature = "metrics"))]
+pub(super) const fn count(_: Metric) {}
+
+#[cfg(not(feature = "metrics"))]
+pub(super) const fn measure(_: Metric, _: Duration) {}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_distinct_and_all_are_listed() {
+        let names: HashSet<_> = Metric::ALL.iter().map(|metric| metric.name()).collect();
+        assert_eq!(names.len(), Metric::ALL.len());
+        // The last variant's number: one that is not in the list would make the list shorter.
+        assert_eq!(Metric::ALL.len(), Metric::SettleLatency as usize + 1);
+    }
+}
