@@ -1,8 +1,10 @@
 //! What a user deploys, as it would be deployed: every event is answered as its name says by the function that it is
-//! for, and the template fits the functions.
+//! for, the template fits the functions, and cargo-lambda runs them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 
+#[path = "deploy/cargo_lambda.rs"]
+mod cargo_lambda;
 #[path = "deploy/events.rs"]
 mod events;
 #[path = "deploy/stage.rs"]

@@ -1,0 +1,200 @@
+//! `cargo lambda watch` and `cargo lambda invoke`, the real tool: its emulator starts up to four processes of a function,
+//! and sends a deadline that is a duration.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Output, Stdio},
+    time::Duration,
+};
+
+use lambda_idempotency::{Key, Scope, StoredKey, Timestamp};
+use lambda_idempotency_cli::rehearse::{clock, database::Database};
+use serde_json::{Value, json};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    process::{Child, Command},
+};
+
+use super::stage::{TABLE, database, environment, project};
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cargo_lambda_runs_an_event_once_over_four_processes() {
+    let Some(tool) = tool() else { return };
+    build().await;
+    let database = database().await;
+    let mut watch = Watch::start(&tool, &database).await;
+
+    // The README's two calls.
+    let first = watch.invoke_file("refunds", "events/refunds/invoke.json").await;
+    let again = watch.invoke_file("refunds", "events/refunds/invoke.json").await;
+    let refunded: Value = serde_json::from_str(&first.unwrap()).unwrap();
+    assert_eq!(refunded["refund_id"], "refund-4001");
+    assert_eq!(serde_json::from_str::<Value>(&again.unwrap()).unwrap(), refunded);
+    assert_eq!(watch.runs("refunding"), 1, "{}", watch.output());
+    let conflicting = watch.invoke_file("refunds", "events/refunds/invoke-conflicting.json").await;
+    assert!(conflicting.unwrap_err().contains("Idempotency.Mismatch"));
+
+    for round in 0..3 {
+        twenty_at_once(&watch, &database, round).await;
+    }
+    assert_eq!(watch.runs("spawning function instance"), 4, "{}", watch.output());
+
+    let created = watch.invoke_file("payments", "events/payments/http-api.json").await.unwrap();
+    let replayed = watch.invoke_file("payments", "events/payments/http-api-again.json").await.unwrap();
+    assert!(
+        !created.contains("idempotent-replayed") && replayed.contains("idempotent-replayed"),
+        "{replayed}"
+    );
+    assert_eq!(watch.runs("creating payment"), 1, "{}", watch.output());
+    watch.stop().await;
+}
+
+/// One refund, twenty calls, four processes: one run. Were the emulator's deadline believed, every lease would have
+/// ended in 1970, and each call that finds another at work would take over.
+async fn twenty_at_once(watch: &Watch, database: &Database, round: u32) {
+    let (before, id) = (watch.runs("refunding"), format!("at-once-{round}"));
+    let refund = json!({ "refund_id": id, "payment_id": "payment-3001", "amount_cents": 1 }).to_string();
+    let event = ["--data-ascii", refund.as_str()];
+    let calls = (0..20).map(|_| watch.invoke("refunds", &event));
+    let answers = futures_util::future::join_all(calls).await;
+
+    let done: Vec<_> = answers.iter().filter_map(|answer| answer.as_ref().ok()).collect();
+    assert!(!done.is_empty() && done.iter().all(|answer| *answer == done[0]), "{answers:?}");
+    for refused in answers.iter().filter_map(|answer| answer.as_ref().err()) {
+        assert!(refused.contains("Idempotency.InProgress"), "{refused}");
+    }
+    assert_eq!(watch.runs("refunding"), before + 1, "{}", watch.output());
+
+    let key = StoredKey::new(&Scope::new("refunds", "event").unwrap(), &Key::new(&id).unwrap());
+    let record = database.record(TABLE, key.as_str()).await.unwrap();
+    assert_eq!((&record["status"]["S"], &record["attempt"]["N"]), (&json!("COMPLETED"), &json!("1")));
+    let number = |name: &str| record[name]["N"].as_str().unwrap().parse::<u64>().unwrap();
+    let claimed = Timestamp::from_millis(number("lock_acquired_at"));
+    let kept = claimed.until(Timestamp::from_secs(number("expires_at")));
+    assert!(kept >= DAY && kept < DAY + Duration::from_secs(60), "kept for {kept:?}");
+}
+
+/// cargo-lambda, as `scripts/tools` installs it, or as it is installed already. Without it there is nothing to test:
+/// in CI that is a failure.
+fn tool() -> Option<PathBuf> {
+    let installed = project().join("target/tools/bin");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::iter::once(installed)
+        .chain(std::env::split_paths(&path))
+        .map(|folder| folder.join("cargo-lambda"))
+        .find(|tool| tool.is_file());
+    if found.is_none() {
+        let missing = "cargo-lambda is missing: run scripts/tools, which installs it into the build folder";
+        assert!(std::env::var_os("CI").is_none(), "{missing}");
+        eprintln!("skipped: {missing}");
+    }
+    found
+}
+
+/// Builds what the tool will run, as it does: so that a function that does not build is told here.
+async fn build() {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--locked", "--bin", "refunds", "--bin", "payments"]);
+    let built = undisturbed(&mut cargo).stdin(Stdio::null()).output().await.unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+}
+
+/// In the project's folder, and without what the `cargo test` around this test tells its children.
+fn undisturbed(command: &mut Command) -> &mut Command {
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        let is_cargos = text.starts_with("CARGO") && text != "CARGO_HOME" && text != "CARGO_TARGET_DIR";
+        if is_cargos || text.starts_with("AWS_") || text.starts_with("IDEMPOTENCY_") || text == "RUST_LOG" {
+            command.env_remove(&name);
+        }
+    }
+    command.current_dir(project())
+}
+
+/// `cargo lambda watch`, and what it writes.
+struct Watch {
+    tool: PathBuf,
+    child: Child,
+    port: u16,
+    log: PathBuf,
+}
+
+impl Watch {
+    async fn start(tool: &Path, database: &Database) -> Self {
+        let port = free_port().await;
+        let log = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cargo-lambda-{port}.log"));
+        let file = File::create(&log).unwrap();
+        let mut command = Command::new(tool);
+        command.args(["lambda", "watch", "--ignore-changes", "--concurrency", "4"]);
+        command.args(["--invoke-address", "127.0.0.1", "--invoke-port", &port.to_string()]);
+        let child = undisturbed(&mut command)
+            .envs(environment(database))
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().unwrap())
+            .stderr(file)
+            .spawn()
+            .unwrap();
+        let watch = Self { tool: tool.to_owned(), child, port, log };
+        for _ in 0..100 {
+            if TcpStream::connect(("127.0.0.1", port)).await.is_ok() {
+                return watch;
+            }
+            clock::pause(Duration::from_millis(100)).await;
+        }
+        panic!("cargo lambda watch does not listen after 10 s: {}", watch.output());
+    }
+
+    /// What the function answers to the event in a file, or the error that it reports.
+    async fn invoke_file(&self, function: &str, file: &str) -> Result<String, String> {
+        self.invoke(function, &["--data-file", file]).await
+    }
+
+    async fn invoke(&self, function: &str, event: &[&str]) -> Result<String, String> {
+        let mut command = Command::new(&self.tool);
+        command.args(["lambda", "invoke", function, "--invoke-address", "127.0.0.1"]);
+        command.args(["--invoke-port", &self.port.to_string()]).args(event);
+        let output = undisturbed(&mut command).stdin(Stdio::null()).output().await.unwrap();
+        let Output { status, stdout, stderr } = output;
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        if status.success() { Ok(text(stdout)) } else { Err(text(stderr)) }
+    }
+
+    fn output(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// How often a line of its output, or of a function's, contains `mark`.
+    fn runs(&self, mark: &str) -> usize {
+        self.output().lines().filter(|line| line.contains(mark)).count()
+    }
+
+    async fn stop(&mut self) {
+        terminate(&self.child);
+        let limit = Duration::from_secs(10);
+        tokio::select! {
+            ended = self.child.wait() => drop(ended.unwrap()),
+            () = clock::pause(limit) => panic!("cargo lambda watch goes on {limit:?} after SIGTERM"),
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        terminate(&self.child);
+    }
+}
+
+/// SIGTERM, at which cargo-lambda ends its functions too, if it is still there.
+fn terminate(child: &Child) {
+    if let Some(process) = child.id() {
+        // One that has just ended by itself is no news.
+        let _ = std::process::Command::new("sh").arg("-c").arg(format!("kill -TERM {process}")).status();
+    }
+}
+
+async fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port()
+}
