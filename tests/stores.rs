@@ -48,13 +48,16 @@ mod memory {
 mod dynamodb {
     use lambda_idempotency::store::dynamodb::{AttributeNames, DynamoDbStore, DynamoDbStoreBuilder};
 
-    use super::{support::emulator::Emulator, *};
+    use super::{
+        support::emulator::{Emulator, fresh_table},
+        *,
+    };
 
     async fn prove_as(configure: impl FnOnce(DynamoDbStoreBuilder) -> DynamoDbStoreBuilder) {
         let emulator = Emulator::start().await;
         // On a busy machine the emulator may take its time over 6 MB, which is not what is proved here.
         let (attempt, operation) = (Duration::from_secs(30), Duration::from_secs(60));
-        let builder = DynamoDbStore::builder("idempotency")
+        let builder = DynamoDbStore::builder(fresh_table())
             .client(emulator.client())
             .attempt_timeout(attempt)
             .operation_timeout(operation);

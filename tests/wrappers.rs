@@ -2,7 +2,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
 
+#[cfg(feature = "dynamodb")]
+#[path = "support/emulator.rs"]
+#[expect(dead_code, unreachable_pub, reason = "other tests use the rest of it")]
+mod emulator;
 #[path = "wrappers/event.rs"]
 mod event;
 #[path = "wrappers/http.rs"]
 mod http;
+#[path = "wrappers/store.rs"]
+mod store;

@@ -4,16 +4,24 @@ import org.eclipse.jetty.server.ServerConnector;
 import software.amazon.dynamodb.services.local.main.ServerRunner;
 import software.amazon.dynamodb.services.local.server.DynamoDBProxyServer;
 
-/** DynamoDB Local on loopback alone: by itself it listens on every interface, and has no option for that. */
+/**
+ * DynamoDB Local on loopback alone, on the port of the first argument, of which 0 is any free one: by itself it listens
+ * on every interface, and has no option for either.
+ */
 public final class LoopbackServer {
     public static void main(String[] arguments) throws Exception {
         var out = System.out;
         System.setOut(System.err);
-        DynamoDBProxyServer local = ServerRunner.createServerFromCommandLineArgs(arguments);
+        int wanted = Integer.parseInt(arguments[0]);
+        String[] options = Arrays.copyOfRange(arguments, 1, arguments.length);
+        DynamoDBProxyServer local = ServerRunner.createServerFromCommandLineArgs(options);
         var field = DynamoDBProxyServer.class.getDeclaredField("server");
         field.setAccessible(true);
         Server jetty = (Server) field.get(local);
-        Arrays.stream(jetty.getConnectors()).forEach(connector -> ((ServerConnector) connector).setHost("127.0.0.1"));
+        for (var connector : jetty.getConnectors()) {
+            ((ServerConnector) connector).setHost("127.0.0.1");
+            ((ServerConnector) connector).setPort(wanted);
+        }
         local.start();
         int port = ((ServerConnector) jetty.getConnectors()[0]).getLocalPort();
         out.println("listening on http://127.0.0.1:" + port);

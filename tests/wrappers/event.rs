@@ -5,12 +5,13 @@ use std::sync::{
 
 use lambda_idempotency::{
     Error, ErrorKind, Execution, Idempotency, Key, MissingKey, RunError, current, lambda::event::IntoKey,
-    store::memory::MemoryStore,
 };
 use lambda_runtime::{Context, Diagnostic, LambdaEvent, tower::ServiceExt};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tower::{Layer, Service, service_fn};
+
+use crate::store::empty_store;
 
 #[derive(Deserialize)]
 struct Order {
@@ -26,7 +27,7 @@ fn key(order: &Order) -> Result<Option<Key>, Error> {
 }
 
 fn idempotency() -> Idempotency {
-    Idempotency::builder(MemoryStore::new()).function("orders").build().unwrap()
+    Idempotency::builder(empty_store()).function("orders").build().unwrap()
 }
 
 fn event(json: &str) -> LambdaEvent<Box<RawValue>> {
@@ -189,7 +190,7 @@ async fn an_error_is_the_handlers_own_and_a_retry_runs_again() {
 #[tokio::test]
 async fn at_most_once_a_failure_is_answered_the_same_again() {
     let runs = Runs::default();
-    let idempotency = Idempotency::builder(MemoryStore::new())
+    let idempotency = Idempotency::builder(empty_store())
         .function("orders")
         .execution(Execution::AtMostOnce)
         .build()

@@ -10,10 +10,12 @@ use std::{
 use lambda_http::{Body, IntoResponse, Request, Response, http::StatusCode, tower::ServiceExt};
 use lambda_idempotency::{
     BoxFuture, ClaimHandle, Execution, Idempotency, Record, Store, StoredKey, current,
-    store::{StoreError, StoreErrorKind, Write, Written, memory::MemoryStore},
+    store::{StoreError, StoreErrorKind, Write, Written},
 };
 use serde_json::{Value, json};
 use tower::{Layer, Service, service_fn};
+
+use crate::store::empty_store;
 
 #[derive(Clone, Default)]
 struct Runs(Arc<AtomicUsize>);
@@ -25,7 +27,7 @@ impl Runs {
 }
 
 fn idempotency() -> Idempotency {
-    Idempotency::builder(MemoryStore::new()).function("payments").build().unwrap()
+    Idempotency::builder(empty_store()).function("payments").build().unwrap()
 }
 
 /// A handler that answers with the status that the `status` header asks for.
@@ -200,7 +202,7 @@ async fn passing_failures_give_the_key_back_and_final_ones_are_replayed() {
 #[tokio::test]
 async fn at_most_once_a_500_is_final() {
     let runs = Runs::default();
-    let builder = Idempotency::builder(MemoryStore::new()).function("payments");
+    let builder = Idempotency::builder(empty_store()).function("payments");
     let service = builder.execution(Execution::AtMostOnce).build().unwrap().http().layer(handler(&runs));
     for _ in 0..2 {
         let request = with_header(post(Some("k"), "{}"), "status", "500");

@@ -1,0 +1,32 @@
+//! The store under the wrappers: memory, or the DynamoDB that the environment names.
+
+use std::sync::Arc;
+
+use lambda_idempotency::store::{Store, memory::MemoryStore};
+
+/// A store with nothing in it.
+#[cfg(not(feature = "dynamodb"))]
+pub(crate) fn empty_store() -> Arc<dyn Store> {
+    Arc::new(MemoryStore::new())
+}
+
+/// A store with nothing in it.
+#[cfg(feature = "dynamodb")]
+pub(crate) fn empty_store() -> Arc<dyn Store> {
+    use lambda_idempotency::store::dynamodb::DynamoDbStore;
+
+    use crate::emulator::{ENDPOINT, client, fresh_table};
+
+    let Ok(endpoint) = std::env::var(ENDPOINT) else { return Arc::new(MemoryStore::new()) };
+    let table = fresh_table();
+    let store = || DynamoDbStore::new(client(&endpoint), &table).unwrap();
+    // Tests make their store where they cannot wait: the table is made by a runtime of its own.
+    std::thread::scope(|scope| {
+        let create = || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(store().create_table()).unwrap()
+        };
+        scope.spawn(create).join().unwrap()
+    });
+    Arc::new(store())
+}
