@@ -3,8 +3,12 @@
 use std::{collections::BTreeSet, fs};
 
 use aws_lambda_events::{eventbridge::EventBridgeEvent, sqs::SqsEvent};
-use lambda_http::{RequestExt, request::RequestContext};
+use lambda_http::aws_lambda_events::{
+    alb::AlbTargetGroupRequest,
+    apigw::{ApiGatewayProxyRequest, ApiGatewayV2httpRequest},
+};
 use lambda_idempotency_cli::rehearse::answer::Answer;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::stage::{Running, database, functions, project};
@@ -176,34 +180,79 @@ fn every_event_has_its_triggers_shape() {
 
 fn shape(event: &str, text: &str) -> Result<(), String> {
     let is = |it: bool, what: &str| if it { Ok(()) } else { Err(format!("is no {what}")) };
-    match event.split_once('-').map_or(event, |(trigger, _)| trigger) {
+    let is_at = |domain: Option<String>, what: &str| is(domain.is_some_and(|name| name.contains(what)), what);
+    match event.split('-').next().unwrap() {
+        "http" => {
+            let event: ApiGatewayV2httpRequest = read(text)?;
+            is_at(event.request_context.domain_name, ".execute-api.")?;
+        }
+        "function" => {
+            let event: ApiGatewayV2httpRequest = read(text)?;
+            is_at(event.request_context.domain_name, ".lambda-url.")?;
+        }
+        "rest" => is_at(read::<ApiGatewayProxyRequest>(text)?.request_context.domain_name, ".execute-api.")?,
+        "alb" => {
+            let event: AlbTargetGroupRequest = read(text)?;
+            is(event.request_context.elb.target_group_arn.is_some(), "request of a target group")?;
+        }
         "sqs" => {
-            let event: SqsEvent = serde_json::from_str(text).map_err(|error| error.to_string())?;
-            let messages = event.records.iter();
-            is(messages.clone().count() > 0, "batch with a message")?;
-            let is_whole = messages.map(|message| message.message_id.is_some() && message.body.is_some());
-            is(is_whole.into_iter().all(|whole| whole), "batch of whole messages")
+            let messages = read::<SqsEvent>(text)?.records;
+            is(!messages.is_empty(), "batch with a message")?;
+            is(messages.iter().all(|message| message.message_id.is_some()), "batch of messages with ids")?;
+            return is(
+                messages.iter().all(|message| message.body.is_some()),
+                "batch of messages with bodies",
+            );
         }
         "event" => {
-            let event: EventBridgeEvent = serde_json::from_str(text).map_err(|error| error.to_string())?;
-            is(event.source == "shop.payments" && event.time.is_some(), "event of EventBridge")
+            let event: EventBridgeEvent = read(text)?;
+            return is(event.source == "shop.payments" && event.time.is_some(), "event of EventBridge");
         }
-        "invoke" => serde_json::from_str::<Value>(text).map(drop).map_err(|error| error.to_string()),
-        trigger => {
-            let request = lambda_http::request::from_str(text).map_err(|error| error.to_string())?;
-            let context = request.request_context();
-            let fits = match (&context, trigger) {
-                (RequestContext::ApiGatewayV2(context), "http") => {
-                    context.domain_name.as_deref().is_some_and(|name| name.contains(".execute-api."))
-                }
-                (RequestContext::ApiGatewayV2(context), "function") => {
-                    context.domain_name.as_deref().is_some_and(|name| name.contains(".lambda-url."))
-                }
-                (RequestContext::ApiGatewayV1(_), "rest") | (RequestContext::Alb(_), "alb") => true,
-                _ => false,
-            };
-            is(fits, &format!("request of {trigger}"))
-        }
+        _ => return read::<Value>(text).map(drop),
+    }
+    // The front ends' own types tell which field is missing; what the functions get is `lambda_http`'s.
+    lambda_http::request::from_str(text).map(drop).map_err(|error| error.to_string())
+}
+
+fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_str(text).map_err(|error| error.to_string())
+}
+
+#[test]
+fn an_event_file_that_lacks_a_field_is_told_which() {
+    for (event, field) in [
+        ("payments/http-api", "requestContext"),
+        ("payments/function-url", "requestContext"),
+        ("payments/rest-api", "requestContext"),
+        ("payments/alb", "requestContext"),
+        ("orders/sqs", "Records"),
+        ("receipts/event-bridge", "detail-type"),
+    ] {
+        let text = fs::read_to_string(project().join("events").join(format!("{event}.json"))).unwrap();
+        let mut json: Value = serde_json::from_str(&text).unwrap();
+        json.as_object_mut().unwrap().remove(field).unwrap();
+        let (_, name) = event.split_once('/').unwrap();
+        let told = shape(name, &json.to_string()).unwrap_err();
+        assert!(told.contains(&format!("missing field `{field}`")), "{event}: {told}");
+    }
+}
+
+/// An event of another trigger: the error says which field it lacks.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_of_another_shape_is_told_by_the_field_that_it_lacks() {
+    let database = database().await;
+    for (function, event, words) in [
+        ("orders", "refunds/invoke", "missing field `Records`"),
+        ("receipts", "orders/sqs", "no field `detail-type`"),
+        ("refunds", "receipts/event-bridge", "no field `refund_id`"),
+        // lambda_http asks which of the front ends it is from, and names no field.
+        ("payments", "refunds/invoke", "expects a JSON payload from Amazon API Gateway"),
+    ] {
+        let mut running = Running::start(function, &database).await;
+        let answer = running.deliver(event).await;
+        let Answer::Error { message, .. } = &answer else { panic!("{function}, {event}: {answer:?}") };
+        assert!(message.contains(words), "{function}, {event}: {message}");
+        assert_eq!(running.marks().await, 0);
     }
 }
 
