@@ -418,7 +418,7 @@ fn took_over(write: &Write) -> bool {
     match write {
         Write::TakeOver { .. } => true,
         Write::Reclaim { seen, .. } => seen.lease_until.is_some(),
-        Write::Claim(_) | Write::Settle { .. } => false,
+        Write::Claim(_) | Write::Settle { .. } | Write::Resolve { .. } => false,
     }
 }
 

@@ -168,9 +168,9 @@ impl State {
 /// able to build one, and must not silently drop a field that a new version adds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Record {
-    /// Who claimed the key last.
+    /// Who claimed the key last, or the operator who resolved it since.
     pub owner: Owner,
-    /// That claim's fencing token.
+    /// The fencing token of that claim, or of the operator's write.
     pub generation: Generation,
     /// How many claims this operation has had, this one included.
     pub attempt: u32,

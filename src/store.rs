@@ -156,6 +156,19 @@ pub enum Write {
         /// What the record becomes.
         settlement: Settlement,
     },
+    /// An operator's write, whatever the status is → settled: puts a new owner and generation into the
+    /// record and settles it, if it is the very version that was seen. Nothing of an outcome that was
+    /// there before stays. A claim that still runs under the old owner finds itself fenced.
+    Resolve {
+        /// The version that was seen.
+        seen: Seen,
+        /// The owner drawn for this write: by it, the operator knows its own write again.
+        owner: Owner,
+        /// The generation that it gets.
+        generation: Generation,
+        /// What the record becomes.
+        settlement: Settlement,
+    },
 }
 
 /// How a claim is settled.
@@ -226,7 +239,7 @@ impl Write {
     pub const fn lock(&self) -> Option<&Lock> {
         match self {
             Self::Claim(lock) | Self::Reclaim { lock, .. } | Self::TakeOver { lock, .. } => Some(lock),
-            Self::Settle { .. } => None,
+            Self::Settle { .. } | Self::Resolve { .. } => None,
         }
     }
 
@@ -248,6 +261,12 @@ impl Write {
                     && record.generation == *generation =>
             {
                 Some(settled(record.clone(), settlement))
+            }
+            (Self::Resolve { seen, owner, generation, settlement }, Some(record))
+                if Seen::of(record) == *seen =>
+            {
+                let resolved = Record { owner: *owner, generation: *generation, ..record.clone() };
+                Some(settled(resolved, settlement))
             }
             _ => None,
         }

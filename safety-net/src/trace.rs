@@ -169,6 +169,10 @@ fn sent<P: Protocol>(net: &Net<'_, P>, write: u32) -> String {
                 Settlement::Release => format!("T6 release (generation {generation})"),
             }
         }
+        Write::Resolve { settlement, generation, .. } => {
+            let generation = show_generation(*generation);
+            format!("operator's {} (generation {generation})", settlement.status().as_str())
+        }
     }
 }
 

@@ -157,6 +157,10 @@ pub(super) fn described(write: &Write) -> String {
         Write::Settle { owner, generation, settlement } => {
             format!("a settlement to {} by {owner:?}, generation {generation}", settlement.status().as_str())
         }
+        Write::Resolve { seen, generation, settlement, .. } => {
+            let status = settlement.status().as_str();
+            format!("an operator's {status} as generation {generation} of what was seen as {seen:?}")
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 use super::{
     Verdict,
     bench::{apply, described_record, fresh_key, prepare, read, same, together},
-    samples::{first_lock, second_lock, settle, settlements},
+    samples::{first_lock, resolve, second_lock, settle, settlements},
 };
 use crate::{
     future::BoxFuture,
@@ -47,8 +47,15 @@ pub(super) async fn settlement_and_takeover(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
+pub(super) async fn settlement_and_operator(store: &dyn Store) -> Verdict {
+    for round in 0..4 * ROUNDS {
+        race(store, Race::settlement_and_operator(round)?).await?;
+    }
+    Ok(())
+}
+
 /// Races on `store` from `tasks` tasks at once, for `rounds` rounds: claims, takeovers, reclaims, and
-/// settlements against takeovers. Each has exactly one winner, or this panics.
+/// settlements against takeovers and against an operator's write. Each has exactly one winner, or this panics.
 ///
 /// [`check`](super::check) has the same races in one task, which overlap only as far as the store waits
 /// for something. This one is for stores that could be at work in several threads: call it in a
@@ -79,6 +86,7 @@ pub async fn check_contention(store: Arc<dyn Store>, tasks: usize, rounds: u32) 
             Race::takeovers(tasks),
             Race::reclaims(tasks),
             Race::settlement_and_takeover(round),
+            Race::settlement_and_operator(round),
         ];
         for run in races {
             let verdict = match run {
@@ -145,21 +153,37 @@ impl Race {
     /// The owner comes back while another takes its place; every second time, the other is the first to
     /// be sent.
     fn settlement_and_takeover(round: u32) -> Verdict<Self> {
-        let mut race = Self::takeovers(1)?;
-        race.name = "a settlement and a takeover";
+        let race = Self { name: "a settlement and a takeover", ..Self::takeovers(1)? };
+        Ok(race.against_a_settlement(round))
+    }
+
+    /// The owner comes back while an operator settles its record otherwise.
+    fn settlement_and_operator(round: u32) -> Verdict<Self> {
+        let mut race = Self { name: "a settlement and an operator's write", ..Self::takeovers(0)? };
         if let Some(current) = &race.current {
-            let [complete, fail, release] = settlements();
-            let settlement = match round % 6 / 2 {
-                0 => complete,
-                1 => fail,
-                _ => release,
-            };
-            race.writes.push(settle(current, settlement));
+            race.writes.push(resolve(current, settlement_of(round / 3))?);
+        }
+        Ok(race.against_a_settlement(round))
+    }
+
+    fn against_a_settlement(mut self, round: u32) -> Self {
+        if let Some(current) = &self.current {
+            self.writes.push(settle(current, settlement_of(round / 2)));
         }
         if round % 2 == 1 {
-            race.writes.reverse();
+            self.writes.reverse();
         }
-        Ok(race)
+        self
+    }
+}
+
+/// One of each kind in turn.
+fn settlement_of(nth: u32) -> Settlement {
+    let [complete, fail, release] = settlements();
+    match nth % 3 {
+        0 => complete,
+        1 => fail,
+        _ => release,
     }
 }
 

@@ -139,11 +139,12 @@ impl Script {
     /// The next operation: which key, and what to write, if anything.
     fn next(&mut self) -> (usize, Option<Write>) {
         let at = self.random.below(KEYS) as usize;
-        let write = match self.random.below(10) {
+        let write = match self.random.below(12) {
             0 => None,
             1 => Some(Write::Claim(self.lock())),
             2..=4 => Some(self.reclaim(at)),
             5..=6 => Some(self.take_over(at)),
+            7..=8 => Some(self.resolve(at)),
             _ => Some(self.settle(at)),
         };
         (at, write)
@@ -179,6 +180,17 @@ impl Script {
                 settle(&Record { owner: seen.owner, generation: seen.generation, ..record }, settlement)
             }
             None => Write::Claim(self.lock()),
+        }
+    }
+
+    fn resolve(&mut self, at: usize) -> Write {
+        let (lock, settlement) = (self.lock(), self.settlement());
+        match self.version(at) {
+            Some(record) => {
+                let seen = self.blurred(&record);
+                Write::Resolve { seen, owner: lock.owner, generation: lock.generation, settlement }
+            }
+            None => Write::Claim(lock),
         }
     }
 

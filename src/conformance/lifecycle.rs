@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use super::{
     Verdict,
-    bench::{applied, fresh_key, prepare, refused},
+    bench::{applied, described, fresh_key, prepare, refused},
     samples::{
-        base, first_lock, in_parts, inline, odd_request_ids, second_lock, settle, settlements, tomorrow,
+        base, first_lock, in_parts, inline, odd_request_ids, resolve, second_lock, settle, settlements,
+        tomorrow,
     },
 };
 use crate::{
@@ -82,6 +83,46 @@ pub(super) async fn settled_without_lease(store: &dyn Store) -> Verdict {
         }
     }
     Ok(())
+}
+
+/// An operator settles a record whatever its state is, one way after another: an attribute of the last one would
+/// make another shape of the next. What the claim's owner does then comes too late.
+pub(super) async fn operators_replace(store: &dyn Store) -> Verdict {
+    let expires_at = tomorrow().saturating_add(Duration::from_secs(9));
+    let (completed, failed) = (
+        |outcome| Settlement::Complete(outcome, expires_at),
+        |outcome| Settlement::Fail(outcome, expires_at),
+    );
+    let (key, lock) = (fresh_key()?, first_lock()?);
+    let mine = Record::from(lock.clone());
+    prepare(store, &key, &[Write::Claim(lock)]).await?;
+    let mut current = mine.clone();
+    for settlement in [
+        completed(inline(b"first")),
+        completed(in_parts(3)),
+        failed(Outcome::Omitted),
+        failed(inline(b"")),
+        Settlement::Release,
+        completed(in_parts(2)),
+        completed(inline(b"second")),
+        completed(Outcome::Omitted),
+        Settlement::Release,
+        Settlement::Release,
+    ] {
+        let write = resolve(&current, settlement)?;
+        let Some(after) = write.apply_to(Some(&current)) else {
+            return Err(format!("the suite is wrong: `Write::apply_to` refuses {}", described(&write)));
+        };
+        applied(store, &key, &write, &after).await?;
+        // The version that it was made on is no more.
+        refused(store, &key, &write, Some(&after)).await?;
+        for late in settlements() {
+            refused(store, &key, &settle(&mine, late), Some(&after)).await?;
+        }
+        current = after;
+    }
+    let lock = second_lock()?;
+    applied(store, &key, &Write::Reclaim { seen: Seen::of(&current), lock: lock.clone() }, &lock.into()).await
 }
 
 /// What an executor does that was taken over, or whose record was reclaimed, comes too late.

@@ -9,7 +9,7 @@ use crate::{
     fingerprint::Fingerprint,
     outcome::{Encoding, Outcome, Place, StoredResponse},
     record::{Generation, Lock, Record},
-    store::{Settlement, Write},
+    store::{Seen, Settlement, Write},
     time::{Clock as _, SystemClock, Timestamp},
 };
 
@@ -82,6 +82,12 @@ pub(super) fn noise(length: usize, seed: u64) -> Bytes {
 /// The settlement of `record`'s claim.
 pub(super) fn settle(record: &Record, settlement: Settlement) -> Write {
     Write::Settle { owner: record.owner, generation: record.generation, settlement }
+}
+
+/// An operator's write on `record`, by a new owner.
+pub(super) fn resolve(record: &Record, settlement: Settlement) -> Verdict<Write> {
+    let generation = Generation::new(record.generation.get().saturating_add(1));
+    Ok(Write::Resolve { seen: Seen::of(record), owner: owner()?, generation, settlement })
 }
 
 /// The settlements that a case should see, one of each kind; the expiry is not the lock's.

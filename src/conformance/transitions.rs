@@ -39,6 +39,16 @@ enum Act {
     Complete,
     Fail,
     Release,
+    /// An operator's, to this.
+    Resolve(Settled),
+}
+
+/// What an operator's write makes of the record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Settled {
+    Complete,
+    Fail,
+    Release,
 }
 
 /// How the version that the write names differs from the one that is there.
@@ -66,6 +76,8 @@ fn holds(act: Act, prior: Prior, difference: Difference) -> bool {
         // Of the version, all but the expiry counts.
         Act::TakeOver => prior == Prior::Started && matches!(difference, Nothing | ExpiresAt(_)),
         Act::Complete | Act::Fail | Act::Release => prior == Prior::Started && difference == Nothing,
+        // All of the version counts.
+        Act::Resolve(_) => prior != Prior::Absent && difference == Nothing,
     }
 }
 
@@ -93,6 +105,14 @@ fn expected(act: Act, prior: Option<&Record>, content: &Content) -> Verdict<Reco
             Ok(Record { state: State::Failed(outcome), expires_at, ..prior })
         }
         (Act::Release, Settlement::Release) => Ok(Record { state: State::Released, ..prior }),
+        (Act::Resolve(_), settlement) => {
+            let (state, expires_at) = match settlement {
+                Settlement::Complete(outcome, expires_at) => (State::Completed(outcome), expires_at),
+                Settlement::Fail(outcome, expires_at) => (State::Failed(outcome), expires_at),
+                Settlement::Release => (State::Released, prior.expires_at),
+            };
+            Ok(Record { owner: lock.owner, generation: lock.generation, state, expires_at, ..prior })
+        }
         _ => Err("the suite is wrong: an act without its settlement".to_owned()),
     }
 }
@@ -119,6 +139,18 @@ pub(super) async fn fail(store: &dyn Store) -> Verdict {
 
 pub(super) async fn release(store: &dyn Store) -> Verdict {
     every_trial(store, Act::Release).await
+}
+
+pub(super) async fn resolve_complete(store: &dyn Store) -> Verdict {
+    every_trial(store, Act::Resolve(Settled::Complete)).await
+}
+
+pub(super) async fn resolve_fail(store: &dyn Store) -> Verdict {
+    every_trial(store, Act::Resolve(Settled::Fail)).await
+}
+
+pub(super) async fn resolve_release(store: &dyn Store) -> Verdict {
+    every_trial(store, Act::Resolve(Settled::Release)).await
 }
 
 async fn every_trial(store: &dyn Store, act: Act) -> Verdict {
@@ -178,13 +210,13 @@ fn contents(act: Act) -> Verdict<Vec<(&'static str, Content)>> {
             ("", with(&lock, Settlement::Release)),
             (" by no request id", with(&nameless, Settlement::Release)),
         ],
-        Act::Complete => shapes
+        Act::Complete | Act::Resolve(Settled::Complete) => shapes
             .map(|(form, outcome)| (form, with(&lock, Settlement::Complete(outcome, expires_at))))
             .into(),
-        Act::Fail => {
+        Act::Fail | Act::Resolve(Settled::Fail) => {
             shapes.map(|(form, outcome)| (form, with(&lock, Settlement::Fail(outcome, expires_at)))).into()
         }
-        Act::Release => vec![("", with(&lock, Settlement::Release))],
+        Act::Release | Act::Resolve(Settled::Release) => vec![("", with(&lock, Settlement::Release))],
     })
 }
 
@@ -220,7 +252,7 @@ fn differences(act: Act, prior: Prior) -> Vec<Difference> {
         return vec![Nothing];
     }
     let mut list = vec![Nothing, Owner, Generation(1), Generation(-1)];
-    if matches!(act, Act::Reclaim | Act::TakeOver) {
+    if matches!(act, Act::Reclaim | Act::TakeOver | Act::Resolve(_)) {
         list.extend([LockAcquiredAt(1), LockAcquiredAt(-1), ExpiresAt(1000), ExpiresAt(-1000)]);
         // A settled record has no lease that could have been seen otherwise.
         if prior == Prior::Started || act == Act::TakeOver {
@@ -230,7 +262,7 @@ fn differences(act: Act, prior: Prior) -> Vec<Difference> {
     if act == Act::TakeOver && prior != Prior::Started {
         list.push(Difference::Settled);
     }
-    if act == Act::Reclaim {
+    if matches!(act, Act::Reclaim | Act::Resolve(_)) {
         let statuses = [Status::Started, Status::Completed, Status::Failed, Status::Released];
         list.extend(statuses.into_iter().filter(|status| !is(prior, *status)).map(Difference::Status));
     }
@@ -292,5 +324,11 @@ fn write_of(act: Act, seen: &Seen, content: &Content) -> Write {
         Act::Complete | Act::Fail | Act::Release => {
             Write::Settle { owner: seen.owner, generation: seen.generation, settlement: settlement.clone() }
         }
+        Act::Resolve(_) => Write::Resolve {
+            seen: *seen,
+            owner: lock.owner,
+            generation: lock.generation,
+            settlement: settlement.clone(),
+        },
     }
 }

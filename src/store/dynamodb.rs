@@ -105,7 +105,7 @@ use crate::{
     future::BoxFuture,
     key::StoredKey,
     record::{Lock, Record, Status},
-    store::{ResponseParts, Settlement, Store, StoreError, StoreErrorKind, Write, Written},
+    store::{ResponseParts, Store, StoreError, StoreErrorKind, Write, Written},
 };
 
 /// The sort key of every record, in a table that has one.
@@ -282,14 +282,18 @@ impl DynamoDbStore {
                 }
             },
             Write::Settle { owner, generation, settlement } => {
-                let (plan, values) = match settlement {
-                    Settlement::Complete(outcome, expires_at) | Settlement::Fail(outcome, expires_at) => {
-                        values::settle(plans, outcome, *expires_at)
-                    }
-                    Settlement::Release => (&plans.release, Values::with_capacity(4)),
+                let (plan, values) = values::settle(&plans.settle, settlement);
+                self.update(key, plan, values::of_mine(values, *owner, *generation)).await
+            }
+            Write::Resolve { seen, owner, generation, settlement } => {
+                let plans = match (seen.status, seen.lease_until) {
+                    (Status::Started, Some(_)) => &plans.resolve_started,
+                    (Status::Completed | Status::Failed | Status::Released, None) => &plans.resolve_settled,
+                    // No record is at this version: a STARTED one has a lease, and no other has.
+                    _ => return Ok(Written::Refused(self.get(key).await?)),
                 };
-                self.update(key, plan, values::of_mine(values, *owner, *generation, settlement.status()))
-                    .await
+                let (plan, values) = values::settle(plans, settlement);
+                self.update(key, plan, values::of_operator(values, seen, *owner, *generation)).await
             }
         }
     }
@@ -329,7 +333,7 @@ impl DynamoDbStore {
         }
     }
 
-    /// T3 to T6: updates the item.
+    /// T3 to T6, and an operator's write: updates the item.
     async fn update(&self, key: &StoredKey, plan: &Plan, values: Values) -> Result<Written, StoreError> {
         let request = self
             .inner

@@ -9,8 +9,8 @@ use lambda_idempotency::{
 use super::{
     emulator::{Item, Table},
     fixtures::{
-        completed, in_parts, inline, item, key, lock, ms, next_lock, owner, s, settle, settlements, started,
-        with_state,
+        completed, in_parts, inline, item, key, lock, ms, next_lock, owner, resolve, s, settle, settlements,
+        started, with_state,
     },
 };
 
@@ -189,6 +189,42 @@ async fn t4_t5_t6() {
 }
 
 #[tokio::test]
+async fn an_operators_write_on_a_started_record() {
+    let base = started();
+    for (name, settlement) in settlements() {
+        let (name, write) = (format!("operator, STARTED, as {name}"), resolve(&base, settlement));
+        let conjuncts = ["owner", "generation", "lock_acquired_at", "expires_at", "lease_until"];
+        has_exactly(&name, &write, &base, &conjuncts).await;
+        for other in every_state().into_iter().skip(1) {
+            refuses(&name, &write, &other).await;
+        }
+        for status in ["COMPLETED", "FAILED", "RELEASED"] {
+            let mut before = item(&key(), &base);
+            before.insert("status".into(), s(status));
+            status_alone_refuses(&name, &write, before).await;
+        }
+        refuses_the_absent(&name, &write).await;
+    }
+}
+
+#[tokio::test]
+async fn an_operators_write_on_a_settled_record() {
+    for base in every_state().into_iter().skip(1) {
+        for (name, settlement) in settlements() {
+            let (name, write) =
+                (format!("operator, {:?}, as {name}", base.status()), resolve(&base, settlement));
+            let conjuncts = ["owner", "generation", "lock_acquired_at", "expires_at"];
+            has_exactly(&name, &write, &base, &conjuncts).await;
+        }
+        let write = resolve(&base, Settlement::Release);
+        for other in every_state().into_iter().filter(|other| other.status() != base.status()) {
+            refuses("operator, status", &write, &other).await;
+        }
+        refuses_the_absent("operator", &write).await;
+    }
+}
+
+#[tokio::test]
 async fn the_clock_is_no_matter_of_a_settlement() {
     // A lease that ended long ago, and was not taken over.
     let table = Table::new().await;
@@ -206,9 +242,19 @@ async fn a_version_that_no_record_can_have_is_refused() {
     for write in [Write::Reclaim { seen, lock: next_lock() }, Write::TakeOver { seen, lock: next_lock() }] {
         assert_eq!(table.store.apply(&key(), &write).await.unwrap(), Written::Refused(Some(started())));
     }
+    let resolve = |seen| Write::Resolve {
+        seen,
+        owner: owner(1),
+        generation: Generation::new(1),
+        settlement: Settlement::Release,
+    };
+    let written = table.store.apply(&key(), &resolve(seen)).await.unwrap();
+    assert_eq!(written, Written::Refused(Some(started())));
     let table = Table::new().await;
     table.put(item(&key(), &completed())).await;
     let seen = Seen { lease_until: Some(ms(1)), ..Seen::of(&completed()) };
+    let written = table.store.apply(&key(), &resolve(seen)).await.unwrap();
+    assert_eq!(written, Written::Refused(Some(completed())));
     let write = Write::Reclaim { seen, lock: next_lock() };
     assert_eq!(table.store.apply(&key(), &write).await.unwrap(), Written::Refused(Some(completed())));
 }

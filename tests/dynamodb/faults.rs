@@ -19,7 +19,7 @@ use lambda_idempotency::{
 
 use super::{
     emulator::{TABLE, Table, builder, config},
-    fixtures::{completed, item, key, lock, next_lock, owner, settle, settlements, started},
+    fixtures::{completed, item, key, lock, next_lock, owner, resolve, settle, settlements, started},
     wire::{Reply, Wire},
 };
 
@@ -288,6 +288,12 @@ async fn every_transition_is_one_request() {
     let reclaim = Write::Reclaim { seen: Seen::of(&record.unwrap()), lock: lock() };
     assert_eq!(store.apply(&key(), &reclaim).await.unwrap(), Written::Applied);
     assert_eq!(wire.requests().len(), 7);
+    // An operator's write: one update, and the second time one that is refused.
+    let release = resolve(&started(), Settlement::Release);
+    assert_eq!(store.apply(&key(), &release).await.unwrap(), Written::Applied);
+    let released = release.apply_to(Some(&started()));
+    assert_eq!(store.apply(&key(), &release).await.unwrap(), Written::Refused(released));
+    assert_eq!(wire.requests()[7..], ["UpdateItem", "UpdateItem"]);
 }
 
 #[tokio::test]
@@ -300,6 +306,9 @@ async fn every_write_has_a_condition_and_every_read_is_consistent() {
         Write::Reclaim { seen: Seen::of(&started()), lock: lock() },
         Write::TakeOver { seen: Seen::of(&started()), lock: lock() },
     ];
+    for base in [started(), completed()] {
+        writes.extend(settlements().into_iter().map(|(_, settlement)| resolve(&base, settlement)));
+    }
     writes.extend(settlements().into_iter().map(|(_, settlement)| settle(settlement)));
     for write in &writes {
         assert_eq!(store.apply(&key(), write).await.unwrap(), Written::Applied);

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use lambda_idempotency::{
     Encoding, Fingerprint, Generation, Lock, Outcome, Owner, Place, Record, State, StoredKey, StoredResponse,
     Timestamp,
-    store::{Settlement, Write},
+    store::{Seen, Settlement, Write},
 };
 
 use super::emulator::Item;
@@ -101,6 +101,12 @@ pub(crate) fn settlements() -> Vec<(&'static str, Settlement)> {
 
 pub(crate) fn settle(settlement: Settlement) -> Write {
     Write::Settle { owner: lock().owner, generation: lock().generation, settlement }
+}
+
+/// An operator's write on the version of `record`.
+pub(crate) fn resolve(record: &Record, settlement: Settlement) -> Write {
+    let (owner, generation) = (owner(0xcc), Generation::new(1_795_000_080_004));
+    Write::Resolve { seen: Seen::of(record), owner, generation, settlement }
 }
 
 pub(crate) fn s(text: impl Into<String>) -> AttributeValue {

@@ -10,7 +10,7 @@ use lambda_idempotency::{
 
 use super::{
     emulator::Table,
-    fixtures::{SETTLED_UNTIL, in_parts, inline, key, lock, next_lock, settle, shown, started},
+    fixtures::{SETTLED_UNTIL, in_parts, inline, key, lock, next_lock, resolve, settle, shown, started},
 };
 
 /// What is in the table after these writes on one key, as text.
@@ -106,6 +106,24 @@ async fn released_and_claimed_anew() {
     writes.push(Write::Reclaim { seen: Seen::of(&released), lock: next_lock() });
     // As if it had been taken over: nothing of the record before is left.
     assert_eq!(after(|b| b, &writes).await, include_str!("golden/taken_over.txt"));
+}
+
+#[tokio::test]
+async fn resolved_by_an_operator() {
+    let complete = || Settlement::Complete(inline(), SETTLED_UNTIL);
+    let writes = [Write::Claim(lock()), resolve(&started(), complete())];
+    assert_eq!(after(|b| b, &writes).await, include_str!("golden/resolved_completed.txt"));
+
+    // Nothing of the outcome before is left, wherever it was.
+    for before in [complete(), Settlement::Fail(in_parts(), lock().expires_at)] {
+        let expires_at = lock().expires_at;
+        let mut writes = claimed_and(before).to_vec();
+        let settled = writes[1].apply_to(Some(&started())).unwrap();
+        writes.push(resolve(&settled, Settlement::Complete(Outcome::Omitted, expires_at)));
+        let omitted = writes[2].apply_to(Some(&settled)).unwrap();
+        writes.push(resolve(&omitted, Settlement::Release));
+        assert_eq!(after(|b| b, &writes).await, include_str!("golden/resolved_released.txt"));
+    }
 }
 
 #[tokio::test]

@@ -28,6 +28,12 @@ pub enum Fault {
     OmittedIsUnfenced,
     /// A settlement whose outcome is in parts does not test the owner.
     PartsAreUnfenced,
+    /// An operator's write keeps the owner.
+    ResolveKeepsOwner,
+    /// An operator's write keeps the generation.
+    ResolveKeepsGeneration,
+    /// An operator's release leaves the outcome that was there.
+    ResolveKeepsOutcome,
     /// A takeover by an invocation without a request id does not test the lease.
     NamelessIsUnfenced,
     /// The condition is tested, and the write is made a little later.
@@ -113,6 +119,7 @@ pub enum Condition {
     Reclaim(Field),
     TakeOver(Field),
     Settle(Field),
+    Resolve(Field),
 }
 
 /// A field of a record.
@@ -259,6 +266,11 @@ impl Faulty {
                     && self.all_same(Condition::Settle, &[Field::Owner, Field::Generation], &seen, record)
                     && !(self.is(Fault::LateSettlementRefused) && late)
             }
+            Write::Resolve { seen, .. } => {
+                use Field::{ExpiresAt, Generation, LeaseUntil, LockAcquiredAt, Owner, Status};
+                let required = [Status, Owner, Generation, LockAcquiredAt, LeaseUntil, ExpiresAt];
+                self.all_same(Condition::Resolve, &required, seen, record)
+            }
         }
     }
 
@@ -314,7 +326,22 @@ impl Faulty {
                 record
             }
             (Write::Settle { settlement, .. }, Some(current)) => self.settled(settlement, current),
-            (Write::Settle { .. }, None) => unreachable!("a settlement of nothing is refused"),
+            (Write::Resolve { owner, generation, settlement, .. }, Some(current)) => {
+                let mut record = self.settled(settlement, current);
+                if !self.is(Fault::ResolveKeepsOwner) {
+                    record.owner = *owner;
+                }
+                if !self.is(Fault::ResolveKeepsGeneration) {
+                    record.generation = *generation;
+                }
+                if self.is(Fault::ResolveKeepsOutcome) && current.lease_until().is_none() {
+                    record.state = current.state.clone();
+                }
+                record
+            }
+            (Write::Settle { .. } | Write::Resolve { .. }, None) => {
+                unreachable!("a settlement of nothing is refused")
+            }
         };
         self.stored(record)
     }

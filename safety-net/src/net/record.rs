@@ -89,7 +89,7 @@ impl<P: Protocol> Net<'_, P> {
             Write::Claim(_) => Mark::RefusedT1,
             Write::Reclaim { .. } => Mark::RefusedT2,
             Write::TakeOver { .. } => Mark::RefusedT3,
-            Write::Settle { .. } => Mark::RefusedSettle,
+            Write::Settle { .. } | Write::Resolve { .. } => Mark::RefusedSettle,
         });
         let is_current = current.is_some_and(|record| holds(it, write, record, sender));
         it.flaws.unless(!is_current, Invariant::OwnerNotRefused);
@@ -106,7 +106,7 @@ impl<P: Protocol> Net<'_, P> {
     ) {
         match write {
             Write::Claim(_) => it.flaws.unless(false, Invariant::ClaimSeesVersion),
-            Write::Reclaim { seen, .. } | Write::TakeOver { seen, .. } => {
+            Write::Reclaim { seen, .. } | Write::TakeOver { seen, .. } | Write::Resolve { seen, .. } => {
                 it.flaws.unless(*seen == Seen::of(current), Invariant::ClaimSeesVersion);
             }
             Write::Settle { settlement, .. } => {

@@ -198,7 +198,7 @@ impl Audit {
             self.check_replaced(book, at, key, before, write, after);
         }
         match write {
-            Write::Settle { generation, settlement, .. } => {
+            Write::Settle { generation, settlement, .. } | Write::Resolve { generation, settlement, .. } => {
                 record_settlement(book, key, *generation, settlement)
             }
             Write::Claim(_) | Write::Reclaim { .. } | Write::TakeOver { .. } => {
@@ -527,6 +527,9 @@ fn shown(write: &Write) -> String {
         Write::TakeOver { lock, .. } => format!("T3 by {:?}, generation {}", lock.owner, lock.generation),
         Write::Settle { owner, generation, settlement } => {
             format!("{} by {owner:?}, generation {generation}", settlement.status().as_str())
+        }
+        Write::Resolve { owner, generation, settlement, .. } => {
+            format!("operator's {} by {owner:?}, generation {generation}", settlement.status().as_str())
         }
     }
 }

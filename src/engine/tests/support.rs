@@ -123,6 +123,7 @@ impl Store for ScriptedStore {
             Write::Reclaim { .. } => "reclaim",
             Write::TakeOver { .. } => "take over",
             Write::Settle { .. } => "settle",
+            Write::Resolve { .. } => "resolve",
         };
         Box::pin(async move {
             let script = self.next(call)?;

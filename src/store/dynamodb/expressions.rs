@@ -62,51 +62,107 @@ pub(super) const TAKE_OVER_NAMELESS: Transition = Transition {
     condition: STALE_AS_SEEN,
 };
 
-/// T4 and T5 with the response in the record.
-pub(super) const SETTLE_INLINE: Transition = Transition {
-    update: Some(
-        "SET #status = :status, #expires_at = :expires_at, #response_encoding = :response_encoding, \
-         #response_length = :response_length, #response_sha256 = :response_sha256, #response = :response \
-         REMOVE #lease_until",
-    ),
-    condition: MINE,
+/// T4 to T6.
+const SETTLE: Settling<Transition> = Settling {
+    inline: Transition {
+        update: Some(
+            "SET #status = :status, #expires_at = :expires_at, #response_encoding = :response_encoding, \
+             #response_length = :response_length, #response_sha256 = :response_sha256, #response = :response \
+             REMOVE #lease_until",
+        ),
+        condition: MINE,
+    },
+    parts: Transition {
+        update: Some(
+            "SET #status = :status, #expires_at = :expires_at, #response_encoding = :response_encoding, \
+             #response_length = :response_length, #response_sha256 = :response_sha256 \
+             REMOVE #lease_until",
+        ),
+        condition: MINE,
+    },
+    omitted: Transition {
+        update: Some(
+            "SET #status = :status, #expires_at = :expires_at, #response_encoding = :response_encoding \
+             REMOVE #lease_until",
+        ),
+        condition: MINE,
+    },
+    // The expiry stays.
+    release: Transition { update: Some("SET #status = :status REMOVE #lease_until"), condition: MINE },
 };
 
-/// T4 and T5 with the response in siblings.
-pub(super) const SETTLE_PARTS: Transition = Transition {
-    update: Some(
-        "SET #status = :status, #expires_at = :expires_at, #response_encoding = :response_encoding, \
-         #response_length = :response_length, #response_sha256 = :response_sha256 \
-         REMOVE #lease_until",
-    ),
-    condition: MINE,
-};
+/// An operator's write on a STARTED record: it is the very version that was seen.
+const RESOLVE_STARTED: Settling<Transition> = resolve(
+    "#status = :seen_status AND #owner = :seen_owner AND #generation = :seen_generation \
+     AND #lock_acquired_at = :seen_lock_acquired_at AND #expires_at = :seen_expires_at \
+     AND #lease_until = :seen_lease_until",
+);
 
-/// T4 and T5 with no response.
-pub(super) const SETTLE_OMITTED: Transition = Transition {
-    update: Some(
-        "SET #status = :status, #expires_at = :expires_at, #response_encoding = :response_encoding \
-         REMOVE #lease_until",
-    ),
-    condition: MINE,
-};
+/// The same on a settled record, which has no lease.
+const RESOLVE_SETTLED: Settling<Transition> = resolve(
+    "#status = :seen_status AND #owner = :seen_owner AND #generation = :seen_generation \
+     AND #lock_acquired_at = :seen_lock_acquired_at AND #expires_at = :seen_expires_at",
+);
 
-/// T6: the expiry stays.
-pub(super) const RELEASE: Transition =
-    Transition { update: Some("SET #status = :status REMOVE #lease_until"), condition: MINE };
+/// Of the old lease and the old outcome, it removes whatever it does not set.
+const fn resolve(condition: &'static str) -> Settling<Transition> {
+    Settling {
+        inline: Transition {
+            update: Some(
+                "SET #status = :status, #owner = :owner, #generation = :generation, #expires_at = :expires_at, \
+                 #response_encoding = :response_encoding, #response_length = :response_length, \
+                 #response_sha256 = :response_sha256, #response = :response \
+                 REMOVE #lease_until",
+            ),
+            condition,
+        },
+        parts: Transition {
+            update: Some(
+                "SET #status = :status, #owner = :owner, #generation = :generation, #expires_at = :expires_at, \
+                 #response_encoding = :response_encoding, #response_length = :response_length, \
+                 #response_sha256 = :response_sha256 \
+                 REMOVE #lease_until, #response",
+            ),
+            condition,
+        },
+        omitted: Transition {
+            update: Some(
+                "SET #status = :status, #owner = :owner, #generation = :generation, #expires_at = :expires_at, \
+                 #response_encoding = :response_encoding \
+                 REMOVE #lease_until, #response_length, #response_sha256, #response",
+            ),
+            condition,
+        },
+        // The expiry stays.
+        release: Transition {
+            update: Some(
+                "SET #status = :status, #owner = :owner, #generation = :generation \
+                 REMOVE #lease_until, #response_encoding, #response_length, #response_sha256, #response",
+            ),
+            condition,
+        },
+    }
+}
 
-/// Every transition, in the order of [`Plans`].
-const ALL: [Transition; 9] = [
-    CLAIM,
-    RECLAIM_SETTLED,
-    RECLAIM_STARTED,
-    TAKE_OVER,
-    TAKE_OVER_NAMELESS,
-    SETTLE_INLINE,
-    SETTLE_PARTS,
-    SETTLE_OMITTED,
-    RELEASE,
-];
+/// What settles a record, by what it leaves there.
+#[derive(Debug)]
+pub(super) struct Settling<T> {
+    /// The response, in the record.
+    pub(super) inline: T,
+    /// The response, in siblings.
+    pub(super) parts: T,
+    /// An outcome without its response.
+    pub(super) omitted: T,
+    /// No outcome.
+    pub(super) release: T,
+}
+
+impl<T> Settling<T> {
+    fn map<U>(self, f: impl Fn(T) -> U) -> Settling<U> {
+        let Self { inline, parts, omitted, release } = self;
+        Settling { inline: f(inline), parts: f(parts), omitted: f(omitted), release: f(release) }
+    }
+}
 
 /// A transition with the names that its placeholders have in one table.
 #[derive(Debug)]
@@ -124,35 +180,23 @@ pub(super) struct Plans {
     pub(super) reclaim_started: Plan,
     pub(super) take_over: Plan,
     pub(super) take_over_nameless: Plan,
-    pub(super) settle_inline: Plan,
-    pub(super) settle_parts: Plan,
-    pub(super) settle_omitted: Plan,
-    pub(super) release: Plan,
+    pub(super) settle: Settling<Plan>,
+    pub(super) resolve_started: Settling<Plan>,
+    pub(super) resolve_settled: Settling<Plan>,
 }
 
 impl Plans {
     pub(super) fn new(attributes: &AttributeNames) -> Self {
-        let [
-            claim,
-            reclaim_settled,
-            reclaim_started,
-            take_over,
-            take_over_nameless,
-            settle_inline,
-            settle_parts,
-            settle_omitted,
-            release,
-        ] = ALL.map(|transition| Plan { names: transition.names(attributes), transition });
+        let plan = |transition: Transition| Plan { names: transition.names(attributes), transition };
         Self {
-            claim,
-            reclaim_settled,
-            reclaim_started,
-            take_over,
-            take_over_nameless,
-            settle_inline,
-            settle_parts,
-            settle_omitted,
-            release,
+            claim: plan(CLAIM),
+            reclaim_settled: plan(RECLAIM_SETTLED),
+            reclaim_started: plan(RECLAIM_STARTED),
+            take_over: plan(TAKE_OVER),
+            take_over_nameless: plan(TAKE_OVER_NAMELESS),
+            settle: SETTLE.map(plan),
+            resolve_started: RESOLVE_STARTED.map(plan),
+            resolve_settled: RESOLVE_SETTLED.map(plan),
         }
     }
 }
@@ -183,21 +227,34 @@ mod tests {
 
     use super::*;
 
+    /// Every transition, by its name.
+    fn all() -> Vec<(String, Transition)> {
+        let mut all = vec![
+            ("T1 claim".to_owned(), CLAIM),
+            ("T2 reclaim, settled".to_owned(), RECLAIM_SETTLED),
+            ("T2 reclaim, STARTED".to_owned(), RECLAIM_STARTED),
+            ("T3 take over".to_owned(), TAKE_OVER),
+            ("T3 take over, no request id".to_owned(), TAKE_OVER_NAMELESS),
+        ];
+        for ([settle, release], Settling { inline, parts, omitted, release: released }) in [
+            (["T4/T5 complete or fail", "T6 release"], SETTLE),
+            (["operator, STARTED: complete or fail", "operator, STARTED: release"], RESOLVE_STARTED),
+            (["operator, settled: complete or fail", "operator, settled: release"], RESOLVE_SETTLED),
+        ] {
+            all.extend([
+                (format!("{settle}, response in the record"), inline),
+                (format!("{settle}, response in siblings"), parts),
+                (format!("{settle}, response omitted"), omitted),
+                (release.to_owned(), released),
+            ]);
+        }
+        all
+    }
+
     #[test]
     fn the_expressions_are_pinned() {
         let mut shown = String::new();
-        let names = [
-            "T1 claim",
-            "T2 reclaim, settled",
-            "T2 reclaim, STARTED",
-            "T3 take over",
-            "T3 take over, no request id",
-            "T4/T5 complete or fail, response in the record",
-            "T4/T5 complete or fail, response in siblings",
-            "T4/T5 complete or fail, response omitted",
-            "T6 release",
-        ];
-        for (name, Transition { update, condition }) in names.into_iter().zip(&ALL) {
+        for (name, Transition { update, condition }) in all() {
             let _ = writeln!(shown, "{name}\n  if {condition}");
             if let Some(update) = update {
                 let _ = writeln!(shown, "  {update}");
@@ -209,9 +266,22 @@ mod tests {
     }
 
     #[test]
+    fn what_an_operator_does_not_set_of_an_outcome_it_removes() {
+        for (name, Transition { update, .. }) in all().into_iter().filter(|(name, _)| name.starts_with("op"))
+        {
+            let update = update.unwrap();
+            for attribute in
+                ["#lease_until", "#response_encoding", "#response_length", "#response_sha256", "#response"]
+            {
+                assert!(mentions(update, attribute), "{name} leaves {attribute}");
+            }
+        }
+    }
+
+    #[test]
     fn names_are_exactly_those_that_are_used() {
         let attributes = AttributeNames { status: "s".into(), ..AttributeNames::default() };
-        for transition in &ALL {
+        for (_, transition) in all() {
             let names = transition.names(&attributes);
             let text = format!("{} {}", transition.update.unwrap_or_default(), transition.condition);
             let used: std::collections::HashSet<&str> = text

@@ -6,19 +6,19 @@ use aws_sdk_dynamodb::types::AttributeValue;
 
 use super::{
     codec,
-    expressions::{Plan, Plans},
+    expressions::{Plan, Settling},
 };
 use crate::{
     outcome::{Outcome, Place},
     record::{Generation, Lock, Owner, Status},
-    store::Seen,
+    store::{Seen, Settlement},
     time::Timestamp,
 };
 
 /// Values by their placeholders: exactly those that the expressions use, since DynamoDB refuses others.
 pub(super) type Values = HashMap<String, AttributeValue>;
 
-/// Values for the expressions of T2.
+/// Values for the expressions of T2: the version that was seen.
 pub(super) fn reclaim(seen: &Seen) -> Values {
     let mut values = Values::with_capacity(8);
     values.insert(":seen_status".to_owned(), codec::status(seen.status));
@@ -51,13 +51,19 @@ pub(super) fn take_over(seen: &Seen, lease_until: Timestamp, lock: &Lock) -> Val
     values
 }
 
-/// The plan of T4 and T5 for `outcome`, and its values.
-pub(super) fn settle<'a>(plans: &'a Plans, outcome: &Outcome, expires_at: Timestamp) -> (&'a Plan, Values) {
+/// The plan that writes `settlement`, and the values that it writes. They are the same, whoever settles; whom the
+/// condition names is added by [`of_mine`] or [`of_operator`].
+pub(super) fn settle<'a>(plans: &'a Settling<Plan>, settlement: &Settlement) -> (&'a Plan, Values) {
     let mut values = Values::with_capacity(16);
-    values.insert(":expires_at".to_owned(), codec::seconds(expires_at));
+    values.insert(":status".to_owned(), codec::status(settlement.status()));
+    let (Settlement::Complete(outcome, expires_at) | Settlement::Fail(outcome, expires_at)) = settlement
+    else {
+        return (&plans.release, values);
+    };
+    values.insert(":expires_at".to_owned(), codec::seconds(*expires_at));
     let Outcome::Retained(response) = outcome else {
         values.insert(":response_encoding".to_owned(), codec::omitted());
-        return (&plans.settle_omitted, values);
+        return (&plans.omitted, values);
     };
     values.insert(":response_encoding".to_owned(), codec::encoding(response));
     values.insert(":response_length".to_owned(), codec::number(response.length));
@@ -65,17 +71,25 @@ pub(super) fn settle<'a>(plans: &'a Plans, outcome: &Outcome, expires_at: Timest
     match &response.place {
         Place::Inline(kept) => {
             values.insert(":response".to_owned(), codec::binary(kept));
-            (&plans.settle_inline, values)
+            (&plans.inline, values)
         }
-        Place::Parts(_) => (&plans.settle_parts, values),
+        Place::Parts(_) => (&plans.parts, values),
     }
 }
 
-/// Adds what T4 to T6 have in common: the claim that they settle, and what it becomes.
-pub(super) fn of_mine(mut values: Values, owner: Owner, generation: Generation, status: Status) -> Values {
+/// Adds the claim that T4 to T6 settle.
+pub(super) fn of_mine(mut values: Values, owner: Owner, generation: Generation) -> Values {
     values.insert(":started".to_owned(), codec::status(Status::Started));
     values.insert(":owner".to_owned(), codec::owner(owner));
     values.insert(":generation".to_owned(), codec::generation(generation));
-    values.insert(":status".to_owned(), codec::status(status));
+    values
+}
+
+/// Adds the version that an operator saw, and whose write it becomes.
+pub(super) fn of_operator(mut values: Values, seen: &Seen, owner: Owner, generation: Generation) -> Values {
+    values.extend(reclaim(seen));
+    values.insert(":seen_lock_acquired_at".to_owned(), codec::millis(seen.lock_acquired_at));
+    values.insert(":owner".to_owned(), codec::owner(owner));
+    values.insert(":generation".to_owned(), codec::generation(generation));
     values
 }

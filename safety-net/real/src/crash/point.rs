@@ -43,7 +43,8 @@ impl Call {
             Write::Claim(_) => Self::Claim,
             Write::Reclaim { .. } => Self::Reclaim,
             Write::TakeOver { .. } => Self::TakeOver,
-            Write::Settle { settlement, .. } => match settlement {
+            // Only an operator resolves; the functions under test settle.
+            Write::Settle { settlement, .. } | Write::Resolve { settlement, .. } => match settlement {
                 Settlement::Complete(..) => Self::Complete,
                 Settlement::Fail(..) => Self::Fail,
                 Settlement::Release => Self::Release,
