@@ -4,9 +4,11 @@
 mod builder;
 mod drive;
 mod guard;
+mod operator;
 mod protect;
 
 pub use builder::Builder;
+pub use operator::{Resolution, Resolved};
 pub(crate) use protect::{Operation, Protected};
 
 use std::{
@@ -119,7 +121,6 @@ impl Idempotency {
         &self.engine.settings
     }
 
-    #[cfg(any(test, feature = "events"))]
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }

@@ -86,7 +86,7 @@ mod environment;
 pub mod lambda;
 
 pub use claim::{Claim, ClaimHandle, Completion, Replay, current};
-pub use engine::{Begun, Builder, Idempotency};
+pub use engine::{Begun, Builder, Idempotency, Resolution, Resolved};
 pub use error::{Error, ErrorKind, RecordedFailure, RunError};
 pub use fingerprint::{Fingerprint, FingerprintBuilder};
 pub use future::BoxFuture;

@@ -12,7 +12,10 @@
 //! ```
 
 mod judge;
+mod operator;
 mod settle;
+
+pub use operator::{NextDelivery, Outlook, outlook, resolve};
 
 use std::{sync::Arc, time::Duration};
 
@@ -48,6 +51,13 @@ pub struct Rules {
     pub retention: Duration,
     /// What becomes of a stale claim.
     pub execution: Execution,
+}
+
+impl Rules {
+    /// Whether `time` has passed at `now`, by every clock that may be asked.
+    fn have_passed(&self, time: Timestamp, now: Timestamp) -> bool {
+        time.saturating_add(self.skew_margin) < now
+    }
 }
 
 /// What one claim is to be, fixed before the first request.

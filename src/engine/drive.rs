@@ -125,6 +125,13 @@ impl Engine {
     /// [`ErrorKind::NotRetained`], [`ErrorKind::Corrupt`], or [`ErrorKind::Unavailable`] if a part of it
     /// could not be read.
     pub(crate) async fn replay(&self, key: &StoredKey, record: &Record) -> Result<Replay, Error> {
+        let replay = self.outcome_in(key, record).await?;
+        observe::replayed(key, record);
+        Ok(replay)
+    }
+
+    /// The outcome that `record` holds, as [`replay`](Self::replay) gives it, for somebody who only looks.
+    pub(super) async fn outcome_in(&self, key: &StoredKey, record: &Record) -> Result<Replay, Error> {
         let corrupt =
             |what: &str| Error::new(ErrorKind::Corrupt, format!("{key}: {what}. Look at the record"));
         let (response, is_failure) = match outcome_of(record) {
@@ -150,7 +157,6 @@ impl Engine {
         let response = response
             .decode(&kept)
             .map_err(|damage| corrupt("the stored response is damaged").with_source(damage))?;
-        observe::replayed(key, record);
         Ok(Replay { is_failure, response, generation: record.generation })
     }
 
@@ -202,19 +208,30 @@ impl Engine {
             observe::not_retained(key, Some(length), None);
             return Outcome::Omitted;
         }
-        let stored = StoredResponse::new(response);
-        let Place::Inline(kept) = &stored.place else { return Outcome::Retained(stored) };
-        let Some(parts) = self.store.parts().filter(|parts| kept.len() > parts.inline_limit()) else {
-            return Outcome::Retained(stored);
-        };
-        let expires_at = self.clock.now().saturating_add(self.settings.retention).rounded_up_to_second();
-        match parts.write_parts(key, owner, kept, expires_at).await {
-            Ok(count) => Outcome::Retained(stored.into_parts(count)),
+        match self.keep(key, owner, response).await {
+            Ok(stored) => Outcome::Retained(stored),
             Err(error) => {
                 observe::not_retained(key, Some(length), Some(&error));
                 Outcome::Omitted
             }
         }
+    }
+
+    /// `response` as it is to be kept: what is too large for the record is put aside, in parts of `owner`'s.
+    pub(super) async fn keep(
+        &self,
+        key: &StoredKey,
+        owner: Owner,
+        response: bytes::Bytes,
+    ) -> Result<StoredResponse, StoreError> {
+        let stored = StoredResponse::new(response);
+        let Place::Inline(kept) = &stored.place else { return Ok(stored) };
+        let Some(parts) = self.store.parts().filter(|parts| kept.len() > parts.inline_limit()) else {
+            return Ok(stored);
+        };
+        let expires_at = self.clock.now().saturating_add(self.settings.retention).rounded_up_to_second();
+        let count = parts.write_parts(key, owner, kept, expires_at).await?;
+        Ok(stored.into_parts(count))
     }
 }
 
@@ -232,7 +249,7 @@ fn pause(nth: u8, owner: Owner) -> Duration {
     whole / 2 + whole / 2 * u32::from(bits) / 255
 }
 
-fn store_error(key: &StoredKey, what: &str, error: StoreError) -> Error {
+pub(super) fn store_error(key: &StoredKey, what: &str, error: StoreError) -> Error {
     let kind = match error.kind() {
         StoreErrorKind::Corrupt => ErrorKind::Corrupt,
         StoreErrorKind::Rejected => ErrorKind::Invalid,

@@ -6,6 +6,7 @@
 mod fencing;
 #[cfg(feature = "metrics")]
 mod metrics;
+mod operator;
 mod support;
 
 use std::{future::pending, sync::atomic::Ordering, time::Duration};

@@ -53,6 +53,9 @@ mod problem;
 mod request;
 mod response;
 
+pub use caller::{Caller, scope_caller};
+pub use response::{recorded, replayed};
+
 use std::task::{Context, Poll};
 
 use ::http::{HeaderName, Method, Request, Response, request::Parts};

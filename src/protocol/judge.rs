@@ -34,7 +34,7 @@ pub(super) fn judge(
     record: &Record,
     now: Timestamp,
 ) -> Judgement {
-    let has_passed = |time: Timestamp| time.saturating_add(rules.skew_margin) < now;
+    let has_passed = |time: Timestamp| rules.have_passed(time, now);
     let is_expired = has_passed(record.expires_at);
     let matches = record.fingerprint == fingerprint;
     match record.state {

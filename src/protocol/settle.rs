@@ -1,5 +1,7 @@
 //! Settling a claim that is held: completing, failing, releasing, and what to do when it was lost.
 
+use std::time::Duration;
+
 use crate::{
     outcome::Outcome,
     protocol::{
@@ -17,13 +19,14 @@ pub(super) fn send(plan: &Plan, now: Timestamp, held: Held, intent: Intent, retr
     let write = Write::Settle {
         owner: held.owner,
         generation: held.generation,
-        settlement: settlement(plan, now, &intent),
+        settlement: settlement(plan.rules.retention, now, &intent),
     };
     (Phase::Settling { held, intent, retries }, Action::Apply(write))
 }
 
-fn settlement(plan: &Plan, now: Timestamp, intent: &Intent) -> Settlement {
-    let expires_at = now.saturating_add(plan.rules.retention).rounded_up_to_second();
+/// What `intent` makes of a record at `now`; an outcome counts for `retention`.
+pub(super) fn settlement(retention: Duration, now: Timestamp, intent: &Intent) -> Settlement {
+    let expires_at = now.saturating_add(retention).rounded_up_to_second();
     match intent.clone() {
         Intent::Complete(outcome) => Settlement::Complete(outcome, expires_at),
         Intent::Fail(outcome) => Settlement::Fail(outcome, expires_at),

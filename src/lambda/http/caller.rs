@@ -1,6 +1,8 @@
 //! Who calls, as far as the front end has verified it. A key is one caller's: another caller can
 //! neither hit it nor learn that it exists.
 
+use std::fmt;
+
 use http::Extensions;
 use lambda_http::{
     RequestExt, aws_lambda_events::apigw::ApiGatewayRequestAuthorizer, request::RequestContext,
@@ -9,41 +11,93 @@ use serde_json::Value;
 
 use crate::lambda::tenant;
 
-/// The verified caller and the tenant, as one text for the scope; never a token, and the same when the
-/// token is refreshed. `None` where no authorizer ran: such an API has one namespace for all callers.
-pub(super) fn verified(extensions: &Extensions) -> Option<String> {
-    let caller = match extensions.request_context_ref() {
-        Some(RequestContext::ApiGatewayV2(context)) => context.authorizer.as_ref().and_then(authorized),
-        Some(RequestContext::ApiGatewayV1(context)) => authorized(&context.authorizer).or_else(|| {
-            let identity = &context.identity;
-            let caller = identity.caller.as_deref().or(identity.cognito_identity_id.as_deref());
-            caller.filter(|caller| !caller.is_empty()).map(|caller| parts(&["iam", without_session(caller)]))
-        }),
-        _ => None,
-    };
-    let tenant = extensions.lambda_context_ref().and_then(tenant);
+/// A caller that the front end verified; what the scope of an HTTP request's key has of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Caller<'a> {
+    /// Who a JWT is about, by an authorizer that checked it.
+    Jwt {
+        /// The claim `iss`; empty where there is none.
+        issuer: &'a str,
+        /// The claim `sub`.
+        subject: &'a str,
+    },
+    /// An IAM principal, by its unique id or its ARN. A role's session does not count.
+    Iam(&'a str),
+    /// What a Lambda authorizer calls the principal.
+    Principal(&'a str),
+}
+
+impl fmt::Debug for Caller<'_> {
+    /// Shows the kind, never who it is.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Jwt { .. } => "Jwt(…)",
+            Self::Iam(_) => "Iam(…)",
+            Self::Principal(_) => "Principal(…)",
+        })
+    }
+}
+
+/// The text that stands for caller and tenant in the scope of an HTTP request's key, for
+/// [`Scope::with_caller`](crate::Scope::with_caller); none where there is neither.
+///
+/// ```
+/// use lambda_idempotency::{Key, Scope, StoredKey, lambda::http::{Caller, scope_caller}};
+///
+/// let scope = Scope::new("payments", "http")?;
+/// let caller = scope_caller(Some(Caller::Jwt { issuer: "https://login", subject: "17" }), None);
+/// let scope = match caller {
+///     Some(caller) => scope.with_caller(caller)?,
+///     None => scope,
+/// };
+/// println!("{}", StoredKey::new(&scope, &Key::new("order-17")?));
+/// # Ok::<(), lambda_idempotency::Error>(())
+/// ```
+pub fn scope_caller(caller: Option<Caller<'_>>, tenant: Option<&str>) -> Option<String> {
+    let caller = caller.map(|caller| match caller {
+        Caller::Jwt { issuer, subject } => parts(&["jwt", issuer, subject]),
+        Caller::Iam(id) => parts(&["iam", without_session(id)]),
+        Caller::Principal(principal) => parts(&["principal", principal]),
+    });
     match (caller, tenant) {
         (caller, None) => caller,
         (caller, Some(tenant)) => Some(parts(&["tenant", tenant, caller.as_deref().unwrap_or_default()])),
     }
 }
 
-fn authorized(authorizer: &ApiGatewayRequestAuthorizer) -> Option<String> {
+/// The verified caller and the tenant, as one text for the scope; never a token, and the same when the
+/// token is refreshed. `None` where no authorizer ran: such an API has one namespace for all callers.
+pub(super) fn verified(extensions: &Extensions) -> Option<String> {
+    let context = extensions.request_context_ref();
+    let caller = match &context {
+        Some(RequestContext::ApiGatewayV2(context)) => context.authorizer.as_ref().and_then(authorized),
+        Some(RequestContext::ApiGatewayV1(context)) => authorized(&context.authorizer).or_else(|| {
+            let identity = &context.identity;
+            let caller = identity.caller.as_deref().or(identity.cognito_identity_id.as_deref());
+            caller.filter(|caller| !caller.is_empty()).map(Caller::Iam)
+        }),
+        _ => None,
+    };
+    scope_caller(caller, extensions.lambda_context_ref().and_then(tenant))
+}
+
+fn authorized(authorizer: &ApiGatewayRequestAuthorizer) -> Option<Caller<'_>> {
     if let Some(jwt) = &authorizer.jwt {
         let claim = |name: &str| jwt.claims.get(name).map(String::as_str).filter(|claim| !claim.is_empty());
-        return Some(parts(&["jwt", claim("iss").unwrap_or_default(), claim("sub")?]));
+        return Some(Caller::Jwt { issuer: claim("iss").unwrap_or_default(), subject: claim("sub")? });
     }
     if let Some(iam) = &authorizer.iam {
         let id = iam.caller_id.as_deref().or(iam.user_id.as_deref()).or(iam.user_arn.as_deref())?;
-        return Some(parts(&["iam", without_session(id)]));
+        return Some(Caller::Iam(id));
     }
-    let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    fn text(value: &Value) -> Option<&str> {
+        value.as_str().filter(|text| !text.is_empty())
+    }
     if let Some(claims) = authorizer.fields.get("claims") {
-        let subject = claims.get("sub").and_then(text)?;
-        return Some(parts(&["jwt", &claims.get("iss").and_then(text).unwrap_or_default(), &subject]));
+        let issuer = claims.get("iss").and_then(text).unwrap_or_default();
+        return Some(Caller::Jwt { issuer, subject: claims.get("sub").and_then(text)? });
     }
-    let principal = authorizer.fields.get("principalId").and_then(text)?;
-    Some(parts(&["principal", &principal]))
+    authorizer.fields.get("principalId").and_then(text).map(Caller::Principal)
 }
 
 /// A role's unique id without the session's name, which differs between sessions of one role
@@ -88,6 +142,22 @@ mod tests {
         let session = |id: &str| serde_json::json!({"iam": {"callerId": id, "userId": id}});
         assert_eq!(caller(session("AROA1:alice")), caller(session("AROA1:bob")));
         assert_ne!(caller(session("AROA1:alice")), caller(session("AROA2:alice")));
+    }
+
+    #[test]
+    fn a_lambda_authorizer_names_the_principal() {
+        let principal = serde_json::json!({"lambda": {"principalId": "p"}});
+        assert_eq!(caller(principal), scope_caller(Some(Caller::Principal("p")), None));
+        assert_eq!(scope_caller(Some(Caller::Principal("p")), None), Some("9:principal1:p".into()));
+    }
+
+    #[test]
+    fn a_tenant_stands_before_the_caller() {
+        let jwt = Caller::Jwt { issuer: "i", subject: "s" };
+        assert_eq!(scope_caller(Some(jwt), Some("t")), Some("6:tenant1:t11:3:jwt1:i1:s".into()));
+        assert_eq!(scope_caller(None, Some("t")), Some("6:tenant1:t0:".into()));
+        assert_eq!(scope_caller(None, None), None);
+        assert_eq!(format!("{jwt:?} {:?}", Caller::Iam("id")), "Jwt(…) Iam(…)");
     }
 
     #[test]

@@ -82,6 +82,36 @@ pub(super) fn encode(response: &Response<Body>) -> Option<Bytes> {
     Some(bytes.into())
 }
 
+/// The bytes that the HTTP layer records for `response`, and replays: for who settles an operation outside of the
+/// layer, with [`Idempotency::resolve`](crate::Idempotency::resolve). A body of type `String` is replayed as text,
+/// one of type `Vec<u8>` as binary. Headers that belong to one exchange, such as `Date` and `Set-Cookie`, are left out.
+///
+/// # Errors
+///
+/// [`ErrorKind::Invalid`] for a body of a kind that is not known here.
+///
+/// ```
+/// use lambda_http::http::Response;
+/// use lambda_idempotency::lambda::http::{recorded, replayed};
+///
+/// let bytes = recorded(Response::builder().status(201).body("{\"paid\":true}".to_owned()).unwrap())?;
+/// assert_eq!(replayed(&bytes)?.status(), 201);
+/// # Ok::<(), lambda_idempotency::Error>(())
+/// ```
+pub fn recorded(response: Response<impl Into<Body>>) -> Result<Bytes, Error> {
+    encode(&response.map(Into::into))
+        .ok_or_else(|| Error::new(ErrorKind::Invalid, "the body is neither empty, nor text, nor binary"))
+}
+
+/// The response that the HTTP layer answers with from these recorded bytes.
+///
+/// # Errors
+///
+/// [`ErrorKind::Corrupt`] if they are no recorded response, or one of another version.
+pub fn replayed(recorded: &[u8]) -> Result<Response<Body>, Error> {
+    decode(recorded)
+}
+
 /// The recorded response, marked as a replay.
 ///
 /// # Errors

@@ -1,0 +1,178 @@
+//! What an operator may see and do by hand (rule 10): what a record is at a given time, and the write that
+//! settles it whatever its state is.
+
+use std::time::Duration;
+
+use crate::{
+    protocol::{Intent, Rules, judge::Judgement, judge::judge, settle::settlement},
+    record::{Owner, Record},
+    store::{Seen, Write},
+    time::Timestamp,
+};
+
+/// What a record is at a given time; computed, never stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outlook {
+    /// It is STARTED, and its lease has passed by more than the skew margin.
+    pub is_stale: bool,
+    /// Its expiry has passed by more than the skew margin.
+    pub is_expired: bool,
+    /// What the next delivery of the same request meets.
+    pub next: NextDelivery,
+}
+
+/// What a delivery of the request that made a record meets there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextDelivery {
+    /// It is answered with the outcome that the record has.
+    Replayed,
+    /// It is refused, since a claim stands until then.
+    InProgress(Timestamp),
+    /// It is refused, since an earlier claim ended without an outcome, and at most one may run.
+    OutcomeUnknown,
+    /// It takes the stale claim over, and runs: what the earlier claim's handler did may happen again.
+    TakesOver,
+    /// It claims the key anew, and runs.
+    ClaimsAnew,
+}
+
+/// What `record` is at `now`, by the rules of the function that it belongs to.
+///
+/// ```
+/// use std::time::Duration;
+/// use lambda_idempotency::{
+///     Execution, Fingerprint, Generation, Owner, Record, State, Timestamp,
+///     protocol::{NextDelivery, Rules, outlook},
+/// };
+///
+/// let (skew_margin, retention) = (Duration::from_secs(2), Duration::from_secs(24 * 60 * 60));
+/// let rules = Rules { skew_margin, retention, execution: Execution::AtMostOnce };
+/// let lease_until = Timestamp::from_secs(1_795_000_060);
+/// let record = Record {
+///     owner: Owner::from_bytes([7; 16]),
+///     generation: Generation::new(1_795_000_000_000),
+///     attempt: 1,
+///     fingerprint: Fingerprint::of_bytes(b"the request"),
+///     lock_acquired_at: Timestamp::from_secs(1_795_000_000),
+///     expires_at: lease_until.saturating_add(retention),
+///     request_id: None,
+///     state: State::Started { lease_until },
+/// };
+/// let next = |secs| outlook(&rules, &record, Timestamp::from_secs(secs)).next;
+/// assert_eq!(next(1_795_000_061), NextDelivery::InProgress(lease_until));
+/// assert_eq!(next(1_795_000_063), NextDelivery::OutcomeUnknown);
+/// ```
+pub fn outlook(rules: &Rules, record: &Record, now: Timestamp) -> Outlook {
+    // No delivery has the record's own owner: to one that had, it would be its own claim.
+    let other = Owner::from_bytes(record.owner.as_bytes().map(|byte| !byte));
+    let next = match judge(rules, other, record.fingerprint, record, now) {
+        Judgement::Replay => NextDelivery::Replayed,
+        Judgement::InProgress(until) => NextDelivery::InProgress(until),
+        Judgement::OutcomeUnknown => NextDelivery::OutcomeUnknown,
+        Judgement::TakeOver => NextDelivery::TakesOver,
+        // Neither another owner's claim nor another fingerprint is asked about.
+        Judgement::Reclaim | Judgement::Own(_) | Judgement::Mismatch => NextDelivery::ClaimsAnew,
+    };
+    Outlook {
+        is_stale: record.lease_until().is_some_and(|lease_until| rules.have_passed(lease_until, now)),
+        is_expired: rules.have_passed(record.expires_at, now),
+        next,
+    }
+}
+
+/// An operator's write on `record`, which is the version that was shown: one compare-and-set, under a new owner and
+/// the next generation, so that a claim that still runs finds itself fenced.
+///
+/// An outcome counts for `retention` from `now` on; a release keeps the record's expiry.
+pub fn resolve(record: &Record, owner: Owner, intent: Intent, retention: Duration, now: Timestamp) -> Write {
+    Write::Resolve {
+        seen: Seen::of(record),
+        owner,
+        generation: record.generation.next(now),
+        settlement: settlement(retention, now, &intent),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        fingerprint::Fingerprint,
+        outcome::Outcome,
+        policy::Execution,
+        record::{Generation, State},
+        store::Settlement,
+    };
+
+    const DAY: u64 = 24 * 60 * 60;
+
+    fn rules(execution: Execution) -> Rules {
+        Rules { skew_margin: Duration::from_secs(2), retention: Duration::from_secs(DAY), execution }
+    }
+
+    fn secs(secs: u64) -> Timestamp {
+        Timestamp::from_secs(secs)
+    }
+
+    /// Claimed at 1,000 s; its expiry is at 2,000 s.
+    fn record(state: State) -> Record {
+        Record {
+            owner: Owner::from_bytes([7; 16]),
+            generation: Generation::new(1_000_000),
+            attempt: 3,
+            fingerprint: Fingerprint::of_bytes(b"request"),
+            lock_acquired_at: secs(1000),
+            expires_at: secs(2000),
+            request_id: Some("invocation".into()),
+            state,
+        }
+    }
+
+    #[test]
+    fn what_the_next_delivery_meets_is_what_the_machine_does() {
+        use NextDelivery::{ClaimsAnew, InProgress, OutcomeUnknown, Replayed, TakesOver};
+        let started = State::Started { lease_until: secs(1060) };
+        let completed = State::Completed(Outcome::Omitted);
+        for (state, now, once, more) in [
+            (&started, 1062, InProgress(secs(1060)), InProgress(secs(1060))),
+            (&started, 1063, OutcomeUnknown, TakesOver),
+            (&started, 2003, OutcomeUnknown, ClaimsAnew),
+            (&completed, 2002, Replayed, Replayed),
+            (&completed, 2003, ClaimsAnew, ClaimsAnew),
+            (&State::Failed(Outcome::Omitted), 2002, Replayed, Replayed),
+            (&State::Released, 1000, ClaimsAnew, ClaimsAnew),
+        ] {
+            for (execution, next) in [(Execution::AtMostOnce, once), (Execution::AtLeastOnce, more)] {
+                let found = outlook(&rules(execution), &record(state.clone()), secs(now));
+                let is_stale = now > 1062 && *state == started;
+                assert_eq!(found, Outlook { is_stale, is_expired: now > 2002, next }, "{state:?} at {now}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_write_names_the_version_and_brings_a_new_owner_and_generation() {
+        let owner = Owner::from_bytes([9; 16]);
+        for state in [State::Started { lease_until: secs(1060) }, State::Released] {
+            let record = record(state);
+            let retention = Duration::from_millis(5_500);
+            for (now, generation) in [(Timestamp::from_millis(1_500_000), 1_500_000), (secs(5), 1_000_001)] {
+                let until = now.saturating_add(retention).rounded_up_to_second();
+                for (intent, settlement) in [
+                    (Intent::Complete(Outcome::Omitted), Settlement::Complete(Outcome::Omitted, until)),
+                    (Intent::Fail(Outcome::Omitted), Settlement::Fail(Outcome::Omitted, until)),
+                    (Intent::Release, Settlement::Release),
+                ] {
+                    let write = resolve(&record, owner, intent, retention, now);
+                    let (seen, generation) = (Seen::of(&record), Generation::new(generation));
+                    assert_eq!(write, Write::Resolve { seen, owner, generation, settlement });
+                    let after = write.apply_to(Some(&record)).unwrap();
+                    assert_eq!((after.owner, after.generation), (owner, generation));
+                    assert_eq!((after.attempt, after.fingerprint), (record.attempt, record.fingerprint));
+                    // Made once, it is not made again: the version is another.
+                    assert_eq!(write.apply_to(Some(&after)), None);
+                }
+            }
+        }
+    }
+}
