@@ -2,6 +2,8 @@
 
 use std::{env, sync::Arc};
 
+#[cfg(feature = "dynamodb")]
+use crate::store::dynamodb::{DynamoDbStore, DynamoDbStoreBuilder};
 use crate::{
     engine::{Builder, Idempotency},
     error::{Error, ErrorKind},
@@ -55,10 +57,63 @@ impl Idempotency {
     ///
     /// Dropping the future has no effect.
     pub async fn builder_from_env() -> Result<Builder, Error> {
-        let variable = |name| env::var(name).ok().filter(|value| !value.is_empty());
         let store = open(choice(variable(TABLE), variable(STORE))?).await?;
         Ok(Self::builder(store))
     }
+}
+
+#[cfg(feature = "dynamodb")]
+impl DynamoDbStoreBuilder {
+    /// A builder for the table that the environment names, as [`Idempotency::from_env`] takes it: for tools that
+    /// look at a function's table.
+    ///
+    /// # Errors
+    ///
+    /// As [`Idempotency::from_env`]; and if the environment names a store that is no DynamoDB table.
+    ///
+    /// ```no_run
+    /// # use lambda_idempotency::store::dynamodb::DynamoDbStoreBuilder;
+    /// # async fn example() -> Result<(), lambda_idempotency::Error> {
+    /// let store = DynamoDbStoreBuilder::from_env()?.build().await?;
+    /// println!("{}", store.table());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn from_env() -> Result<Self, Error> {
+        match choice(variable(TABLE), variable(STORE))? {
+            Choice::DynamoDb { table, endpoint, region, sort_key } => {
+                Ok(table_builder(table, endpoint, region, sort_key))
+            }
+            Choice::Memory => Err(invalid(format!(
+                "{STORE} is `memory:`, which another process cannot look into; set {TABLE} to a DynamoDB table"
+            ))),
+        }
+    }
+}
+
+/// The variable's value, if it has one.
+fn variable(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+#[cfg(feature = "dynamodb")]
+fn table_builder(
+    table: String,
+    endpoint: Option<String>,
+    region: Option<String>,
+    sort_key: Option<String>,
+) -> DynamoDbStoreBuilder {
+    let mut builder = DynamoDbStore::builder(table);
+    if let Some(endpoint) = endpoint {
+        builder = builder.endpoint_url(endpoint);
+    }
+    if let Some(region) = region {
+        builder = builder.region(region);
+    }
+    if let Some(sort_key) = sort_key {
+        builder = builder.sort_key(sort_key);
+    }
+    builder
 }
 
 async fn open(choice: Choice) -> Result<Arc<dyn Store>, Error> {
@@ -66,17 +121,7 @@ async fn open(choice: Choice) -> Result<Arc<dyn Store>, Error> {
         Choice::Memory => Ok(Arc::new(MemoryStore::new())),
         #[cfg(feature = "dynamodb")]
         Choice::DynamoDb { table, endpoint, region, sort_key } => {
-            let mut builder = crate::store::dynamodb::DynamoDbStore::builder(table);
-            if let Some(endpoint) = endpoint {
-                builder = builder.endpoint_url(endpoint);
-            }
-            if let Some(region) = region {
-                builder = builder.region(region);
-            }
-            if let Some(sort_key) = sort_key {
-                builder = builder.sort_key(sort_key);
-            }
-            Ok(Arc::new(builder.build().await?))
+            Ok(Arc::new(table_builder(table, endpoint, region, sort_key).build().await?))
         }
         #[cfg(not(feature = "dynamodb"))]
         Choice::DynamoDb { .. } => Err(invalid(

@@ -14,6 +14,7 @@ mod dynamodb {
     mod fixtures;
     mod golden;
     mod parts;
+    mod scan;
     mod tables;
     mod wire;
 }

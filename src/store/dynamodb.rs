@@ -47,8 +47,8 @@
 //! # Permissions
 //!
 //! `dynamodb:PutItem`, `dynamodb:UpdateItem` and `dynamodb:GetItem` on the table. `dynamodb:DescribeTable`
-//! makes the error for a table with other keys a better one; [`create_table`](DynamoDbStore::create_table)
-//! and [`check_table`](DynamoDbStore::check_table) need more, and say so.
+//! makes the error for a table with other keys a better one; [`create_table`](DynamoDbStore::create_table),
+//! [`check_table`](DynamoDbStore::check_table) and [`scan`](DynamoDbStore::scan) need more, and say so.
 //!
 //! # Example
 //!
@@ -68,11 +68,13 @@ mod codec;
 mod expressions;
 mod fault;
 mod parts;
+mod scan;
 mod table;
 mod values;
 
 pub use attributes::AttributeNames;
 pub use builder::DynamoDbStoreBuilder;
+pub use scan::{ScanPage, ScanPosition};
 pub use table::{TableCreation, TableProblem};
 
 use std::{

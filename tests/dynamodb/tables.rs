@@ -3,7 +3,7 @@
 use std::{error::Error, net::SocketAddr};
 
 use aws_sdk_dynamodb::types::{
-    AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType,
+    AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ProvisionedThroughput, ScalarAttributeType,
     TimeToLiveSpecification, TimeToLiveStatus,
 };
 use lambda_idempotency::{
@@ -246,7 +246,8 @@ async fn what_may_be_wrong_with_a_table_is_said_in_words() {
             format!(
                 r#"{{"Table":{{"TableName":"idempotency","TableStatus":"{status}",
                 "AttributeDefinitions":[{{"AttributeName":"id","AttributeType":"S"}}],
-                "KeySchema":[{{"AttributeName":"id","KeyType":"HASH"}}]{more}}}}}"#
+                "KeySchema":[{{"AttributeName":"id","KeyType":"HASH"}}],
+                "BillingModeSummary":{{"BillingMode":"PAY_PER_REQUEST"}}{more}}}}}"#
             ),
         )
     };
@@ -278,6 +279,29 @@ async fn what_may_be_wrong_with_a_table_is_said_in_words() {
         let problems = store.check_table().await.unwrap();
         assert_eq!(problems.iter().map(ToString::to_string).collect::<Vec<_>>(), told);
     }
+}
+
+#[tokio::test]
+async fn provisioned_capacity_is_a_note_and_no_fault() {
+    let address = emulator().await;
+    let attribute =
+        AttributeDefinition::builder().attribute_name("id").attribute_type(ScalarAttributeType::S);
+    let key = KeySchemaElement::builder().attribute_name("id").key_type(KeyType::Hash);
+    let throughput = ProvisionedThroughput::builder().read_capacity_units(1).write_capacity_units(1);
+    client(address)
+        .create_table()
+        .table_name(TABLE)
+        .attribute_definitions(attribute.build().unwrap())
+        .key_schema(key.build().unwrap())
+        .provisioned_throughput(throughput.build().unwrap())
+        .send()
+        .await
+        .unwrap();
+    let store = builder(address).build().await.unwrap();
+    assert_eq!(store.create_table().await.unwrap(), TableCreation::AlreadyThere);
+    let problems = store.check_table().await.unwrap();
+    assert_eq!(problems, [TableProblem::Provisioned]);
+    assert!(problems[0].is_note() && !TableProblem::Missing.is_note());
 }
 
 #[tokio::test]

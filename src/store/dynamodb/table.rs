@@ -12,7 +12,12 @@ use aws_sdk_dynamodb::{
     },
 };
 
-use super::{DynamoDbStore, attempts::Findings, attributes::Attribute, fault::Fault};
+use super::{
+    DynamoDbStore,
+    attempts::{Findings, observed},
+    attributes::Attribute,
+    fault::Fault,
+};
 use crate::{
     store::{StoreError, StoreErrorKind},
     time::{Clock as _, SystemClock},
@@ -63,11 +68,21 @@ pub enum TableProblem {
         /// The attribute that it is on.
         found: String,
     },
+    /// The table's capacity is provisioned: beyond it, deliveries are refused. No fault where somebody watches
+    /// it: see [`is_note`](Self::is_note).
+    Provisioned,
     /// The table is replicated to other Regions with eventual consistency: two Regions can both claim a key.
     Replicated {
         /// The Regions.
         regions: Vec<String>,
     },
+}
+
+impl TableProblem {
+    /// Whether it is only a note: the table works as it is, and its owner may have decided so.
+    pub const fn is_note(&self) -> bool {
+        matches!(self, Self::Provisioned)
+    }
 }
 
 impl fmt::Display for TableProblem {
@@ -84,6 +99,10 @@ impl fmt::Display for TableProblem {
             Self::OtherTimeToLive { expected, found } => {
                 write!(f, "the table's TTL is on the attribute `{found}`; the records expire by `{expected}`")
             }
+            Self::Provisioned => f.write_str(
+                "the table's capacity is provisioned: a burst beyond it is throttled, and its deliveries are refused; \
+                 bill it on demand, or scale it by its use",
+            ),
             Self::Replicated { regions } => write!(
                 f,
                 "the table is replicated to {} with eventual consistency: two Regions can both claim a key; \
@@ -155,7 +174,7 @@ impl DynamoDbStore {
         Ok(creation)
     }
 
-    /// What is wrong with the table; nothing, if the list is empty.
+    /// What is wrong with the table; nothing, if the list is empty, or has only [notes](TableProblem::is_note).
     ///
     /// Needs `dynamodb:DescribeTable` and `dynamodb:DescribeTimeToLive`.
     ///
@@ -174,6 +193,11 @@ impl DynamoDbStore {
         }
         problems.extend(self.keys_problem(&table));
         problems.extend(self.time_to_live_problem(&self.describe_time_to_live().await?));
+        // DynamoDB leaves the summary out of a table that has always been provisioned.
+        let billing = table.billing_mode_summary().and_then(|summary| summary.billing_mode());
+        if billing != Some(&BillingMode::PayPerRequest) {
+            problems.push(TableProblem::Provisioned);
+        }
         let regions: Vec<_> =
             table.replicas().iter().filter_map(|replica| replica.region_name().map(str::to_owned)).collect();
         if !regions.is_empty() && table.multi_region_consistency() != Some(&MultiRegionConsistency::Strong) {
@@ -239,21 +263,21 @@ impl DynamoDbStore {
     }
 
     /// An error about the table as such; no record is at stake.
-    fn table_error<E>(&self, error: &SdkError<E>) -> StoreError
+    fn table_error<E>(&self, error: &SdkError<E>, findings: Findings) -> StoreError
     where
         E: ProvideErrorMetadata + StdError + 'static,
     {
-        Fault::new(error, Findings::default())
-            .into_error(&self.inner.table, self.region())
-            .maybe_applied(false)
+        Fault::new(error, findings).into_error(&self.inner.table, self.region()).maybe_applied(false)
     }
 
     async fn describe(&self) -> Result<Option<TableDescription>, StoreError> {
         let request = self.inner.client.describe_table().table_name(&self.inner.table);
-        match request.customize().config_override(patient()).send().await {
-            Ok(answer) => Ok(answer.table),
-            Err(SdkError::ServiceError(error)) if error.err().is_resource_not_found_exception() => Ok(None),
-            Err(error) => Err(self.table_error(&error)),
+        match observed(request.customize().config_override(patient()).send()).await {
+            (Ok(answer), _) => Ok(answer.table),
+            (Err(SdkError::ServiceError(error)), _) if error.err().is_resource_not_found_exception() => {
+                Ok(None)
+            }
+            (Err(error), findings) => Err(self.table_error(&error, findings)),
         }
     }
 
@@ -281,13 +305,13 @@ impl DynamoDbStore {
                         .map_err(|_| incomplete())?,
                 );
         }
-        match request.customize().config_override(patient()).send().await {
-            Ok(_) => Ok(TableCreation::Created),
+        match observed(request.customize().config_override(patient()).send()).await {
+            (Ok(_), _) => Ok(TableCreation::Created),
             // Somebody else was faster, or an attempt of ours was, whose answer was lost.
-            Err(SdkError::ServiceError(error)) if error.err().is_resource_in_use_exception() => {
+            (Err(SdkError::ServiceError(error)), _) if error.err().is_resource_in_use_exception() => {
                 Ok(TableCreation::AlreadyThere)
             }
-            Err(error) => Err(self.table_error(&error)),
+            (Err(error), findings) => Err(self.table_error(&error, findings)),
         }
     }
 
@@ -304,11 +328,11 @@ impl DynamoDbStore {
 
     async fn describe_time_to_live(&self) -> Result<TimeToLiveDescription, StoreError> {
         let request = self.inner.client.describe_time_to_live().table_name(&self.inner.table);
-        match request.customize().config_override(patient()).send().await {
-            Ok(answer) => Ok(answer
+        match observed(request.customize().config_override(patient()).send()).await {
+            (Ok(answer), _) => Ok(answer
                 .time_to_live_description
                 .unwrap_or_else(|| TimeToLiveDescription::builder().build())),
-            Err(error) => Err(self.table_error(&error)),
+            (Err(error), findings) => Err(self.table_error(&error, findings)),
         }
     }
 
@@ -329,12 +353,15 @@ impl DynamoDbStore {
             .update_time_to_live()
             .table_name(&self.inner.table)
             .time_to_live_specification(specification);
-        let Err(error) = request.customize().config_override(patient()).send().await else { return Ok(()) };
+        let (Err(error), findings) = observed(request.customize().config_override(patient()).send()).await
+        else {
+            return Ok(());
+        };
         // Switched on in between, by somebody else or by an attempt whose answer was lost: DynamoDB
         // refuses to do it twice.
         match self.time_to_live_problem(&self.describe_time_to_live().await?) {
             None => Ok(()),
-            Some(_) => Err(self.table_error(&error)),
+            Some(_) => Err(self.table_error(&error, findings)),
         }
     }
 }
@@ -344,7 +371,7 @@ fn serves(status: &TableStatus) -> bool {
     matches!(status, TableStatus::Active | TableStatus::Updating)
 }
 
-fn patient() -> config::Builder {
+pub(super) fn patient() -> config::Builder {
     let [attempt, operation] = PATIENCE;
     config::Config::builder().timeout_config(
         TimeoutConfig::builder().operation_attempt_timeout(attempt).operation_timeout(operation).build(),

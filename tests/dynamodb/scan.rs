@@ -1,0 +1,100 @@
+//! A scan: every record of the table, page by page, and nothing else.
+
+use std::collections::BTreeMap;
+
+use lambda_idempotency::{
+    Record, Store, StoredKey,
+    store::{
+        ResponseParts, StoreErrorKind, Write, Written,
+        dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
+    },
+};
+
+use super::{
+    emulator::{Item, Table, builder, emulator},
+    fixtures::{b, item, lock, n, owner, s, started},
+    wire::{Reply, Wire},
+};
+
+/// Every record by its id, or what is said of it; and how many pages it took.
+async fn all(store: &DynamoDbStore) -> (BTreeMap<String, Result<Record, String>>, usize) {
+    let (mut found, mut position, mut pages) = (BTreeMap::new(), None, 0);
+    loop {
+        let page = store.scan(position).await.unwrap();
+        pages += 1;
+        for (key, record) in page.records {
+            let record = record.map_err(|error| {
+                assert_eq!(error.kind(), StoreErrorKind::Corrupt);
+                error.to_string()
+            });
+            assert!(found.insert(key.to_string(), record).is_none(), "{key} was there twice");
+        }
+        position = page.next;
+        if position.is_none() {
+            return (found, pages);
+        }
+    }
+}
+
+async fn with_records(
+    configure: impl FnOnce(DynamoDbStoreBuilder) -> DynamoDbStoreBuilder,
+    count: usize,
+) -> Table {
+    let table = Table::with(configure).await;
+    for nth in 0..count {
+        let key = StoredKey::from_stored(format!("f/run#{nth}"));
+        assert_eq!(table.store.apply(&key, &Write::Claim(lock())).await.unwrap(), Written::Applied);
+        let bytes = bytes::Bytes::from(vec![7; 300_000]);
+        assert_eq!(table.store.write_parts(&key, owner(1), &bytes, lock().expires_at).await.unwrap(), 1);
+    }
+    table
+}
+
+#[tokio::test]
+async fn every_record_is_found_on_its_page_and_no_sibling() {
+    let table = with_records(|builder| builder, 8).await;
+    let (found, pages) = all(&table.store).await;
+    assert_eq!(found.len(), 8);
+    assert!(found.values().all(|record| record.as_ref() == Ok(&started())), "{found:?}");
+    assert!(pages > 1, "2.4 MB of siblings are passed on the way");
+}
+
+#[tokio::test]
+async fn with_a_sort_key_what_is_no_record_is_left_out() {
+    let table = with_records(|builder| builder.sort_key("sk"), 2).await;
+    let foreign = [("id", s("f/run#0")), ("sk", s("invoice")), ("status", s("PAID"))];
+    table.put(foreign.map(|(name, value)| (name.to_owned(), value)).into()).await;
+    let (found, _) = all(&table.store).await;
+    assert_eq!(found.keys().collect::<Vec<_>>(), ["f/run#0", "f/run#1"]);
+}
+
+#[tokio::test]
+async fn a_record_that_cannot_be_read_is_told_and_the_others_too() {
+    let table = with_records(|builder| builder, 1).await;
+    let mut newer = item(&StoredKey::from_stored("f/run#newer"), &started());
+    newer.insert("version".into(), n(2));
+    table.put(newer).await;
+    table.put(Item::from([("id".into(), s("f/run#empty")), ("response".into(), b(b"secret"))])).await;
+    let (found, _) = all(&table.store).await;
+    assert_eq!(found["f/run#0"], Ok(started()));
+    let newer = found["f/run#newer"].as_ref().unwrap_err();
+    assert!(newer.ends_with("`version` is one that this library does not know"), "{newer}");
+    let empty = found["f/run#empty"].as_ref().unwrap_err();
+    assert!(empty.ends_with("`version` is missing"), "{empty}");
+}
+
+#[tokio::test]
+async fn a_table_that_cannot_be_scanned_is_an_error() {
+    let missing = builder(emulator().await).build().await.unwrap();
+    let error = missing.scan(None).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Rejected);
+    assert!(error.to_string().contains("idempotency table create"), "{error}");
+    // Another key: the items have no id that could be shown.
+    let page = r#"{"Items":[{"pk":{"S":"x"}}],"Count":1,"ScannedCount":1}"#;
+    let wire = Wire::scripted(None, &[Reply::Answer(200, page.into())]).await;
+    let store = builder(wire.address).build().await.unwrap();
+    let error = store.scan(None).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Rejected);
+    assert!(error.to_string().contains("`idempotency table check`"), "{error}");
+    assert!(wire.bodies()[0].contains(r#""ConsistentRead":true"#));
+}
