@@ -17,7 +17,8 @@ pub enum ErrorKind {
     /// Another delivery of this operation is still running: repeat after [`Error::retry_after`].
     InProgress,
     /// An earlier run ended without saying how, and may not be repeated (at most once): find out what
-    /// happened, then settle the record by hand.
+    /// happened, then settle the record by hand: with the command `idempotency complete` or `release`, or with
+    /// [`Idempotency::resolve`](crate::Idempotency::resolve).
     OutcomeUnknown,
     /// The operation is done, but its response was not kept: do not repeat it; ask for the result some
     /// other way.

@@ -4,4 +4,8 @@
 
 pub mod dynamodb;
 pub mod problem;
+pub mod record;
 pub mod rehearse;
+pub mod store;
+pub mod table;
+pub mod words;

@@ -1,19 +1,40 @@
 //! `idempotency`: the command line of lambda-idempotency.
 //!
-//! Exit codes: 0, all is as it must be; 1, something is not; 2, the command could not do its work.
+//! Exit codes: 0, all is as it must be; 1, something is not: a rehearsal went wrong, a record is not there, another
+//! was faster; 2, the command could not do its work, or the table is not fit for it.
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use lambda_idempotency_cli::{dynamodb, rehearse};
+use lambda_idempotency_cli::{
+    dynamodb,
+    problem::{Context as _, Result},
+    record::{inspect, list, settle},
+    rehearse, table,
+};
 
-/// One logical operation, one outcome: rehearse it.
+/// One logical operation, one outcome: rehearse it, and look after its records.
 #[derive(Debug, Parser)]
-#[command(name = "idempotency", version)]
+#[command(name = "idempotency", version, after_help = EXIT_CODES)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
 }
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  all is as it must be
+  1  something is not: a rehearsal went wrong, a record is not there, another was faster
+  2  the command could not do its work, or the table is not fit for it";
+
+const COMPLETE_EXAMPLES: &str = "\
+Examples:
+  An HTTP operation, whose response is 201 with this body and a header:
+    idempotency complete 'payments/http#3a46…' --response body.json --status 201 --header 'location: /payments/17'
+  An event, or a step inside a handler, whose result is this JSON:
+    idempotency complete 'orders/event#90ab…' --response result.json
+  Done, but nobody knows the response:
+    idempotency complete 'orders/run:charge#77f0…' --no-response";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -21,16 +42,48 @@ enum Command {
     Rehearse(rehearse::Arguments),
     /// Run the embedded DynamoDB until Ctrl-C: for tries on one machine.
     Dynamodb(dynamodb::Arguments),
+    /// Create the table, or check one that is there.
+    Table(table::Arguments),
+    /// List the records: all, the stale ones, or those with one status.
+    List(list::Arguments),
+    /// Show one record, what the next delivery gets, and what you can do.
+    ///
+    /// What is stale or expired is computed with the default skew margin of 2 s.
+    Inspect(inspect::Arguments),
+    /// Give a key back: the next delivery runs. A dry run, unless --confirm is given.
+    ///
+    /// The write is made only if the record is still the version that this run has shown, or the one that --if-version
+    /// names. It sets a new owner and generation: a claim that is still running is fenced.
+    Release(settle::Release),
+    /// Record an operation as done, with the response that duplicates get. A dry run, unless --confirm is given.
+    ///
+    /// The write is made only if the record is still the version that this run has shown, or the one that --if-version
+    /// names. It sets a new owner and generation: a claim that is still running is fenced, and answers with this response.
+    #[command(after_long_help = COMPLETE_EXAMPLES)]
+    Complete(settle::Complete),
 }
 
 fn main() -> ExitCode {
     let Arguments { command } = Arguments::parse();
-    let outcome = match command {
-        Command::Rehearse(arguments) => rehearse::main(&arguments),
-        Command::Dynamodb(arguments) => dynamodb::main(&arguments),
-    };
-    outcome.unwrap_or_else(|problem| {
+    run(&command).unwrap_or_else(|problem| {
         eprintln!("idempotency: {problem}");
         ExitCode::from(2)
     })
+}
+
+fn run(command: &Command) -> Result<ExitCode> {
+    match command {
+        Command::Rehearse(arguments) => rehearse::main(arguments),
+        Command::Dynamodb(arguments) => dynamodb::main(arguments),
+        Command::Table(arguments) => wait_for(table::main(arguments)),
+        Command::List(arguments) => wait_for(list::main(arguments)),
+        Command::Inspect(arguments) => wait_for(inspect::main(arguments)),
+        Command::Release(arguments) => wait_for(settle::release(arguments)),
+        Command::Complete(arguments) => wait_for(settle::complete(arguments)),
+    }
+}
+
+fn wait_for(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.context("the asynchronous runtime did not start")?.block_on(command)
 }

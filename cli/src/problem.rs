@@ -1,6 +1,9 @@
 //! Why a command could not do its work.
 
-use std::fmt::{self, Display};
+use std::{
+    error::Error,
+    fmt::{self, Display},
+};
 
 /// One line for the person at the terminal: what happened, to what, and what to do next.
 #[derive(Debug)]
@@ -13,6 +16,13 @@ impl Problem {
     /// A problem in words.
     pub fn new(words: impl Into<String>) -> Self {
         Self(words.into())
+    }
+
+    /// An error and its causes, in one line.
+    pub fn of(error: &(dyn Error + 'static)) -> Self {
+        let chain = std::iter::successors(Some(error), |&error| error.source());
+        let words: Vec<_> = chain.map(|error| error.to_string().replace(['\n', '\r'], " ")).collect();
+        Self(words.join(": "))
     }
 }
 

@@ -274,7 +274,8 @@ pub(crate) fn refusal_error(
         Refusal::OutcomeUnknown => Error::new(
             ErrorKind::OutcomeUnknown,
             format!(
-                "{key}: an earlier run ended without an answer, and at most one may run; settle it by hand"
+                "{key}: an earlier run ended without an answer, and at most one may run; settle it by hand, with \
+                 `idempotency inspect`"
             ),
         ),
         Refusal::NoTimeLeft => Error::new(

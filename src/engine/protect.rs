@@ -138,7 +138,10 @@ impl Engine {
             }
             Execution::AtMostOnce => Error::new(
                 ErrorKind::OutcomeUnknown,
-                format!("{}: {what}, and at most one run is allowed; settle it by hand", claim.key()),
+                format!(
+                    "{}: {what}, and at most one run is allowed; settle it by hand, with `idempotency inspect`",
+                    claim.key()
+                ),
             ),
         }
     }

@@ -140,7 +140,10 @@ async fn a_store_that_is_down_is_certain_and_within_the_budget() {
         assert!(!error.is_maybe_applied(), "nobody was there to apply it");
         assert_eq!(
             error.to_string(),
-            format!("table `idempotency` in eu-west-1 at http://{address} could not be reached")
+            format!(
+                "table `idempotency` in eu-west-1 at http://{address} could not be reached; check the Region, the \
+                 endpoint and the network"
+            )
         );
         assert!(error.source().unwrap().to_string().contains("Connection refused"), "{error:?}");
     }
@@ -159,7 +162,8 @@ async fn without_credentials_nothing_is_sent() {
     assert!(!error.is_maybe_applied(), "{error:?}");
     assert_eq!(
         error.to_string(),
-        "the request to table `idempotency` was not sent; check the AWS credentials and the endpoint"
+        "the request to table `idempotency` was not sent for want of AWS credentials; set AWS_PROFILE, or \
+         AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the function a role"
     );
     assert_eq!(wire.requests().len(), 0);
 }

@@ -167,7 +167,7 @@ impl DynamoDbStoreBuilder {
         if loaded.region().is_none() {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                "no AWS Region is known: set AWS_REGION, or name the Region when the store is built",
+                "no AWS Region is known: set AWS_REGION, or name the Region (where the store is built, or with --region)",
             ));
         }
         Ok(config::Builder::from(&loaded))

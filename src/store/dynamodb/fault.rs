@@ -31,7 +31,9 @@ pub(super) struct Fault {
 pub(super) enum Class {
     /// The request could not be made: no Region, a wrong endpoint.
     NotMade,
-    /// The request did not come to a connection: no credentials, no endpoint.
+    /// The request did not come to a connection, for want of credentials.
+    NoCredentials,
+    /// The request did not come to a connection for another reason: most often the endpoint is no URL.
     NotSent,
     /// No answer in time.
     TimedOut,
@@ -57,7 +59,8 @@ impl Class {
     const fn kind(self) -> StoreErrorKind {
         match self {
             // Credentials may come back by themselves: they are fetched from a service, too.
-            Self::NotSent
+            Self::NoCredentials
+            | Self::NotSent
             | Self::TimedOut
             | Self::NotReached
             | Self::Unreadable
@@ -117,7 +120,7 @@ impl Fault {
     {
         let (mut class, cause) = reduced(error);
         if class == Class::NotReached && findings.last_unsent {
-            class = Class::NotSent;
+            class = if is_about_credentials(error) { Class::NoCredentials } else { Class::NotSent };
         }
         // Where no attempt was looked at, only an error from before the first one is definite. A time-out
         // is never: the SDK may drop an attempt on the way.
@@ -140,12 +143,20 @@ impl Fault {
         let place = self.place(region);
         match self.class {
             Class::NotMade => format!("the request to table `{table}` could not be made"),
+            Class::NoCredentials => format!(
+                "the request to table `{table}` was not sent for want of AWS credentials; set AWS_PROFILE, or \
+                 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the function a role"
+            ),
             Class::NotSent => format!(
                 "the request to table `{table}` was not sent; check the AWS credentials and the endpoint"
             ),
             Class::TimedOut => format!("table `{table}`{place} did not answer in time"),
-            Class::NotReached => format!("table `{table}`{place} could not be reached"),
-            Class::Unreadable => format!("the answer about table `{table}`{place} could not be read"),
+            Class::NotReached => format!(
+                "table `{table}`{place} could not be reached; check the Region, the endpoint and the network"
+            ),
+            Class::Unreadable => {
+                format!("the answer about table `{table}`{place} could not be read; check the endpoint")
+            }
             Class::ServerError => format!("DynamoDB failed to serve table `{table}`{place}"),
             Class::Throttled => format!("DynamoDB throttles the requests to table `{table}`{place}"),
             Class::Conflict => {
@@ -204,7 +215,15 @@ where
 /// The text of the error at the end of the chain: what the others only wrap.
 fn innermost(error: &(dyn StdError + 'static)) -> String {
     let last = std::iter::successors(Some(error), |&error| error.source()).last();
-    sentence(&last.unwrap_or(error).to_string()).to_owned()
+    let text = last.unwrap_or(error).to_string();
+    // The line ends in front of a list.
+    sentence(&text).trim_end_matches(" Attempted:").to_owned()
+}
+
+/// Whether the error, or what it wraps, says that it is about credentials: their error's type is not public.
+fn is_about_credentials(error: &(dyn StdError + 'static)) -> bool {
+    std::iter::successors(Some(error), |&error| error.source())
+        .any(|error| error.to_string().to_ascii_lowercase().contains("credential"))
 }
 
 /// A message's first line, and no more than its beginning. Behind the first line of a message about a wrong

@@ -1,0 +1,148 @@
+//! `idempotency inspect`: one record, what the next delivery gets, and what can be done.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use lambda_idempotency::{
+    Clock as _, Record, Status, StoredKey, SystemClock, store::dynamodb::DynamoDbStore,
+};
+use serde_json::json;
+
+use super::{engine, key::KeyArguments, read, response::via, view::View};
+use crate::{
+    problem::{Problem, Result},
+    store::StoreArguments,
+    words,
+};
+
+/// What can be asked about one record.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Show the response too, as it is recorded. It is the function's own data: mind who looks over your shoulder.
+    #[arg(long)]
+    reveal: bool,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    key: KeyArguments,
+
+    #[command(flatten)]
+    store: StoreArguments,
+}
+
+/// Shows the record.
+pub async fn main(arguments: &Arguments) -> Result<ExitCode> {
+    let key = arguments.key.stored()?;
+    let store = arguments.store.open().await?;
+    let Some(record) = read(&store, &key).await? else { return absent(&key, arguments.json) };
+    let revealed = match arguments.reveal {
+        true => reveal(&store, &key, &record).await?,
+        false => None,
+    };
+    let view = View { key: &key, record: &record, now: SystemClock.now() };
+    if arguments.json {
+        let mut document = json!({ "id": key.as_str(), "record": view.json() });
+        if let Some(response) = revealed {
+            document["record"]["response"]["recorded"] = in_json(&response);
+        }
+        words::print_json(&document)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut text = format!("{key}\n{}\n{}", view.lines(), view.next_delivery());
+    text.push_str(&what_to_do(&view, arguments));
+    if let Some(response) = revealed {
+        text.push_str(&format!("\nThe response, as it is recorded:\n{}\n", in_text(&response)));
+    }
+    words::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// There is no such record: never claimed, or swept away.
+pub(super) fn absent(key: &StoredKey, as_json: bool) -> Result<ExitCode> {
+    if as_json {
+        words::print_json(&json!({ "id": key.as_str(), "record": null }))?;
+    } else {
+        words::print(&format!(
+            "{key}\n  There is no record: the key was never claimed, or its record has expired and was swept away.\n  \
+             A delivery now claims it, and runs.\n"
+        ))?;
+    }
+    Ok(ExitCode::FAILURE)
+}
+
+async fn reveal(store: &DynamoDbStore, key: &StoredKey, record: &Record) -> Result<Option<Vec<u8>>> {
+    if !matches!(record.status(), Status::Completed | Status::Failed) {
+        return Ok(None);
+    }
+    match engine(store, |builder| builder)?.outcome_of(key, record).await {
+        Ok(outcome) => Ok(Some(outcome.response().to_vec())),
+        Err(error) if error.kind() == lambda_idempotency::ErrorKind::NotRetained => Ok(None),
+        Err(error) => Err(Problem::of(&error)),
+    }
+}
+
+fn in_text(response: &[u8]) -> String {
+    match std::str::from_utf8(response) {
+        Ok(text) => text.to_owned(),
+        Err(_) => format!("(not text; in hexadecimal digits)\n{}", hex(response)),
+    }
+}
+
+fn in_json(response: &[u8]) -> serde_json::Value {
+    match std::str::from_utf8(response) {
+        Ok(text) => json!({ "text": text }),
+        Err(_) => json!({ "hex": hex(response) }),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn what_to_do(view: &View<'_>, arguments: &Arguments) -> String {
+    let command = |name, options: &[&str]| {
+        arguments.store.command_line(&[&[name, view.key.as_str()], options].concat())
+    };
+    let complete = command(
+        "complete",
+        if via(view.key) == "http" {
+            &["--response", "FILE", "--status", "CODE"]
+        } else {
+            &["--response", "FILE"]
+        },
+    );
+    let release = command("release", &[]);
+    let lines: &[(&str, &str)] = match view.record.status() {
+        Status::Started if view.is_running() => &[
+            ("It may be running just now. Best is to wait, and to look again", ""),
+            ("Its effect has happened, and its executor is gone", &complete),
+            ("Its effect has not happened, and its executor is gone", &release),
+        ],
+        Status::Started => &[
+            ("Its effect has happened: record it, so that nothing runs again", &complete),
+            ("Its effect has not happened: let the next delivery run", &release),
+        ],
+        Status::Completed if !view.is_expired() => &[
+            ("Its response is wrong: record another", &complete),
+            ("It was undone, and is to happen once more", &release),
+        ],
+        Status::Failed if !view.is_expired() => {
+            &[("It has happened all the same", &complete), ("It may be tried again", &release)]
+        }
+        _ => return String::new(),
+    };
+    let mut text = "\nWhat you can do (what writes is a dry run first):\n".to_owned();
+    if view.has_response() && !arguments.reveal {
+        text.push_str(&format!("  See the response:\n    {}\n", command("inspect", &["--reveal"])));
+    }
+    for (when, command) in lines {
+        text.push_str(&format!("  {when}{}\n", if command.is_empty() { "." } else { ":" }));
+        if !command.is_empty() {
+            text.push_str(&format!("    {command}\n"));
+        }
+    }
+    text
+}

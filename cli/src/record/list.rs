@@ -1,0 +1,147 @@
+//! `idempotency list`: the records of the table.
+
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use lambda_idempotency::{
+    Clock as _, Record, Status, StoredKey, SystemClock, Timestamp,
+    store::{StoreError, dynamodb::DynamoDbStore},
+};
+use serde_json::json;
+
+use super::view::View;
+use crate::{
+    problem::{Problem, Result},
+    store::StoreArguments,
+    words,
+};
+
+/// What can be asked about the records.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Only STARTED records whose lease has passed: their executors ended without an answer.
+    #[arg(long)]
+    stale: bool,
+
+    /// Only records with this status. One that cannot be read is always listed.
+    #[arg(long, value_enum, value_name = "STATUS")]
+    status: Option<Wanted>,
+
+    /// List at most so many. The table is read no further than that takes.
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    limit: u32,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    store: StoreArguments,
+}
+
+/// A status, as it is written on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Wanted {
+    Started,
+    Completed,
+    Failed,
+    Released,
+}
+
+impl Wanted {
+    const fn status(self) -> Status {
+        match self {
+            Self::Started => Status::Started,
+            Self::Completed => Status::Completed,
+            Self::Failed => Status::Failed,
+            Self::Released => Status::Released,
+        }
+    }
+}
+
+type Found = (StoredKey, Result<Record, StoreError>);
+
+/// Lists them.
+pub async fn main(arguments: &Arguments) -> Result<ExitCode> {
+    let store = arguments.store.open().await?;
+    let now = SystemClock.now();
+    let (mut found, has_more) = collect(&store, arguments, now).await?;
+    // The oldest first: what has waited longest for somebody. What cannot be read comes before all.
+    found.sort_by_key(|(key, record)| {
+        (record.as_ref().ok().map(|record| record.lock_acquired_at), key.clone())
+    });
+    if arguments.json {
+        let records: Vec<_> = found.iter().map(|(key, record)| as_json(key, record, now)).collect();
+        words::print_json(&json!({ "records": records, "has_more": has_more }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if found.is_empty() {
+        words::print("no such record\n")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let rows: Vec<_> = found.iter().map(|(key, record)| row(key, record, now)).collect();
+    words::print(&words::table(&["status", "claimed", "until", "attempt", "id", "request id"], &rows))?;
+    if has_more {
+        eprintln!("There are more than these {}: give a larger --limit.", found.len());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// As many as are wanted, and whether there are more.
+async fn collect(store: &DynamoDbStore, arguments: &Arguments, now: Timestamp) -> Result<(Vec<Found>, bool)> {
+    let limit = arguments.limit as usize;
+    let (mut found, mut position) = (Vec::new(), None);
+    loop {
+        let page = store.scan(position).await.map_err(|error| Problem::of(&error))?;
+        found.extend(page.records.into_iter().filter(|(key, record)| arguments.wants(key, record, now)));
+        let is_last = page.next.is_none();
+        if found.len() > limit || is_last {
+            let has_more = found.len() > limit;
+            found.truncate(limit);
+            return Ok((found, has_more));
+        }
+        position = page.next;
+    }
+}
+
+impl Arguments {
+    fn wants(&self, key: &StoredKey, record: &Result<Record, StoreError>, now: Timestamp) -> bool {
+        let Ok(record) = record else { return true };
+        let has_status = self.status.is_none_or(|wanted| wanted.status() == record.status());
+        has_status && (!self.stale || View { key, record, now }.is_stale())
+    }
+}
+
+fn row(key: &StoredKey, record: &Result<Record, StoreError>, now: Timestamp) -> Vec<String> {
+    let view = match record {
+        Ok(record) => View { key, record, now },
+        Err(error) => {
+            let blank = String::new;
+            return vec!["UNREADABLE".into(), blank(), blank(), blank(), key.to_string(), error.to_string()];
+        }
+    };
+    let until = match view.record.lease_until() {
+        Some(lease_until) => {
+            let stale = if view.is_stale() { ", stale" } else { "" };
+            let ends = if lease_until > now { "ends" } else { "ended" };
+            format!("lease {ends} {}{stale}", words::relative(lease_until, now))
+        }
+        None if view.record.status() == Status::Released => "free".to_owned(),
+        None => format!("expires {}", words::relative(view.record.expires_at, now)),
+    };
+    vec![
+        view.record.status().as_str().to_owned(),
+        words::relative(view.record.lock_acquired_at, now),
+        until,
+        view.record.attempt.to_string(),
+        key.to_string(),
+        view.record.request_id.as_deref().unwrap_or_default().to_owned(),
+    ]
+}
+
+fn as_json(key: &StoredKey, record: &Result<Record, StoreError>, now: Timestamp) -> serde_json::Value {
+    match record {
+        Ok(record) => View { key, record, now }.json(),
+        Err(error) => json!({ "id": key.as_str(), "status": null, "unreadable": error.to_string() }),
+    }
+}

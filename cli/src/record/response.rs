@@ -1,0 +1,141 @@
+//! The response that an operator gives, in the form that its wrapper replays. What a replay could not read would be an
+//! error for every duplicate until it expires, so it is refused here.
+
+use std::{fs, path::PathBuf};
+
+use clap::Args;
+use hyper::{Response, header::CONTENT_TYPE};
+use lambda_idempotency::{
+    Resolution, StoredKey,
+    lambda::http::{recorded, replayed},
+};
+
+use crate::problem::{Context as _, Problem, Result};
+
+/// What is recorded as the response.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "The response")]
+pub(super) struct ResponseArguments {
+    /// The response: for an HTTP operation its body, for events and `run` the result as JSON.
+    #[arg(long, value_name = "FILE", required_unless_present = "no_response")]
+    response: Option<PathBuf>,
+
+    /// HTTP: the status, such as 201.
+    #[arg(long, value_name = "CODE", requires = "response")]
+    status: Option<u16>,
+
+    /// HTTP: a header. A body that is JSON has `content-type: application/json` by itself. Can be given again.
+    #[arg(long = "header", value_name = "NAME: VALUE", requires = "status")]
+    headers: Vec<String>,
+
+    /// FILE is what the record is to hold, byte for byte: for `begin`, or in the form that `inspect --reveal` shows.
+    #[arg(long, requires = "response", conflicts_with = "status")]
+    raw: bool,
+
+    /// Record that it is done without a response: duplicates get NotRetained (HTTP 409), and nothing runs.
+    #[arg(long, conflicts_with = "response")]
+    no_response: bool,
+}
+
+impl ResponseArguments {
+    /// What is to be recorded for `key`.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read, or a replay could not read what is in it.
+    pub(super) fn resolution(&self, key: &StoredKey) -> Result<Resolution> {
+        let Some(path) = &self.response else { return Ok(Resolution::CompleteWithoutResponse) };
+        let file = fs::read(path).context(format!("the response {} cannot be read", path.display()))?;
+        let bytes = match via(key) {
+            "http" => self.http(file)?,
+            _ if self.status.is_some() => {
+                return Err(Problem::new(
+                    "only an HTTP operation's response has a status: leave out --status",
+                ));
+            }
+            "event" => json(file)?,
+            _ if self.raw => file,
+            _ => json(file).map_err(|problem| {
+                Problem::new(format!(
+                    "{problem}; where the code uses `begin` with bytes of its own, give --raw"
+                ))
+            })?,
+        };
+        Ok(Resolution::Complete(bytes.into()))
+    }
+
+    fn http(&self, body: Vec<u8>) -> Result<Vec<u8>> {
+        if self.raw {
+            return match replayed(&body) {
+                Ok(_) => Ok(body),
+                Err(_) => Err(Problem::new(
+                    "the file is no recorded HTTP response, as `inspect --reveal` shows one; to give only the body, \
+                     leave out --raw and give --status",
+                )),
+            };
+        }
+        let Some(status) = self.status else {
+            return Err(Problem::new(
+                "this is an HTTP operation: give its response's --status too, such as 201",
+            ));
+        };
+        let mut response = Response::builder().status(status);
+        for header in &self.headers {
+            let (name, value) = header.split_once(':').ok_or_else(|| {
+                Problem::new(format!("--header {header:?} has no colon; write it as 'name: value'"))
+            })?;
+            response = response.header(name.trim(), value.trim());
+        }
+        let names_its_type = response.headers_ref().is_some_and(|headers| headers.contains_key(CONTENT_TYPE));
+        if !names_its_type && is_json(&body) {
+            response = response.header(CONTENT_TYPE, "application/json");
+        }
+        let response = response.body(body).context("--status or --header is not one that HTTP has")?;
+        if !(200..=599).contains(&status) {
+            return Err(Problem::new(format!(
+                "--status {status} is no final answer; give one from 200 to 599"
+            )));
+        }
+        // Text is handed to the front end as text: it would encode what is binary.
+        let recorded = match String::from_utf8(response.body().clone()) {
+            Ok(text) => recorded(response.map(|_| text)),
+            Err(_) => recorded(response),
+        };
+        Ok(recorded.map_err(|error| Problem::of(&error))?.to_vec())
+    }
+
+    /// The arguments again, for a command line.
+    pub(super) fn words(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        if let Some(path) = &self.response {
+            words.extend(["--response".to_owned(), path.display().to_string()]);
+        }
+        if let Some(status) = self.status {
+            words.extend(["--status".to_owned(), status.to_string()]);
+        }
+        words.extend(self.headers.iter().flat_map(|header| ["--header".to_owned(), header.clone()]));
+        for (is_given, option) in [(self.raw, "--raw"), (self.no_response, "--no-response")] {
+            words.extend(is_given.then(|| option.to_owned()));
+        }
+        words
+    }
+}
+
+/// By which wrapper the key came in: `http` of `payments/http:refund#…`.
+pub(super) fn via(key: &StoredKey) -> &str {
+    let operation = key.as_str().split_once('/').map_or("", |(_, rest)| rest);
+    let operation = operation.split_once('#').map_or(operation, |(operation, _)| operation);
+    operation.split_once(':').map_or(operation, |(via, _)| via)
+}
+
+fn is_json(bytes: &[u8]) -> bool {
+    serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok() && std::str::from_utf8(bytes).is_ok()
+}
+
+fn json(bytes: Vec<u8>) -> Result<Vec<u8>> {
+    if is_json(&bytes) {
+        Ok(bytes)
+    } else {
+        Err(Problem::new("the response is not JSON, and a replay could not read it"))
+    }
+}

@@ -1,0 +1,291 @@
+//! `idempotency release` and `complete`: an operator's write, on the condition of the version that was shown.
+
+use std::{process::ExitCode, time::Duration};
+
+use clap::Args;
+use lambda_idempotency::{
+    Clock as _, Record, Resolution, Resolved, Status, StoredKey, SystemClock, store::dynamodb::DynamoDbStore,
+};
+use serde_json::json;
+
+use super::{engine, inspect::absent, key::KeyArguments, read, response::ResponseArguments, view::View};
+use crate::{
+    problem::{Problem, Result},
+    store::StoreArguments,
+    words,
+};
+
+/// Whose key is given back.
+#[derive(Debug, Args)]
+pub struct Release {
+    #[command(flatten)]
+    write: WriteArguments,
+
+    #[command(flatten)]
+    key: KeyArguments,
+
+    #[command(flatten)]
+    store: StoreArguments,
+}
+
+/// What is recorded as done.
+#[derive(Debug, Args)]
+pub struct Complete {
+    #[command(flatten)]
+    write: WriteArguments,
+
+    #[command(flatten)]
+    response: ResponseArguments,
+
+    /// How long it is replayed, from now on: as 24h, 90s or 7d.
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = words::duration)]
+    retention: Duration,
+
+    #[command(flatten)]
+    key: KeyArguments,
+
+    #[command(flatten)]
+    store: StoreArguments,
+}
+
+#[derive(Debug, Args)]
+struct WriteArguments {
+    /// Write. Without it, only what would be written is shown.
+    #[arg(long)]
+    confirm: bool,
+
+    /// Only if the record is still this version, as `inspect` and the dry run show it.
+    #[arg(long, value_name = "VERSION")]
+    if_version: Option<String>,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// One write, before it is made.
+struct Planned<'a> {
+    key: StoredKey,
+    store: &'a StoreArguments,
+    write: &'a WriteArguments,
+    resolution: Resolution,
+    retention: Duration,
+    /// The command and its own options, without the key: for the command line that makes it.
+    command: &'static str,
+    options: Vec<String>,
+}
+
+/// Gives a key back.
+pub async fn release(arguments: &Release) -> Result<ExitCode> {
+    let planned = Planned {
+        key: arguments.key.stored()?,
+        store: &arguments.store,
+        write: &arguments.write,
+        resolution: Resolution::Release,
+        // Nothing is kept; the record's expiry stays.
+        retention: Duration::from_secs(1),
+        command: "release",
+        options: vec![],
+    };
+    planned.perform().await
+}
+
+/// Records an operation as done.
+pub async fn complete(arguments: &Complete) -> Result<ExitCode> {
+    let key = arguments.key.stored()?;
+    let mut options = arguments.response.words();
+    options.extend(["--retention".to_owned(), words::exact(arguments.retention)]);
+    let planned = Planned {
+        resolution: arguments.response.resolution(&key)?,
+        key,
+        store: &arguments.store,
+        write: &arguments.write,
+        retention: arguments.retention,
+        command: "complete",
+        options,
+    };
+    planned.perform().await
+}
+
+impl Planned<'_> {
+    async fn perform(self) -> Result<ExitCode> {
+        let store = self.store.open().await?;
+        let Some(record) = read(&store, &self.key).await? else {
+            return absent(&self.key, self.write.json);
+        };
+        let view = self.view(&record);
+        if self.write.if_version.as_ref().is_some_and(|version| *version != view.version()) {
+            return self.lost(Some(&record));
+        }
+        if record.status() == Status::Released && self.resolution == Resolution::Release {
+            return self.nothing_to_do(&record);
+        }
+        if self.write.confirm { self.make(&store, &record).await } else { self.show(&record) }
+    }
+
+    fn view<'a>(&'a self, record: &'a Record) -> View<'a> {
+        View { key: &self.key, record, now: SystemClock.now() }
+    }
+
+    /// The dry run.
+    fn show(&self, record: &Record) -> Result<ExitCode> {
+        let view = self.view(record);
+        let version = view.version();
+        let mut line = vec![self.command, self.key.as_str()];
+        line.extend(self.options.iter().map(String::as_str));
+        line.extend(["--if-version", &version, "--confirm"]);
+        let confirm = self.store.command_line(&line);
+        if self.write.json {
+            let document = json!({
+                "id": self.key.as_str(),
+                "is_written": false,
+                "is_dry_run": true,
+                "record": view.json(),
+                "would_become": self.status().as_str(),
+                "means": self.means(&view),
+                "confirm": confirm,
+            });
+            words::print_json(&document)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let mut text = format!("{}\n{}\n", self.key, view.lines());
+        text.push_str(&format!(
+            "DRY RUN: nothing was written. If the record is still this version, it would become\n{}\n",
+            self.would_become(&view)
+        ));
+        for meaning in self.means(&view) {
+            text.push_str(&format!("  - {}\n", words::wrap(&meaning, 110).join("\n    ")));
+        }
+        text.push_str(&format!("\nTo write it:\n  {confirm}\n"));
+        words::print(&text)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn status(&self) -> Status {
+        match self.resolution {
+            Resolution::Release => Status::Released,
+            _ => Status::Completed,
+        }
+    }
+
+    fn would_become(&self, view: &View<'_>) -> String {
+        let expires = match self.resolution {
+            Resolution::Release => view.record.expires_at,
+            _ => view.now.saturating_add(self.retention).rounded_up_to_second(),
+        };
+        let mut lines = vec![("status", self.status().as_str().to_owned())];
+        match &self.resolution {
+            Resolution::Complete(bytes) => lines.push(("response", format!("{} bytes", bytes.len()))),
+            Resolution::CompleteWithoutResponse => lines.push(("response", "not retained".to_owned())),
+            _ => {}
+        }
+        lines.extend([
+            ("expires", words::moment_and_distance(expires, view.now)),
+            ("owner", "a new one, and a higher generation: a claim that still runs is fenced".to_owned()),
+        ]);
+        lines.into_iter().map(|(name, value)| format!("  {name:<13}{value}\n")).collect()
+    }
+
+    /// What the write means, to deliveries and to a claim that still runs.
+    fn means(&self, view: &View<'_>) -> Vec<String> {
+        let is_release = self.resolution == Resolution::Release;
+        let before = match (view.record.status(), is_release) {
+            (Status::Started, true) if view.is_running() => {
+                "ITS HANDLER MAY BE RUNNING NOW, since its lease has not ended. Released, the next delivery runs it a \
+                 second time, at the same time. Wait for the lease to end unless you know that its executor is gone."
+            }
+            (Status::Started, true) => {
+                "An executor claimed the key and ended without an answer. Its effect may have happened: find out \
+                 before you release, since the next delivery runs the handler again."
+            }
+            (Status::Started, false) if view.is_running() => {
+                "Its handler may be running now, since its lease has not ended: be sure that the effect has happened."
+            }
+            (Status::Started, false) => {
+                "An executor claimed the key and ended without an answer. Be sure that the effect has happened: after \
+                 this, no delivery runs it."
+            }
+            (Status::Completed, true) => {
+                "THE OPERATION IS DONE: ITS EFFECT HAS HAPPENED. Releasing lets it happen again, and the recorded \
+                 response is lost."
+            }
+            (Status::Completed, false) => "The response that is recorded is replaced, and is lost.",
+            (Status::Failed, true) => {
+                "The operation failed for good, and duplicates get that failure. Released, the next delivery runs \
+                 the handler again."
+            }
+            (Status::Failed, false) => "The failure that is recorded is replaced, and is lost.",
+            (Status::Released, _) => {
+                "The key is free: no delivery has the operation. After this, none runs it."
+            }
+        };
+        let mut means = vec![before.to_owned()];
+        means.push(match &self.resolution {
+            Resolution::Release => {
+                "The next delivery claims the key, whatever its request, and runs.".to_owned()
+            }
+            Resolution::CompleteWithoutResponse => {
+                "Duplicates get NotRetained (HTTP 409), and do not run.".to_owned()
+            }
+            _ => "Duplicates of the same request get this response, and do not run.".to_owned(),
+        });
+        if view.record.status() == Status::Started {
+            means.push(if is_release {
+                "If its executor still runs and comes back first, it finds the key free and records its own outcome; \
+                 if another delivery has claimed it by then, it is fenced, and its caller gets InProgress or that \
+                 delivery's outcome."
+                    .to_owned()
+            } else {
+                "If its executor still runs, its own outcome is refused, and its caller gets what is recorded here."
+                    .to_owned()
+            });
+        }
+        means
+    }
+
+    async fn make(&self, store: &DynamoDbStore, seen: &Record) -> Result<ExitCode> {
+        let engine = engine(store, |builder| builder.retention(self.retention))?;
+        let resolved = engine.resolve(&self.key, seen, self.resolution.clone()).await;
+        let record = match resolved.map_err(|error| Problem::of(&error))? {
+            Resolved::Made(record) => record,
+            Resolved::Lost(record) => return self.lost(record.as_ref()),
+        };
+        let view = self.view(&record);
+        if self.write.json {
+            words::print_json(
+                &json!({ "id": self.key.as_str(), "is_written": true, "record": view.json() }),
+            )?;
+        } else {
+            words::print(&format!("{}\n{}\nWritten. {}", self.key, view.lines(), view.next_delivery()))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// The record is not what was shown: what is there now is for the operator to judge again.
+    fn lost(&self, record: Option<&Record>) -> Result<ExitCode> {
+        let Some(record) = record else { return absent(&self.key, self.write.json) };
+        let view = self.view(record);
+        if self.write.json {
+            words::print_json(
+                &json!({ "id": self.key.as_str(), "is_written": false, "record": view.json() }),
+            )?;
+        } else {
+            words::print(&format!("{}\n{}\n", self.key, view.lines()))?;
+        }
+        eprintln!(
+            "idempotency: nothing was written: the record is another version than the one that was shown; look at it \
+             and decide again"
+        );
+        Ok(ExitCode::FAILURE)
+    }
+
+    fn nothing_to_do(&self, record: &Record) -> Result<ExitCode> {
+        if self.write.json {
+            let view = self.view(record).json();
+            words::print_json(&json!({ "id": self.key.as_str(), "is_written": false, "record": view }))?;
+        } else {
+            words::print(&format!("{}\n  It is released already: nothing to do.\n", self.key))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,210 @@
+//! A record as people and programs see it. Its response is shown to nobody who does not ask for it.
+
+use lambda_idempotency::{
+    Encoding, Execution, Outcome, Place, Record, Settings, State, Status, StoredKey, Timestamp,
+    protocol::{self, NextDelivery, Outlook, Rules},
+};
+use serde_json::{Value, json};
+
+use crate::words;
+
+/// A record, and what it is now.
+#[derive(Debug)]
+pub(super) struct View<'a> {
+    pub(super) key: &'a StoredKey,
+    pub(super) record: &'a Record,
+    pub(super) now: Timestamp,
+}
+
+impl View<'_> {
+    /// What the record is, by the library's default margin, where its function runs at least once or at most once.
+    fn outlook(&self, execution: Execution) -> Outlook {
+        let Settings { skew_margin, retention, .. } = Settings::default();
+        protocol::outlook(&Rules { skew_margin, retention, execution }, self.record, self.now)
+    }
+
+    pub(super) fn is_stale(&self) -> bool {
+        self.outlook(Execution::AtLeastOnce).is_stale
+    }
+
+    pub(super) fn is_expired(&self) -> bool {
+        self.outlook(Execution::AtLeastOnce).is_expired
+    }
+
+    /// Whether the handler of the record's claim may be at work.
+    pub(super) fn is_running(&self) -> bool {
+        self.record.status() == Status::Started && !self.is_stale()
+    }
+
+    /// The version of the record, for `--if-version`: whatever changes a record changes it.
+    pub(super) fn version(&self) -> String {
+        let until = self.record.lease_until().unwrap_or(self.record.expires_at);
+        format!("{}-{}-{}", self.record.status().as_str(), self.record.generation, until.as_millis())
+    }
+
+    /// The status, and what has become of it with the time.
+    pub(super) fn state(&self) -> String {
+        let status = self.record.status().as_str();
+        let relative = |time| words::relative(time, self.now);
+        let expires = relative(self.record.expires_at);
+        match (self.record.lease_until(), self.record.status()) {
+            (Some(lease), _) if self.is_stale() => {
+                let expired = if self.is_expired() { " and expired" } else { "" };
+                format!("{status}, stale{expired}: its lease ended {}", relative(lease))
+            }
+            (Some(lease), _) if lease > self.now => {
+                format!("{status}, live: its lease ends {}", relative(lease))
+            }
+            (Some(lease), _) => {
+                format!("{status}, live: its lease ended {}, within the skew margin", relative(lease))
+            }
+            (None, Status::Released) => format!("{status}: the key is free"),
+            (None, _) if self.is_expired() => format!("{status}, expired {expires}"),
+            (None, _) => format!("{status}, live: it is replayed until it expires {expires}"),
+        }
+    }
+
+    /// The record in lines, each with its name.
+    pub(super) fn lines(&self) -> String {
+        let Record {
+            owner, generation, attempt, fingerprint, lock_acquired_at, expires_at, request_id, ..
+        } = self.record;
+        let at = |time| words::moment_and_distance(time, self.now);
+        let mut lines = vec![
+            ("status", self.state()),
+            ("claimed", format!("{}, attempt {attempt}", at(*lock_acquired_at))),
+        ];
+        if let Some(lease_until) = self.record.lease_until() {
+            lines.push(("lease until", at(lease_until)));
+        }
+        lines.extend([
+            ("expires", at(*expires_at)),
+            ("response", self.response()),
+            ("request id", request_id.as_deref().unwrap_or("not known").to_owned()),
+            ("owner", owner.to_string()),
+            ("generation", generation.to_string()),
+            ("fingerprint", fingerprint.to_string()),
+            ("version", self.version()),
+        ]);
+        lines.into_iter().map(|(name, value)| format!("  {name:<13}{value}\n")).collect()
+    }
+
+    /// Whether there is a response that could be shown.
+    pub(super) fn has_response(&self) -> bool {
+        matches!(
+            &self.record.state,
+            State::Completed(Outcome::Retained(_)) | State::Failed(Outcome::Retained(_))
+        )
+    }
+
+    /// What is kept of the response, without the response.
+    fn response(&self) -> String {
+        let outcome = match &self.record.state {
+            State::Started { .. } | State::Released => return "none".to_owned(),
+            State::Completed(outcome) | State::Failed(outcome) => outcome,
+        };
+        let Outcome::Retained(response) = outcome else {
+            return "not retained: duplicates learn that it is done, and no more".to_owned();
+        };
+        let place = match &response.place {
+            Place::Inline(kept) => format!("{} bytes in the record", kept.len()),
+            Place::Parts(count) => format!("in {count} parts beside the record"),
+        };
+        let how = match response.encoding {
+            Encoding::Identity => "as it is",
+            Encoding::Deflate => "compressed",
+        };
+        format!("{} bytes; kept {how}, {place}", response.length)
+    }
+
+    /// What a delivery meets now.
+    pub(super) fn next_delivery(&self) -> String {
+        let [more, once] =
+            [Execution::AtLeastOnce, Execution::AtMostOnce].map(|execution| self.outlook(execution).next);
+        match more {
+            NextDelivery::Replayed => {
+                let what = match self.record.state {
+                    State::Failed(_) => "the recorded failure",
+                    State::Completed(Outcome::Omitted) => "NotRetained (HTTP 409): it is done, without a response",
+                    _ => "the recorded response",
+                };
+                format!(
+                    "The same request delivered now is answered with {what}, and its handler does not run.\n\
+                     Another request under this key is refused: Mismatch (HTTP 422).\n"
+                )
+            }
+            NextDelivery::InProgress(until) => format!(
+                "The same request delivered now is refused: InProgress (HTTP 409), for {}.\n\
+                 Another request under this key is refused: Mismatch (HTTP 422).\n",
+                words::span(self.now.until(until))
+            ),
+            NextDelivery::TakesOver | NextDelivery::ClaimsAnew if once == NextDelivery::OutcomeUnknown => {
+                "The same request delivered now takes the claim over, and its handler runs again. In a function that \
+                 runs\nat most once it is refused instead, until you resolve it: OutcomeUnknown (HTTP 409).\n"
+                    .to_owned()
+            }
+            NextDelivery::TakesOver | NextDelivery::ClaimsAnew | NextDelivery::OutcomeUnknown => {
+                "A delivery now claims the key anew, and its handler runs.\n".to_owned()
+            }
+        }
+    }
+
+    /// The record for a program.
+    pub(super) fn json(&self) -> Value {
+        let record = self.record;
+        let word = |execution| match self.outlook(execution).next {
+            NextDelivery::Replayed => "replayed",
+            NextDelivery::InProgress(_) => "in_progress",
+            NextDelivery::OutcomeUnknown => "outcome_unknown",
+            NextDelivery::TakesOver => "takes_over",
+            NextDelivery::ClaimsAnew => "claims_anew",
+        };
+        let lease_until = record.lease_until();
+        json!({
+            "id": self.key.as_str(),
+            "status": record.status().as_str(),
+            "is_stale": self.is_stale(),
+            "is_expired": self.is_expired(),
+            "attempt": record.attempt,
+            "generation": record.generation.get(),
+            "owner": record.owner.to_string(),
+            "request_id": record.request_id.as_deref(),
+            "fingerprint": record.fingerprint.to_string(),
+            "lock_acquired_at": words::moment(record.lock_acquired_at),
+            "lock_acquired_at_ms": record.lock_acquired_at.as_millis(),
+            "lease_until": lease_until.map(words::moment),
+            "lease_until_ms": lease_until.map(Timestamp::as_millis),
+            "expires_at": words::moment(record.expires_at),
+            "expires_at_ms": record.expires_at.as_millis(),
+            "response": self.response_json(),
+            "version": self.version(),
+            "next_delivery": {
+                "at_least_once": word(Execution::AtLeastOnce),
+                "at_most_once": word(Execution::AtMostOnce),
+            },
+            "now_ms": self.now.as_millis(),
+        })
+    }
+
+    fn response_json(&self) -> Value {
+        let (State::Completed(outcome) | State::Failed(outcome)) = &self.record.state else {
+            return Value::Null;
+        };
+        let Outcome::Retained(response) = outcome else { return json!({ "is_retained": false }) };
+        let (kept_bytes, parts) = match &response.place {
+            Place::Inline(kept) => (Some(kept.len()), None),
+            Place::Parts(count) => (None, Some(count)),
+        };
+        let encoding = match response.encoding {
+            Encoding::Identity => "identity",
+            Encoding::Deflate => "deflate",
+        };
+        json!({
+            "is_retained": true,
+            "bytes": response.length,
+            "encoding": encoding,
+            "inline_bytes": kept_bytes,
+            "parts": parts,
+        })
+    }
+}

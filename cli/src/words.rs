@@ -1,0 +1,253 @@
+//! What people read and write: times, durations, tables, command lines.
+
+use std::{
+    io::{self, Write as _},
+    time::Duration,
+};
+
+use aws_smithy_types::{DateTime, date_time::Format};
+use lambda_idempotency::Timestamp;
+
+use crate::problem::{Context as _, Result};
+
+/// A column of a table for people.
+#[derive(Clone, Copy, Debug)]
+pub struct Column {
+    /// How many characters it is wide. A longer cell goes on below.
+    pub width: usize,
+    /// Whether its cells stand at its right.
+    pub is_right: bool,
+}
+
+/// Adds a row behind `indent` blanks. The last column is as wide as its cell.
+pub fn write_row(text: &mut String, indent: usize, columns: &[Column], cells: &[String]) {
+    let last = cells.len().saturating_sub(1);
+    let wrapped: Vec<Vec<String>> = cells
+        .iter()
+        .enumerate()
+        .map(|(at, cell)| if at == last { vec![cell.clone()] } else { wrap(cell, columns[at].width) })
+        .collect();
+    let height = wrapped.iter().map(Vec::len).max().unwrap_or_default();
+    for line in 0..height {
+        let mut row = " ".repeat(indent);
+        for (at, cell) in wrapped.iter().enumerate() {
+            let part = cell.get(line).map_or("", String::as_str);
+            match columns.get(at).filter(|_| at != last) {
+                Some(Column { width, is_right: true }) => row.push_str(&format!("{part:>width$}  ")),
+                Some(Column { width, is_right: false }) => row.push_str(&format!("{part:<width$}  ")),
+                None => row.push_str(part),
+            }
+        }
+        text.push_str(row.trim_end());
+        text.push('\n');
+    }
+}
+
+/// Breaks a text at blanks; a word that is longer than the column is broken where it must be.
+pub fn wrap(cell: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in cell.split(' ') {
+        let mut word: Vec<char> = word.chars().collect();
+        loop {
+            let line = lines.last_mut().map(|line| (line.chars().count(), line));
+            let Some((used, line)) = line else { break };
+            let blank = usize::from(used > 0);
+            if used + blank + word.len() <= width {
+                line.extend(std::iter::repeat_n(' ', blank).chain(word.drain(..)));
+                break;
+            }
+            if used == 0 {
+                line.extend(word.drain(..width));
+            }
+            lines.push(String::new());
+        }
+    }
+    lines
+}
+
+/// A table whose columns are as wide as what is in them.
+pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
+    let headings: Vec<String> = headings.iter().map(|&heading| heading.to_owned()).collect();
+    let width = |at: usize| {
+        let cells = rows.iter().chain([&headings]).filter_map(|row| row.get(at));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
+    };
+    let columns: Vec<_> =
+        (0..headings.len()).map(|at| Column { width: width(at), is_right: false }).collect();
+    let mut text = String::new();
+    for row in std::iter::once(&headings).chain(rows) {
+        write_row(&mut text, 0, &columns, row);
+    }
+    text
+}
+
+/// A moment in UTC, as RFC 3339 has it.
+pub fn moment(time: Timestamp) -> String {
+    let date = i64::try_from(time.as_millis()).ok().map(DateTime::from_millis);
+    let text = date.and_then(|date| date.fmt(Format::DateTime).ok());
+    text.unwrap_or_else(|| format!("{} ms", time.as_millis()))
+}
+
+/// How far `time` is from `now`: `in 12 s`, `3 min ago`.
+pub fn relative(time: Timestamp, now: Timestamp) -> String {
+    if time > now {
+        format!("in {}", span(now.until(time)))
+    } else {
+        format!("{} ago", span(time.until(now)))
+    }
+}
+
+/// A moment, and how far it is.
+pub fn moment_and_distance(time: Timestamp, now: Timestamp) -> String {
+    format!("{} ({})", moment(time), relative(time, now))
+}
+
+/// A length of time, in the unit that says enough.
+pub fn span(duration: Duration) -> String {
+    let secs = duration.as_secs();
+    match secs {
+        0 => format!("{} ms", duration.as_millis()),
+        1..120 => format!("{secs} s"),
+        120..7_200 => format!("{} min", secs / 60),
+        7_200..172_800 => format!("{} h", secs / 3_600),
+        _ => format!("{} days", secs / 86_400),
+    }
+}
+
+/// Reads a length of time: a number with its unit, such as `24h`, or several, such as `1h30m`.
+///
+/// # Errors
+///
+/// In words, for anything else, and for zero.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no length of time; write it as 24h, 90s, 30m, 7d or 500ms");
+    let mut rest = text;
+    let mut total = Duration::ZERO;
+    while !rest.is_empty() {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, after) = rest.split_at(digits);
+        let letters = after.bytes().take_while(u8::is_ascii_alphabetic).count();
+        let (unit, after) = after.split_at(letters);
+        let millis: u64 = match unit {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" | "min" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => return Err(wrong()),
+        };
+        let millis = number.parse::<u64>().ok().and_then(|number| number.checked_mul(millis));
+        total = millis.and_then(|ms| total.checked_add(Duration::from_millis(ms))).ok_or_else(wrong)?;
+        rest = after;
+    }
+    if total.is_zero() { Err(wrong()) } else { Ok(total) }
+}
+
+/// A length of time as [`duration`] reads it, in the largest unit that tells it exactly.
+pub fn exact(duration: Duration) -> String {
+    let millis = duration.as_millis();
+    let units = [(3_600_000, "h"), (60_000, "m"), (1_000, "s")];
+    let unit = units.into_iter().find(|(unit, _)| millis > 0 && millis.is_multiple_of(*unit));
+    let (unit, name) = unit.unwrap_or((1, "ms"));
+    format!("{}{name}", millis / unit)
+}
+
+/// A word of a command line for a shell.
+pub fn quoted(word: &str) -> String {
+    let is_plain = |c: char| {
+        c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '@' | '%' | '+' | '=' | ',')
+    };
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// A command line for a shell.
+pub fn command_line<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
+    words.into_iter().map(quoted).collect::<Vec<_>>().join(" ")
+}
+
+/// Prints what the command was asked for. A reader that has seen enough, such as `head`, is no problem.
+pub fn print(text: &str) -> Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("standard output cannot be written"),
+    }
+}
+
+/// Prints a document for programs.
+pub fn print_json(document: &serde_json::Value) -> Result<()> {
+    print(&format!("{document:#}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_of_time_are_read_and_told() {
+        for (text, secs) in [("24h", 86_400), ("90s", 90), ("7d", 604_800), ("1h30m", 5_400), ("2min", 120)] {
+            assert_eq!(duration(text), Ok(Duration::from_secs(secs)), "{text}");
+        }
+        assert_eq!(duration("1500ms"), Ok(Duration::from_millis(1500)));
+        for wrong in [
+            "",
+            "24",
+            "h",
+            "-1h",
+            "1.5h",
+            "1 h",
+            "1w",
+            "0s",
+            "99999999999999999999d",
+            "18446744073709551615d",
+        ] {
+            assert!(duration(wrong).unwrap_err().contains("24h"), "{wrong}");
+        }
+        for (secs, told) in [
+            (1, "1 s"),
+            (119, "119 s"),
+            (120, "2 min"),
+            (7_199, "119 min"),
+            (7_200, "2 h"),
+            (180_000, "2 days"),
+        ] {
+            assert_eq!(span(Duration::from_secs(secs)), told);
+        }
+        assert_eq!(span(Duration::from_millis(999)), "999 ms");
+        for text in ["24h", "90m", "61s", "1500ms"] {
+            assert_eq!(exact(duration(text).unwrap()), text);
+        }
+    }
+
+    #[test]
+    fn moments_are_told_in_utc_and_by_their_distance() {
+        let time = Timestamp::from_millis(1_795_000_000_124);
+        assert_eq!(moment(time), "2026-11-18T11:06:40.124Z");
+        assert_eq!(moment(Timestamp::from_secs(1_795_000_000)), "2026-11-18T11:06:40Z");
+        assert_eq!(moment(Timestamp::from_millis(u64::MAX)), "18446744073709551615 ms");
+        let later = time.saturating_add(Duration::from_secs(12));
+        assert_eq!((relative(later, time), relative(time, later)), ("in 12 s".into(), "12 s ago".into()));
+        assert_eq!(moment_and_distance(time, time), "2026-11-18T11:06:40.124Z (0 ms ago)");
+    }
+
+    #[test]
+    fn words_for_a_shell_are_quoted_where_they_must_be() {
+        assert_eq!(command_line(["a", "b/c#1", "it's", "", "x y"]), r"a 'b/c#1' 'it'\''s' '' 'x y'");
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_what_is_in_them() {
+        let rows = [["STARTED", "3 min ago", "x"], ["COMPLETED", "", "y"]]
+            .map(|row| row.map(str::to_owned).to_vec());
+        let expected = "status     claimed    id\nSTARTED    3 min ago  x\nCOMPLETED             y\n";
+        assert_eq!(table(&["status", "claimed", "id"], &rows), expected);
+    }
+
+    #[test]
+    fn a_word_longer_than_its_column_is_broken() {
+        assert_eq!(wrap("ab abcdefgh c", 4), ["ab", "abcd", "efgh", "c"]);
+    }
+}

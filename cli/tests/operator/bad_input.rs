@@ -1,0 +1,95 @@
+//! What is wrong around a command: one line, what to do about it, and exit code 2.
+
+use super::bench::{Bench, TABLE, run_in};
+
+const CREDENTIALS: [(&str, &str); 2] = [("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test")];
+const REGION: (&str, &str) = ("AWS_REGION", "eu-west-1");
+
+/// Each command that asks the table something.
+fn every_command() -> Vec<Vec<String>> {
+    let id = format!("payments/run#{:064}", 0);
+    [
+        &["table", "create"][..],
+        &["table", "check"],
+        &["list"],
+        &["inspect", &id],
+        &["release", &id, "--confirm"],
+        &["complete", &id, "--no-response", "--confirm"],
+    ]
+    .map(|words| words.iter().map(|&word| word.to_owned()).collect())
+    .into()
+}
+
+async fn all_are_bad(environment: &[(&str, &str)], options: &[&str], words: &[&str]) {
+    for command in every_command() {
+        let command: Vec<_> = command.iter().map(String::as_str).collect();
+        run_in(environment, &[&command[..], options].concat()).await.is_bad_input(words);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_endpoint() {
+    let environment = [CREDENTIALS[0], CREDENTIALS[1], REGION];
+    // A port that nobody listens on any more.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let options = ["--table", TABLE, "--endpoint-url", &endpoint];
+    all_are_bad(&environment, &options, &[&endpoint, "check the Region, the endpoint", "Connection refused"])
+        .await;
+    let options = ["--table", TABLE, "--endpoint-url", "nonsense"];
+    all_are_bad(&environment, &options, &["check the AWS credentials and the endpoint"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_credentials() {
+    all_are_bad(&[REGION], &["--table", TABLE], &["for want of AWS credentials", "AWS_PROFILE"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_region_or_one_that_is_not_known() {
+    all_are_bad(&CREDENTIALS, &["--table", TABLE], &["no AWS Region is known", "--region"]).await;
+    // There is no such name, so nothing leaves the machine but the question for it.
+    let answer = run_in(&CREDENTIALS, &["list", "--table", TABLE, "--region", "nowhere.invalid"]).await;
+    answer.is_bad_input(&["nowhere.invalid"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_table_named_or_none_there() {
+    let environment = [CREDENTIALS[0], CREDENTIALS[1], REGION];
+    all_are_bad(&environment, &[], &["no store is named", "IDEMPOTENCY_TABLE", "--table NAME"]).await;
+    let memory = [&environment[..], &[("IDEMPOTENCY_STORE", "memory:")]].concat();
+    all_are_bad(&memory, &[], &["another process cannot look into"]).await;
+    all_are_bad(&environment, &["--table", "a table"], &["DynamoDB allows"]).await;
+
+    let bench = Bench::empty().await;
+    for command in every_command().into_iter().skip(2) {
+        let command: Vec<_> = command.iter().map(String::as_str).collect();
+        bench
+            .run(&command)
+            .await
+            .is_bad_input(&["there is no table `idempotency-tests`", "idempotency table create"]);
+    }
+    // The URL names the table as well as all that belongs to it.
+    let url = format!("dynamodb://{TABLE}?endpoint={}&region=eu-west-1", bench.endpoint());
+    let environment = [CREDENTIALS[0], CREDENTIALS[1], ("IDEMPOTENCY_STORE", url.as_str())];
+    assert_eq!(run_in(&environment, &["table", "create"]).await.code, 0);
+    assert_eq!(run_in(&environment, &["list"]).await.out, "no such record\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn options_that_make_no_sense() {
+    let id = format!("payments/run#{:064}", 0);
+    for arguments in [
+        &["complete", &id, "--no-response", "--retention", "24"][..],
+        &["complete", &id],
+        &["complete", &id, "--no-response", "--response", "x"],
+        &["list", "--status", "expired"],
+        &["list", "--limit", "0"],
+    ] {
+        let answer = run_in(&[], arguments).await;
+        assert_eq!((answer.code, answer.out.as_str()), (2, ""), "{answer:?}");
+    }
+    let missing = ["complete", &id, "--response", "/nonexistent/response.json", "--table", TABLE];
+    run_in(&[], &missing).await.is_bad_input(&["/nonexistent/response.json cannot be read"]);
+}

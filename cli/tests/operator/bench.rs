@@ -1,0 +1,153 @@
+//! The binary, an embedded DynamoDB, and records in it.
+
+use std::{process::Output, time::Duration};
+
+use aws_sdk_dynamodb::{
+    Client, Config,
+    config::{BehaviorVersion, Credentials, Region},
+};
+use lambda_idempotency::{
+    Clock as _, Fingerprint, Generation, Idempotency, Key, Lock, Outcome, Owner, Record, Store as _,
+    StoredKey, StoredResponse, SystemClock, Timestamp,
+    store::{Settlement, Write, Written, dynamodb::DynamoDbStore},
+};
+use lambda_idempotency_cli::rehearse::database::Database;
+use serde_json::Value;
+use tokio::process::Command;
+
+pub(crate) const TABLE: &str = "idempotency-tests";
+/// What must never be shown without being asked for.
+pub(crate) const KEY: &str = "secret-order-17";
+pub(crate) const RESPONSE: &str = r#"{"receipt":"secret-receipt"}"#;
+pub(crate) const CALLER: &str = "secret-caller";
+
+/// What a command answered.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Answer {
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// Exit code 2, and one line that has all of `words`.
+    #[track_caller]
+    pub(crate) fn is_bad_input(&self, words: &[&str]) {
+        assert_eq!(self.code, 2, "{self:?}");
+        assert_eq!((self.err.lines().count(), self.out.as_str()), (1, ""), "{self:?}");
+        assert!(self.err.starts_with("idempotency: "), "{self:?}");
+        for word in words {
+            assert!(self.err.contains(word), "{word:?} is not in {}", self.err);
+        }
+    }
+}
+
+/// The binary with nothing in its environment but this.
+pub(crate) async fn run_in(environment: &[(&str, &str)], arguments: &[&str]) -> Answer {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_idempotency"));
+    command.env_clear().env("HOME", "/nonexistent").env("AWS_EC2_METADATA_DISABLED", "true");
+    command.envs(environment.iter().copied()).args(arguments).kill_on_drop(true);
+    let output = tokio::time::timeout(Duration::from_secs(60), command.output());
+    let Output { status, stdout, stderr } = output.await.expect("it ends").unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let answer = Answer { code: status.code().unwrap(), out: text(stdout), err: text(stderr) };
+    assert!(!answer.err.contains("panicked") && !answer.err.contains("backtrace"), "{answer:?}");
+    let words = format!("{}{}", answer.out, answer.err);
+    if !arguments.contains(&"--reveal") {
+        assert!(!words.contains("secret"), "{answer:?}");
+    }
+    answer
+}
+
+pub(crate) struct Bench {
+    database: Database,
+    pub(crate) client: Client,
+    pub(crate) store: DynamoDbStore,
+}
+
+impl Bench {
+    /// With no table in it yet.
+    pub(crate) async fn empty() -> Self {
+        let database = Database::embedded().await.unwrap();
+        let config = Config::builder()
+            .behavior_version(BehaviorVersion::latest())
+            .region(Region::new("eu-west-1"))
+            .credentials_provider(Credentials::new("test", "test", None, None, "tests"))
+            .endpoint_url(database.endpoint().to_string());
+        let client = Client::from_conf(config.build());
+        let store = DynamoDbStore::new(client.clone(), TABLE).unwrap();
+        Self { database, client, store }
+    }
+
+    pub(crate) async fn new() -> Self {
+        let bench = Self::empty().await;
+        assert_eq!(bench.run(&["table", "create"]).await.code, 0);
+        bench
+    }
+
+    pub(crate) fn endpoint(&self) -> String {
+        self.database.endpoint().to_string()
+    }
+
+    pub(crate) async fn run(&self, arguments: &[&str]) -> Answer {
+        let endpoint = self.endpoint();
+        let environment = [
+            ("AWS_ACCESS_KEY_ID", "test"),
+            ("AWS_SECRET_ACCESS_KEY", "test"),
+            ("AWS_REGION", "eu-west-1"),
+            ("AWS_ENDPOINT_URL_DYNAMODB", &endpoint),
+            ("IDEMPOTENCY_TABLE", TABLE),
+        ];
+        run_in(&environment, arguments).await
+    }
+
+    /// The function whose records these are.
+    pub(crate) fn function(&self) -> Idempotency {
+        Idempotency::builder(self.store.clone()).function("payments").build().unwrap()
+    }
+
+    /// A claim of `operation` whose lease ends so long from now on, or ended before.
+    pub(crate) async fn claim(&self, operation: &str, lease_left: i64) -> (StoredKey, Record) {
+        let now = SystemClock.now().as_millis();
+        let lease_until = Timestamp::from_millis(now.saturating_add_signed(lease_left * 1000));
+        let lock = Lock {
+            owner: Owner::random().unwrap(),
+            generation: Generation::new(now - 60_000),
+            attempt: 1,
+            fingerprint: Fingerprint::of(KEY).unwrap(),
+            lock_acquired_at: Timestamp::from_millis(now - 60_000),
+            lease_until,
+            expires_at: Timestamp::from_millis(now + 86_400_000).rounded_up_to_second(),
+            request_id: Some("8f5c1a66-7d4e-4b1e-9c0a-3d1f2b7a9e10".into()),
+        };
+        let scope = self.function().scope("run").unwrap();
+        let scope = lambda_idempotency::Scope::new(scope.function(), operation).unwrap();
+        let key = StoredKey::new(&scope, &Key::new(KEY).unwrap());
+        assert_eq!(self.store.apply(&key, &Write::Claim(lock.clone())).await.unwrap(), Written::Applied);
+        (key, lock.into())
+    }
+
+    /// The same, settled.
+    pub(crate) async fn settled(&self, operation: &str, settlement: Settlement) -> (StoredKey, Record) {
+        let (key, record) = self.claim(operation, 60).await;
+        let write = Write::Settle { owner: record.owner, generation: record.generation, settlement };
+        assert_eq!(self.store.apply(&key, &write).await.unwrap(), Written::Applied);
+        let settled = write.apply_to(Some(&record)).unwrap();
+        (key, settled)
+    }
+
+    pub(crate) async fn record(&self, key: &StoredKey) -> Record {
+        self.store.read(key).await.unwrap().unwrap()
+    }
+}
+
+/// An outcome with [`RESPONSE`], for so many seconds.
+pub(crate) fn completed(secs: u64) -> Settlement {
+    let expires_at = SystemClock.now().saturating_add(Duration::from_secs(secs)).rounded_up_to_second();
+    Settlement::Complete(Outcome::Retained(StoredResponse::new(RESPONSE.into())), expires_at)
+}

@@ -1,0 +1,122 @@
+//! The ids that the commands derive are those that the wrappers do.
+
+use lambda_http::{
+    Body, Request, RequestExt as _, Response,
+    tower::{Layer as _, ServiceExt as _, service_fn},
+};
+use lambda_idempotency::{Key, StoredKey, current};
+use lambda_runtime::{Context, LambdaEvent};
+use serde_json::{Value, json, value::RawValue};
+
+use super::bench::{Bench, CALLER, KEY};
+
+/// The one record that the function made; forgotten again.
+async fn made(bench: &Bench) -> StoredKey {
+    let mut page = bench.store.scan(None).await.unwrap();
+    let (key, record) = page.records.remove(0);
+    record.unwrap();
+    assert!(page.records.is_empty());
+    let id = aws_sdk_dynamodb::types::AttributeValue::S(key.to_string());
+    bench.client.delete_item().table_name(super::bench::TABLE).key("id", id).send().await.unwrap();
+    key
+}
+
+/// The id of what `inspect` looks for with these options.
+async fn derived(bench: &Bench, via: &str, options: &[&str]) -> String {
+    let scope = ["inspect", KEY, "--function", "payments", "--via", via, "--json"];
+    let answer = bench.run(&[&scope[..], options].concat()).await;
+    assert_eq!(answer.code, 0, "not found: {answer:?}");
+    answer.json()["id"].as_str().unwrap().to_owned()
+}
+
+async fn http(bench: &Bench, operation: Option<&str>, authorizer: Value, tenant: Option<&str>) {
+    let mut idempotency = bench.function();
+    if let Some(operation) = operation {
+        idempotency = idempotency.operation(operation).unwrap();
+    }
+    let mut event = json!({
+        "version": "2.0", "routeKey": "$default", "rawPath": "/", "rawQueryString": "",
+        "headers": { "idempotency-key": KEY },
+        "requestContext": {
+            "accountId": "1", "apiId": "a", "domainName": "d", "domainPrefix": "p", "requestId": "r",
+            "routeKey": "$default", "stage": "$default", "time": "t", "timeEpoch": 1,
+            "http": { "method": "POST", "path": "/", "protocol": "HTTP/1.1", "sourceIp": "::1", "userAgent": "x" },
+        },
+        "body": "{}", "isBase64Encoded": false,
+    });
+    event["requestContext"]["authorizer"] = authorizer;
+    let mut context = Context::default();
+    context.tenant_id = tenant.map(str::to_owned);
+    let request = lambda_http::request::from_str(&event.to_string()).unwrap().with_lambda_context(context);
+    let handler = service_fn(|request: Request| async move {
+        assert!(request.extensions().get::<lambda_idempotency::ClaimHandle>().is_some());
+        Ok::<_, std::convert::Infallible>(Response::new(Body::Empty))
+    });
+    let response = idempotency.http().layer(handler).oneshot(request).await.unwrap();
+    assert_eq!(response.status(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_http_with_every_kind_of_caller() {
+    let bench = Bench::new().await;
+    let nobody = Value::Null;
+    let jwt = json!({ "jwt": { "claims": { "iss": "https://login", "sub": CALLER }, "scopes": null } });
+    let iam = json!({ "iam": { "callerId": format!("{CALLER}:session"), "userId": "u" } });
+    let principal = json!({ "lambda": { "principalId": CALLER } });
+    for (operation, authorizer, tenant, options) in [
+        (None, &nobody, None, &[][..]),
+        (Some("refund"), &nobody, None, &["--operation", "refund"]),
+        (None, &jwt, None, &["--jwt-issuer", "https://login", "--jwt-subject", CALLER]),
+        (None, &iam, None, &["--iam", CALLER]),
+        (None, &iam, None, &["--iam", &format!("{CALLER}:another")]),
+        (None, &principal, None, &["--principal", CALLER]),
+        (None, &principal, Some("t"), &["--principal", CALLER, "--tenant", "t"]),
+        (None, &nobody, Some("t"), &["--tenant", "t"]),
+    ] {
+        http(&bench, operation, authorizer.clone(), tenant).await;
+        assert_eq!(derived(&bench, "http", options).await, made(&bench).await.as_str(), "{options:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_events_and_of_steps_inside_a_handler() {
+    let bench = Bench::new().await;
+    for (tenant, options) in [(None, &[][..]), (Some("t"), &["--tenant", "t"])] {
+        let mut context = Context::default();
+        context.tenant_id = tenant.map(str::to_owned);
+        let raw = RawValue::from_string(json!({ "id": KEY }).to_string()).unwrap();
+        let handler = service_fn(|_: LambdaEvent<Value>| async {
+            assert!(current().is_some());
+            Ok::<_, lambda_runtime::Error>("done")
+        });
+        let layer = bench.function().events(|event: &Value| Key::new(event["id"].as_str().unwrap()));
+        layer.layer(handler).oneshot(LambdaEvent::new(raw, context)).await.unwrap();
+        assert_eq!(derived(&bench, "event", options).await, made(&bench).await.as_str());
+    }
+    for (operation, options) in [(None, &[][..]), (Some("charge"), &["--operation", "charge"])] {
+        let mut idempotency = bench.function();
+        if let Some(operation) = operation {
+            idempotency = idempotency.operation(operation).unwrap();
+        }
+        let key = Key::new(KEY).unwrap();
+        idempotency.run(key, &1, || async { Ok::<_, std::io::Error>(2) }).await.unwrap();
+        assert_eq!(derived(&bench, "run", options).await, made(&bench).await.as_str());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn options_that_the_wrapper_would_not_look_at_are_refused() {
+    let bench = Bench::empty().await;
+    for (via, option) in
+        [("event", "--iam"), ("run", "--principal"), ("run", "--tenant"), ("event", "--jwt-subject")]
+    {
+        let answer = bench.run(&["inspect", KEY, "--function", "f", "--via", via, option, CALLER]).await;
+        answer.is_bad_input(&["leave out", option]);
+    }
+    bench.run(&["inspect", KEY, "--function", "f/g", "--via", "run"]).await.is_bad_input(&["function name"]);
+    bench.run(&["inspect", " ", "--function", "f", "--via", "run"]).await.is_bad_input(&["blank"]);
+    bench.run(&["inspect", KEY]).await.is_bad_input(&["is no record's id", "--function"]);
+    for incomplete in [&["--function", "f"][..], &["--via", "run"], &["--tenant", "t"]] {
+        assert_eq!(bench.run(&[&["inspect", "k"], incomplete].concat()).await.code, 2);
+    }
+}

@@ -1,0 +1,163 @@
+//! `inspect` and `list`.
+
+use lambda_idempotency::{Outcome, StoredKey, store::Settlement};
+use serde_json::json;
+
+use super::bench::{Bench, CALLER, KEY, RESPONSE, TABLE, completed};
+
+#[track_caller]
+fn has(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "{word:?} is not in\n{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_is_not_there_is_told() {
+    let bench = Bench::new().await;
+    let id = format!("payments/run#{:064}", 0);
+    let absent = bench.run(&["inspect", &id]).await;
+    assert_eq!(absent.code, 1);
+    has(&absent.out, &[&id, "There is no record"]);
+    assert_eq!(bench.run(&["inspect", &id, "--json"]).await.json(), json!({ "id": id, "record": null }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_state_is_told_with_what_comes_next() {
+    let bench = Bench::new().await;
+    let (live, record) = bench.claim("run", 100).await;
+    let (stale, _) = bench.claim("run:stale", -180).await;
+    let (done, _) = bench.settled("run:done", completed(3600)).await;
+    let (over, _) = bench.settled("run:over", completed(0)).await;
+    let expires_at = record.expires_at;
+    let (omitted, _) = bench.settled("run:omitted", Settlement::Complete(Outcome::Omitted, expires_at)).await;
+    let (failed, _) = bench.settled("run:failed", Settlement::Fail(Outcome::Omitted, expires_at)).await;
+    let (free, _) = bench.settled("run:free", Settlement::Release).await;
+    let cases: [(&StoredKey, &[&str], [&str; 2]); 6] = [
+        (
+            &live,
+            &[
+                "STARTED, live: its lease ends in ",
+                "attempt 1",
+                "(60 s ago)",
+                "is refused: InProgress",
+                "Best is to wait",
+            ],
+            ["in_progress", "in_progress"],
+        ),
+        (
+            &stale,
+            &[
+                "STARTED, stale: its lease ended 3 min ago",
+                "takes the claim over",
+                "OutcomeUnknown (HTTP 409)",
+                "idempotency complete 'payments/run:stale#",
+                "idempotency release 'payments/run:stale#",
+            ],
+            ["takes_over", "outcome_unknown"],
+        ),
+        (
+            &done,
+            &[
+                "COMPLETED, live: it is replayed until it expires in ",
+                "the recorded response",
+                "See the response:",
+            ],
+            ["replayed", "replayed"],
+        ),
+        (&omitted, &["not retained", "NotRetained (HTTP 409)"], ["replayed", "replayed"]),
+        (&failed, &["FAILED, live", "the recorded failure"], ["replayed", "replayed"]),
+        (&free, &["RELEASED: the key is free", "claims the key anew"], ["claims_anew", "claims_anew"]),
+    ];
+    for (key, words, next) in cases {
+        let answer = bench.run(&["inspect", key.as_str()]).await;
+        assert_eq!(answer.code, 0, "{answer:?}");
+        has(&answer.out, words);
+        has(&answer.out, &[key.as_str(), "8f5c1a66-7d4e-4b1e-9c0a-3d1f2b7a9e10"]);
+        let record = &bench.run(&["inspect", key.as_str(), "--json"]).await.json()["record"];
+        assert_eq!(record["next_delivery"], json!({ "at_least_once": next[0], "at_most_once": next[1] }));
+    }
+    let json = &bench.run(&["inspect", live.as_str(), "--json"]).await.json()["record"];
+    assert_eq!(json["owner"], record.owner.to_string());
+    assert_eq!(json["generation"], record.generation.get());
+    assert_eq!(json["lease_until_ms"], record.lease_until().unwrap().as_millis());
+    assert!(json["lease_until"].as_str().unwrap().ends_with('Z'), "{json}");
+    // Within the margin, it counts; but that is over soon.
+    let over = bench.run(&["inspect", over.as_str()]).await;
+    has(&over.out, &["COMPLETED"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_response_is_shown_to_whom_asks_for_it() {
+    let bench = Bench::new().await;
+    let (key, _) = bench.settled("run", completed(3600)).await;
+    for options in [&[][..], &["--json"]] {
+        let hidden = bench.run(&[&["inspect", key.as_str()], options].concat()).await;
+        assert!(!hidden.out.contains("receipt"), "{hidden:?}");
+    }
+    let shown = bench.run(&["inspect", key.as_str(), "--reveal"]).await;
+    has(&shown.out, &["The response, as it is recorded:", RESPONSE]);
+    let shown = bench.run(&["inspect", key.as_str(), "--reveal", "--json"]).await.json();
+    assert_eq!(shown["record"]["response"]["recorded"], json!({ "text": RESPONSE }));
+    let (started, _) = bench.claim("run:started", 10).await;
+    assert_eq!(bench.run(&["inspect", started.as_str(), "--reveal"]).await.code, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_are_listed_by_what_is_asked_for() {
+    let bench = Bench::new().await;
+    assert_eq!(bench.run(&["list"]).await.out, "no such record\n");
+    let (live, _) = bench.claim("run", 100).await;
+    let (stale, _) = bench.claim("run:stale", -180).await;
+    let (done, _) = bench.settled("run:done", completed(3600)).await;
+    let all = bench.run(&["list"]).await;
+    assert_eq!((all.code, all.out.lines().count()), (0, 4), "{all:?}");
+    has(
+        &all.out,
+        &[live.as_str(), stale.as_str(), done.as_str(), "lease ended 3 min ago, stale", "expires in "],
+    );
+    let columns: Vec<_> =
+        all.out.lines().map(|line| line.find("payments/run").or(line.find("id "))).collect();
+    assert!(columns.iter().all(|at| *at == columns[0]), "the columns are aligned\n{}", all.out);
+
+    let ids = async |options: &[&str]| {
+        let answer = bench.run(&[&["list", "--json"], options].concat()).await.json();
+        let records = answer["records"].as_array().unwrap().clone();
+        let mut ids: Vec<_> =
+            records.iter().map(|record| record["id"].as_str().unwrap().to_owned()).collect();
+        ids.sort();
+        (ids, answer["has_more"].as_bool().unwrap())
+    };
+    assert_eq!(ids(&["--stale"]).await, (vec![stale.to_string()], false));
+    assert_eq!(ids(&["--status", "completed"]).await, (vec![done.to_string()], false));
+    assert_eq!(ids(&["--status", "started"]).await.0.len(), 2);
+    assert_eq!(ids(&["--status", "started", "--stale"]).await.0.len(), 1);
+    assert_eq!(ids(&["--status", "released"]).await.0.len(), 0);
+    let (some, has_more) = ids(&["--limit", "2"]).await;
+    assert_eq!((some.len(), has_more), (2, true));
+    assert!(!ids(&["--limit", "3"]).await.1);
+    let cut = bench.run(&["list", "--limit", "1"]).await;
+    assert_eq!(cut.err, "There are more than these 1: give a larger --limit.\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_read_is_listed_as_such() {
+    let bench = Bench::new().await;
+    bench.claim("run", 100).await;
+    let id = format!("payments/run#{:064}", 7);
+    let item = [("id", id.as_str()), ("response", KEY), ("status", CALLER)];
+    let mut request = bench.client.put_item().table_name(TABLE);
+    for (name, value) in item {
+        request = request.item(name, aws_sdk_dynamodb::types::AttributeValue::S(value.to_owned()));
+    }
+    request.send().await.unwrap();
+    for options in [&[][..], &["--status", "completed"]] {
+        let listed = bench.run(&[&["list"], options].concat()).await;
+        assert_eq!(listed.code, 0);
+        has(&listed.out, &["UNREADABLE", &id, "`version` is missing"]);
+    }
+    let json = bench.run(&["list", "--json"]).await.json();
+    assert!(json["records"][0]["unreadable"].as_str().unwrap().contains("`version` is missing"), "{json}");
+    bench.run(&["inspect", &id]).await.is_bad_input(&["cannot be read", "`version` is missing"]);
+    bench.run(&["release", &id, "--confirm"]).await.is_bad_input(&["cannot be read"]);
+}

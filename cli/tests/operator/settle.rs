@@ -1,0 +1,233 @@
+//! `release` and `complete`: the dry run, the write, and who is faster.
+
+use std::{fs, path::PathBuf};
+
+use lambda_idempotency::{
+    Execution, Idempotency, Key, Outcome, Place, Record, State, Status, StoredKey, lambda::http::replayed,
+};
+
+use super::bench::{Answer, Bench, KEY, RESPONSE, completed};
+
+/// A file that is gone with the test.
+struct File(PathBuf);
+
+impl File {
+    fn with(name: &str, content: impl AsRef<[u8]>) -> Self {
+        let path = std::env::temp_dir().join(format!("idempotency-cli-{}-{name}", std::process::id()));
+        fs::write(&path, content).unwrap();
+        Self(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+impl Bench {
+    /// What the dry run says to run, run.
+    async fn confirm(&self, dry_run: &Answer) -> Answer {
+        let line = dry_run.out.lines().last().unwrap().trim();
+        let words = line.strip_prefix("idempotency ").unwrap_or_else(|| panic!("{dry_run:?}"));
+        let words: Vec<_> = words.split(' ').map(|word| word.trim_matches('\'')).collect();
+        self.run(&words).await
+    }
+
+    async fn replayed(&self, key: &StoredKey) -> String {
+        let record = self.record(key).await;
+        let outcome = self.function().outcome_of(key, &record).await.unwrap();
+        String::from_utf8(outcome.response().to_vec()).unwrap()
+    }
+}
+
+/// Where the key and its fingerprint are those of `run` with [`KEY`].
+async fn run(function: &Idempotency) -> Result<serde_json::Value, String> {
+    let key = Key::new(KEY).unwrap();
+    let handler = || async { Ok::<_, std::io::Error>("ran".into()) };
+    function.run(key, KEY, handler).await.map_err(|error| error.to_string())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_is_shown_and_then_made() {
+    let bench = Bench::new().await;
+    let (key, before) = bench.claim("run", -60).await;
+    let dry = bench.run(&["release", key.as_str()]).await;
+    assert_eq!(dry.code, 0);
+    for words in [
+        "DRY RUN: nothing was written",
+        "RELEASED",
+        "Its effect may have happened",
+        "a claim that still runs is fenced",
+        "--if-version STARTED-",
+        "--confirm\n",
+    ] {
+        assert!(dry.out.contains(words), "{words:?} is not in\n{}", dry.out);
+    }
+    assert_eq!(bench.record(&key).await, before);
+
+    let made = bench.confirm(&dry).await;
+    assert!(made.code == 0 && made.out.contains("Written."), "{made:?}");
+    let after = bench.record(&key).await;
+    assert_eq!((after.status(), after.expires_at), (Status::Released, before.expires_at));
+    assert_ne!(after.owner, before.owner);
+    assert!(after.generation > before.generation);
+    assert_eq!(run(&bench.function()).await, Ok("ran".into()));
+
+    // The same line once more: the version is gone.
+    let again = bench.confirm(&dry).await;
+    assert_eq!(again.code, 1);
+    assert!(again.err.contains("another version") && again.out.contains("COMPLETED"), "{again:?}");
+    assert_eq!(bench.record(&key).await.status(), Status::Completed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_release_means_depends_on_what_is_there() {
+    let bench = Bench::new().await;
+    let (live, _) = bench.claim("run", 100).await;
+    let (done, record) = bench.settled("run:done", completed(3600)).await;
+    for (key, words) in
+        [(&live, "ITS HANDLER MAY BE RUNNING NOW"), (&done, "THE OPERATION IS DONE: ITS EFFECT HAS HAPPENED")]
+    {
+        let dry = bench.run(&["release", key.as_str()]).await;
+        assert!(dry.out.contains(words), "{dry:?}");
+    }
+    assert_eq!(bench.record(&done).await, record);
+    let json = bench.run(&["release", done.as_str(), "--json"]).await.json();
+    assert_eq!((&json["is_dry_run"], &json["is_written"]), (&true.into(), &false.into()));
+    assert!(json["means"][0].as_str().unwrap().contains("HAS HAPPENED"), "{json}");
+    let json = bench.run(&["release", done.as_str(), "--json", "--confirm"]).await.json();
+    assert_eq!((&json["is_written"], &json["record"]["status"]), (&true.into(), &"RELEASED".into()));
+
+    let free = bench.run(&["release", done.as_str(), "--confirm"]).await;
+    assert!(free.code == 0 && free.out.contains("nothing to do"), "{free:?}");
+    let absent = bench.run(&["release", &format!("payments/run#{:064}", 0), "--confirm"]).await;
+    assert!(absent.code == 1 && absent.out.contains("There is no record"), "{absent:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_completion_resolves_what_is_unknown() {
+    let bench = Bench::new().await;
+    let function = Idempotency::builder(bench.store.clone()).function("payments");
+    let function = function.execution(Execution::AtMostOnce).build().unwrap();
+    let (key, _) = bench.claim("run", -60).await;
+    assert!(run(&function).await.unwrap_err().contains("settle it by hand"));
+
+    let file = File::with("response.json", RESPONSE);
+    let complete = ["complete", key.as_str(), "--response", file.path(), "--retention", "90m"];
+    let dry = bench.run(&complete).await;
+    assert!(dry.code == 0 && dry.out.contains("Be sure that the effect has happened"), "{dry:?}");
+    let made = bench.confirm(&dry).await;
+    assert_eq!(made.code, 0, "{made:?}");
+    assert_eq!(run(&function).await, Ok(serde_json::from_str(RESPONSE).unwrap()));
+    assert_eq!(bench.replayed(&key).await, RESPONSE);
+    let json = bench.run(&["inspect", key.as_str(), "--json"]).await.json();
+    let left = json["record"]["expires_at_ms"].as_u64().unwrap() - json["record"]["now_ms"].as_u64().unwrap();
+    assert!((5_390_000..=5_401_000).contains(&left), "{left} ms are no 90 minutes");
+
+    let (key, _) = bench.claim("run:unknown", -60).await;
+    let made = bench.run(&["complete", key.as_str(), "--no-response", "--confirm"]).await;
+    assert!(made.code == 0 && made.out.contains("NotRetained"), "{made:?}");
+    assert_eq!(bench.record(&key).await.state, State::Completed(Outcome::Omitted));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_executor_answers_with_what_the_operator_recorded() {
+    let bench = Bench::new().await;
+    let file = File::with("late.json", "\"by hand\"");
+    let function = bench.function();
+    let key = StoredKey::new(&function.scope("run").unwrap(), &Key::new(KEY).unwrap());
+    let handler = || async {
+        let complete = ["complete", key.as_str(), "--response", file.path(), "--confirm"];
+        assert_eq!(bench.run(&complete).await.code, 0);
+        Ok::<_, std::io::Error>("too late".to_owned())
+    };
+    let answer = function.run(Key::new(KEY).unwrap(), KEY, handler).await.unwrap();
+    assert_eq!(answer, "by hand");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_response_is_split_under_the_new_owner() {
+    let bench = Bench::new().await;
+    let (key, _) = bench.claim("run", -60).await;
+    let noise: String = (0..60_000u64)
+        .map(|n| format!("{:016x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (n << 29)))
+        .collect();
+    let json = format!("\"{noise}\"");
+    let file = File::with("large.json", &json);
+    let made = bench.run(&["complete", key.as_str(), "--response", file.path(), "--confirm"]).await;
+    assert_eq!(made.code, 0, "{made:?}");
+    let State::Completed(Outcome::Retained(response)) = bench.record(&key).await.state else { panic!() };
+    assert!(matches!(response.place, Place::Parts(2..)), "{response:?}");
+    assert_eq!(bench.replayed(&key).await, json);
+    assert!(made.out.contains("parts beside the record"), "{made:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_http_response_is_recorded_as_the_layer_does() {
+    let bench = Bench::new().await;
+    let (key, _) = bench.claim("http:pay", -60).await;
+    let file = File::with("http.json", RESPONSE);
+    let complete = ["complete", key.as_str(), "--response", file.path()];
+    bench.run(&complete).await.is_bad_input(&["--status"]);
+    bench.run(&[&complete[..], &["--status", "99"]].concat()).await.is_bad_input(&["--status"]);
+    bench.run(&[&complete[..], &["--status", "101"]].concat()).await.is_bad_input(&["no final answer"]);
+    let header = ["--status", "201", "--header", "no colon"];
+    bench.run(&[&complete[..], &header].concat()).await.is_bad_input(&["has no colon"]);
+    bench.run(&[&complete[..], &["--raw"]].concat()).await.is_bad_input(&["no recorded HTTP response"]);
+
+    let header = ["--status", "201", "--header", "Location: /payments/1", "--confirm"];
+    assert_eq!(bench.run(&[&complete[..], &header].concat()).await.code, 0);
+    let recorded = bench.replayed(&key).await;
+    let response = replayed(recorded.as_bytes()).unwrap();
+    assert_eq!((response.status().as_u16(), response.body().as_ref()), (201, RESPONSE.as_bytes()));
+    assert_eq!(response.headers()["location"], "/payments/1");
+    assert_eq!(response.headers()["content-type"], "application/json");
+
+    // What `inspect --reveal` shows can be given back.
+    let raw = File::with("raw", &recorded);
+    let again = bench.run(&["complete", key.as_str(), "--response", raw.path(), "--raw", "--confirm"]).await;
+    assert_eq!(again.code, 0, "{again:?}");
+    assert_eq!(bench.replayed(&key).await, recorded);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_replay_could_not_read_is_refused() {
+    let bench = Bench::new().await;
+    let file = File::with("not.json", "secret, and not JSON");
+    let path = file.path();
+    for (operation, options, words) in [
+        ("event", &[][..], "is not JSON"),
+        ("event:x", &["--raw"], "is not JSON"),
+        ("run", &[], "give --raw"),
+        ("run:x", &["--status", "201"], "only an HTTP operation"),
+    ] {
+        let (key, before) = bench.claim(operation, -60).await;
+        let complete = ["complete", key.as_str(), "--response", path, "--confirm"];
+        bench.run(&[&complete[..], options].concat()).await.is_bad_input(&[words]);
+        assert_eq!(bench.record(&key).await, before);
+    }
+    let (key, _) = bench.claim("run:begin", -60).await;
+    let raw = ["complete", key.as_str(), "--response", path, "--raw", "--confirm"];
+    assert_eq!(bench.run(&raw).await.code, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_operators_one_is_faster() {
+    let bench = Bench::new().await;
+    let (key, before) = bench.claim("run", -60).await;
+    let version = bench.run(&["inspect", key.as_str(), "--json"]).await.json();
+    let version = version["record"]["version"].as_str().unwrap().to_owned();
+    let release = ["release", key.as_str(), "--if-version", &version, "--confirm"];
+    let (a, b, c, d) =
+        tokio::join!(bench.run(&release), bench.run(&release), bench.run(&release), bench.run(&release));
+    let codes = [a, b, c, d].map(|answer| answer.code);
+    let made = codes.iter().filter(|code| **code == 0).count();
+    assert_eq!((made, codes.iter().filter(|code| **code == 1).count()), (1, 3), "{codes:?}");
+    let Record { owner, .. } = bench.record(&key).await;
+    assert_ne!(owner, before.owner);
+}

@@ -1,0 +1,82 @@
+//! `table create` and `table check`.
+
+use aws_sdk_dynamodb::types::{
+    AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ProvisionedThroughput, ScalarAttributeType,
+};
+
+use super::bench::{Bench, TABLE};
+
+/// A table by another hand: without TTL, and billed so.
+async fn other_table(bench: &Bench, id: &str, billing: BillingMode) {
+    let attribute = AttributeDefinition::builder().attribute_name(id).attribute_type(ScalarAttributeType::S);
+    let key = KeySchemaElement::builder().attribute_name(id).key_type(KeyType::Hash);
+    let throughput = ProvisionedThroughput::builder().read_capacity_units(1).write_capacity_units(1).build();
+    let is_provisioned = billing == BillingMode::Provisioned;
+    let request = bench
+        .client
+        .create_table()
+        .table_name(TABLE)
+        .attribute_definitions(attribute.build().unwrap())
+        .key_schema(key.build().unwrap())
+        .billing_mode(billing)
+        .set_provisioned_throughput(is_provisioned.then(|| throughput.unwrap()));
+    request.send().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_made_once_and_is_fit() {
+    let bench = Bench::empty().await;
+    let missing = bench.run(&["table", "check"]).await;
+    assert_eq!(
+        (missing.code, missing.out.as_str()),
+        (2, "wrong: there is no such table. Mend it: `idempotency table create`, or deploy template.yaml\n")
+    );
+    let made = bench.run(&["table", "create"]).await;
+    assert_eq!(
+        (made.code, made.out.as_str()),
+        (0, "table `idempotency-tests` was created: on demand, TTL is on\n")
+    );
+    let again = bench.run(&["table", "create"]).await;
+    assert!(again.code == 0 && again.out.contains("was there already"), "{again:?}");
+    let fit = bench.run(&["table", "check"]).await;
+    assert_eq!(
+        (fit.code, fit.out.as_str()),
+        (0, "table `idempotency-tests` is fit: its key is right, and TTL is on\n")
+    );
+    assert_eq!(bench.run(&["table", "create", "--json"]).await.json()["created"], false);
+    let fit = bench.run(&["table", "check", "--json"]).await.json();
+    assert_eq!((&fit["is_fit"], fit["problems"].as_array().unwrap().len()), (&true.into(), 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_is_one_line_each_with_what_mends_it() {
+    let bench = Bench::empty().await;
+    other_table(&bench, "id", BillingMode::Provisioned).await;
+    let table = ["--table", TABLE, "--region", "eu-west-1"];
+    let wrong = bench.run(&[&["table", "check"], &table[..]].concat()).await;
+    assert_eq!(wrong.code, 2);
+    assert_eq!(
+        wrong.out,
+        "wrong: the table has no TTL; switch it on for the attribute `expires_at`. Mend it: `idempotency table \
+         create --table idempotency-tests --region eu-west-1` switches it on\n\
+         note: the table's capacity is provisioned: a burst beyond it is throttled, and its deliveries are refused; \
+         bill it on demand, or scale it by its use. Mend it: `aws dynamodb update-table --billing-mode \
+         PAY_PER_REQUEST --table-name idempotency-tests --region eu-west-1`\n"
+    );
+    let json = bench.run(&["table", "check", "--json"]).await;
+    let json = (json.code, json.json());
+    assert_eq!((json.0, &json.1["is_fit"]), (2, &false.into()));
+    assert_eq!(json.1["problems"][1]["is_note"], true);
+    // What it says is what mends it.
+    assert_eq!(bench.run(&[&["table", "create"], &table[..]].concat()).await.code, 0);
+    let noted = bench.run(&["table", "check"]).await;
+    assert_eq!((noted.code, noted.out.lines().count()), (0, 2), "{noted:?}");
+
+    let bench = Bench::empty().await;
+    other_table(&bench, "pk", BillingMode::PayPerRequest).await;
+    let wrong = bench.run(&["table", "check"]).await;
+    let keys =
+        "wrong: the table has the key `pk` (S, HASH); the configuration says `id` (S, HASH). Mend it: ";
+    assert!(wrong.code == 2 && wrong.out.starts_with(keys), "{wrong:?}");
+    bench.run(&["table", "create"]).await.is_bad_input(&["does not fit", "`pk` (S, HASH)"]);
+}
