@@ -68,6 +68,8 @@ pub struct Configuration {
     pub in_flight: u8,
     /// How often a clock may jump to another of the list.
     pub jumps: u8,
+    /// How often an operator may decide on a write: on a settled record, or on one whose claim is stale by true time.
+    pub operations: u8,
     /// Whether the store may also refuse a request as such, or hold a record that nobody can read.
     pub permanent_faults: bool,
 }
@@ -94,6 +96,7 @@ impl Default for Configuration {
             faults: 1,
             in_flight: 2,
             jumps: 0,
+            operations: 0,
             permanent_faults: false,
         }
     }
@@ -168,6 +171,14 @@ pub fn since_beginning(time: Timestamp) -> i64 {
 pub fn owner(delivery: u8, request: u8) -> Owner {
     let mut bytes = [0; 16];
     (bytes[0], bytes[1]) = (delivery + 1, request);
+    Owner::from_bytes(bytes)
+}
+
+/// The owner that an operator draws: no delivery's, and another every time. What is stored under it is the response of
+/// [`NOBODY`](crate::model::NOBODY).
+pub fn operator(operations_left: u8) -> Owner {
+    let mut bytes = [0; 16];
+    bytes[2] = operations_left;
     Owner::from_bytes(bytes)
 }
 

@@ -34,6 +34,13 @@ marks! {
         T5 "T5 applied: failed for good"
         T6 "T6 applied: released"
     }
+    "an operator" {
+        Operates "an operator sends a write"
+        ResolvedLock "an operator's write settles a stale lock"
+        ResolvedSettled "an operator's write replaces a settled record"
+        OperatorLost "an operator's write is refused: the record has changed"
+        OperatorReplayed "what an operator recorded is answered to a late executor, or replayed"
+    }
     "refused by the store" {
         RefusedT1 "T1 refused"
         RefusedT2 "T2 refused: the compare-and-set lost"

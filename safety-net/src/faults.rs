@@ -16,6 +16,8 @@ pub enum Choice {
     Sweep,
     /// A write that was given up on reaches the store: the one with this number.
     Land(u8),
+    /// An operator looks at the record, and sends a write that settles it so.
+    Operate(Verdict),
     /// This executor's clock jumps to that one.
     Jump(u8, u8),
     /// This executor is delivered this request.
@@ -82,6 +84,9 @@ pub fn choices(configuration: &Configuration, world: &World, choices: &mut Vec<C
     }
     if world.record != 0 {
         choices.push(Choice::Sweep);
+    }
+    if world.operations_left > 0 && world.record != 0 {
+        choices.extend(configuration.verdicts.iter().map(|&verdict| Choice::Operate(verdict)));
     }
     for (late, number) in world.late.iter().zip(0..) {
         if late.write != 0 {
@@ -172,6 +177,7 @@ impl Choice {
                 | Self::Tick
                 | Self::Sweep
                 | Self::Land(_)
+                | Self::Operate(_)
                 | Self::Jump(..)
                 | Self::Deliver(..)
                 | Self::Answer(_)

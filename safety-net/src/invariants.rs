@@ -39,15 +39,15 @@ invariants! {
     PollInsideLease, false, "polled inside the lease",
         "a handler is polled only inside its lease";
     OutcomeKept, true, "outcome kept",
-        "a settled outcome is neither replaced, changed nor removed while it is live";
+        "a settled outcome is neither replaced, changed nor removed while it is live, but by an operator";
     OwnerSettles, false, "only the owner settles",
         "an outcome or a failure is stored only under the claim that still holds the key, owner and generation";
     OwnerReleases, false, "only the owner releases",
         "a key is given back only under the claim that still holds it, owner and generation";
     ClaimSeesVersion, false, "claims compare and set",
-        "a claim replaces exactly the version of the record that it was decided on";
+        "a claim, or an operator's write, replaces exactly the version of the record that it was decided on";
     GenerationsGrow, false, "generations grow",
-        "a claim has a higher generation than the record that it replaces";
+        "a claim, or an operator's write, has a higher generation than the record that it replaces";
     StartsInOrder, true, "starts in order",
         "a handler starts under a higher generation than every handler before it";
     OwnRecognised, false, "own claim recognised",
@@ -55,7 +55,7 @@ invariants! {
     MismatchHarmless, false, "mismatch harmless",
         "a request that does not match a live record neither replays nor runs";
     ReplayTrue, false, "replay true",
-        "a duplicate gets exactly what a handler of the same request recorded";
+        "a duplicate gets exactly what a handler of the same request, or an operator, recorded";
     ExpiredNotReplayed, false, "expired not replayed",
         "an outcome is not replayed after its expiry";
     GrantBeforeStart, false, "grant before start",
@@ -69,7 +69,7 @@ invariants! {
     ExpiryPromised, false, "expiry as promised",
         "a lock stays for a day or the retention beyond its lease, an outcome for the retention";
     AtMostOnce, true, "at most once",
-        "at most once: no second handler starts, unless the first said that nothing happened";
+        "at most once: no second handler starts, unless the first, or an operator, said that nothing happened";
     RecordedIsStored, false, "recorded is stored",
         "what is answered as recorded was in the store";
     VerdictKept, false, "verdict kept",

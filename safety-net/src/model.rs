@@ -150,6 +150,8 @@ pub struct World {
     pub faults_left: u8,
     /// How many jumps of a clock there may still be.
     pub jumps_left: u8,
+    /// How often an operator may still decide on a write.
+    pub operations_left: u8,
     /// How many deliveries there were.
     pub delivered: u8,
     /// The executors.
@@ -177,6 +179,7 @@ impl World {
             highest_start: 0,
             faults_left: configuration.faults,
             jumps_left: configuration.jumps,
+            operations_left: configuration.operations,
             delivered: 0,
             slots,
             late: [Late::default(); MAX_LATE],
@@ -225,7 +228,8 @@ impl World {
             | u64::from(self.has_run) << 17
             | u64::from(self.faults_left) << 24
             | u64::from(self.jumps_left) << 32
-            | u64::from(self.delivered) << 40;
+            | u64::from(self.delivered) << 40
+            | u64::from(self.operations_left) << 48;
         words[1] = u64::from(self.record);
         words[2] = self.highest_start;
         for delivery in self.deliveries {

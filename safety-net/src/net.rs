@@ -7,12 +7,12 @@ use std::{collections::HashMap, rc::Rc};
 
 use lambda_idempotency::{
     Record, State as RecordState, Timestamp,
-    protocol::{Held, Plan},
+    protocol::{self, Held, Intent, Plan},
     store::{StoreErrorKind, Write},
 };
 
 use crate::{
-    configuration::{Configuration, Host},
+    configuration::{self, Configuration, Host},
     coverage::{Coverage, Mark},
     faults::Choice,
     fingerprints::BuildQuick,
@@ -169,6 +169,7 @@ impl<'a, P: Protocol> Net<'a, P> {
             Choice::Tick => self.tick(it),
             Choice::Sweep => return self.sweep(it),
             Choice::Land(number) => self.land(it, number)?,
+            Choice::Operate(verdict) => self.operate(it, verdict)?,
             Choice::Jump(at, clock) => {
                 it.slot(at).clock = clock;
                 it.world.jumps_left -= 1;
@@ -316,6 +317,26 @@ impl<'a, P: Protocol> Net<'a, P> {
         Some(())
     }
 
+    /// An operator decides on what the record is now. The write is on its way then like one that was given up on: it
+    /// arrives at any later moment, or never.
+    ///
+    /// What an operator does to a claim that still stands is its own doing, and no promise is made about it.
+    fn operate(&mut self, it: &mut Happening, verdict: Verdict) -> Option<()> {
+        let (record, now) = (self.records.get(it.world.record)?, self.true_time(it));
+        let rules = self.configuration.rules();
+        if record.lease_until().is_some_and(|lease| now <= lease.saturating_add(rules.skew_margin)) {
+            return None;
+        }
+        let intent = intent(verdict, NOBODY);
+        let owner = configuration::operator(it.world.operations_left);
+        let write = protocol::resolve(record, owner, intent, rules.retention, now);
+        let write = self.writes.number(write);
+        *it.world.late.iter_mut().find(|late| late.write == 0)? = Late { write, sender: NOBODY };
+        it.world.operations_left -= 1;
+        it.reach(Mark::Operates);
+        Some(())
+    }
+
     /// A write that was given up on arrives. If it is refused it changes nothing, as if it had been lost:
     /// the world stays as it is, and only its having been refused is noted.
     fn land(&mut self, it: &mut Happening, number: u8) -> Option<()> {
@@ -323,10 +344,16 @@ impl<'a, P: Protocol> Net<'a, P> {
         let Late { write, sender } = std::mem::take(&mut it.world.late[usize::from(number)]);
         let is_claim = self.writes.get(write).is_some_and(|write| write.lock().is_some());
         let mark = match self.store(it, write, sender)? {
+            Stored::Refused if sender == NOBODY => {
+                it.world = before;
+                Mark::OperatorLost
+            }
             Stored::Refused => {
                 it.world = before;
                 Mark::LateRefused
             }
+            // What it has settled is reached by then.
+            _ if sender == NOBODY => Mark::Operates,
             _ if is_claim => Mark::LateClaimLands,
             _ => Mark::LateSettlementLands,
         };
@@ -450,6 +477,15 @@ impl<'a, P: Protocol> Net<'a, P> {
             flaws.unless(is_inside || !may_be_polled, Invariant::PollInsideLease);
         }
         flaws.unless(inside <= 1, Invariant::OneInsideLease);
+    }
+}
+
+/// What `verdict` asks for, with the response of `delivery`.
+fn intent(verdict: Verdict, delivery: u8) -> Intent {
+    match verdict {
+        Verdict::Complete => Intent::Complete(configuration::response(delivery)),
+        Verdict::Fail => Intent::Fail(configuration::response(delivery)),
+        Verdict::Release | Verdict::None => Intent::Release,
     }
 }
 

@@ -31,6 +31,22 @@ pub fn bounded() -> Vec<Configuration> {
         },
         Configuration { name: "at most once", execution: Execution::AtMostOnce, ..Configuration::default() },
         Configuration {
+            name: "an operator, twice, no fault",
+            operations: 2,
+            times: ticks(5),
+            faults: 0,
+            verdicts: COMPLETE_OR_RELEASE,
+            ..Configuration::default()
+        },
+        Configuration {
+            name: "an operator, at most once",
+            execution: Execution::AtMostOnce,
+            operations: 1,
+            times: ticks(5),
+            verdicts: COMPLETE_OR_RELEASE,
+            ..Configuration::default()
+        },
+        Configuration {
             name: "another request under the key",
             requests: 2,
             times: ticks(5),

@@ -10,7 +10,7 @@ use lambda_idempotency::{
 use crate::{
     configuration::{DAY, drawn_by, since_beginning},
     faults::Choice,
-    model::{Answer, Stage, Verdict, World},
+    model::{Answer, NOBODY, Stage, Verdict, World},
     net::Net,
     under_test::Protocol,
 };
@@ -67,7 +67,13 @@ fn telling<P: Protocol>(net: &Net<'_, P>, before: &World, choice: Choice, after:
         Choice::Land(at) => {
             let late = before.late[usize::from(at)];
             let fate = if after.record == before.record { "is refused" } else { "is applied" };
-            format!("{}'s late {} arrives and {fate}", name(late.sender), sent(net, late.write))
+            let sender =
+                if late.sender == NOBODY { "an operator".to_owned() } else { name(late.sender).into() };
+            format!("{sender}'s late {} arrives and {fate}", sent(net, late.write))
+        }
+        Choice::Operate(_) => {
+            let new = after.late.iter().find(|late| late.write != 0 && !before.late.contains(late));
+            format!("an operator sends a {}", new.map_or(String::new(), |late| sent(net, late.write)))
         }
         Choice::Jump(at, clock) => {
             format!("{}'s clock jumps to {}", who(at), ahead(net, clock))
@@ -171,7 +177,7 @@ fn sent<P: Protocol>(net: &Net<'_, P>, write: u32) -> String {
         }
         Write::Resolve { settlement, generation, .. } => {
             let generation = show_generation(*generation);
-            format!("operator's {} (generation {generation})", settlement.status().as_str())
+            format!("write to {} (generation {generation})", settlement.status().as_str())
         }
     }
 }
@@ -189,6 +195,10 @@ fn show(record: &Record) -> String {
 }
 
 fn name(delivery: u8) -> char {
+    // An operator's record.
+    if delivery == NOBODY {
+        return '?';
+    }
     char::from(b'A'.saturating_add(delivery.min(25)))
 }
 

@@ -36,6 +36,52 @@ macro_rules! without {
 /// All of them.
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
+        name: "an operator's write without a condition",
+        caught_by: Invariant::ClaimSeesVersion,
+        space: operated,
+        applies: |write, current| match (write, current) {
+            (Write::Resolve { owner, generation, settlement, .. }, Some(record)) => {
+                let (seen, settlement) = (Seen::of(record), settlement.clone());
+                shipping(
+                    &Write::Resolve { seen, owner: *owner, generation: *generation, settlement },
+                    current,
+                )
+            }
+            _ => shipping(write, current),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "an operator's write tests owner and generation alone",
+        caught_by: Invariant::ClaimSeesVersion,
+        space: operated,
+        applies: |write, current| match (write, current) {
+            (Write::Resolve { seen, owner, generation, settlement }, Some(record))
+                if seen.owner == record.owner && seen.generation == record.generation =>
+            {
+                let (seen, settlement) = (Seen::of(record), settlement.clone());
+                shipping(
+                    &Write::Resolve { seen, owner: *owner, generation: *generation, settlement },
+                    current,
+                )
+            }
+            _ => shipping(write, current),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "an operator's write keeps the generation",
+        caught_by: Invariant::GenerationsGrow,
+        space: operated,
+        applies: |write, current| match (shipping(write, current), write, current) {
+            (Effect::Put(record), Write::Resolve { .. }, Some(before)) => {
+                Effect::Put(Record { generation: before.generation, ..record })
+            }
+            (effect, ..) => effect,
+        },
+        ..NONE
+    },
+    Mutant {
         name: "complete without a condition",
         caught_by: Invariant::OwnerSettles,
         applies: |write, current| match (write, current) {
@@ -330,6 +376,11 @@ fn ahead() -> Configuration {
 /// The same, so far that it is stale and expired at once.
 fn far_ahead() -> Configuration {
     Configuration { name: "two clocks far beyond M, ahead", clocks: vec![0, 6 * TICK, 6 * TICK], ..ahead() }
+}
+
+/// An operator beside two executors.
+fn operated() -> Configuration {
+    Configuration { name: "an operator", operations: 1, ..small() }
 }
 
 /// Three executors, of whom two contend for what the third left behind.

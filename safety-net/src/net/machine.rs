@@ -4,14 +4,14 @@ use std::rc::Rc;
 
 use lambda_idempotency::{
     Execution, Outcome, Place, Record, State as RecordState,
-    protocol::{Action, End, Event, Fault, Input, Intent},
+    protocol::{Action, End, Event, Fault, Input},
     store::Written,
 };
 
-use super::{Happening, Heard, Net, Next, Position, StepKey, Stepped};
+use super::{Happening, Heard, Net, Next, Position, StepKey, Stepped, intent};
 use crate::{
     configuration::{self, drawn_by},
-    coverage::Coverage,
+    coverage::{Coverage, Mark},
     invariants::{Flaws, Invariant},
     judge::Step,
     model::{Answer, Delivery, NOBODY, Stage, Verdict},
@@ -100,6 +100,9 @@ impl<P: Protocol> Net<'_, P> {
             }
         };
         let by = author(outcome, record);
+        if by == NOBODY {
+            it.reach(Mark::OperatorReplayed);
+        }
         let author = it.world.deliveries.get(usize::from(by));
         let is_true =
             author.is_none_or(|author| author.verdict == verdict && author.request == delivery.request);
@@ -147,11 +150,7 @@ impl<P: Protocol> Net<'_, P> {
             Heard::Found(number) => Event::Found(record(number)),
             Heard::Failed(kind, maybe_applied) => Event::Failed(Fault { kind, maybe_applied }),
             Heard::Resumed => Event::Resumed,
-            Heard::Settle => Event::Settle(match key.verdict {
-                Verdict::Complete => Intent::Complete(configuration::response(delivery)),
-                Verdict::Fail => Intent::Fail(configuration::response(delivery)),
-                Verdict::Release | Verdict::None => Intent::Release,
-            }),
+            Heard::Settle => Event::Settle(intent(key.verdict, delivery)),
         }
     }
 

@@ -43,13 +43,16 @@ impl<P: Protocol> Net<'_, P> {
         }
         match &*write {
             Write::Settle { settlement, .. } => self.settled(it, settlement, sender),
+            Write::Resolve { settlement, .. } => resolved(it, settlement, current.as_deref()),
             _ => self.claimed(it, &write, current.as_deref(), sender),
         }
         it.world.record = match stored {
             Stored::Put(record) => record,
             Stored::Removed | Stored::Refused => 0,
         };
-        if let (Write::Settle { settlement, .. }, Stored::Put(after)) = (&*write, stored) {
+        if let (Write::Settle { settlement, .. } | Write::Resolve { settlement, .. }, Stored::Put(after)) =
+            (&*write, stored)
+        {
             let least = match settlement {
                 Settlement::Complete(_, expires_at) | Settlement::Fail(_, expires_at) => Some(*expires_at),
                 Settlement::Release => current.map(|record| record.expires_at),
@@ -89,7 +92,8 @@ impl<P: Protocol> Net<'_, P> {
             Write::Claim(_) => Mark::RefusedT1,
             Write::Reclaim { .. } => Mark::RefusedT2,
             Write::TakeOver { .. } => Mark::RefusedT3,
-            Write::Settle { .. } | Write::Resolve { .. } => Mark::RefusedSettle,
+            Write::Settle { .. } => Mark::RefusedSettle,
+            Write::Resolve { .. } => Mark::OperatorLost,
         });
         let is_current = current.is_some_and(|record| holds(it, write, record, sender));
         it.flaws.unless(!is_current, Invariant::OwnerNotRefused);
@@ -123,7 +127,13 @@ impl<P: Protocol> Net<'_, P> {
         let now = self.true_time(it);
         let is_settled = matches!(current.status(), Status::Completed | Status::Failed);
         let is_same = after.is_some_and(|after| after.state == current.state);
-        it.flaws.unless(!is_settled || is_same || current.expires_at < now, Invariant::OutcomeKept);
+        let is_operators = matches!(write, Write::Resolve { .. });
+        let may_go = is_same || is_operators || current.expires_at < now;
+        it.flaws.unless(!is_settled || may_go, Invariant::OutcomeKept);
+        if is_operators {
+            let grows = after.is_none_or(|after| after.generation > current.generation);
+            it.flaws.unless(grows, Invariant::GenerationsGrow);
+        }
         if let Some(lock) = write.lock() {
             it.flaws.unless(lock.generation > current.generation, Invariant::GenerationsGrow);
             let is_live = match current.state {
@@ -236,6 +246,17 @@ impl<P: Protocol> Net<'_, P> {
         }
         matches!(action, Action::Claimed(_))
     }
+}
+
+/// An operator has settled the record: it is nobody's claim any more.
+fn resolved(it: &mut Happening, settlement: &Settlement, before: Option<&Record>) {
+    it.reach(match before.map(Record::status) {
+        Some(Status::Started) => Mark::ResolvedLock,
+        _ => Mark::ResolvedSettled,
+    });
+    (it.world.holder, it.world.took_over) = (NOBODY, false);
+    // The operator's word that nothing happened.
+    it.world.has_run &= *settlement != Settlement::Release;
 }
 
 /// Whether `sender` settles what it holds.
