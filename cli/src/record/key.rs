@@ -14,7 +14,7 @@ use crate::problem::{Problem, Result};
 pub struct KeyArguments {
     /// The record's id, as `list` and the logs show it: `<function>/<operation>#<64 hex digits>`. With --function, the
     /// idempotency key itself.
-    #[arg(value_name = "KEY")]
+    #[arg(value_name = "KEY", help_heading = None::<&str>)]
     key: String,
 
     #[command(flatten)]
