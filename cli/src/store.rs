@@ -1,9 +1,12 @@
 //! Which table the commands work on.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use clap::Args;
-use lambda_idempotency::store::dynamodb::{DynamoDbStore, DynamoDbStoreBuilder};
+use lambda_idempotency::{
+    Store,
+    store::dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
+};
 
 use crate::{
     problem::{Problem, Result},
@@ -59,6 +62,15 @@ impl StoreArguments {
         }
         let builder = builder.attempt_timeout(ATTEMPT_TIMEOUT).operation_timeout(OPERATION_TIMEOUT);
         builder.build().await.map_err(|error| Problem::of(&error))
+    }
+
+    /// The same, for who asks no more of it than what every store has.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub async fn open_any(&self) -> Result<Arc<dyn Store>> {
+        Ok(Arc::new(self.open().await?))
     }
 
     /// The Region, if it was given.

@@ -1,11 +1,9 @@
 //! `idempotency inspect`: one record, what the next delivery gets, and what can be done.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, sync::Arc};
 
 use clap::Args;
-use lambda_idempotency::{
-    Clock as _, Record, Status, StoredKey, SystemClock, store::dynamodb::DynamoDbStore,
-};
+use lambda_idempotency::{Clock as _, Record, Status, Store, StoredKey, SystemClock};
 use serde_json::json;
 
 use super::{engine, key::KeyArguments, read, response::via, view::View};
@@ -36,8 +34,8 @@ pub struct Arguments {
 /// Shows the record.
 pub async fn main(arguments: &Arguments) -> Result<ExitCode> {
     let key = arguments.key.stored()?;
-    let store = arguments.store.open().await?;
-    let Some(record) = read(&store, &key).await? else { return absent(&key, arguments.json) };
+    let store = arguments.store.open_any().await?;
+    let Some(record) = read(&*store, &key).await? else { return absent(&key, arguments.json) };
     let revealed = match arguments.reveal {
         true => reveal(&store, &key, &record).await?,
         false => None,
@@ -73,7 +71,7 @@ pub(super) fn absent(key: &StoredKey, as_json: bool) -> Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-async fn reveal(store: &DynamoDbStore, key: &StoredKey, record: &Record) -> Result<Option<Vec<u8>>> {
+async fn reveal(store: &Arc<dyn Store>, key: &StoredKey, record: &Record) -> Result<Option<Vec<u8>>> {
     if !matches!(record.status(), Status::Completed | Status::Failed) {
         return Ok(None);
     }

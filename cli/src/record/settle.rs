@@ -1,11 +1,9 @@
 //! `idempotency release` and `complete`: an operator's write, on the condition of the version that was shown.
 
-use std::{process::ExitCode, time::Duration};
+use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use clap::Args;
-use lambda_idempotency::{
-    Clock as _, Record, Resolution, Resolved, Status, StoredKey, SystemClock, store::dynamodb::DynamoDbStore,
-};
+use lambda_idempotency::{Clock as _, Record, Resolution, Resolved, Status, Store, StoredKey, SystemClock};
 use serde_json::json;
 
 use super::{engine, inspect::absent, key::KeyArguments, read, response::ResponseArguments, view::View};
@@ -109,8 +107,8 @@ pub async fn complete(arguments: &Complete) -> Result<ExitCode> {
 
 impl Planned<'_> {
     async fn perform(self) -> Result<ExitCode> {
-        let store = self.store.open().await?;
-        let Some(record) = read(&store, &self.key).await? else {
+        let store = self.store.open_any().await?;
+        let Some(record) = read(&*store, &self.key).await? else {
             return absent(&self.key, self.write.json);
         };
         let view = self.view(&record);
@@ -243,7 +241,7 @@ impl Planned<'_> {
         means
     }
 
-    async fn make(&self, store: &DynamoDbStore, seen: &Record) -> Result<ExitCode> {
+    async fn make(&self, store: &Arc<dyn Store>, seen: &Record) -> Result<ExitCode> {
         let engine = engine(store, |builder| builder.retention(self.retention))?;
         let resolved = engine.resolve(&self.key, seen, self.resolution.clone()).await;
         let record = match resolved.map_err(|error| Problem::of(&error))? {
