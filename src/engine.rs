@@ -6,6 +6,7 @@ mod drive;
 mod guard;
 mod operator;
 mod protect;
+mod wait;
 
 pub use builder::Builder;
 pub use operator::{Resolution, Resolved};

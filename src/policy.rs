@@ -25,6 +25,17 @@ pub enum OnHandlerError {
     Record,
 }
 
+/// What to do with a delivery of an operation that another delivery is still running.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnInProgress {
+    /// Refuse with [`ErrorKind::InProgress`].
+    #[default]
+    Refuse,
+    /// Ask again, at growing intervals of up to a second, for so long, and then refuse. The wait ends early enough
+    /// before the invocation's deadline to answer. Each question is one request, and Lambda bills the wait.
+    Wait(Duration),
+}
+
 /// What to do when the store cannot be asked for the claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnStoreFailure {
@@ -90,6 +101,8 @@ pub struct Settings {
     pub execution: Execution,
     /// What becomes of the claim when the handler fails. Default: it is released.
     pub on_handler_error: OnHandlerError,
+    /// What to do with a duplicate while the first delivery runs. Default: refuse.
+    pub on_in_progress: OnInProgress,
     /// What to do when the store cannot be asked. Default: refuse.
     pub on_store_failure: OnStoreFailure,
     /// The largest response that is kept, in bytes. Default: 8 MiB, over Lambda's own limit of 6 MB
@@ -108,6 +121,7 @@ impl Default for Settings {
             lease_fallback: Duration::from_secs(60),
             execution: Execution::default(),
             on_handler_error: OnHandlerError::default(),
+            on_in_progress: OnInProgress::default(),
             on_store_failure: OnStoreFailure::default(),
             max_response: 8 * 1024 * 1024,
             platform: Platform::default(),

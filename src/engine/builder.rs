@@ -6,7 +6,7 @@ use crate::{
     engine::{Engine, Idempotency, OwnerSource},
     error::{Error, ErrorKind},
     key::Scope,
-    policy::{Execution, OnHandlerError, OnStoreFailure, Platform, Settings},
+    policy::{Execution, OnHandlerError, OnInProgress, OnStoreFailure, Platform, Settings},
     record::Owner,
     store::Store,
     time::{Clock, SystemClock},
@@ -81,6 +81,12 @@ impl Builder {
     /// See [`Settings::on_handler_error`].
     pub fn on_handler_error(mut self, policy: OnHandlerError) -> Self {
         self.settings.on_handler_error = policy;
+        self
+    }
+
+    /// See [`Settings::on_in_progress`].
+    pub fn on_in_progress(mut self, policy: OnInProgress) -> Self {
+        self.settings.on_in_progress = policy;
         self
     }
 

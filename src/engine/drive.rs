@@ -26,19 +26,29 @@ const DEFAULT_RETRY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) error: Error,
-    /// Whether it was the store that failed, rather than a rule that said no.
-    pub(crate) is_store_failure: bool,
+    pub(crate) by: RefusedBy,
+}
+
+/// What said no.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RefusedBy {
+    /// A rule.
+    Rule,
+    /// The store, which failed before the claim.
+    Store,
+    /// An outcome that is there and could not be had.
+    Outcome,
 }
 
 impl From<Error> for Refused {
     fn from(error: Error) -> Self {
-        Self { error, is_store_failure: false }
+        Self { error, by: RefusedBy::Rule }
     }
 }
 
 impl Engine {
-    /// Claims `key`, or finds its outcome.
-    pub(crate) async fn begin(
+    /// Claims `key`, or finds its outcome; asks once.
+    pub(super) async fn ask(
         self: &Arc<Self>,
         key: &StoredKey,
         fingerprint: Fingerprint,
@@ -62,19 +72,18 @@ impl Engine {
             }
             Action::Replay(record) => {
                 let replay = self.replay(key, &record).await;
-                // There is an outcome, so this is no failure of the store before the claim.
-                return replay.map(Begun::Replay).map_err(|error| {
-                    observe::refused(key, &error, true);
-                    error.into()
-                });
+                let refused = |error| Refused { error, by: RefusedBy::Outcome };
+                return replay.map(Begun::Replay).map_err(refused);
             }
             Action::Refused(refusal) => refusal,
             _ => Refusal::Unavailable,
         };
         let error = refusal_error(key, refusal, store_error, self.clock.now());
-        let is_store_failure = matches!(refusal, Refusal::Unavailable | Refusal::Rejected);
-        observe::refused(key, &error, is_store_failure);
-        Err(Refused { error, is_store_failure })
+        let by = match refusal {
+            Refusal::Unavailable | Refusal::Rejected => RefusedBy::Store,
+            _ => RefusedBy::Rule,
+        };
+        Err(Refused { error, by })
     }
 
     /// Settles the claim that `state` holds.

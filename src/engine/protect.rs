@@ -6,7 +6,7 @@ use crate::{
     claim::{Claim, Replay, Settled},
     engine::{
         Begun, Engine, Verdict,
-        drive::{in_progress, refusal_error},
+        drive::{RefusedBy, in_progress, refusal_error},
         guard::{Ended, watch},
     },
     error::{Error, ErrorKind, RecordedFailure},
@@ -56,7 +56,7 @@ impl Engine {
             Ok(Begun::Claimed(claim)) => claim,
             Ok(Begun::Replay(replay)) => return Ok(Protected::Replayed(replay)),
             Err(refused)
-                if refused.is_store_failure
+                if refused.by == RefusedBy::Store
                     && self.settings.on_store_failure == OnStoreFailure::RunUnprotected =>
             {
                 observe::unprotected("store failure");

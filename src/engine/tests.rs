@@ -8,6 +8,7 @@ mod fencing;
 mod metrics;
 mod operator;
 mod support;
+mod wait;
 
 use std::{future::pending, sync::atomic::Ordering, time::Duration};
 

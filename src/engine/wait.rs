@@ -1,0 +1,68 @@
+//! Waiting for another delivery's outcome, where the settings allow it.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    engine::{
+        Begun, Engine,
+        drive::{Refused, RefusedBy},
+    },
+    error::ErrorKind,
+    fingerprint::Fingerprint,
+    invocation::Invocation,
+    key::StoredKey,
+    observe,
+    policy::OnInProgress,
+    record::Owner,
+    time::Timestamp,
+};
+
+/// The first pause; each further one is twice as long, up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// What is left of the invocation's time for the answer, when the wait ends.
+const TIME_TO_ANSWER: Duration = Duration::from_millis(500);
+
+impl Engine {
+    /// Claims `key`, or finds its outcome. While another claim stands, asks again for as long as the settings say.
+    pub(crate) async fn begin(
+        self: &Arc<Self>,
+        key: &StoredKey,
+        fingerprint: Fingerprint,
+        invocation: &Invocation,
+    ) -> Result<Begun, Refused> {
+        let until = self.waits_until(invocation);
+        let mut asked = 0;
+        loop {
+            let refused = match self.ask(key, fingerprint, invocation).await {
+                Ok(begun) => return Ok(begun),
+                Err(refused) => refused,
+            };
+            if refused.error.kind() == ErrorKind::InProgress
+                && let Some(until) = until
+            {
+                let pause = pause(asked, (self.owners)()?);
+                asked += 1;
+                if self.clock.now().saturating_add(pause) < until {
+                    self.clock.sleep(pause).await;
+                    continue;
+                }
+            }
+            observe::refused(key, &refused.error, refused.by != RefusedBy::Rule);
+            return Err(refused);
+        }
+    }
+
+    fn waits_until(&self, invocation: &Invocation) -> Option<Timestamp> {
+        let OnInProgress::Wait(budget) = self.settings.on_in_progress else { return None };
+        let until = self.clock.now().saturating_add(budget);
+        let deadline = invocation.deadline().map(|deadline| deadline.saturating_sub(TIME_TO_ANSWER));
+        Some(deadline.map_or(until, |deadline| deadline.min(until)))
+    }
+}
+
+/// Somewhere in the upper half of the pause: the owner's random bits spread the waiters.
+fn pause(nth: u32, owner: Owner) -> Duration {
+    let whole = FIRST_PAUSE.saturating_mul(1 << nth.min(5)).min(LONGEST_PAUSE);
+    whole / 2 + whole / 2 * u32::from(owner.as_bytes()[0]) / 255
+}
