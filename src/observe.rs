@@ -69,6 +69,13 @@ pub(crate) fn refused_unasked(error: &Error) {
     tracing::info!(target: TARGET, event = "refused", kind = error.kind().as_str(), "refused: {error}");
 }
 
+/// Nothing ran: an idempotency key belongs to its caller, and nobody has verified who that is.
+#[cfg(feature = "http")]
+pub(crate) fn caller_missing() {
+    count(Metric::CallerMissing);
+    tracing::info!(target: TARGET, event = "refused", kind = "CallerMissing", "refused: the caller is not known");
+}
+
 const fn refusal(kind: ErrorKind, is_store_failure: bool) -> Metric {
     match kind {
         ErrorKind::MissingKey => Metric::MissingKey,

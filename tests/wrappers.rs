@@ -8,6 +8,9 @@
 mod emulator;
 #[path = "wrappers/event.rs"]
 mod event;
+#[path = "support/front_ends.rs"]
+#[expect(unreachable_pub, reason = "other tests use it too")]
+mod front_ends;
 #[path = "wrappers/http.rs"]
 mod http;
 #[path = "wrappers/store.rs"]

@@ -5,8 +5,13 @@
 
 #[path = "deploy/cargo_lambda.rs"]
 mod cargo_lambda;
+#[path = "deploy/contract.rs"]
+mod contract;
 #[path = "deploy/events.rs"]
 mod events;
+#[path = "../../tests/support/front_ends.rs"]
+#[expect(unreachable_pub, reason = "other tests use it too")]
+mod front_ends;
 #[path = "deploy/stage.rs"]
 mod stage;
 #[path = "deploy/template.rs"]

@@ -4,7 +4,7 @@
 //! a second delivery is a replay, another body under it is refused.
 
 use lambda_http::http::{HeaderValue, Request, StatusCode};
-use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
+use lambda_idempotency::{Idempotency, Key, lambda::http::KeySyntax, store::memory::MemoryStore};
 use tower::{Layer as _, ServiceExt as _, service_fn};
 
 use crate::block_on;
@@ -67,4 +67,20 @@ fn check_header(value: &HeaderValue) {
     assert_eq!((again.status(), again.body(), ran()), (StatusCode::OK, first.body(), 1));
     assert!(again.headers().contains_key("idempotent-replayed"));
     assert_eq!((deliver("[]").status(), ran()), (StatusCode::UNPROCESSABLE_ENTITY, 1));
+    check_strict(&idempotency, value);
+}
+
+/// A key that strict reading takes is the one that lenient reading took.
+fn check_strict(idempotency: &Idempotency, value: &HeaderValue) {
+    let handler = service_fn(|_: Request<lambda_http::Body>| async {
+        Ok::<_, std::convert::Infallible>("ran under another key")
+    });
+    let service = idempotency.http().required().key_syntax(KeySyntax::Strict).layer(handler);
+    let request = Request::post("/payments").header("idempotency-key", value);
+    let request = request.body(lambda_http::Body::Text("{}".into())).expect("a valid request");
+    let answer = block_on(service.oneshot(request)).expect("every request is answered");
+    let is_quoted = value.as_bytes().trim_ascii_start().starts_with(b"\"");
+    let expected = if is_quoted { StatusCode::OK } else { StatusCode::BAD_REQUEST };
+    assert_eq!(answer.status(), expected);
+    assert_eq!(answer.headers().contains_key("idempotent-replayed"), is_quoted);
 }

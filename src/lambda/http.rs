@@ -25,7 +25,9 @@
 //! | the layer's own answer | status | `code` |
 //! |---|---|---|
 //! | a key is required and there is none | 400 | `key-missing` |
-//! | the key is malformed, empty or too long | 400 | `key-invalid` |
+//! | the key is malformed, empty, too long, doubled, or not of the form that is asked for | 400 | `key-invalid` |
+//! | nobody verified who calls, though somebody had to | 403 | `caller-missing` |
+//! | the caller may not have the recorded answer | 403 | `replay-forbidden` |
 //! | the key was used with another request | 422 | `key-reused` |
 //! | the operation is still running | 409 | `in-progress` |
 //! | at most once, and an earlier run ended without an answer | 409 | `outcome-unknown` |
@@ -36,54 +38,90 @@
 //! | the body is over 10 MiB | 413 | `body-too-large` |
 //! | the body breaks off | 400 | `body-unreadable` |
 //!
-//! Each is `application/problem+json` (RFC 9457) with the `type` `urn:lambda-idempotency:problem:<code>`
-//! and a boolean `retryable`; those that are carry `Retry-After`. A replay is marked with
-//! `Idempotent-Replayed: true`.
+//! Each is `application/problem+json` (RFC 9457) with the `type` `urn:lambda-idempotency:problem:<code>`, or the page that
+//! you name by [`HttpLayer::documentation`], and a boolean `retryable`; those that are carry `Retry-After`. A replay is
+//! marked with `Idempotent-Replayed: true`. What an API's owner publishes of all this is
+//! [`guide::idempotency_specification`](crate::guide::idempotency_specification).
 //!
 //! Recorded are 2xx, 3xx and final 4xx; 401, 403, 408, 409, 413, 421, 423, 425, 429 and 5xx give the key
-//! back (at most once, 5xx are recorded as well). A handler's error gives the key back too.
+//! back (at most once, 5xx are recorded as well). A handler's error gives the key back too. [`Recording`] and
+//! [`HttpLayer::record_when`] say otherwise.
 //!
 //! A key belongs to the caller that the front end verified: an API Gateway JWT's issuer and subject, a
 //! Lambda authorizer's principal, an IAM principal, and the tenant of the invocation. An API without an
-//! authorizer has one namespace for all its callers.
+//! authorizer has one namespace for all its callers, unless [`HttpLayer::caller`] tells them apart or
+//! [`HttpLayer::require_caller`] refuses them. Where an authorizer ran and named nobody, the request is refused.
+//!
+//! # Browsers
+//!
+//! Put `tower_http`'s `CorsLayer` **outside** of this layer: preflights end there, and replays, conflicts and problems get the
+//! headers for the origin that asks now. Allow and expose what this layer reads and writes:
+//!
+//! ```
+//! use lambda_http::{http::HeaderName, service_fn, tower::ServiceBuilder};
+//! use tower_http::cors::{Any, CorsLayer};
+//! # let store = lambda_idempotency::store::memory::MemoryStore::new();
+//! # let idempotency = lambda_idempotency::Idempotency::builder(store).build()?;
+//! # async fn create_payment(_: lambda_http::Request) -> Result<lambda_http::Response<lambda_http::Body>, lambda_http::Error> {
+//! #     Ok(lambda_http::Response::default())
+//! # }
+//!
+//! let names = |names: [&'static str; 2]| names.map(HeaderName::from_static);
+//! let cors = CorsLayer::new()
+//!     .allow_origin(Any)
+//!     .allow_headers(names(["content-type", "idempotency-key"]))
+//!     .expose_headers(names(["idempotent-replayed", "retry-after"]));
+//! let service = ServiceBuilder::new()
+//!     .layer(cors)
+//!     .layer(idempotency.http())
+//!     .service(service_fn(create_payment));
+//! # Ok::<(), lambda_idempotency::Error>(())
+//! ```
 
 mod caller;
+mod config;
 mod key;
 mod problem;
 mod request;
 mod response;
 
 pub use caller::{Caller, scope_caller};
+pub use config::Recording;
+pub use key::{KeyFormat, KeySyntax};
+pub use problem::ProblemKind;
 pub use response::{recorded, replayed};
 
-use std::task::{Context, Poll};
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+};
 
-use ::http::{HeaderName, Method, Request, Response, request::Parts};
+use ::http::{Request, Response, request::Parts};
 use lambda_http::{Body, IntoResponse, RequestExt};
 use tower::{Layer, Service};
 
 use crate::{
-    claim::current,
+    claim::{Replay, current},
     engine::{Idempotency, Operation, Protected, Verdict},
     error::{Error, ErrorKind, RecordedFailure},
-    fingerprint::Fingerprint,
     future::BoxFuture,
     invocation::{Invocation, Surroundings, within},
-    key::{Key, StoredKey},
+    key::{Key, Scope, StoredKey},
+    lambda::tenant,
     observe,
-    policy::{Execution, MissingKey, OnHandlerError},
+    policy::{Execution, OnHandlerError},
 };
+use caller::Verified;
+use config::Config;
 use problem::Problem;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
-
-const KEY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 
 impl Idempotency {
     /// A tower layer that keeps the contract of the `Idempotency-Key` header; see
     /// [the module](crate::lambda::http).
     pub fn http(&self) -> HttpLayer {
-        HttpLayer { idempotency: self.clone(), missing_key: MissingKey::RunUnprotected }
+        HttpLayer { idempotency: self.clone(), config: Arc::new(Config::default()) }
     }
 }
 
@@ -92,15 +130,7 @@ impl Idempotency {
 #[must_use]
 pub struct HttpLayer {
     idempotency: Idempotency,
-    missing_key: MissingKey,
-}
-
-impl HttpLayer {
-    /// Refuses a POST or PATCH without a key. Default: such a request runs unprotected.
-    pub fn required(mut self) -> Self {
-        self.missing_key = MissingKey::Refuse;
-        self
-    }
+    config: Arc<Config>,
 }
 
 impl<S> Layer<S> for HttpLayer {
@@ -141,7 +171,14 @@ where
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
         let layer = self.layer.clone();
-        Box::pin(async move { layer.handle(inner, request).await })
+        let joins = response::needs_joining(request.extensions().request_context_ref());
+        Box::pin(async move {
+            let mut response = layer.handle(inner, request).await?;
+            if joins {
+                response::join(response.headers_mut());
+            }
+            Ok(response)
+        })
     }
 }
 
@@ -158,73 +195,108 @@ impl HttpLayer {
             .extensions
             .lambda_context_ref()
             .map_or_else(Invocation::unknown, |context| self.idempotency.entered(context));
-        let key = match self.key_of(&parts).inspect_err(observe::refused_unasked) {
+        let key = match self.key_of(&parts) {
             Ok(Some(key)) => key,
             Ok(None) => {
                 let surroundings = Surroundings { invocation, claim: None };
                 let request = Request::from_parts(parts, body);
-                return within(surroundings, async { answered(inner.call(request).await).await }).await;
+                let response = within(surroundings, async { self.answered(inner.call(request).await).await });
+                return response.await;
             }
-            Err(error) => return Ok(Problem::for_error(&error).into_response()),
+            Err(error) => {
+                observe::refused_unasked(&error);
+                return Ok(self.problem(&error));
+            }
         };
-        let (fingerprint, body) = match request::fingerprinted(&parts, body).await {
+        let scope = match self.scope(&parts) {
+            Ok(scope) => scope,
+            Err(problem) => return Ok(self.problem(problem)),
+        };
+        let (fingerprint, body) = match request::fingerprinted(&self.config, &parts, body).await {
             Ok(read) => read,
-            Err(problem) => return Ok(problem.into_response()),
+            Err(problem) => return Ok(self.problem(problem)),
         };
-        let operation = match self.operation(&parts, &key, fingerprint, invocation) {
-            Ok(operation) => operation,
-            Err(error) => return Ok(Problem::for_error(&error).into_response()),
-        };
+        let for_replay = self.config.may_replay.as_ref().map(|may_replay| (may_replay, parts.clone()));
+        let operation = Operation { key: StoredKey::new(&scope, &key), fingerprint, invocation };
         let handler = || {
             let mut request = Request::from_parts(parts, body);
             if let Some(claim) = current() {
                 request.extensions_mut().insert(claim);
             }
             let response = inner.call(request);
-            async { answered(response.await).await }
+            async { self.answered(response.await).await }
         };
         let judge = |result| (self.verdict(&result), result);
         match self.idempotency.engine().protect(operation, handler, judge).await {
             Ok(Protected::Ran(result)) => result,
-            Ok(Protected::Replayed(replay)) if replay.is_failure() => Ok(Problem::FAILED.into_response()),
-            Ok(Protected::Replayed(replay)) => Ok(response::decode(replay.response())
-                .unwrap_or_else(|error| Problem::for_error(&error).into_response())),
-            Err(error) => Ok(Problem::for_error(&error).into_response()),
+            Ok(Protected::Replayed(replay)) => {
+                let may_replay = match for_replay {
+                    Some((may_replay, parts)) => may_replay(parts).await,
+                    None => true,
+                };
+                Ok(if may_replay {
+                    self.replayed(&replay)
+                } else {
+                    self.problem(ProblemKind::ReplayForbidden)
+                })
+            }
+            Err(error) => Ok(self.problem(&error)),
         }
+    }
+
+    fn replayed(&self, replay: &Replay) -> Response<Body> {
+        if replay.is_failure() {
+            return self.problem(ProblemKind::OperationFailed);
+        }
+        response::decode(replay.response(), &self.config.marker).unwrap_or_else(|error| self.problem(&error))
+    }
+
+    fn problem(&self, problem: impl Into<Problem>) -> Response<Body> {
+        problem.into().into_response(&self.config)
     }
 
     /// The request's key, if it has one and its method is protected.
     fn key_of(&self, parts: &Parts) -> Result<Option<Key>, Error> {
-        if !matches!(parts.method, Method::POST | Method::PATCH) {
+        if !self.config.methods.contains(&parts.method) {
             return Ok(None);
         }
-        match (key::read(&parts.headers, &KEY_HEADER)?, self.missing_key) {
-            (None, MissingKey::Refuse) => {
-                Err(Error::new(ErrorKind::MissingKey, "the request has no Idempotency-Key header"))
-            }
-            (key, _) => Ok(key),
+        let key = self.config.keys.read(&parts.headers)?;
+        if key.is_none() && self.config.required.as_ref().is_some_and(|is_required| is_required(parts)) {
+            return Err(Error::new(ErrorKind::MissingKey, "the request has no Idempotency-Key header"));
         }
+        Ok(key)
     }
 
-    fn operation(
-        &self,
-        parts: &Parts,
-        key: &Key,
-        fingerprint: Fingerprint,
-        invocation: Invocation,
-    ) -> Result<Operation, Error> {
-        let mut scope = self.idempotency.scope("http")?;
-        if let Some(caller) = caller::verified(&parts.extensions) {
-            scope = scope.with_caller(caller)?;
+    /// The namespace of the caller's keys.
+    fn scope(&self, parts: &Parts) -> Result<Scope, Problem> {
+        let resolved = match &self.config.resolver {
+            Some(resolve) => Some(resolve(parts).map_err(|error| Problem::from(&error))?),
+            None => None,
+        };
+        let context = parts.extensions.request_context_ref();
+        let caller = match (&resolved, caller::verified(context)) {
+            (Some(resolved), _) => resolved.as_deref().map(Caller::Resolved),
+            (None, Verified::Caller(caller)) => Some(caller),
+            (None, Verified::Nobody) => None,
+            (None, Verified::Unnamed) => return Err(caller_missing()),
+        };
+        if caller.is_none() && self.config.require_caller {
+            return Err(caller_missing());
         }
-        Ok(Operation { key: StoredKey::new(&scope, key), fingerprint, invocation })
+        let tenant = parts.extensions.lambda_context_ref().and_then(tenant);
+        let scope = self.idempotency.scope("http").and_then(|scope| match scope_caller(caller, tenant) {
+            Some(caller) => scope.with_caller(caller),
+            None => Ok(scope),
+        });
+        scope.map_err(|error| Problem::from(&error))
     }
 
     fn verdict<E>(&self, result: &Result<Response<Body>, E>) -> Verdict {
         let settings = self.idempotency.settings();
         match result {
             Ok(response) if self.is_recorded(response) => {
-                response::encode(response).map_or(Verdict::CompleteOmitted, Verdict::Complete)
+                response::encode(response, self.config.replay_cookies)
+                    .map_or(Verdict::CompleteOmitted, Verdict::Complete)
             }
             Err(_) if settings.effective_on_handler_error() == OnHandlerError::Record => {
                 Verdict::failure(&RecordedFailure::new("HandlerError", "the handler returned an error"))
@@ -235,13 +307,25 @@ impl HttpLayer {
 
     fn is_recorded(&self, response: &Response<Body>) -> bool {
         let at_most_once = self.idempotency.settings().execution == Execution::AtMostOnce;
-        response::is_outcome(response.status()) || at_most_once && response.status().is_server_error()
+        match (response.extensions().get::<Recording>(), &self.config.record_when) {
+            (Some(said), _) => *said == Recording::Record,
+            (None, Some(is_outcome)) => is_outcome(response),
+            (None, None) => {
+                response::is_outcome(response.status()) || at_most_once && response.status().is_server_error()
+            }
+        }
+    }
+
+    /// The handler's answer, whole. A marker that it set itself is not believed.
+    async fn answered<R: IntoResponse, E>(&self, result: Result<R, E>) -> Result<Response<Body>, E> {
+        let mut response = result?.into_response().await;
+        response.headers_mut().remove(response::REPLAYED);
+        response.headers_mut().remove(&self.config.marker);
+        Ok(response)
     }
 }
 
-/// The handler's answer, whole. A marker that it set itself is not believed.
-async fn answered<R: IntoResponse, E>(result: Result<R, E>) -> Result<Response<Body>, E> {
-    let mut response = result?.into_response().await;
-    response.headers_mut().remove(response::REPLAYED);
-    Ok(response)
+fn caller_missing() -> Problem {
+    observe::caller_missing();
+    ProblemKind::CallerMissing.into()
 }

@@ -36,6 +36,8 @@ pub enum Metric {
     MissingKey,
     /// Counter: a request had a key that is none.
     InvalidKey,
+    /// Counter: a request had a key and no verified caller, where one is required.
+    CallerMissing,
     /// Counter: the store failed before the claim, and nothing ran.
     StoreUnavailable,
     /// Counter: too little of the invocation's time was left to claim anything, and nothing ran.
@@ -81,6 +83,7 @@ impl Metric {
         Self::NotRetained,
         Self::MissingKey,
         Self::InvalidKey,
+        Self::CallerMissing,
         Self::StoreUnavailable,
         Self::NoTimeLeft,
         Self::Corrupt,
@@ -111,6 +114,7 @@ impl Metric {
             Self::NotRetained => "idempotency_not_retained",
             Self::MissingKey => "idempotency_missing_key",
             Self::InvalidKey => "idempotency_invalid_key",
+            Self::CallerMissing => "idempotency_caller_missing",
             Self::StoreUnavailable => "idempotency_store_unavailable",
             Self::NoTimeLeft => "idempotency_no_time_left",
             Self::Corrupt => "idempotency_corrupt",

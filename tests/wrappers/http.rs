@@ -1,3 +1,10 @@
+#[path = "http/cors.rs"]
+mod cors;
+#[path = "http/decided.rs"]
+mod decided;
+#[path = "http/draft.rs"]
+mod draft;
+
 use std::{
     convert::Infallible,
     sync::{

@@ -87,7 +87,12 @@ impl Running {
     /// Delivers `events/<path>.json`.
     pub(crate) async fn deliver(&mut self, path: &str) -> Answer {
         let event = Event::read(&project().join("events").join(format!("{path}.json"))).unwrap();
-        let delivery = self.sandbox.deliver(&event, LIMIT);
+        self.deliver_event(&event).await
+    }
+
+    /// Delivers this event.
+    pub(crate) async fn deliver_event(&mut self, event: &Event) -> Answer {
+        let delivery = self.sandbox.deliver(event, LIMIT);
         self.sandbox.answer(delivery).await
     }
 

@@ -3,13 +3,8 @@
 
 use std::fmt;
 
-use http::Extensions;
-use lambda_http::{
-    RequestExt, aws_lambda_events::apigw::ApiGatewayRequestAuthorizer, request::RequestContext,
-};
+use lambda_http::{aws_lambda_events::apigw::ApiGatewayRequestAuthorizer, request::RequestContext};
 use serde_json::Value;
-
-use crate::lambda::tenant;
 
 /// A caller that the front end verified; what the scope of an HTTP request's key has of it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -25,6 +20,8 @@ pub enum Caller<'a> {
     Iam(&'a str),
     /// What a Lambda authorizer calls the principal.
     Principal(&'a str),
+    /// What [`HttpLayer::caller`](super::HttpLayer::caller) made of the request.
+    Resolved(&'a str),
 }
 
 impl fmt::Debug for Caller<'_> {
@@ -34,6 +31,7 @@ impl fmt::Debug for Caller<'_> {
             Self::Jwt { .. } => "Jwt(…)",
             Self::Iam(_) => "Iam(…)",
             Self::Principal(_) => "Principal(…)",
+            Self::Resolved(_) => "Resolved(…)",
         })
     }
 }
@@ -58,6 +56,7 @@ pub fn scope_caller(caller: Option<Caller<'_>>, tenant: Option<&str>) -> Option<
         Caller::Jwt { issuer, subject } => parts(&["jwt", issuer, subject]),
         Caller::Iam(id) => parts(&["iam", without_session(id)]),
         Caller::Principal(principal) => parts(&["principal", principal]),
+        Caller::Resolved(text) => parts(&["resolved", text]),
     });
     match (caller, tenant) {
         (caller, None) => caller,
@@ -65,23 +64,42 @@ pub fn scope_caller(caller: Option<Caller<'_>>, tenant: Option<&str>) -> Option<
     }
 }
 
-/// The verified caller and the tenant, as one text for the scope; never a token, and the same when the
-/// token is refreshed. `None` where no authorizer ran: such an API has one namespace for all callers.
-pub(super) fn verified(extensions: &Extensions) -> Option<String> {
-    let context = extensions.request_context_ref();
-    let caller = match &context {
-        Some(RequestContext::ApiGatewayV2(context)) => context.authorizer.as_ref().and_then(authorized),
-        Some(RequestContext::ApiGatewayV1(context)) => authorized(&context.authorizer).or_else(|| {
-            let identity = &context.identity;
-            let caller = identity.caller.as_deref().or(identity.cognito_identity_id.as_deref());
-            caller.filter(|caller| !caller.is_empty()).map(Caller::Iam)
-        }),
-        _ => None,
-    };
-    scope_caller(caller, extensions.lambda_context_ref().and_then(tenant))
+/// What the front end says of a request's caller.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verified<'a> {
+    /// No authorizer ran: such an API has one namespace for all callers.
+    Nobody,
+    /// One ran, and named nobody. What it let in is not to share a namespace with others like it.
+    Unnamed,
+    /// This one; never a token, and the same when the token is refreshed.
+    Caller(Caller<'a>),
 }
 
-fn authorized(authorizer: &ApiGatewayRequestAuthorizer) -> Option<Caller<'_>> {
+pub(super) fn verified(context: Option<&RequestContext>) -> Verified<'_> {
+    match context {
+        Some(RequestContext::ApiGatewayV2(context)) => {
+            context.authorizer.as_ref().map_or(Verified::Nobody, authorized)
+        }
+        Some(RequestContext::ApiGatewayV1(context)) => {
+            let identity = &context.identity;
+            let caller = identity.caller.as_deref().or(identity.cognito_identity_id.as_deref());
+            let authorizer = &context.authorizer;
+            let ran = authorizer.jwt.is_some() || authorizer.iam.is_some() || !authorizer.fields.is_empty();
+            match caller.filter(|caller| !caller.is_empty()) {
+                _ if ran => authorized(authorizer),
+                Some(caller) => Verified::Caller(Caller::Iam(caller)),
+                None => Verified::Nobody,
+            }
+        }
+        _ => Verified::Nobody,
+    }
+}
+
+fn authorized(authorizer: &ApiGatewayRequestAuthorizer) -> Verified<'_> {
+    named(authorizer).map_or(Verified::Unnamed, Verified::Caller)
+}
+
+fn named(authorizer: &ApiGatewayRequestAuthorizer) -> Option<Caller<'_>> {
     if let Some(jwt) = &authorizer.jwt {
         let claim = |name: &str| jwt.claims.get(name).map(String::as_str).filter(|claim| !claim.is_empty());
         return Some(Caller::Jwt { issuer: claim("iss").unwrap_or_default(), subject: claim("sub")? });
@@ -113,6 +131,8 @@ fn parts(parts: &[&str]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use lambda_http::RequestExt as _;
+
     use super::*;
 
     fn caller(context: serde_json::Value) -> Option<String> {
@@ -127,7 +147,11 @@ mod tests {
         });
         event["requestContext"]["authorizer"] = context;
         let request = lambda_http::request::from_str(&event.to_string()).unwrap();
-        verified(request.extensions())
+        match verified(request.request_context_ref()) {
+            Verified::Caller(caller) => scope_caller(Some(caller), None),
+            Verified::Unnamed => Some("unnamed".into()),
+            Verified::Nobody => None,
+        }
     }
 
     #[test]
@@ -163,6 +187,18 @@ mod tests {
     #[test]
     fn no_authorizer_is_no_caller() {
         assert_eq!(caller(serde_json::Value::Null), None);
+    }
+
+    #[test]
+    fn an_authorizer_that_names_nobody_is_told_from_none() {
+        for silent in [
+            serde_json::json!({"jwt": {"claims": {"iss": "i"}, "scopes": null}}),
+            serde_json::json!({"iam": {"accountId": "1"}}),
+            serde_json::json!({"lambda": {"plan": "gold"}}),
+            serde_json::json!({"lambda": {"principalId": ""}}),
+        ] {
+            assert_eq!(caller(silent.clone()), Some("unnamed".into()), "{silent}");
+        }
     }
 
     #[test]

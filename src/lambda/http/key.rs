@@ -8,29 +8,97 @@ use crate::{
     key::Key,
 };
 
-/// The key in `headers`, if there is one. `"k"` and `k` are one key.
-///
-/// # Errors
-///
-/// [`ErrorKind::InvalidKey`] if there is more than one, or it is malformed, empty, blank or too long: a
-/// key that cannot be read must never become a request without one.
-pub(super) fn read(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Key>, Error> {
-    let mut values = headers.get_all(name).iter();
-    let Some(value) = values.next() else { return Ok(None) };
-    if values.next().is_some() {
-        return Err(invalid(name, "is there more than once; send one"));
-    }
-    let text = parse(value).map_err(|why| invalid(name, why))?;
-    Key::new(text).map(Some)
+/// How a key may be written in its header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum KeySyntax {
+    /// A quoted string, or a bare token, as most clients send it: `"k"` and `k` are one key.
+    #[default]
+    Lenient,
+    /// A quoted string alone: what the draft asks for (section 2.1), and nearly no client sends.
+    Strict,
 }
 
-fn parse(value: &HeaderValue) -> Result<String, &'static str> {
+/// What a key must be made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum KeyFormat {
+    /// 1 to 255 visible ASCII characters.
+    #[default]
+    Any,
+    /// At least so many characters, and at most 255: for keys that must not be guessed or counted up.
+    AtLeast(usize),
+    /// A UUID in its canonical form, such as `8e03978e-40d5-43dd-bc93-6894a57f9324`, of any version.
+    Uuid,
+}
+
+/// Where keys stand, and what they look like.
+#[derive(Clone, Debug)]
+pub(super) struct KeyRules {
+    /// The header, and its aliases.
+    pub(super) names: Vec<HeaderName>,
+    pub(super) syntax: KeySyntax,
+    pub(super) format: KeyFormat,
+}
+
+impl Default for KeyRules {
+    fn default() -> Self {
+        Self {
+            names: vec![HeaderName::from_static("idempotency-key")],
+            syntax: KeySyntax::default(),
+            format: KeyFormat::default(),
+        }
+    }
+}
+
+impl KeyRules {
+    /// The key in `headers`, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidKey`] if there are two, or it is malformed, empty, blank or too long: a key that cannot be
+    /// read must never become a request without one.
+    pub(super) fn read(&self, headers: &HeaderMap) -> Result<Option<Key>, Error> {
+        let mut found: Option<Key> = None;
+        for name in &self.names {
+            let Some(key) = self.read_one(headers, name)? else { continue };
+            match &found {
+                Some(other) if *other != key => {
+                    return Err(invalid(name, "differs from the key in another header; send one"));
+                }
+                _ => found = Some(key),
+            }
+        }
+        Ok(found)
+    }
+
+    fn read_one(&self, headers: &HeaderMap, name: &HeaderName) -> Result<Option<Key>, Error> {
+        let mut values = headers.get_all(name).iter();
+        let Some(value) = values.next() else { return Ok(None) };
+        if values.next().is_some() {
+            return Err(invalid(name, "is there more than once; send one"));
+        }
+        let text = parse(value, self.syntax).map_err(|why| invalid(name, why))?;
+        match self.format {
+            KeyFormat::AtLeast(length) if text.len() < length => {
+                return Err(invalid(name, "is shorter than this API takes"));
+            }
+            KeyFormat::Uuid if !is_uuid(&text) => return Err(invalid(name, "is no UUID")),
+            _ => {}
+        }
+        Key::new(text).map(Some)
+    }
+}
+
+fn parse(value: &HeaderValue, syntax: KeySyntax) -> Result<String, &'static str> {
     let text = value.to_str().map_err(|_| "has bytes that are not visible ASCII")?;
     let text = text.trim_matches(|c| c == ' ' || c == '\t');
-    match text.strip_prefix('"') {
-        Some(rest) => quoted(rest),
-        None if text.chars().all(is_bare) => Ok(text.to_owned()),
-        None => Err("is neither a quoted string nor a bare token; quote it, and send only one"),
+    match (text.strip_prefix('"'), syntax) {
+        (Some(rest), _) => quoted(rest),
+        (None, KeySyntax::Strict) => Err("is no quoted string"),
+        (None, KeySyntax::Lenient) if text.chars().all(is_bare) => Ok(text.to_owned()),
+        (None, KeySyntax::Lenient) => {
+            Err("is neither a quoted string nor a bare token; quote it, and send only one")
+        }
     }
 }
 
@@ -62,6 +130,17 @@ fn is_bare(c: char) -> bool {
     c.is_ascii_graphic() && !matches!(c, '"' | ',' | ';' | '\\')
 }
 
+/// Whether this is a UUID as RFC 9562 writes it (section 4), in either case.
+fn is_uuid(text: &str) -> bool {
+    let lengths = [8, 4, 4, 4, 12];
+    let mut groups = text.split('-');
+    lengths.into_iter().all(|length| {
+        groups
+            .next()
+            .is_some_and(|group| group.len() == length && group.bytes().all(|b| b.is_ascii_hexdigit()))
+    }) && groups.next().is_none()
+}
+
 fn invalid(name: &HeaderName, why: &str) -> Error {
     Error::new(ErrorKind::InvalidKey, format!("the {name} header {why}"))
 }
@@ -70,14 +149,17 @@ fn invalid(name: &HeaderName, why: &str) -> Error {
 mod tests {
     use super::*;
 
-    const NAME: HeaderName = HeaderName::from_static("idempotency-key");
+    fn read_as(rules: &KeyRules, lines: &[(&'static str, &[u8])]) -> Result<Option<String>, ErrorKind> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(HeaderName::from_static(name), HeaderValue::from_bytes(value).unwrap());
+        }
+        rules.read(&headers).map(|key| key.map(|key| key.as_str().to_owned())).map_err(|error| error.kind())
+    }
 
     fn read_all(values: &[&[u8]]) -> Result<Option<String>, ErrorKind> {
-        let mut headers = HeaderMap::new();
-        for value in values {
-            headers.append(NAME, HeaderValue::from_bytes(value).unwrap());
-        }
-        read(&headers, &NAME).map(|key| key.map(|key| key.as_str().to_owned())).map_err(|error| error.kind())
+        let lines: Vec<_> = values.iter().map(|value| ("idempotency-key", *value)).collect();
+        read_as(&KeyRules::default(), &lines)
     }
 
     #[test]
@@ -120,5 +202,71 @@ mod tests {
     #[test]
     fn keys_are_case_sensitive() {
         assert_ne!(read_all(&[b"K"]), read_all(&[b"k"]));
+    }
+
+    /// The facts of the HTTP working group's vectors for strings: each character alone, each one escaped, and the
+    /// ways in which a string can be cut short.
+    #[test]
+    fn quoted_strings_are_structured_field_strings() {
+        let parsed = |text: &str| quoted(text).ok();
+        for byte in 0..=127_u8 {
+            let c = char::from(byte);
+            let plain = (0x20..0x7f).contains(&byte) && c != '"' && c != '\\';
+            assert_eq!(parsed(&format!("{c}\"")).is_some(), plain, "{byte:#x}");
+            let escapable = c == '"' || c == '\\';
+            assert_eq!(parsed(&format!("\\{c}\"")), escapable.then(|| c.to_string()), "\\ {byte:#x}");
+        }
+        assert_eq!(parsed("foo bar\""), Some("foo bar".into()));
+        assert_eq!(parsed("\""), Some(String::new()), "a string, though no key");
+        assert_eq!(parsed("   \""), Some("   ".into()), "a string, though no key");
+        assert_eq!(parsed("b\\\"a\\\\r\""), Some("b\"a\\r".into()));
+        assert_eq!(parsed(&format!("{}\"", "foo ".repeat(64))), Some("foo ".repeat(64)));
+        for cut in ["", "foo", "foo \\", "foo \\,\"", "foo \\\"", "f\u{fc}\u{fc}\"", "\\\t foo\"", "a\" b\""]
+        {
+            assert_eq!(parsed(cut), None, "{cut}");
+        }
+        assert_eq!(read_all(&[b"'foo'"]), Ok(Some("'foo'".into())), "a bare token here, and no string");
+        assert_eq!(read_all(&[b"\"foo", b"bar\""]), Err(ErrorKind::InvalidKey), "two lines are two keys");
+    }
+
+    #[test]
+    fn strict_takes_quoted_strings_alone() {
+        let strict = KeyRules { syntax: KeySyntax::Strict, ..KeyRules::default() };
+        let read = |value: &[u8]| read_as(&strict, &[("idempotency-key", value)]);
+        assert_eq!(read(b"\"k\""), Ok(Some("k".into())));
+        // A token, an integer, a boolean, a byte sequence, a date.
+        for other in [&b"k"[..], b"123", b"?1", b":aGk=:", b"@1", b""] {
+            assert_eq!(read(other), Err(ErrorKind::InvalidKey), "{}", other.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn a_format_can_be_asked_for() {
+        let uuid = "8e03978e-40d5-43dd-bc93-6894a57f9324";
+        let read = |format, value: &str| {
+            let rules = KeyRules { format, ..KeyRules::default() };
+            read_as(&rules, &[("idempotency-key", value.as_bytes())]).is_ok()
+        };
+        assert!(read(KeyFormat::AtLeast(36), uuid) && !read(KeyFormat::AtLeast(37), uuid));
+        assert!(read(KeyFormat::Uuid, uuid) && read(KeyFormat::Uuid, &uuid.to_uppercase()));
+        for no in ["8e03978e40d543ddbc936894a57f9324", "8e03978e-40d5-43dd-bc93-6894a57f932g", "k"] {
+            assert!(!read(KeyFormat::Uuid, no), "{no}");
+        }
+        assert!(!read(KeyFormat::Uuid, &format!("{uuid}-")) && !read(KeyFormat::Uuid, &uuid[1..]));
+    }
+
+    #[test]
+    fn an_alias_is_the_same_header_and_two_that_differ_are_refused() {
+        let mut rules = KeyRules::default();
+        rules.names.push(HeaderName::from_static("x-idempotency-key"));
+        let read = |lines: &[(&'static str, &[u8])]| read_as(&rules, lines);
+        assert_eq!(read(&[("x-idempotency-key", b"k")]), Ok(Some("k".into())));
+        assert_eq!(read(&[("idempotency-key", b"k"), ("x-idempotency-key", b"\"k\"")]), Ok(Some("k".into())));
+        for other in [&b"l"[..], b"", b"K"] {
+            let lines = [("idempotency-key", &b"k"[..]), ("x-idempotency-key", other)];
+            assert_eq!(read(&lines), Err(ErrorKind::InvalidKey));
+        }
+        assert_eq!(read(&[]), Ok(None));
+        assert_eq!(read_all(&[]), Ok(None), "no alias unless it is asked for");
     }
 }

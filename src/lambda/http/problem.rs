@@ -6,18 +6,173 @@ use http::{HeaderValue, Response, StatusCode, header};
 use lambda_http::Body;
 use serde::Serialize;
 
+use super::config::Config;
 use crate::error::{Error, ErrorKind};
 
-/// One kind of answer. Its `type` is `urn:lambda-idempotency:problem:<code>`; the codes are listed in
-/// [the module's docs](crate::lambda::http).
+/// What the layer answers by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ProblemKind {
+    /// 400: a key is required, and there is none.
+    KeyMissing,
+    /// 400: the key is malformed, empty, too long, doubled, or not of the form that is asked for.
+    KeyInvalid,
+    /// 403: nobody has verified who calls, though somebody had to.
+    CallerMissing,
+    /// 403: the caller may not have the recorded answer (any more).
+    ReplayForbidden,
+    /// 422: the key was used with another request.
+    KeyReused,
+    /// 409: the operation is still running.
+    InProgress,
+    /// 409: at most one may run, and an earlier run ended without an answer.
+    OutcomeUnknown,
+    /// 409: done, but the response was not kept.
+    NotRetained,
+    /// 500: failed for good in an earlier run.
+    OperationFailed,
+    /// 500: the record cannot be read.
+    RecordUnreadable,
+    /// 503: the store cannot be used.
+    StoreUnavailable,
+    /// 413: the body is larger than is compared.
+    BodyTooLarge,
+    /// 400: the body breaks off.
+    BodyUnreadable,
+}
+
+impl ProblemKind {
+    /// Its code, stable across versions: what clients tell problems apart by.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::KeyMissing => "key-missing",
+            Self::KeyInvalid => "key-invalid",
+            Self::CallerMissing => "caller-missing",
+            Self::ReplayForbidden => "replay-forbidden",
+            Self::KeyReused => "key-reused",
+            Self::InProgress => "in-progress",
+            Self::OutcomeUnknown => "outcome-unknown",
+            Self::NotRetained => "not-retained",
+            Self::OperationFailed => "operation-failed",
+            Self::RecordUnreadable => "record-unreadable",
+            Self::StoreUnavailable => "store-unavailable",
+            Self::BodyTooLarge => "body-too-large",
+            Self::BodyUnreadable => "body-unreadable",
+        }
+    }
+
+    /// Its status, unless [`HttpLayer::status`](super::HttpLayer::status) says another.
+    pub const fn status(self) -> StatusCode {
+        match self {
+            Self::KeyMissing | Self::KeyInvalid | Self::BodyUnreadable => StatusCode::BAD_REQUEST,
+            Self::CallerMissing | Self::ReplayForbidden => StatusCode::FORBIDDEN,
+            Self::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::InProgress | Self::OutcomeUnknown | Self::NotRetained => StatusCode::CONFLICT,
+            Self::OperationFailed | Self::RecordUnreadable => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+        }
+    }
+
+    /// Whether the same request may go better later.
+    pub const fn is_retryable(self) -> bool {
+        matches!(self, Self::InProgress | Self::StoreUnavailable | Self::BodyUnreadable)
+    }
+
+    /// In general, and for this time: neither says more than the caller may know.
+    const fn title_and_detail(self) -> (&'static str, &'static str) {
+        match self {
+            Self::KeyMissing => (
+                "Idempotency-Key is missing",
+                "This operation needs an Idempotency-Key header, unique to the operation. Nothing was done.",
+            ),
+            Self::KeyInvalid => (
+                "Idempotency-Key is malformed",
+                "Send one Idempotency-Key of 1 to 255 visible ASCII characters, in the form that this API documents. \
+                 Nothing was done.",
+            ),
+            Self::CallerMissing => (
+                "The caller is not known",
+                "An Idempotency-Key belongs to its caller, and nobody has verified who that is. Nothing was done.",
+            ),
+            Self::ReplayForbidden => (
+                "The recorded answer is not for this caller",
+                "The operation was done before, and you may not have its answer. Nothing was done now.",
+            ),
+            Self::KeyReused => (
+                "Idempotency-Key is already used",
+                "This Idempotency-Key was used with another request. Use a new key for a new operation.",
+            ),
+            Self::InProgress => (
+                "A request is outstanding for this Idempotency-Key",
+                "The operation is still running. Send the same request again after Retry-After.",
+            ),
+            Self::OutcomeUnknown => (
+                "The operation's outcome is unknown",
+                "An earlier attempt ended without an answer and is not repeated. Find out what became of it.",
+            ),
+            Self::NotRetained => (
+                "The operation is done, but its response was not kept",
+                "The operation succeeded and is not repeated. Fetch its result another way.",
+            ),
+            Self::OperationFailed => (
+                "The operation failed",
+                "The operation behind this Idempotency-Key failed for good; it is not run again.",
+            ),
+            Self::RecordUnreadable => (
+                "The stored outcome cannot be read",
+                "The record of this operation cannot be read. Nothing was done.",
+            ),
+            Self::StoreUnavailable => (
+                "Idempotency cannot be assured just now",
+                "The store of outcomes cannot be used. Nothing was done; send the same request again later.",
+            ),
+            Self::BodyTooLarge => (
+                "The request body is too large",
+                "The body is larger than this API compares for idempotency. Nothing was done.",
+            ),
+            Self::BodyUnreadable => (
+                "The request body could not be read",
+                "The body ended before it was complete. Nothing was done; send the request again.",
+            ),
+        }
+    }
+}
+
+impl From<ErrorKind> for ProblemKind {
+    fn from(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::MissingKey => Self::KeyMissing,
+            ErrorKind::InvalidKey => Self::KeyInvalid,
+            ErrorKind::Mismatch => Self::KeyReused,
+            ErrorKind::InProgress | ErrorKind::Fenced => Self::InProgress,
+            ErrorKind::OutcomeUnknown => Self::OutcomeUnknown,
+            ErrorKind::NotRetained => Self::NotRetained,
+            ErrorKind::Corrupt => Self::RecordUnreadable,
+            ErrorKind::Unavailable | ErrorKind::Unrecorded | ErrorKind::Invalid => Self::StoreUnavailable,
+        }
+    }
+}
+
+/// One answer of the layer's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Problem {
-    status: StatusCode,
-    code: &'static str,
-    title: &'static str,
-    detail: &'static str,
-    retryable: bool,
+    kind: ProblemKind,
     retry_after: Option<Duration>,
+}
+
+impl From<ProblemKind> for Problem {
+    fn from(kind: ProblemKind) -> Self {
+        Self { kind, retry_after: None }
+    }
+}
+
+impl From<&Error> for Problem {
+    fn from(error: &Error) -> Self {
+        let kind = ProblemKind::from(error.kind());
+        let wait = || error.retry_after().unwrap_or(Duration::from_secs(1));
+        Self { kind, retry_after: kind.is_retryable().then(wait) }
+    }
 }
 
 #[derive(Serialize)]
@@ -31,122 +186,34 @@ struct Details<'a> {
 }
 
 impl Problem {
-    const fn new(
-        status: StatusCode,
-        code: &'static str,
-        title: &'static str,
-        detail: &'static str,
-        retryable: bool,
-    ) -> Self {
-        Self { status, code, title, detail, retryable, retry_after: None }
-    }
-
-    pub(super) const BODY_TOO_LARGE: Self = Self::new(
-        StatusCode::PAYLOAD_TOO_LARGE,
-        "body-too-large",
-        "The request body is too large",
-        "The body is larger than this API compares for idempotency. Nothing was done.",
-        false,
-    );
-
-    pub(super) const BODY_UNREADABLE: Self = Self::new(
-        StatusCode::BAD_REQUEST,
-        "body-unreadable",
-        "The request body could not be read",
-        "The body ended before it was complete. Nothing was done; send the request again.",
-        true,
-    );
-
-    pub(super) const FAILED: Self = Self::new(
-        StatusCode::INTERNAL_SERVER_ERROR,
-        "operation-failed",
-        "The operation failed",
-        "The operation behind this Idempotency-Key failed for good; it is not run again.",
-        false,
-    );
-
-    /// The answer to `error`, which says no more than the caller may know.
-    pub(super) fn for_error(error: &Error) -> Self {
-        let problem = match error.kind() {
-            ErrorKind::MissingKey => Self::new(
-                StatusCode::BAD_REQUEST,
-                "key-missing",
-                "Idempotency-Key is missing",
-                "This operation needs an Idempotency-Key header, unique to the operation. Nothing was done.",
-                false,
-            ),
-            ErrorKind::InvalidKey => Self::new(
-                StatusCode::BAD_REQUEST,
-                "key-invalid",
-                "Idempotency-Key is malformed",
-                "Send one Idempotency-Key of 1 to 255 visible ASCII characters. Nothing was done.",
-                false,
-            ),
-            ErrorKind::Mismatch => Self::new(
-                StatusCode::UNPROCESSABLE_ENTITY,
-                "key-reused",
-                "Idempotency-Key is already used",
-                "This Idempotency-Key was used with another request. Use a new key for a new operation.",
-                false,
-            ),
-            ErrorKind::InProgress | ErrorKind::Fenced => Self::new(
-                StatusCode::CONFLICT,
-                "in-progress",
-                "A request is outstanding for this Idempotency-Key",
-                "The operation is still running. Send the same request again after Retry-After.",
-                true,
-            ),
-            ErrorKind::OutcomeUnknown => Self::new(
-                StatusCode::CONFLICT,
-                "outcome-unknown",
-                "The operation's outcome is unknown",
-                "An earlier attempt ended without an answer and is not repeated. Find out what became of it.",
-                false,
-            ),
-            ErrorKind::NotRetained => Self::new(
-                StatusCode::CONFLICT,
-                "not-retained",
-                "The operation is done, but its response was not kept",
-                "The operation succeeded and is not repeated. Fetch its result another way.",
-                false,
-            ),
-            ErrorKind::Corrupt => Self::new(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "record-unreadable",
-                "The stored outcome cannot be read",
-                "The record of this operation cannot be read. Nothing was done.",
-                false,
-            ),
-            ErrorKind::Unavailable | ErrorKind::Unrecorded | ErrorKind::Invalid => Self::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "store-unavailable",
-                "Idempotency cannot be assured just now",
-                "The store of outcomes cannot be used. Nothing was done; send the same request again later.",
-                true,
-            ),
+    pub(super) fn into_response(self, config: &Config) -> Response<Body> {
+        let Self { kind, retry_after } = self;
+        let (code, (title, detail)) = (kind.code(), kind.title_and_detail());
+        let said = config.statuses.iter().rev().find(|(of, _)| *of == kind);
+        let status = said.map_or(kind.status(), |(_, status)| *status);
+        let r#type = match &config.documentation {
+            Some(page) => format!("{page}#{code}"),
+            None => format!("urn:lambda-idempotency:problem:{code}"),
         };
-        let retry_after = problem.retryable.then(|| error.retry_after().unwrap_or(Duration::from_secs(1)));
-        Self { retry_after, ..problem }
-    }
-
-    pub(super) fn into_response(self) -> Response<Body> {
-        let details = Details {
-            r#type: format!("urn:lambda-idempotency:problem:{}", self.code),
-            title: self.title,
-            status: self.status.as_u16(),
-            detail: self.detail,
-            code: self.code,
-            retryable: self.retryable,
-        };
-        // Seven plain fields always serialise; were they not to, the status still says it.
-        let body = serde_json::to_string(&details).unwrap_or_default();
-        let mut response = Response::new(Body::Text(body));
-        *response.status_mut() = self.status;
+        let retryable = kind.is_retryable();
+        let details = Details { r#type, title, status: status.as_u16(), detail, code, retryable };
+        // Plain fields always serialise; were they not to, the status still says it.
+        let mut response = Response::new(Body::Text(serde_json::to_string(&details).unwrap_or_default()));
+        *response.status_mut() = status;
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        let is_error = status.is_client_error() || status.is_server_error();
+        let media_type = if is_error { "application/problem+json" } else { "application/json" };
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+        headers.insert(header::CONTENT_LANGUAGE, HeaderValue::from_static("en"));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if let Some(retry_after) = self.retry_after {
+        if let Some(retry_after) = retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(whole_seconds(retry_after)));
+        }
+        if let Some(page) = &config.documentation
+            && let Ok(link) =
+                HeaderValue::try_from(format!("<{page}>; rel=\"describedby\"; type=\"text/html\""))
+        {
+            headers.insert(header::LINK, link);
         }
         response
     }
@@ -176,7 +243,7 @@ mod tests {
             (ErrorKind::Corrupt, 500, "record-unreadable"),
         ] {
             let error = Error::new(kind, "secret detail");
-            let response = Problem::for_error(&error).into_response();
+            let response = Problem::from(&error).into_response(&Config::default());
             assert_eq!(response.status().as_u16(), status, "{kind:?}");
             let body: serde_json::Value = serde_json::from_slice(response.body()).unwrap();
             assert_eq!(body["code"], code);
@@ -193,5 +260,23 @@ mod tests {
     fn retry_after_is_whole_seconds_and_at_least_one() {
         assert_eq!(whole_seconds(Duration::from_millis(1)), 1);
         assert_eq!(whole_seconds(Duration::from_millis(2999)), 2);
+    }
+
+    #[test]
+    fn statuses_and_the_page_that_documents_them_are_the_apis_own() {
+        let config = Config {
+            statuses: vec![(ProblemKind::InProgress, StatusCode::ACCEPTED)],
+            documentation: Some("https://api.example/idempotency".into()),
+            ..Config::default()
+        };
+        let response = Problem::from(&Error::new(ErrorKind::InProgress, "")).into_response(&config);
+        let body: serde_json::Value = serde_json::from_slice(response.body()).unwrap();
+        assert_eq!((response.status(), &body["status"]), (StatusCode::ACCEPTED, &202.into()));
+        assert_eq!(response.headers()["content-type"], "application/json", "202 is no problem");
+        assert_eq!(body["type"], "https://api.example/idempotency#in-progress");
+        let link = "<https://api.example/idempotency>; rel=\"describedby\"; type=\"text/html\"";
+        assert_eq!(response.headers()["link"], link);
+        let other = Problem::from(ProblemKind::KeyReused).into_response(&config);
+        assert_eq!(other.status(), StatusCode::UNPROCESSABLE_ENTITY);
     }
 }

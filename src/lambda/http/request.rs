@@ -6,38 +6,42 @@ use http::request::Parts;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use lambda_http::RequestExt;
 
-use crate::{fingerprint::Fingerprint, lambda::http::problem::Problem};
-
-/// The largest body that is read, in bytes: API Gateway's own limit ("Quotas", API Gateway developer
-/// guide).
-const MAX_BODY: usize = 10 * 1024 * 1024;
+use super::{config::Config, problem::ProblemKind};
+use crate::{
+    fingerprint::{Fingerprint, FingerprintBuilder},
+    lambda::pointer::Pointer,
+};
 
 /// The request's fingerprint, and its body as it was.
 ///
 /// # Errors
 ///
 /// The answer for a body that is too large or breaks off.
-pub(super) async fn fingerprinted<B>(parts: &Parts, body: B) -> Result<(Fingerprint, B), Problem>
+pub(super) async fn fingerprinted<B>(
+    config: &Config,
+    parts: &Parts,
+    body: B,
+) -> Result<(Fingerprint, B), ProblemKind>
 where
     B: http_body::Body + From<Vec<u8>> + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     // Lambda hands over whole bodies, as text or as bytes, and a handler may tell the two apart.
     if let Some(whole) = (&body as &dyn Any).downcast_ref::<lambda_http::Body>() {
-        if whole.len() > MAX_BODY {
-            return Err(Problem::BODY_TOO_LARGE);
+        if whole.len() > config.max_body {
+            return Err(ProblemKind::BodyTooLarge);
         }
-        return Ok((fingerprint(parts, whole), body));
+        return Ok((fingerprint(config, parts, whole), body));
     }
-    let bytes = match Limited::new(body, MAX_BODY).collect().await {
+    let bytes = match Limited::new(body, config.max_body).collect().await {
         Ok(collected) => collected.to_bytes(),
-        Err(error) if error.is::<LengthLimitError>() => return Err(Problem::BODY_TOO_LARGE),
-        Err(_) => return Err(Problem::BODY_UNREADABLE),
+        Err(error) if error.is::<LengthLimitError>() => return Err(ProblemKind::BodyTooLarge),
+        Err(_) => return Err(ProblemKind::BodyUnreadable),
     };
-    Ok((fingerprint(parts, &bytes), Vec::from(bytes).into()))
+    Ok((fingerprint(config, parts, &bytes), Vec::from(bytes).into()))
 }
 
-fn fingerprint(parts: &Parts, body: &[u8]) -> Fingerprint {
+fn fingerprint(config: &Config, parts: &Parts, body: &[u8]) -> Fingerprint {
     let path = match parts.extensions.raw_http_path() {
         "" => parts.uri.path(),
         raw => raw,
@@ -46,7 +50,28 @@ fn fingerprint(parts: &Parts, body: &[u8]) -> Fingerprint {
     for (name, value) in normalised_query(parts.uri.query().unwrap_or_default()) {
         builder = builder.part("name", name).part("value", value);
     }
-    builder.json_or_bytes("body", body).finish()
+    for name in &config.fingerprinted_headers {
+        for value in parts.headers.get_all(name) {
+            builder = builder.part("header", name.as_str()).part("value", value.as_bytes());
+        }
+    }
+    match &config.fingerprinted_fields {
+        // Two bodies that have none of them would be one.
+        Some(pointers) if pointers.iter().any(|pointer| pointer.find(body).is_some()) => {
+            fields(builder, pointers, body).finish()
+        }
+        _ => builder.json_or_bytes("body", body).finish(),
+    }
+}
+
+fn fields(mut builder: FingerprintBuilder, pointers: &[Pointer], body: &[u8]) -> FingerprintBuilder {
+    for pointer in pointers {
+        builder = match pointer.find(body) {
+            Some(found) => builder.part("field", pointer.as_str()).json_or_bytes("value", found.as_bytes()),
+            None => builder.part("absent", pointer.as_str()),
+        };
+    }
+    builder
 }
 
 /// A name and its value, decoded.
@@ -92,7 +117,50 @@ mod tests {
 
     fn of(method: &str, uri: &str, body: &[u8]) -> Fingerprint {
         let (parts, ()) = http::Request::builder().method(method).uri(uri).body(()).unwrap().into_parts();
-        fingerprint(&parts, body)
+        fingerprint(&Config::default(), &parts, body)
+    }
+
+    #[test]
+    fn only_fields_that_were_asked_for_count() {
+        let pointers = ["/id", "/amount"].map(|pointer| Pointer::new(pointer).unwrap());
+        let config = Config { fingerprinted_fields: Some(pointers.into()), ..Config::default() };
+        let of = |body: &str| {
+            let (parts, ()) = http::Request::post("/").body(()).unwrap().into_parts();
+            fingerprint(&config, &parts, body.as_bytes())
+        };
+        let base = of(r#"{"id": "1", "amount": {"cents": 5, "currency": "EUR"}, "at": 1}"#);
+        assert_eq!(base, of(r#"{"at": 2, "amount": {"currency":"EUR","cents":5}, "id": "1"}"#));
+        for other in [
+            r#"{"id": 1, "amount": {"cents": 5, "currency": "EUR"}}"#,
+            r#"{"id": "1", "amount": {"cents": 6, "currency": "EUR"}}"#,
+            r#"{"id": "1"}"#,
+            r#"{"id": "1", "amount": null}"#,
+            "{}",
+        ] {
+            assert_ne!(base, of(other), "{other}");
+        }
+        assert_ne!(of(r#"{"id": 1}"#), of(r#"{"id": 1, "amount": null}"#), "absent is not null");
+        for (one, other) in [("no JSON", "no JSON either"), ("5", "6"), (r#"{"a": 1}"#, r#"{"a": 2}"#)] {
+            assert_ne!(of(one), of(other), "the whole counts where none of the fields is there");
+        }
+    }
+
+    #[test]
+    fn only_headers_that_were_asked_for_count() {
+        let version = http::HeaderName::from_static("api-version");
+        let asked = Config { fingerprinted_headers: vec![version.clone()], ..Config::default() };
+        let of = |config: &Config, value: Option<&str>| {
+            let mut request = http::Request::post("/").header("traceparent", value.unwrap_or("none"));
+            if let Some(value) = value {
+                request = request.header(version.clone(), value);
+            }
+            fingerprint(config, &request.body(()).unwrap().into_parts().0, b"")
+        };
+        let none = Config::default();
+        assert_eq!(of(&none, Some("1")), of(&none, Some("2")));
+        assert_eq!(of(&none, Some("1")), of(&asked, None));
+        assert_ne!(of(&asked, Some("1")), of(&asked, Some("2")));
+        assert_ne!(of(&asked, Some("1")), of(&asked, None));
     }
 
     #[test]

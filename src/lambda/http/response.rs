@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
-use lambda_http::Body;
+use lambda_http::{Body, request::RequestContext};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind};
@@ -31,9 +31,8 @@ const NOT_RECORDED: [HeaderName; 15] = [
     header::DATE,
     header::AGE,
     HeaderName::from_static("x-amzn-trace-id"),
+    HeaderName::from_static("x-amzn-requestid"),
     HeaderName::from_static("traceresponse"),
-    // A session that is replayed is a session that is given away.
-    header::SET_COOKIE,
     REPLAYED,
 ];
 
@@ -62,14 +61,16 @@ pub(super) fn is_outcome(status: StatusCode) -> bool {
 }
 
 /// The response as bytes to record; `None` for a body of a kind that is not known here.
-pub(super) fn encode(response: &Response<Body>) -> Option<Bytes> {
+///
+/// `Set-Cookie` is recorded `with_cookies` alone: a session that is replayed is a session that is given away.
+pub(super) fn encode(response: &Response<Body>, with_cookies: bool) -> Option<Bytes> {
     let kind = match response.body() {
         Body::Empty => Kind::Empty,
         Body::Text(_) => Kind::Text,
         Body::Binary(_) => Kind::Binary,
         _ => return None,
     };
-    let headers = response.headers().iter().filter(|(name, _)| is_recorded(name));
+    let headers = response.headers().iter().filter(|(name, _)| is_recorded(name, with_cookies));
     let head = Head {
         v: VERSION,
         status: response.status().as_u16(),
@@ -99,7 +100,7 @@ pub(super) fn encode(response: &Response<Body>) -> Option<Bytes> {
 /// # Ok::<(), lambda_idempotency::Error>(())
 /// ```
 pub fn recorded(response: Response<impl Into<Body>>) -> Result<Bytes, Error> {
-    encode(&response.map(Into::into))
+    encode(&response.map(Into::into), false)
         .ok_or_else(|| Error::new(ErrorKind::Invalid, "the body is neither empty, nor text, nor binary"))
 }
 
@@ -109,21 +110,21 @@ pub fn recorded(response: Response<impl Into<Body>>) -> Result<Bytes, Error> {
 ///
 /// [`ErrorKind::Corrupt`] if they are no recorded response, or one of another version.
 pub fn replayed(recorded: &[u8]) -> Result<Response<Body>, Error> {
-    decode(recorded)
+    decode(recorded, &REPLAYED)
 }
 
-/// The recorded response, marked as a replay.
+/// The recorded response, marked as a replay by the header `marker`.
 ///
 /// # Errors
 ///
 /// [`ErrorKind::Corrupt`] if the bytes are no recorded response, or one of another version.
-pub(super) fn decode(bytes: &[u8]) -> Result<Response<Body>, Error> {
-    decoded(bytes).ok_or_else(|| {
+pub(super) fn decode(bytes: &[u8], marker: &HeaderName) -> Result<Response<Body>, Error> {
+    decoded(bytes, marker).ok_or_else(|| {
         Error::new(ErrorKind::Corrupt, "the recorded bytes are no HTTP response of version 1; nothing ran")
     })
 }
 
-fn decoded(bytes: &[u8]) -> Option<Response<Body>> {
+fn decoded(bytes: &[u8], marker: &HeaderName) -> Option<Response<Body>> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
     let (head, body) = (bytes.get(..end)?, bytes.get(end + 1..)?);
     let head: Head = serde_json::from_slice(head).ok()?;
@@ -141,12 +142,35 @@ fn decoded(bytes: &[u8]) -> Option<Response<Body>> {
     for (name, value) in head.headers {
         headers.append(HeaderName::from_bytes(name.as_bytes()).ok()?, as_value(&value)?);
     }
-    headers.insert(REPLAYED, HeaderValue::from_static("true"));
+    headers.insert(marker, HeaderValue::from_static("true"));
     Some(response)
 }
 
-fn is_recorded(name: &HeaderName) -> bool {
-    !NOT_RECORDED.contains(name) && !name.as_str().starts_with("access-control-")
+/// Whether `lambda_http` writes one value for each name alone, and drops the others: as of 1.3.2 for payload 2.0 and a
+/// load balancer.
+pub(super) fn needs_joining(context: Option<&RequestContext>) -> bool {
+    matches!(context, Some(RequestContext::ApiGatewayV2(_) | RequestContext::Alb(_)))
+}
+
+/// Joins the values of each name into one (RFC 9110, section 5.3), but for `Set-Cookie`, which cannot be joined.
+pub(super) fn join(headers: &mut HeaderMap) {
+    let repeated: Vec<_> = headers
+        .keys()
+        .filter(|name| *name != header::SET_COOKIE && headers.get_all(*name).iter().nth(1).is_some())
+        .cloned()
+        .collect();
+    for name in repeated {
+        let values: Vec<_> = headers.get_all(&name).iter().map(HeaderValue::as_bytes).collect();
+        if let Ok(joined) = HeaderValue::from_bytes(&values.join(&b", "[..])) {
+            headers.insert(name, joined);
+        }
+    }
+}
+
+fn is_recorded(name: &HeaderName, with_cookies: bool) -> bool {
+    !NOT_RECORDED.contains(name)
+        && !name.as_str().starts_with("access-control-")
+        && (with_cookies || name != header::SET_COOKIE)
 }
 
 fn as_text(value: &HeaderValue) -> String {
@@ -182,7 +206,7 @@ mod tests {
             Body::Binary(vec![0, 10, 255]),
         ] {
             let original = response(body);
-            let mut replay = decode(&encode(&original).unwrap()).unwrap();
+            let mut replay = decode(&encode(&original, false).unwrap(), &REPLAYED).unwrap();
             assert_eq!(replay.headers_mut().remove(REPLAYED).unwrap(), "true");
             assert_eq!(replay.status(), original.status());
             assert_eq!(replay.body(), original.body());
@@ -198,7 +222,7 @@ mod tests {
         {
             original.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static("1"));
         }
-        let replay = decode(&encode(&original).unwrap()).unwrap();
+        let replay = decode(&encode(&original, false).unwrap(), &REPLAYED).unwrap();
         assert_eq!(replay.headers()["idempotent-replayed"], "true", "the library's, not the handler's");
         for name in ["date", "content-length", "set-cookie", "access-control-allow-origin"] {
             assert!(!replay.headers().contains_key(name), "{name}");
@@ -206,8 +230,20 @@ mod tests {
     }
 
     #[test]
+    fn repeated_headers_are_joined_but_for_cookies() {
+        let mut headers = response(Body::Empty).into_parts().0.headers;
+        for cookie in ["a=1", "b=2"] {
+            headers.append(header::SET_COOKIE, HeaderValue::from_static(cookie));
+        }
+        join(&mut headers);
+        assert_eq!(headers.get_all("link").iter().collect::<Vec<_>>(), ["</a>, </b>"]);
+        assert_eq!(headers.get_all("set-cookie").iter().collect::<Vec<_>>(), ["a=1", "b=2"]);
+        assert_eq!(headers["x-latin"], HeaderValue::from_bytes(b"caf\xe9").unwrap());
+    }
+
+    #[test]
     fn the_format_is_pinned() {
-        let bytes = encode(&response(Body::Text("hi".into()))).unwrap();
+        let bytes = encode(&response(Body::Text("hi".into())), false).unwrap();
         let golden = "{\"v\":1,\"status\":201,\"kind\":\"text\",\"headers\":[[\"content-type\",\"application/json\"],\
              [\"link\",\"</a>\"],[\"link\",\"</b>\"],[\"x-latin\",\"caf\u{e9}\"]]}\nhi";
         assert_eq!(std::str::from_utf8(&bytes).unwrap(), golden);
@@ -215,10 +251,10 @@ mod tests {
 
     #[test]
     fn anything_else_is_corrupt() {
-        let good = encode(&response(Body::Text("hi".into()))).unwrap();
+        let good = encode(&response(Body::Text("hi".into())), false).unwrap();
         let newer = String::from_utf8(good.to_vec()).unwrap().replacen("\"v\":1", "\"v\":2", 1);
         for bytes in [&b""[..], b"\n", b"{}\n", b"null", newer.as_bytes(), &good[..10]] {
-            assert_eq!(decode(bytes).unwrap_err().kind(), ErrorKind::Corrupt);
+            assert_eq!(decode(bytes, &REPLAYED).unwrap_err().kind(), ErrorKind::Corrupt);
         }
     }
 

@@ -1,0 +1,260 @@
+//! What a user may decide about the HTTP contract; the defaults are the module's.
+
+use std::{fmt, future::Future, sync::Arc};
+
+use ::http::{HeaderName, Method, Response, StatusCode, request::Parts};
+use lambda_http::Body;
+
+use super::{
+    HttpLayer,
+    key::{KeyFormat, KeyRules, KeySyntax},
+    problem::ProblemKind,
+    response,
+};
+use crate::{
+    error::{Error, ErrorKind},
+    future::BoxFuture,
+    lambda::pointer::Pointer,
+};
+
+/// The largest body that is compared, in bytes: API Gateway's own limit ("Quotas", API Gateway developer guide).
+const MAX_BODY: usize = 10 * 1024 * 1024;
+
+type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
+type Resolver = Arc<dyn Fn(&Parts) -> Result<Option<String>, Error> + Send + Sync>;
+type MayReplay = Arc<dyn Fn(Parts) -> BoxFuture<'static, bool> + Send + Sync>;
+type Judge = Arc<dyn Fn(&Response<Body>) -> bool + Send + Sync>;
+
+/// What becomes of one response, where the handler knows better than its status says; put it into the response's
+/// extensions.
+///
+/// ```
+/// use lambda_http::{Body, Response};
+/// use lambda_idempotency::lambda::http::Recording;
+///
+/// // A 500 that came after the money had moved: final, and not to be tried again.
+/// let mut response = Response::builder().status(500).body(Body::Empty).unwrap();
+/// response.extensions_mut().insert(Recording::Record);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Recording {
+    /// It is the operation's outcome: record and replay it.
+    Record,
+    /// It is none: give the key back, so that a retry runs the handler again.
+    Release,
+}
+
+/// See the methods of [`HttpLayer`].
+#[derive(Clone)]
+pub(super) struct Config {
+    pub(super) keys: KeyRules,
+    pub(super) methods: Vec<Method>,
+    pub(super) required: Option<Predicate>,
+    pub(super) resolver: Option<Resolver>,
+    pub(super) require_caller: bool,
+    pub(super) fingerprinted_headers: Vec<HeaderName>,
+    /// Of a JSON body; none is the whole.
+    pub(super) fingerprinted_fields: Option<Vec<Pointer>>,
+    pub(super) max_body: usize,
+    pub(super) record_when: Option<Judge>,
+    pub(super) replay_cookies: bool,
+    pub(super) marker: HeaderName,
+    /// The last one of a kind counts.
+    pub(super) statuses: Vec<(ProblemKind, StatusCode)>,
+    pub(super) documentation: Option<String>,
+    pub(super) may_replay: Option<MayReplay>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            keys: KeyRules::default(),
+            methods: vec![Method::POST, Method::PATCH],
+            required: None,
+            resolver: None,
+            require_caller: false,
+            fingerprinted_headers: Vec::new(),
+            fingerprinted_fields: None,
+            max_body: MAX_BODY,
+            record_when: None,
+            replay_cookies: false,
+            marker: response::REPLAYED,
+            statuses: Vec::new(),
+            documentation: None,
+            may_replay: None,
+        }
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("keys", &self.keys)
+            .field("methods", &self.methods)
+            .field("require_caller", &self.require_caller)
+            .field("fingerprinted_headers", &self.fingerprinted_headers)
+            .field("fingerprinted_fields", &self.fingerprinted_fields)
+            .field("max_body", &self.max_body)
+            .field("replay_cookies", &self.replay_cookies)
+            .field("marker", &self.marker)
+            .field("statuses", &self.statuses)
+            .field("documentation", &self.documentation)
+            .finish_non_exhaustive()
+    }
+}
+
+impl HttpLayer {
+    fn with(mut self, change: impl FnOnce(&mut Config)) -> Self {
+        change(Arc::make_mut(&mut self.config));
+        self
+    }
+
+    /// Refuses a request of a protected method without a key. Default: such a request runs unprotected.
+    pub fn required(self) -> Self {
+        self.required_when(|_| true)
+    }
+
+    /// Refuses a request of a protected method without a key where `is_required` says so.
+    ///
+    /// ```
+    /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
+    /// # let idempotency = lambda_idempotency::Idempotency::builder(store).build()?;
+    /// let layer = idempotency.http().required_when(|request| request.uri.path().starts_with("/payments"));
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn required_when(self, is_required: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.with(|config| config.required = Some(Arc::new(is_required)))
+    }
+
+    /// Protects these methods. Default: POST and PATCH. GET, HEAD, OPTIONS and TRACE, which are safe (RFC 9110, section
+    /// 9.2.1), pass through whatever is said here.
+    pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
+        self.with(|config| {
+            config.methods = methods.into_iter().filter(|method| !method.is_safe()).collect();
+        })
+    }
+
+    /// Takes keys as they are written in this way. Default: quoted or bare.
+    pub fn key_syntax(self, syntax: KeySyntax) -> Self {
+        self.with(|config| config.keys.syntax = syntax)
+    }
+
+    /// Takes keys of this form. Default: any.
+    pub fn key_format(self, format: KeyFormat) -> Self {
+        self.with(|config| config.keys.format = format)
+    }
+
+    /// Reads the key from this header too, such as `x-idempotency-key`. Two headers with keys that differ are refused.
+    pub fn key_alias(self, name: HeaderName) -> Self {
+        self.with(|config| config.keys.names.push(name))
+    }
+
+    /// Says who calls, in place of what the front end verified: from an extension that an authentication layer outside
+    /// of this one has set, say. The text must be one that the caller cannot choose, and the same over a refreshed
+    /// token; it is hashed, and stands nowhere in clear. `None` is a caller that nobody knows.
+    ///
+    /// ```
+    /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
+    /// # let idempotency = lambda_idempotency::Idempotency::builder(store).build()?;
+    /// #[derive(Clone)]
+    /// struct Account(String);
+    ///
+    /// let layer = idempotency
+    ///     .http()
+    ///     .caller(|request| Ok(request.extensions.get::<Account>().map(|account| account.0.clone())))
+    ///     .require_caller();
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn caller(
+        self,
+        resolve: impl Fn(&Parts) -> Result<Option<String>, Error> + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|config| config.resolver = Some(Arc::new(resolve)))
+    }
+
+    /// Refuses a request with a key whose caller nobody verified: 403. Default: all such callers share one namespace.
+    pub fn require_caller(self) -> Self {
+        self.with(|config| config.require_caller = true)
+    }
+
+    /// Counts these request headers to what must be the same when a key is used again, such as an API's version.
+    /// Default: none.
+    pub fn fingerprint_headers(self, names: impl IntoIterator<Item = HeaderName>) -> Self {
+        self.with(|config| config.fingerprinted_headers = names.into_iter().collect())
+    }
+
+    /// Compares only what these JSON Pointers (RFC 6901) point at in a JSON body, in place of the whole of it: for
+    /// bodies that hold something new in each attempt, such as a nonce or the time. A field that is not there is compared
+    /// as absent; a body that has none of them, or is no JSON, is compared as a whole.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if one is no JSON Pointer, or there is none.
+    ///
+    /// ```
+    /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
+    /// # let idempotency = lambda_idempotency::Idempotency::builder(store).build()?;
+    /// let layer = idempotency.http().fingerprint_fields(["/order_id", "/amount/cents"])?;
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn fingerprint_fields<'a>(self, pointers: impl IntoIterator<Item = &'a str>) -> Result<Self, Error> {
+        let pointers = pointers.into_iter().map(Pointer::new).collect::<Result<Vec<_>, _>>()?;
+        if pointers.is_empty() {
+            return Err(Error::new(ErrorKind::Invalid, "no field is to be compared; name one at least"));
+        }
+        Ok(self.with(|config| config.fingerprinted_fields = Some(pointers)))
+    }
+
+    /// Answers a request whose body is over so many bytes with 413. Default: 10 MiB, API Gateway's limit.
+    pub fn max_body(self, bytes: usize) -> Self {
+        self.with(|config| config.max_body = bytes)
+    }
+
+    /// Decides by the whole response whether it is the operation's outcome, in place of the list of statuses. What the
+    /// handler says by [`Recording`] stands above it.
+    pub fn record_when(self, is_outcome: impl Fn(&Response<Body>) -> bool + Send + Sync + 'static) -> Self {
+        self.with(|config| config.record_when = Some(Arc::new(is_outcome)))
+    }
+
+    /// Records and replays `Set-Cookie` too. Default: a session that is replayed is a session that is given away.
+    pub fn replay_cookies(self) -> Self {
+        self.with(|config| config.replay_cookies = true)
+    }
+
+    /// Marks replays by this header. Default: `idempotent-replayed`.
+    pub fn replay_marker(self, name: HeaderName) -> Self {
+        self.with(|config| config.marker = name)
+    }
+
+    /// Answers a problem with another status: 202 for [`ProblemKind::InProgress`], say, where callers poll.
+    pub fn status(self, kind: ProblemKind, status: StatusCode) -> Self {
+        self.with(|config| config.statuses.push((kind, status)))
+    }
+
+    /// The page that documents the API's idempotency: a problem's `type` is then this URI with its code as the
+    /// fragment, and each links to it (the draft, section 2.7). Default: a URN.
+    pub fn documentation(self, uri: impl Into<String>) -> Self {
+        self.with(|config| config.documentation = Some(uri.into()))
+    }
+
+    /// Asks, before each replay, whether the caller may have the recorded answer: for rights that can be taken away
+    /// between two deliveries, and that the handler would have checked. Where not, the answer is 403. The future is
+    /// given the request without its body.
+    ///
+    /// ```
+    /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
+    /// # let idempotency = lambda_idempotency::Idempotency::builder(store).build()?;
+    /// # async fn may_pay(_: Option<&lambda_http::http::HeaderValue>) -> bool { true }
+    /// let layer = idempotency
+    ///     .http()
+    ///     .replay_if(|request| async move { may_pay(request.headers.get("authorization")).await });
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn replay_if<F, Fut>(self, may_replay: F) -> Self
+    where
+        F: Fn(Parts) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = bool> + Send + 'static,
+    {
+        self.with(|config| config.may_replay = Some(Arc::new(move |parts| Box::pin(may_replay(parts)))))
+    }
+}

@@ -1,0 +1,78 @@
+//! One request as each front end delivers it: the shapes are those of the files in `events/payments`.
+
+use serde_json::{Value, json};
+
+/// Every front end, as the files are called.
+pub const FRONT_ENDS: [&str; 4] = ["http-api", "function-url", "rest-api", "alb"];
+
+/// A key.
+pub const UUID: &str = "8e03978e-40d5-43dd-bc93-6894a57f9324";
+
+/// A request, as a client makes it.
+#[derive(Clone, Copy, Debug)]
+pub struct Sent {
+    /// Its method.
+    pub method: &'static str,
+    /// What stands in its `Idempotency-Key`.
+    pub key: Option<&'static str>,
+    /// Its query, as `a=1&b=2`.
+    pub query: &'static str,
+    /// Its body.
+    pub body: &'static str,
+    /// The status that the handler is to answer with.
+    pub status: &'static str,
+    /// The session of the role that signed it.
+    pub session: &'static str,
+    /// The role that signed it.
+    pub role: &'static str,
+}
+
+/// A first payment.
+pub const POST: Sent = Sent {
+    method: "POST",
+    key: Some(UUID),
+    query: "",
+    body: r#"{"amount":1,"currency":"EUR"}"#,
+    status: "201",
+    session: "one",
+    role: "SHOP",
+};
+
+/// The event that `front_end` makes of it.
+pub fn event(front_end: &str, sent: Sent) -> Value {
+    let text = match front_end {
+        "http-api" => include_str!("../../events/payments/http-api.json"),
+        "function-url" => include_str!("../../events/payments/function-url.json"),
+        "rest-api" => include_str!("../../events/payments/rest-api.json"),
+        _ => include_str!("../../events/payments/alb.json"),
+    };
+    let mut event: Value = serde_json::from_str(text).unwrap();
+    event["body"] = sent.body.into();
+    let caller = format!("AROA{}:{}", sent.role, sent.session);
+    let pairs = || sent.query.split('&').filter_map(|pair| pair.split_once('='));
+    if front_end == "rest-api" || front_end == "alb" {
+        event["httpMethod"] = sent.method.into();
+        event["queryStringParameters"] = pairs().map(|(k, v)| (k.to_owned(), Value::from(v))).collect();
+        event["multiValueQueryStringParameters"] = pairs().map(|(k, v)| (k.to_owned(), json!([v]))).collect();
+        event["requestContext"]["identity"]["caller"] = caller.into();
+    } else {
+        event["requestContext"]["http"]["method"] = sent.method.into();
+        event["rawQueryString"] = sent.query.into();
+        event["requestContext"]["authorizer"]["iam"]["callerId"] = caller.into();
+    }
+    let name = if front_end == "rest-api" { "Idempotency-Key" } else { "idempotency-key" };
+    for (name, value) in [(name, sent.key), ("status", Some(sent.status))] {
+        let headers = event["headers"].as_object_mut().unwrap();
+        match value {
+            Some(value) => headers.insert(name.into(), value.into()),
+            None => headers.remove(name),
+        };
+        if let Some(headers) = event["multiValueHeaders"].as_object_mut() {
+            match value {
+                Some(value) => headers.insert(name.into(), json!([value])),
+                None => headers.remove(name),
+            };
+        }
+    }
+    event
+}

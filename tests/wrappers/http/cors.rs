@@ -1,0 +1,54 @@
+//! A browser's API: the CORS layer outside, this layer inside.
+
+use super::*;
+use lambda_http::http::{HeaderName, HeaderValue, Method};
+use tower_http::cors::CorsLayer;
+
+const ORIGINS: [&str; 2] = ["https://shop.example", "https://till.example"];
+
+fn cors() -> CorsLayer {
+    let names = |names: [&'static str; 2]| names.map(HeaderName::from_static);
+    CorsLayer::new()
+        .allow_origin(ORIGINS.map(HeaderValue::from_static))
+        .allow_headers(names(["content-type", "idempotency-key"]))
+        .expose_headers(names(["idempotent-replayed", "retry-after"]))
+}
+
+fn from(origin: &'static str, key: Option<&str>, body: &str) -> Request {
+    with_header(post(key, body), "origin", origin)
+}
+
+#[tokio::test]
+async fn each_answer_is_for_the_origin_that_asks() {
+    let runs = Runs::default();
+    let service = cors().layer(idempotency().http().required().layer(handler(&runs)));
+    for (request, status, replayed) in [
+        (from(ORIGINS[0], Some("k"), "{}"), 201, false),
+        (from(ORIGINS[1], Some("k"), "{}"), 201, true),
+        (from(ORIGINS[1], Some("k"), "[]"), 422, false),
+        (from(ORIGINS[0], None, "{}"), 400, false),
+        (from(ORIGINS[0], Some("\"open"), "{}"), 400, false),
+    ] {
+        let origin = request.headers()["origin"].clone();
+        let answer = service.clone().oneshot(request).await.unwrap();
+        assert_eq!((answer.status().as_u16(), is_replay(&answer)), (status, replayed));
+        let allowed: Vec<_> = answer.headers().get_all("access-control-allow-origin").iter().collect();
+        assert_eq!(allowed, [&origin], "one, and the current one");
+        assert_eq!(answer.headers()["access-control-expose-headers"], "idempotent-replayed,retry-after");
+    }
+    assert_eq!(runs.count(), 1);
+}
+
+#[tokio::test]
+async fn a_preflight_touches_neither_the_store_nor_the_handler() {
+    let runs = Runs::default();
+    let down = Idempotency::builder(Down).function("payments").build().unwrap();
+    let service = cors().layer(down.http().required().layer(handler(&runs)));
+    let mut preflight = from(ORIGINS[0], Some("k"), "");
+    *preflight.method_mut() = Method::OPTIONS;
+    let preflight = with_header(preflight, "access-control-request-method", "POST");
+    let answer = service.oneshot(preflight).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    assert_eq!(answer.headers()["access-control-allow-headers"], "content-type,idempotency-key");
+    assert_eq!(runs.count(), 0);
+}

@@ -1,0 +1,234 @@
+//! What a user may decide about the HTTP contract.
+
+use super::*;
+use lambda_http::http::{HeaderName, Method};
+use lambda_idempotency::lambda::http::{HttpLayer, KeyFormat, KeySyntax, ProblemKind, Recording};
+
+/// One delivery after the other to the same layered handler: status and whether it was a replay.
+async fn deliver(
+    layer: HttpLayer,
+    runs: &Runs,
+    requests: impl IntoIterator<Item = Request>,
+) -> Vec<(u16, bool)> {
+    let service = layer.layer(handler(runs));
+    let mut answers = Vec::new();
+    for request in requests {
+        let answer = service.clone().oneshot(request).await.unwrap();
+        answers.push((answer.status().as_u16(), is_replay(&answer)));
+    }
+    answers
+}
+
+fn as_method(method: Method) -> Request {
+    let mut request = post(Some("k"), "{}");
+    *request.method_mut() = method;
+    request
+}
+
+#[tokio::test]
+async fn methods_are_the_apis_own_and_a_safe_one_is_never_protected() {
+    let runs = Runs::default();
+    let layer = idempotency().http().required().methods([Method::PUT, Method::GET]);
+    let twice = |method: Method| [as_method(method.clone()), as_method(method)];
+    assert_eq!(deliver(layer.clone(), &runs, twice(Method::PUT)).await, [(201, false), (201, true)]);
+    for method in [Method::GET, Method::HEAD, Method::OPTIONS, Method::POST, Method::DELETE] {
+        assert_eq!(deliver(layer.clone(), &runs, twice(method.clone())).await, [(201, false); 2], "{method}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_is_required_where_the_predicate_says_so() {
+    let runs = Runs::default();
+    let layer = idempotency().http().required_when(|request| request.uri.path().starts_with("/payments"));
+    let mut elsewhere = post(None, "{}");
+    *elsewhere.uri_mut() = "/notes".parse().unwrap();
+    assert_eq!(deliver(layer, &runs, [post(None, "{}"), elsewhere]).await, [(400, false), (201, false)]);
+    assert_eq!(runs.count(), 1);
+}
+
+#[tokio::test]
+async fn keys_are_written_and_named_as_the_api_says() {
+    let runs = Runs::default();
+    let alias = HeaderName::from_static("x-idempotency-key");
+    let layer = idempotency().http().required().key_alias(alias).key_format(KeyFormat::AtLeast(3));
+    let by_alias = |key| with_header(post(None, "{}"), "x-idempotency-key", key);
+    let both = with_header(post(Some("key"), "{}"), "x-idempotency-key", "yek");
+    let sent = [by_alias("key"), post(Some("key"), "{}"), both, by_alias("k")];
+    let answers = [(201, false), (201, true), (400, false), (400, false)];
+    assert_eq!(deliver(layer, &runs, sent).await, answers);
+
+    let strict = idempotency().http().key_syntax(KeySyntax::Strict);
+    let sent = [post(Some("\"key\""), "{}"), post(Some("key"), "{}")];
+    assert_eq!(deliver(strict, &runs, sent).await, [(201, false), (400, false)]);
+}
+
+#[derive(Clone)]
+struct Account(&'static str);
+
+#[tokio::test]
+async fn a_caller_of_the_users_own_has_keys_of_its_own() {
+    let runs = Runs::default();
+    let layer = idempotency()
+        .http()
+        .caller(|request| Ok(request.extensions.get::<Account>().map(|account| account.0.to_owned())))
+        .require_caller();
+    let by = |account| {
+        let mut request = post(Some("k"), "{}");
+        request.extensions_mut().insert(Account(account));
+        request
+    };
+    let sent = [by("alice"), by("bob"), by("alice"), post(Some("k"), "{}"), post(None, "{}")];
+    let answers = [(201, false), (201, false), (201, true), (403, false), (201, false)];
+    assert_eq!(deliver(layer, &runs, sent).await, answers);
+}
+
+#[tokio::test]
+async fn a_caller_that_must_be_known_and_is_not_is_403_before_the_store() {
+    let runs = Runs::default();
+    let down = Idempotency::builder(Down).function("payments").build().unwrap();
+    let service = down.http().require_caller().layer(handler(&runs));
+    let answer = service.oneshot(post(Some("k"), "{}")).await.unwrap();
+    assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (403, "caller-missing"));
+
+    // An authorizer ran, and named nobody: refused, whether a caller is required or not.
+    let mut event: Value =
+        serde_json::from_str(include_str!("../../../events/payments/http-api.json")).unwrap();
+    event["requestContext"]["authorizer"] = json!({"lambda": {"plan": "gold"}});
+    let request = lambda_http::request::from_str(&event.to_string()).unwrap();
+    let answer = down.http().layer(handler(&runs)).oneshot(request).await.unwrap();
+    assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (403, "caller-missing"));
+    assert_eq!(runs.count(), 0);
+}
+
+#[tokio::test]
+async fn headers_that_are_asked_for_count_to_the_request() {
+    let runs = Runs::default();
+    let layer = idempotency().http().fingerprint_headers([HeaderName::from_static("api-version")]);
+    let of = |version| with_header(post(Some("k"), "{}"), "api-version", version);
+    let traced = with_header(of("1"), "traceparent", "00-1-1-01");
+    let sent = [of("1"), traced, of("2"), post(Some("k"), "{}")];
+    assert_eq!(deliver(layer, &runs, sent).await, [(201, false), (201, true), (422, false), (422, false)]);
+}
+
+#[tokio::test]
+async fn a_body_over_the_users_limit_is_413() {
+    let runs = Runs::default();
+    let layer = idempotency().http().max_body(4);
+    let sent = [post(Some("k"), "[12]"), post(Some("l"), "[123]"), post(None, "[123]")];
+    assert_eq!(deliver(layer, &runs, sent).await, [(201, false), (413, false), (201, false)]);
+}
+
+#[tokio::test]
+async fn what_is_recorded_is_decided_by_the_handler_then_the_user_then_the_status() {
+    /// A handler whose answers have this status, and say this of themselves.
+    async fn twice(layer: HttpLayer, status: u16, says: Option<Recording>) -> (u16, bool) {
+        let answer = move |_: Request| async move {
+            let mut response = Response::builder().status(status).body(Body::Empty).unwrap();
+            if let Some(says) = says {
+                response.extensions_mut().insert(says);
+            }
+            Ok::<_, Infallible>(response)
+        };
+        let service = layer.layer(service_fn(answer));
+        service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
+        let again = service.oneshot(post(Some("k"), "{}")).await.unwrap();
+        (again.status().as_u16(), is_replay(&again))
+    }
+    let plain = || idempotency().http();
+    assert_eq!(twice(plain(), 500, None).await, (500, false));
+    assert_eq!(twice(plain(), 500, Some(Recording::Record)).await, (500, true));
+    assert_eq!(twice(plain(), 201, Some(Recording::Release)).await, (201, false));
+    let teapots = || plain().record_when(|response| response.status() == 418);
+    assert_eq!(twice(teapots(), 201, None).await, (201, false));
+    assert_eq!(twice(teapots(), 418, None).await, (418, true));
+    assert_eq!(twice(teapots(), 418, Some(Recording::Release)).await, (418, false));
+    let at_most_once =
+        Idempotency::builder(empty_store()).function("payments").execution(Execution::AtMostOnce);
+    let released = at_most_once.build().unwrap().http();
+    assert_eq!(
+        twice(released, 503, Some(Recording::Release)).await,
+        (503, false),
+        "nothing happened, it says"
+    );
+}
+
+#[tokio::test]
+async fn cookies_are_replayed_by_choice_and_the_marker_has_the_users_name() {
+    let marker = HeaderName::from_static("x-replayed");
+    for with_cookies in [false, true] {
+        let mut layer = idempotency().http().replay_marker(marker.clone());
+        if with_cookies {
+            layer = layer.replay_cookies();
+        }
+        let answer = |_: Request| async {
+            let response = Response::builder().header("set-cookie", "a=1").header("set-cookie", "b=2");
+            Ok::<_, Infallible>(response.header("x-replayed", "true").body(Body::Empty).unwrap())
+        };
+        let service = layer.layer(service_fn(answer));
+        let first = service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
+        assert!(!first.headers().contains_key(&marker), "the handler's own is not believed");
+        let again = service.oneshot(post(Some("k"), "{}")).await.unwrap();
+        assert_eq!(again.headers()[&marker], "true");
+        assert!(!again.headers().contains_key("idempotent-replayed"));
+        let cookies = again.headers().get_all("set-cookie").iter().count();
+        assert_eq!(cookies, if with_cookies { 2 } else { 0 });
+    }
+}
+
+#[tokio::test]
+async fn a_right_that_was_taken_away_is_403_and_not_the_stored_answer() {
+    let runs = Runs::default();
+    let layer = idempotency().http().replay_if(|request| async move {
+        request.headers.get("authorization").is_some_and(|token| token == "good")
+    });
+    let with = |token| with_header(post(Some("k"), "{}"), "authorization", token);
+    // A first run is the handler's to authorise.
+    let answers = deliver(layer.clone(), &runs, [with("bad"), with("good"), with("bad")]).await;
+    assert_eq!(answers, [(201, false), (201, true), (403, false)]);
+    assert_eq!(runs.count(), 1);
+}
+
+#[tokio::test]
+async fn a_status_of_the_users_own_is_answered() {
+    let runs = Runs::default();
+    let layer = idempotency()
+        .http()
+        .status(ProblemKind::KeyReused, StatusCode::CONFLICT)
+        .documentation("https://api.example/idempotency");
+    let service = layer.layer(handler(&runs));
+    service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
+    let answer = service.oneshot(post(Some("k"), "[]")).await.unwrap();
+    assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (409, "key-reused"));
+    assert!(answer.headers()["link"].to_str().unwrap().starts_with("<https://api.example/idempotency>"));
+}
+
+/// The events of the front ends, as the function gets them.
+fn through(front_end: &str) -> Request {
+    let text = match front_end {
+        "http-api" => include_str!("../../../events/payments/http-api.json"),
+        "function-url" => include_str!("../../../events/payments/function-url.json"),
+        "rest-api" => include_str!("../../../events/payments/rest-api.json"),
+        _ => include_str!("../../../events/payments/alb.json"),
+    };
+    lambda_http::request::from_str(text).unwrap()
+}
+
+#[tokio::test]
+async fn repeated_headers_come_through_every_front_end() {
+    for (front_end, joined) in
+        [("http-api", true), ("function-url", true), ("alb", true), ("rest-api", false)]
+    {
+        let answer = |_: Request| async {
+            let response = Response::builder().header("link", "</a>").header("link", "</b>");
+            Ok::<_, Infallible>(response.body(Body::Empty).unwrap())
+        };
+        let service = idempotency().http().layer(service_fn(answer));
+        for is_replayed in [false, true] {
+            let answer = service.clone().oneshot(through(front_end)).await.unwrap();
+            assert_eq!(is_replay(&answer), is_replayed);
+            let links: Vec<_> = answer.headers().get_all("link").iter().collect();
+            let expected: &[&str] = if joined { &["</a>, </b>"] } else { &["</a>", "</b>"] };
+            assert_eq!(links, expected, "{front_end}");
+        }
+    }
+}
