@@ -161,6 +161,15 @@ pub(crate) fn panicked(id: &StoredKey, held: &Held) {
     );
 }
 
+/// By hand, whatever the record's state was.
+pub(crate) fn resolved(id: &StoredKey, record: &Record) {
+    count(Metric::Resolved);
+    tracing::info!(
+        target: TARGET, event = "resolved", %id, generation = record.generation.get(),
+        status = record.status().as_str(), "settled by hand; a claim that still runs is fenced"
+    );
+}
+
 pub(crate) fn unprotected(reason: &'static str) {
     count(Metric::Unprotected);
     tracing::warn!(target: TARGET, event = "unprotected", reason, "the handler runs without protection");

@@ -7,6 +7,7 @@ use crate::{
     engine::{Engine, Idempotency, drive::store_error},
     error::{Error, ErrorKind},
     key::StoredKey,
+    observe,
     outcome::Outcome,
     protocol::{self, Intent},
     record::{Owner, Record},
@@ -109,7 +110,11 @@ impl Idempotency {
             Resolution::Release => Intent::Release,
         };
         let write = protocol::resolve(seen, owner, intent, engine.settings.retention, engine.clock.now());
-        engine.resolve(key, seen, owner, &write).await
+        let resolved = engine.resolve(key, seen, owner, &write).await?;
+        if let Resolved::Made(record) = &resolved {
+            observe::resolved(key, record);
+        }
+        Ok(resolved)
     }
 
     /// The outcome that `record`, of `key`, holds, wherever its response is kept: for a person who looks. No delivery

@@ -50,6 +50,8 @@ pub enum Metric {
     Recorded,
     /// Counter: a key was given back, because its handler failed or never began.
     Released,
+    /// Counter: a record was settled by hand.
+    Resolved,
     /// Counter: a run outlived its lease, and its successor's outcome stands.
     Fenced,
     /// Counter: a handler ran, and its outcome is not known to be stored.
@@ -90,6 +92,7 @@ impl Metric {
         Self::Invalid,
         Self::Recorded,
         Self::Released,
+        Self::Resolved,
         Self::Fenced,
         Self::Unrecorded,
         Self::ResponseOmitted,
@@ -121,6 +124,7 @@ impl Metric {
             Self::Invalid => "idempotency_invalid",
             Self::Recorded => "idempotency_recorded",
             Self::Released => "idempotency_released",
+            Self::Resolved => "idempotency_resolved",
             Self::Fenced => "idempotency_fenced",
             Self::Unrecorded => "idempotency_unrecorded",
             Self::ResponseOmitted => "idempotency_response_omitted",

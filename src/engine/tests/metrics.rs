@@ -13,7 +13,7 @@ use std::{
 use metrics::{Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 
 use super::support::{Bench, Script};
-use crate::{Execution, Metric, OnStoreFailure, describe_metrics};
+use crate::{Execution, Metric, OnStoreFailure, Resolution, describe_metrics};
 
 #[derive(Debug, Default)]
 struct Recorded {
@@ -117,6 +117,10 @@ async fn what_the_settings_allow_is_counted() {
     bench.abandon("m", 1).await;
     tokio::time::sleep(Duration::from_secs(63)).await;
     counts(bench.run("m", 1), &[("outcome_unknown", 1)], 1).await;
+
+    let (key, seen) = (bench.stored_key("m"), bench.record("m"));
+    let by_hand = bench.idempotency.resolve(&key, &seen, Resolution::Release);
+    counts(by_hand, &[("resolved", 1)], 0).await;
 
     let bench = Bench::with(|builder| builder.on_store_failure(OnStoreFailure::RunUnprotected));
     bench.store.script([Script::Down]);

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use crate::{Error, Resolution, Resolved, StoredKey};
 
 impl Bench {
-    fn stored_key(&self, key: &str) -> StoredKey {
+    pub(super) fn stored_key(&self, key: &str) -> StoredKey {
         StoredKey::new(&self.idempotency.scope("run").unwrap(), &Key::new(key).unwrap())
     }
 
