@@ -31,8 +31,9 @@ pub enum OnInProgress {
     /// Refuse with [`ErrorKind::InProgress`].
     #[default]
     Refuse,
-    /// Ask again, at growing intervals of up to a second, for so long, and then refuse. The wait ends early enough
-    /// before the invocation's deadline to answer. Each question is one request, and Lambda bills the wait.
+    /// Ask again, at growing intervals of up to a second, for so long, and then refuse; but for at most half of the time that
+    /// the invocation has left, so that a handler whose key becomes free has the other half. Each question is one request,
+    /// and Lambda bills the wait.
     Wait(Duration),
 }
 

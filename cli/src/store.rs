@@ -73,9 +73,11 @@ impl StoreArguments {
         Ok(Arc::new(self.open().await?))
     }
 
-    /// The Region, if it was given.
-    pub fn region(&self) -> Option<&str> {
-        self.region.as_deref()
+    /// What tells the AWS command line where the table is, as far as it was given.
+    pub fn aws_options(&self) -> String {
+        let options = [("--region", &self.region), ("--endpoint-url", &self.endpoint_url)];
+        let given = options.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
+        given.map(|(name, value)| format!(" {name} {}", words::quoted(value))).collect()
     }
 
     /// A command line of ours on the same table.

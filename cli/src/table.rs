@@ -98,10 +98,8 @@ async fn check(Shared { store: arguments, json }: &Shared) -> Result<ExitCode> {
 fn how_to_mend(problem: &TableProblem, store: &DynamoDbStore, arguments: &StoreArguments) -> String {
     let create = || arguments.command_line(&["table", "create"]);
     let table = words::quoted(store.table());
-    let region = arguments.region().map(|region| format!(" --region {}", words::quoted(region)));
-    let aws = |command: &str| {
-        format!("`aws dynamodb {command} --table-name {table}{}`", region.as_deref().unwrap_or_default())
-    };
+    let options = arguments.aws_options();
+    let aws = |command: &str| format!("`aws dynamodb {command} --table-name {table}{options}`");
     match problem {
         TableProblem::Missing => format!("`{}`, or deploy template.yaml", create()),
         TableProblem::NoTimeToLive { .. } => format!("`{}` switches it on", create()),

@@ -20,8 +20,6 @@ use crate::{
 /// The first pause; each further one is twice as long, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// What is left of the invocation's time for the answer, when the wait ends.
-const TIME_TO_ANSWER: Duration = Duration::from_millis(500);
 
 impl Engine {
     /// Claims `key`, or finds its outcome. While another claim stands, asks again for as long as the settings say.
@@ -53,11 +51,13 @@ impl Engine {
         }
     }
 
+    /// At most for half of the time that is left: the last question may find the key free, and then the handler has the
+    /// other half.
     fn waits_until(&self, invocation: &Invocation) -> Option<Timestamp> {
         let OnInProgress::Wait(budget) = self.settings.on_in_progress else { return None };
-        let until = self.clock.now().saturating_add(budget);
-        let deadline = invocation.deadline().map(|deadline| deadline.saturating_sub(TIME_TO_ANSWER));
-        Some(deadline.map_or(until, |deadline| deadline.min(until)))
+        let now = self.clock.now();
+        let half = invocation.deadline().map(|deadline| now.until(deadline) / 2);
+        Some(now.saturating_add(half.map_or(budget, |half| half.min(budget))))
     }
 }
 

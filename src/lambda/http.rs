@@ -26,7 +26,7 @@
 //! |---|---|---|
 //! | a key is required and there is none | 400 | `key-missing` |
 //! | the key is malformed, empty, too long, doubled, or not of the form that is asked for | 400 | `key-invalid` |
-//! | nobody verified who calls, though somebody had to | 403 | `caller-missing` |
+//! | nobody verified who calls, though somebody had to; or who it is cannot be told | 403 | `caller-missing` |
 //! | the caller may not have the recorded answer | 403 | `replay-forbidden` |
 //! | the key was used with another request | 422 | `key-reused` |
 //! | the operation is still running | 409 | `in-progress` |
@@ -52,10 +52,14 @@
 //! authorizer has one namespace for all its callers, unless [`HttpLayer::caller`] tells them apart or
 //! [`HttpLayer::require_caller`] refuses them. Where an authorizer ran and named nobody, the request is refused.
 //!
+//! What a front end hides, this layer cannot see: `lambda_http` hands over one value of a header that a REST API or a load
+//! balancer got twice, so that two keys there count as the one that it shows.
+//!
 //! # Browsers
 //!
 //! Put `tower_http`'s `CorsLayer` **outside** of this layer: preflights end there, and replays, conflicts and problems get the
-//! headers for the origin that asks now. Allow and expose what this layer reads and writes:
+//! headers for the origin that asks now. (Behind an HTTP API, a function URL or a load balancer `lambda_http` writes one value
+//! a header: a `Vary` of the handler's own would hide the CORS layer's, so leave it to that.) Allow and expose what this layer reads and writes:
 //!
 //! ```
 //! use lambda_http::{http::HeaderName, service_fn, tower::ServiceBuilder};
@@ -270,7 +274,7 @@ impl HttpLayer {
     /// The namespace of the caller's keys.
     fn scope(&self, parts: &Parts) -> Result<Scope, Problem> {
         let resolved = match &self.config.resolver {
-            Some(resolve) => Some(resolve(parts).map_err(|error| Problem::from(&error))?),
+            Some(resolve) => Some(resolve(parts).map_err(|error| not_scoped(&error))?),
             None => None,
         };
         let context = parts.extensions.request_context_ref();
@@ -288,7 +292,7 @@ impl HttpLayer {
             Some(caller) => scope.with_caller(caller),
             None => Ok(scope),
         });
-        scope.map_err(|error| Problem::from(&error))
+        scope.map_err(|error| not_scoped(&error))
     }
 
     fn verdict<E>(&self, result: &Result<Response<Body>, E>) -> Verdict {
@@ -323,6 +327,12 @@ impl HttpLayer {
         response.headers_mut().remove(&self.config.marker);
         Ok(response)
     }
+}
+
+/// Nobody can say whose key it is: to send it again would not help.
+fn not_scoped(error: &Error) -> Problem {
+    observe::refused_unasked(error);
+    ProblemKind::CallerMissing.into()
 }
 
 fn caller_missing() -> Problem {

@@ -38,7 +38,8 @@ pub enum Metric {
     InvalidKey,
     /// Counter: a request had a key and no verified caller, where one is required.
     CallerMissing,
-    /// Counter: the store failed before the claim, and nothing ran.
+    /// Counter: the store failed before the claim, or an outcome could not be read from it. Nothing ran; or it ran without
+    /// protection, and counts as [`Unprotected`](Self::Unprotected) too.
     StoreUnavailable,
     /// Counter: too little of the invocation's time was left to claim anything, and nothing ran.
     NoTimeLeft,

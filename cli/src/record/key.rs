@@ -49,6 +49,10 @@ struct ScopeArguments {
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), requires = "function", group = "caller")]
     iam: Option<String>,
 
+    /// HTTP, with an IAM authorizer and a Cognito identity pool: the identity's id.
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), requires = "function", group = "caller")]
+    cognito_identity: Option<String>,
+
     /// HTTP, with a Lambda authorizer: the principal that it names.
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), requires = "function", group = "caller")]
     principal: Option<String>,
@@ -100,10 +104,11 @@ impl KeyArguments {
 impl ScopeArguments {
     /// What the wrapper would not look at must not make a key that is nobody's.
     fn check(&self, via: Via) -> Result<()> {
-        let has_caller = self.jwt_subject.is_some() || self.iam.is_some() || self.principal.is_some();
+        let callers = [&self.jwt_subject, &self.iam, &self.cognito_identity, &self.principal];
+        let has_caller = callers.into_iter().any(Option::is_some);
         match via {
             Via::Event | Via::Run if has_caller => Err(Problem::new(
-                "only an HTTP key has a caller: leave out --jwt-subject, --iam and --principal, or give --via http",
+                "only an HTTP key has a caller: leave out --jwt-subject, --iam, --cognito-identity and --principal, or give --via http",
             )),
             Via::Run if self.tenant.is_some() => Err(Problem::new(
                 "a key of `run` has no tenant: leave out --tenant, or give --via http or event",
@@ -135,6 +140,7 @@ impl ScopeArguments {
         let jwt = self.jwt_subject.as_deref().map(|subject| Caller::Jwt { issuer, subject });
         let caller = jwt
             .or_else(|| self.iam.as_deref().map(Caller::Iam))
+            .or_else(|| self.cognito_identity.as_deref().map(Caller::CognitoIdentity))
             .or_else(|| self.principal.as_deref().map(Caller::Principal));
         match via {
             Via::Http => scope_caller(caller, self.tenant.as_deref()),

@@ -61,14 +61,18 @@ async fn of_http_with_every_kind_of_caller() {
     let bench = Bench::new().await;
     let nobody = Value::Null;
     let jwt = json!({ "jwt": { "claims": { "iss": "https://login", "sub": CALLER }, "scopes": null } });
-    let iam = json!({ "iam": { "callerId": format!("{CALLER}:session"), "userId": "u" } });
+    let role = format!("AROA{CALLER}");
+    let iam = json!({ "iam": { "callerId": format!("{role}:session"), "userId": "u" } });
+    let pool = json!({ "amr": ["authenticated"], "identityId": CALLER });
+    let cognito = json!({ "iam": { "callerId": format!("{role}:session"), "cognitoIdentity": pool } });
     let principal = json!({ "lambda": { "principalId": CALLER } });
     for (operation, authorizer, tenant, options) in [
         (None, &nobody, None, &[][..]),
         (Some("refund"), &nobody, None, &["--operation", "refund"]),
         (None, &jwt, None, &["--jwt-issuer", "https://login", "--jwt-subject", CALLER]),
-        (None, &iam, None, &["--iam", CALLER]),
-        (None, &iam, None, &["--iam", &format!("{CALLER}:another")]),
+        (None, &iam, None, &["--iam", &role]),
+        (None, &iam, None, &["--iam", &format!("{role}:another")]),
+        (None, &cognito, None, &["--cognito-identity", CALLER]),
         (None, &principal, None, &["--principal", CALLER]),
         (None, &principal, Some("t"), &["--principal", CALLER, "--tenant", "t"]),
         (None, &nobody, Some("t"), &["--tenant", "t"]),

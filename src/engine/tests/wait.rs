@@ -35,7 +35,7 @@ async fn a_duplicate_waits_and_is_answered_with_the_outcome() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_wait_ends_with_its_budget_and_in_time_to_answer() {
+async fn the_wait_ends_with_its_budget_and_leaves_half_of_the_time() {
     let bench = waiting(Duration::from_secs(5));
     bench.abandon("k", 1).await;
     let began = bench.now();
@@ -47,7 +47,7 @@ async fn the_wait_ends_with_its_budget_and_in_time_to_answer() {
     let began = bench.now();
     assert_eq!(kind(soon.run("k", 1).await), ErrorKind::InProgress);
     let took = began.until(bench.now());
-    assert!(took <= Duration::from_millis(1_500), "{took:?}: no time is left to answer");
+    assert!(took <= Duration::from_secs(1), "{took:?}: more than half of the time that was left");
 }
 
 #[tokio::test(start_paused = true)]

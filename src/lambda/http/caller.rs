@@ -16,8 +16,10 @@ pub enum Caller<'a> {
         /// The claim `sub`.
         subject: &'a str,
     },
-    /// An IAM principal, by its unique id or its ARN. A role's session does not count.
+    /// An IAM principal, by its unique id or its ARN. The session of a role does not count.
     Iam(&'a str),
+    /// An identity of a Cognito identity pool, whose users share one role.
+    CognitoIdentity(&'a str),
     /// What a Lambda authorizer calls the principal.
     Principal(&'a str),
     /// What [`HttpLayer::caller`](super::HttpLayer::caller) made of the request.
@@ -30,6 +32,7 @@ impl fmt::Debug for Caller<'_> {
         f.write_str(match self {
             Self::Jwt { .. } => "Jwt(…)",
             Self::Iam(_) => "Iam(…)",
+            Self::CognitoIdentity(_) => "CognitoIdentity(…)",
             Self::Principal(_) => "Principal(…)",
             Self::Resolved(_) => "Resolved(…)",
         })
@@ -55,6 +58,7 @@ pub fn scope_caller(caller: Option<Caller<'_>>, tenant: Option<&str>) -> Option<
     let caller = caller.map(|caller| match caller {
         Caller::Jwt { issuer, subject } => parts(&["jwt", issuer, subject]),
         Caller::Iam(id) => parts(&["iam", without_session(id)]),
+        Caller::CognitoIdentity(id) => parts(&["cognito", id]),
         Caller::Principal(principal) => parts(&["principal", principal]),
         Caller::Resolved(text) => parts(&["resolved", text]),
     });
@@ -81,15 +85,15 @@ pub(super) fn verified(context: Option<&RequestContext>) -> Verified<'_> {
             context.authorizer.as_ref().map_or(Verified::Nobody, authorized)
         }
         Some(RequestContext::ApiGatewayV1(context)) => {
-            let identity = &context.identity;
-            let caller = identity.caller.as_deref().or(identity.cognito_identity_id.as_deref());
-            let authorizer = &context.authorizer;
+            let (identity, authorizer) = (&context.identity, &context.authorizer);
             let ran = authorizer.jwt.is_some() || authorizer.iam.is_some() || !authorizer.fields.is_empty();
-            match caller.filter(|caller| !caller.is_empty()) {
-                _ if ran => authorized(authorizer),
-                Some(caller) => Verified::Caller(Caller::Iam(caller)),
-                None => Verified::Nobody,
+            if ran {
+                return authorized(authorizer);
             }
+            // Users of an identity pool share its role: the identity goes first.
+            let cognito = named_by(&identity.cognito_identity_id).map(Caller::CognitoIdentity);
+            let caller = cognito.or_else(|| named_by(&identity.caller).map(Caller::Iam));
+            caller.map_or(Verified::Nobody, Verified::Caller)
         }
         _ => Verified::Nobody,
     }
@@ -105,23 +109,38 @@ fn named(authorizer: &ApiGatewayRequestAuthorizer) -> Option<Caller<'_>> {
         return Some(Caller::Jwt { issuer: claim("iss").unwrap_or_default(), subject: claim("sub")? });
     }
     if let Some(iam) = &authorizer.iam {
-        let id = iam.caller_id.as_deref().or(iam.user_id.as_deref()).or(iam.user_arn.as_deref())?;
-        return Some(Caller::Iam(id));
+        let cognito = iam.cognito_identity.as_ref().and_then(|cognito| named_by(&cognito.identity_id));
+        let ids = [&iam.caller_id, &iam.user_id, &iam.user_arn];
+        let principal = || ids.into_iter().find_map(named_by).map(Caller::Iam);
+        return cognito.map(Caller::CognitoIdentity).or_else(principal);
     }
     fn text(value: &Value) -> Option<&str> {
         value.as_str().filter(|text| !text.is_empty())
     }
-    if let Some(claims) = authorizer.fields.get("claims") {
+    // A Lambda authorizer may have a text of this name in its context.
+    if let Some(claims) = authorizer.fields.get("claims").filter(|claims| claims.is_object()) {
         let issuer = claims.get("iss").and_then(text).unwrap_or_default();
         return Some(Caller::Jwt { issuer, subject: claims.get("sub").and_then(text)? });
     }
     authorizer.fields.get("principalId").and_then(text).map(Caller::Principal)
 }
 
-/// A role's unique id without the session's name, which differs between sessions of one role
-/// ("IAM identifiers", IAM user guide).
+fn named_by(id: &Option<String>) -> Option<&str> {
+    id.as_deref().filter(|id| !id.is_empty())
+}
+
+/// A role without its session, whose name differs between sessions: of `AROA…:session` the role's unique id, of
+/// `arn:aws:sts::account:assumed-role/role/session` all but the session ("IAM identifiers", IAM user guide). What others
+/// have behind a colon says who they are: `account:name` is a federated user.
 fn without_session(id: &str) -> &str {
-    id.split_once(':').map_or(id, |(role, _)| role)
+    let role = if id.starts_with("AROA") {
+        id.split_once(':').map(|(role, _)| role)
+    } else if id.contains(":assumed-role/") {
+        id.rsplit_once('/').map(|(role, _)| role)
+    } else {
+        None
+    };
+    role.unwrap_or(id)
 }
 
 /// Joins parts so that their ends cannot be moved.
@@ -182,6 +201,47 @@ mod tests {
         assert_eq!(scope_caller(None, Some("t")), Some("6:tenant1:t0:".into()));
         assert_eq!(scope_caller(None, None), None);
         assert_eq!(format!("{jwt:?} {:?}", Caller::Iam("id")), "Jwt(…) Iam(…)");
+    }
+
+    #[test]
+    fn who_shares_a_role_or_an_account_is_no_one_caller() {
+        let pool = |identity: &str| {
+            let cognito = serde_json::json!({"amr": ["authenticated"], "identityId": identity});
+            serde_json::json!({"iam": {"callerId": "AROA1:CognitoIdentityCredentials", "cognitoIdentity": cognito}})
+        };
+        assert_eq!(caller(pool("eu-central-1:alice")), caller(pool("eu-central-1:alice")));
+        assert_ne!(caller(pool("eu-central-1:alice")), caller(pool("eu-central-1:bob")));
+        let by = |id: &str| caller(serde_json::json!({"iam": {"callerId": id}}));
+        assert_ne!(by("123456789012:alice"), by("123456789012:bob"), "federated users");
+        assert_eq!(by(""), Some("unnamed".into()));
+        let arn = |arn: &str| caller(serde_json::json!({"iam": {"callerId": "", "userArn": arn}}));
+        let session =
+            |role: &str, session: &str| arn(&format!("arn:aws:sts::1:assumed-role/{role}/{session}"));
+        assert_eq!(session("shop", "one"), session("shop", "two"));
+        assert_ne!(session("shop", "one"), session("till", "one"));
+        assert_ne!(arn("arn:aws:iam::1:user/alice"), arn("arn:aws:iam::1:user/bob"));
+    }
+
+    #[test]
+    fn a_rest_api_tells_the_identity_before_the_role() {
+        let text = include_str!("../../../events/payments/rest-api.json");
+        let by = |pool: Option<&str>, session: &str| {
+            let mut event: serde_json::Value = serde_json::from_str(text).unwrap();
+            event["requestContext"]["identity"]["cognitoIdentityId"] = pool.into();
+            event["requestContext"]["identity"]["caller"] = format!("AROA1:{session}").into();
+            let request = lambda_http::request::from_str(&event.to_string()).unwrap();
+            let Verified::Caller(caller) = verified(request.request_context_ref()) else { panic!("nobody") };
+            scope_caller(Some(caller), None)
+        };
+        assert_eq!(by(None, "one"), by(None, "two"));
+        assert_eq!(by(Some("alice"), "one"), by(Some("alice"), "two"));
+        assert_ne!(by(Some("alice"), "one"), by(Some("bob"), "one"));
+    }
+
+    #[test]
+    fn a_text_called_claims_hides_no_principal() {
+        let context = serde_json::json!({"lambda": {"claims": "{\"sub\":\"s\"}", "principalId": "p"}});
+        assert_eq!(caller(context), scope_caller(Some(Caller::Principal("p")), None));
     }
 
     #[test]

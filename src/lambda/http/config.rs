@@ -114,12 +114,14 @@ impl HttpLayer {
         self.required_when(|_| true)
     }
 
-    /// Refuses a request of a protected method without a key where `is_required` says so.
+    /// Refuses a request of a protected method without a key where `is_required` says so. Behind API Gateway the URI's path
+    /// begins with the stage; the path without it is `raw_http_path`.
     ///
     /// ```
+    /// # use lambda_http::RequestExt as _;
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
     /// # let idempotency = lambda_idempotency::Idempotency::builder(store).build()?;
-    /// let layer = idempotency.http().required_when(|request| request.uri.path().starts_with("/payments"));
+    /// let layer = idempotency.http().required_when(|request| request.raw_http_path().starts_with("/payments"));
     /// # Ok::<(), lambda_idempotency::Error>(())
     /// ```
     pub fn required_when(self, is_required: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
@@ -189,7 +191,7 @@ impl HttpLayer {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if one is no JSON Pointer, or there is none.
+    /// [`ErrorKind::Invalid`] if one is no JSON Pointer, or there is none.
     ///
     /// ```
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();

@@ -154,6 +154,9 @@ impl From<ErrorKind> for ProblemKind {
     }
 }
 
+/// What a caller is told to wait where nothing says how long.
+const SOON: Duration = Duration::from_secs(1);
+
 /// One answer of the layer's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Problem {
@@ -163,14 +166,14 @@ pub(super) struct Problem {
 
 impl From<ProblemKind> for Problem {
     fn from(kind: ProblemKind) -> Self {
-        Self { kind, retry_after: None }
+        Self { kind, retry_after: kind.is_retryable().then_some(SOON) }
     }
 }
 
 impl From<&Error> for Problem {
     fn from(error: &Error) -> Self {
         let kind = ProblemKind::from(error.kind());
-        let wait = || error.retry_after().unwrap_or(Duration::from_secs(1));
+        let wait = || error.retry_after().unwrap_or(SOON);
         Self { kind, retry_after: kind.is_retryable().then(wait) }
     }
 }

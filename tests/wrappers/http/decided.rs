@@ -1,7 +1,10 @@
 //! What a user may decide about the HTTP contract.
 
 use super::*;
-use lambda_http::http::{HeaderName, Method};
+use lambda_http::{
+    RequestExt as _,
+    http::{HeaderName, Method},
+};
 use lambda_idempotency::lambda::http::{HttpLayer, KeyFormat, KeySyntax, ProblemKind, Recording};
 
 /// One delivery after the other to the same layered handler: status and whether it was a replay.
@@ -44,6 +47,29 @@ async fn a_key_is_required_where_the_predicate_says_so() {
     *elsewhere.uri_mut() = "/notes".parse().unwrap();
     assert_eq!(deliver(layer, &runs, [post(None, "{}"), elsewhere]).await, [(400, false), (201, false)]);
     assert_eq!(runs.count(), 1);
+}
+
+#[tokio::test]
+async fn a_route_is_told_behind_every_front_end_and_its_stage() {
+    for front_end in ["http-api", "function-url", "rest-api", "alb"] {
+        let runs = Runs::default();
+        let layer =
+            idempotency().http().required_when(|request| request.raw_http_path().starts_with("/payments"));
+        let mut request = through(front_end);
+        request.headers_mut().remove("idempotency-key");
+        assert_eq!(deliver(layer, &runs, [request]).await, [(400, false)], "{front_end}");
+    }
+}
+
+/// Of a header that came twice, `lambda_http` shows one value: which, is pinned here, since the documentation says so.
+#[tokio::test]
+async fn of_two_keys_behind_a_rest_api_one_is_seen() {
+    let mut event: Value =
+        serde_json::from_str(include_str!("../../../events/payments/rest-api.json")).unwrap();
+    event["multiValueHeaders"]["Idempotency-Key"] = json!(["a", "b"]);
+    event["headers"]["Idempotency-Key"] = "b".into();
+    let request = lambda_http::request::from_str(&event.to_string()).unwrap();
+    assert_eq!(request.headers().get_all("idempotency-key").iter().collect::<Vec<_>>(), ["b"]);
 }
 
 #[tokio::test]
