@@ -65,7 +65,7 @@
 //! use lambda_http::{http::HeaderName, service_fn, tower::ServiceBuilder};
 //! use tower_http::cors::{Any, CorsLayer};
 //! # let store = lambda_idempotency::store::memory::MemoryStore::new();
-//! # let idempotency = lambda_idempotency::Idempotency::builder(store).build()?;
+//! # let idempotency = lambda_idempotency::Idempotency::builder(store).function("payments").build()?;
 //! # async fn create_payment(_: lambda_http::Request) -> Result<lambda_http::Response<lambda_http::Body>, lambda_http::Error> {
 //! #     Ok(lambda_http::Response::default())
 //! # }

@@ -37,10 +37,15 @@ async fn cargo_lambda_runs_an_event_once_over_four_processes() {
     let conflicting = watch.invoke_file("refunds", "events/refunds/invoke-conflicting.json").await;
     assert!(conflicting.unwrap_err().contains("Idempotency.Mismatch"));
 
-    for round in 0..3 {
+    // The emulator starts a process where all others are busy: on a slow machine that may take more than one round.
+    let processes = || watch.runs("spawning function instance");
+    for round in 0..12 {
+        if round >= 3 && processes() == 4 {
+            break;
+        }
         twenty_at_once(&watch, &database, round).await;
     }
-    assert_eq!(watch.runs("spawning function instance"), 4, "{}", watch.output());
+    assert_eq!(processes(), 4, "{}", watch.output());
 
     let created = watch.invoke_file("payments", "events/payments/http-api.json").await.unwrap();
     let replayed = watch.invoke_file("payments", "events/payments/http-api-again.json").await.unwrap();

@@ -120,7 +120,7 @@ impl HttpLayer {
     /// ```
     /// # use lambda_http::RequestExt as _;
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
-    /// # let idempotency = lambda_idempotency::Idempotency::builder(store).build()?;
+    /// # let idempotency = lambda_idempotency::Idempotency::builder(store).function("payments").build()?;
     /// let layer = idempotency.http().required_when(|request| request.raw_http_path().starts_with("/payments"));
     /// # Ok::<(), lambda_idempotency::Error>(())
     /// ```
@@ -157,7 +157,7 @@ impl HttpLayer {
     ///
     /// ```
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
-    /// # let idempotency = lambda_idempotency::Idempotency::builder(store).build()?;
+    /// # let idempotency = lambda_idempotency::Idempotency::builder(store).function("payments").build()?;
     /// #[derive(Clone)]
     /// struct Account(String);
     ///
@@ -195,7 +195,7 @@ impl HttpLayer {
     ///
     /// ```
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
-    /// # let idempotency = lambda_idempotency::Idempotency::builder(store).build()?;
+    /// # let idempotency = lambda_idempotency::Idempotency::builder(store).function("payments").build()?;
     /// let layer = idempotency.http().fingerprint_fields(["/order_id", "/amount/cents"])?;
     /// # Ok::<(), lambda_idempotency::Error>(())
     /// ```
@@ -245,7 +245,7 @@ impl HttpLayer {
     ///
     /// ```
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
-    /// # let idempotency = lambda_idempotency::Idempotency::builder(store).build()?;
+    /// # let idempotency = lambda_idempotency::Idempotency::builder(store).function("payments").build()?;
     /// # async fn may_pay(_: Option<&lambda_http::http::HeaderValue>) -> bool { true }
     /// let layer = idempotency
     ///     .http()
