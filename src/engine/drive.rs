@@ -254,7 +254,11 @@ fn failed(error: StoreError, last_error: &mut Option<StoreError>) -> Event {
 /// contenders without another source of randomness.
 fn pause(nth: u8, owner: Owner) -> Duration {
     let whole = FIRST_PAUSE.saturating_mul(1 << nth.min(6));
-    let bits = owner.as_bytes()[usize::from(nth) % 16];
+    spread(whole, owner.as_bytes()[usize::from(nth) % 16])
+}
+
+/// Somewhere in the upper half of `whole`.
+pub(super) fn spread(whole: Duration, bits: u8) -> Duration {
     whole / 2 + whole / 2 * u32::from(bits) / 255
 }
 

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     engine::{
         Begun, Engine,
-        drive::{Refused, RefusedBy},
+        drive::{Refused, RefusedBy, spread},
     },
     error::ErrorKind,
     fingerprint::Fingerprint,
@@ -61,8 +61,7 @@ impl Engine {
     }
 }
 
-/// Somewhere in the upper half of the pause: the owner's random bits spread the waiters.
+/// The owner's random bits spread the waiters.
 fn pause(nth: u32, owner: Owner) -> Duration {
-    let whole = FIRST_PAUSE.saturating_mul(1 << nth.min(5)).min(LONGEST_PAUSE);
-    whole / 2 + whole / 2 * u32::from(owner.as_bytes()[0]) / 255
+    spread(FIRST_PAUSE.saturating_mul(1 << nth.min(5)).min(LONGEST_PAUSE), owner.as_bytes()[0])
 }
