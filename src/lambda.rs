@@ -6,8 +6,6 @@
 pub mod event;
 #[cfg(feature = "http")]
 pub mod http;
-#[cfg(feature = "http")]
-mod pointer;
 
 use lambda_runtime::{Context, Diagnostic};
 

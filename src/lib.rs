@@ -42,6 +42,7 @@
 //! | `dynamodb` | yes | the DynamoDB store, and with it the AWS SDK |
 //! | `http` | yes | the layer for `lambda_http` and axum; switches `events` on |
 //! | `events` | by `http` | the layer for `lambda_runtime` |
+//! | `jmespath` | no | JMESPath expressions in a [`Selector`] |
 //! | `conformance` | no | the suite that proves a store |
 //! | `live-aws` | no | this package's own tests on a real table |
 //!
@@ -68,6 +69,7 @@ mod future;
 mod key;
 mod outcome;
 mod record;
+mod selector;
 mod time;
 // The storage contract, the stores, and what proves them.
 #[cfg(any(test, feature = "conformance"))]
@@ -98,5 +100,6 @@ pub use observe::describe_metrics;
 pub use outcome::{Damaged, Encoding, Outcome, Place, StoredResponse};
 pub use policy::{Execution, MissingKey, OnHandlerError, OnInProgress, OnStoreFailure, Platform, Settings};
 pub use record::{Generation, Lock, Owner, RECORD_VERSION, Record, State, Status};
+pub use selector::Selector;
 pub use store::Store;
 pub use time::{Clock, SystemClock, Timestamp};

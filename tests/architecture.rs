@@ -23,6 +23,7 @@ const LAYERS: &[&[&str]] = &[
     &["error"],
     &["key"],
     &["fingerprint"],
+    &["selector"],
     &["outcome"],
     &["record"],
     // The contract, and what proves a store.

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind},
     future::BoxFuture,
-    lambda::pointer::Pointer,
+    selector::Selector,
 };
 
 /// The largest body that is compared, in bytes: API Gateway's own limit ("Quotas", API Gateway developer guide).
@@ -54,7 +54,7 @@ pub(super) struct Config {
     pub(super) require_caller: bool,
     pub(super) fingerprinted_headers: Vec<HeaderName>,
     /// Of a JSON body; none is the whole.
-    pub(super) fingerprinted_fields: Option<Vec<Pointer>>,
+    pub(super) fingerprinted_fields: Option<Vec<Selector>>,
     pub(super) max_body: usize,
     pub(super) record_when: Option<Judge>,
     pub(super) replay_cookies: bool,
@@ -185,13 +185,14 @@ impl HttpLayer {
         self.with(|config| config.fingerprinted_headers = names.into_iter().collect())
     }
 
-    /// Compares only what these JSON Pointers (RFC 6901) point at in a JSON body, in place of the whole of it: for
+    /// Compares only these fields of a JSON body, each named as a [`Selector`] is, in place of the whole of it: for
     /// bodies that hold something new in each attempt, such as a nonce or the time. A field that is not there is compared
-    /// as absent; a body that has none of them, or is no JSON, is compared as a whole.
+    /// as absent; a body that has none of them, or in which one cannot be looked up (it is no JSON, say), is compared as a
+    /// whole.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if one is no JSON Pointer, or there is none.
+    /// [`ErrorKind::Invalid`] if one is no [`Selector`], or there is none.
     ///
     /// ```
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
@@ -199,12 +200,12 @@ impl HttpLayer {
     /// let layer = idempotency.http().fingerprint_fields(["/order_id", "/amount/cents"])?;
     /// # Ok::<(), lambda_idempotency::Error>(())
     /// ```
-    pub fn fingerprint_fields<'a>(self, pointers: impl IntoIterator<Item = &'a str>) -> Result<Self, Error> {
-        let pointers = pointers.into_iter().map(Pointer::new).collect::<Result<Vec<_>, _>>()?;
-        if pointers.is_empty() {
+    pub fn fingerprint_fields<'a>(self, fields: impl IntoIterator<Item = &'a str>) -> Result<Self, Error> {
+        let fields = fields.into_iter().map(Selector::new).collect::<Result<Vec<_>, _>>()?;
+        if fields.is_empty() {
             return Err(Error::new(ErrorKind::Invalid, "no field is to be compared; name one at least"));
         }
-        Ok(self.with(|config| config.fingerprinted_fields = Some(pointers)))
+        Ok(self.with(|config| config.fingerprinted_fields = Some(fields)))
     }
 
     /// Answers a request whose body is over so many bytes with 413. Default: 10 MiB, API Gateway's limit.

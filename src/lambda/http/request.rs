@@ -9,7 +9,7 @@ use lambda_http::RequestExt;
 use super::{config::Config, problem::ProblemKind};
 use crate::{
     fingerprint::{Fingerprint, FingerprintBuilder},
-    lambda::pointer::Pointer,
+    selector::Selector,
 };
 
 /// The request's fingerprint, and its body as it was.
@@ -55,23 +55,27 @@ fn fingerprint(config: &Config, parts: &Parts, body: &[u8]) -> Fingerprint {
             builder = builder.part("header", name.as_str()).part("value", value.as_bytes());
         }
     }
-    match &config.fingerprinted_fields {
-        // Two bodies that have none of them would be one.
-        Some(pointers) if pointers.iter().any(|pointer| pointer.find(body).is_some()) => {
-            fields(builder, pointers, body).finish()
-        }
-        _ => builder.json_or_bytes("body", body).finish(),
+    match config.fingerprinted_fields.as_deref().and_then(|fields| selected(fields, body)) {
+        Some(found) => found.into_iter().fold(builder, field).finish(),
+        None => builder.json_or_bytes("body", body).finish(),
     }
 }
 
-fn fields(mut builder: FingerprintBuilder, pointers: &[Pointer], body: &[u8]) -> FingerprintBuilder {
-    for pointer in pointers {
-        builder = match pointer.find(body) {
-            Some(found) => builder.part("field", pointer.as_str()).json_or_bytes("value", found.as_bytes()),
-            None => builder.part("absent", pointer.as_str()),
-        };
+/// A field and its value, if it is there.
+type Selected<'a> = (&'a Selector, Option<Cow<'a, str>>);
+
+/// The fields' values; `None` if there is not one, since two such bodies would be one, or one cannot be looked up.
+fn selected<'a>(fields: &'a [Selector], body: &'a [u8]) -> Option<Vec<Selected<'a>>> {
+    let found: Result<Vec<_>, _> =
+        fields.iter().map(|field| field.find(body).map(|found| (field, found))).collect();
+    found.ok().filter(|found| found.iter().any(|(_, found)| found.is_some()))
+}
+
+fn field(builder: FingerprintBuilder, (field, found): Selected<'_>) -> FingerprintBuilder {
+    match found {
+        Some(found) => builder.part("field", field.as_str()).json_or_bytes("value", found.as_bytes()),
+        None => builder.part("absent", field.as_str()),
     }
-    builder
 }
 
 /// A name and its value, decoded.
@@ -122,8 +126,8 @@ mod tests {
 
     #[test]
     fn only_fields_that_were_asked_for_count() {
-        let pointers = ["/id", "/amount"].map(|pointer| Pointer::new(pointer).unwrap());
-        let config = Config { fingerprinted_fields: Some(pointers.into()), ..Config::default() };
+        let fields = ["/id", "/amount"].map(|pointer| Selector::new(pointer).unwrap());
+        let config = Config { fingerprinted_fields: Some(fields.into()), ..Config::default() };
         let of = |body: &str| {
             let (parts, ()) = http::Request::post("/").body(()).unwrap().into_parts();
             fingerprint(&config, &parts, body.as_bytes())
@@ -143,6 +147,23 @@ mod tests {
         for (one, other) in [("no JSON", "no JSON either"), ("5", "6"), (r#"{"a": 1}"#, r#"{"a": 2}"#)] {
             assert_ne!(of(one), of(other), "the whole counts where none of the fields is there");
         }
+    }
+
+    #[cfg(feature = "jmespath")]
+    #[test]
+    fn fields_are_named_by_jmespath_too() {
+        let fields = ["/id", "lines[].cents", "json(note).by"].map(|field| Selector::new(field).unwrap());
+        let config = Config { fingerprinted_fields: Some(fields.into()), ..Config::default() };
+        let of = |body: &str| {
+            let (parts, ()) = http::Request::post("/").body(()).unwrap().into_parts();
+            fingerprint(&config, &parts, body.as_bytes())
+        };
+        let base = of(r#"{"id": 1, "lines": [{"cents": 1.50, "at": 1}], "note": "{\"by\": \"a\"}"}"#);
+        assert_eq!(base, of(r#"{"note": "{\"by\":\"a\",\"at\":2}", "lines": [{"cents": 1.50}], "id": 1}"#));
+        assert_ne!(base, of(r#"{"id": 1, "lines": [{"cents": 1.5, "at": 1}], "note": "{\"by\": \"a\"}"}"#));
+        assert_ne!(base, of(r#"{"id": 1, "lines": [{"cents": 1.50, "at": 1}], "note": "{\"by\": \"b\"}"}"#));
+        let undecodable = |at: u8| of(&format!(r#"{{"id": 1, "note": "secret", "at": {at}}}"#));
+        assert_ne!(undecodable(1), undecodable(2), "the whole counts where a field cannot be looked up");
     }
 
     #[test]

@@ -8,13 +8,13 @@ use crate::error::{Error, ErrorKind};
 
 /// A JSON Pointer that has been checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Pointer(String);
+pub(super) struct Pointer(String);
 
 impl Pointer {
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`] if it is neither empty nor begins with `/`, or has a `~` that escapes nothing.
-    pub(crate) fn new(pointer: &str) -> Result<Self, Error> {
+    pub(super) fn new(pointer: &str) -> Result<Self, Error> {
         let is_escaped = pointer.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
         if (pointer.is_empty() || pointer.starts_with('/')) && is_escaped {
             Ok(Self(pointer.to_owned()))
@@ -28,13 +28,13 @@ impl Pointer {
         }
     }
 
-    pub(crate) fn as_str(&self) -> &str {
+    pub(super) fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// What it points at in `json`; `None` if there is no such thing, or `json` is none.
-    pub(crate) fn find<'j>(&self, json: &'j [u8]) -> Option<&'j str> {
-        let mut at: &RawValue = serde_json::from_slice(json).ok()?;
+    /// What it points at in `json`, if there is such a thing.
+    pub(super) fn find<'j>(&self, json: &'j RawValue) -> Option<&'j str> {
+        let mut at = json;
         for token in self.0.split('/').skip(1) {
             let token = token.replace("~1", "/").replace("~0", "~");
             at = match at.get().as_bytes().first()? {
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     fn find<'j>(pointer: &str, json: &'j str) -> Option<&'j str> {
-        Pointer::new(pointer).unwrap().find(json.as_bytes())
+        Pointer::new(pointer).unwrap().find(serde_json::from_str(json).unwrap())
     }
 
     /// The document and the pointers of RFC 6901, section 5.
@@ -97,8 +97,6 @@ mod tests {
             ("/01", "[1, 2]"),
             ("/-", "[1]"),
             ("/+0", "[1]"),
-            ("/a", "not JSON"),
-            ("", ""),
             ("/99999999999999999999", "[1]"),
         ] {
             assert_eq!(find(pointer, json), None, "{pointer} in {json}");

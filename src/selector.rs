@@ -1,0 +1,143 @@
+//! [`Selector`]: a field of a JSON text, and its value exactly as it was sent.
+
+#[cfg(feature = "jmespath")]
+mod expression;
+mod pointer;
+
+use std::{borrow::Cow, fmt, str::FromStr};
+
+use serde_json::value::RawValue;
+
+use crate::error::{Error, ErrorKind};
+use pointer::Pointer;
+
+/// Names a field of a JSON text: a JSON Pointer (RFC 6901), such as `/order/id`, or, with the feature `jmespath`, a
+/// JMESPath expression, such as `order.id` or `json(body).order.id`. A pointer is empty or begins with `/`, which no
+/// expression does.
+///
+/// What is found is JSON, with its numbers as they were sent: an id above 2^53 or an amount of `10.50` is not rounded.
+///
+/// ```
+/// use lambda_idempotency::Selector;
+///
+/// let id = Selector::new("/order/id")?;
+/// let found = id.find(br#"{"order": {"id": 18446744073709551617}}"#)?;
+/// assert_eq!(found.as_deref(), Some("18446744073709551617"));
+/// assert_eq!(id.find(b"{}")?, None);
+/// # Ok::<(), lambda_idempotency::Error>(())
+/// ```
+///
+/// # JMESPath
+///
+/// Beside the [specification's](https://jmespath.org/specification.html) own functions there are three, for what
+/// queues and streams put into a field; those of the same names with `powertools_` in front are the same:
+///
+/// | function | of a string |
+/// |---|---|
+/// | `json` | the JSON that it holds |
+/// | `base64` | the text that it holds in Base64 |
+/// | `base64_gzip` | the text that it holds in Base64, compressed with gzip; at most 16 MiB |
+///
+/// JMESPath has no word for an absent field: `null` is one. It compares and calculates in 64-bit floats, so that a
+/// filter cannot tell two ids above 2^53 apart; what it selects is exact all the same.
+#[derive(Clone)]
+pub struct Selector(Kind);
+
+#[derive(Clone)]
+enum Kind {
+    Pointer(Pointer),
+    #[cfg(feature = "jmespath")]
+    Expression(expression::Expression),
+}
+
+impl Selector {
+    /// The field that `text` names.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if it is no JSON Pointer, and no JMESPath expression either, or calls a function that
+    /// there is not.
+    pub fn new(text: &str) -> Result<Self, Error> {
+        if text.is_empty() || text.starts_with('/') {
+            return Pointer::new(text).map(Kind::Pointer).map(Self);
+        }
+        #[cfg(feature = "jmespath")]
+        return expression::Expression::new(text).map(Kind::Expression).map(Self);
+        #[cfg(not(feature = "jmespath"))]
+        Err(Error::new(
+            ErrorKind::Invalid,
+            format!(
+                "`{text}` is no JSON Pointer; write it as `/order/id`, or switch on the feature `jmespath` for expressions"
+            ),
+        ))
+    }
+
+    /// The text that it was made of.
+    pub fn as_str(&self) -> &str {
+        match &self.0 {
+            Kind::Pointer(pointer) => pointer.as_str(),
+            #[cfg(feature = "jmespath")]
+            Kind::Expression(expression) => expression.as_str(),
+        }
+    }
+
+    /// The field's value in `json`, as JSON; `None` if there is no such field.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if `json` is not JSON, or a JMESPath function cannot do with what it is given. The error
+    /// holds nothing of the text.
+    pub fn find<'j>(&self, json: &'j [u8]) -> Result<Option<Cow<'j, str>>, Error> {
+        match &self.0 {
+            Kind::Pointer(pointer) => {
+                let json: &RawValue = serde_json::from_slice(json).map_err(|error| not_json(&error))?;
+                Ok(pointer.find(json).map(Cow::Borrowed))
+            }
+            #[cfg(feature = "jmespath")]
+            Kind::Expression(expression) => Ok(expression.find(json)?.map(Cow::Owned)),
+        }
+    }
+}
+
+impl fmt::Debug for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Selector({})", self.as_str())
+    }
+}
+
+impl FromStr for Selector {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        Self::new(text)
+    }
+}
+
+/// Where it went wrong; the error's own text may quote what it read.
+fn not_json(error: &serde_json::Error) -> Error {
+    let place = format!("line {}, column {}", error.line(), error.column());
+    Error::new(ErrorKind::Invalid, format!("the text to select a field of is not JSON: {place}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_json_is_told_from_what_is_not_there() {
+        let id = Selector::new("/id").unwrap();
+        assert_eq!(id.find(b"{}").unwrap(), None);
+        assert_eq!(id.find(br#"{"id": null}"#).unwrap().as_deref(), Some("null"));
+        for text in ["", "secret", "{\"id\": secret}", "{\"id\": 1"] {
+            let error = id.find(text.as_bytes()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(!format!("{error} {error:?}").contains("secret"));
+        }
+    }
+
+    #[cfg(not(feature = "jmespath"))]
+    #[test]
+    fn an_expression_without_the_feature_is_told_of_it() {
+        assert!(Selector::new("order.id").unwrap_err().to_string().contains("feature `jmespath`"));
+    }
+}
