@@ -52,6 +52,14 @@
 //! authorizer has one namespace for all its callers, unless [`HttpLayer::caller`] tells them apart or
 //! [`HttpLayer::require_caller`] refuses them. Where an authorizer ran and named nobody, the request is refused.
 //!
+//! # Large responses, and streams
+//!
+//! A response over [`Settings::max_response`](crate::Settings::max_response) is passed on whole, and recorded as done but not retained:
+//! its duplicates get 409, `not-retained`, and never a part of it. [`HttpLayer::streaming`] keeps the same contract in a
+//! function that streams, and reads no more than it can record; [`HttpLayer::pass_through_when`] leaves a route alone.
+//!
+//! # What a front end hides
+//!
 //! What a front end hides, this layer cannot see: `lambda_http` hands over one value of a header that a REST API or a load
 //! balancer got twice, so that two keys there count as the one that it shows.
 //!
@@ -82,18 +90,22 @@
 //! # Ok::<(), lambda_idempotency::Error>(())
 //! ```
 
+mod answer;
 mod caller;
 mod config;
 mod key;
 mod problem;
 mod request;
 mod response;
+mod streaming;
 
+pub use answer::ResponseBody;
 pub use caller::{Caller, scope_caller};
 pub use config::Recording;
 pub use key::{KeyFormat, KeySyntax};
 pub use problem::ProblemKind;
 pub use response::{recorded, replayed};
+pub use streaming::{StreamingHttpLayer, StreamingHttpService};
 
 use std::{
     sync::Arc,
@@ -115,8 +127,9 @@ use crate::{
     observe,
     policy::{Execution, OnHandlerError},
 };
+use answer::{Answer, Buffered, Read, Streamed};
 use caller::Verified;
-use config::Config;
+use config::{Config, Predicate};
 use problem::Problem;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -175,22 +188,36 @@ where
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
         let layer = self.layer.clone();
-        let joins = response::needs_joining(request.extensions().request_context_ref());
         Box::pin(async move {
-            let mut response = layer.handle(inner, request).await?;
-            if joins {
-                response::join(response.headers_mut());
+            match layer.call::<Buffered, _, _>(inner, request).await? {
+                Answer::Whole(response) => Ok(response),
+                // Never: what is buffered is whole.
+                Answer::Streamed(response, _) => Ok(response.into_response().await),
             }
-            Ok(response)
         })
     }
 }
 
 impl HttpLayer {
-    async fn handle<S, B>(&self, mut inner: S, request: Request<B>) -> Result<Response<Body>, S::Error>
+    async fn call<M, S, B>(&self, inner: S, request: Request<B>) -> Result<Answer, S::Error>
     where
+        M: Read<S::Response>,
         S: Service<Request<B>>,
-        S::Response: IntoResponse,
+        B: http_body::Body + From<Vec<u8>> + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let joins = response::needs_joining(request.extensions().request_context_ref());
+        let mut answer = self.handle::<M, _, _>(inner, request).await?;
+        if joins {
+            response::join(answer.headers_mut());
+        }
+        Ok(answer)
+    }
+
+    async fn handle<M, S, B>(&self, mut inner: S, request: Request<B>) -> Result<Answer, S::Error>
+    where
+        M: Read<S::Response>,
+        S: Service<Request<B>>,
         B: http_body::Body + From<Vec<u8>> + 'static,
         B::Error: Into<BoxError>,
     {
@@ -204,21 +231,21 @@ impl HttpLayer {
             Ok(None) => {
                 let surroundings = Surroundings { invocation, claim: None };
                 let request = Request::from_parts(parts, body);
-                let response = within(surroundings, async { self.answered(inner.call(request).await).await });
-                return response.await;
+                let response = async { Ok(self.unmarked(M::pass(inner.call(request).await?).await)) };
+                return within(surroundings, response).await;
             }
             Err(error) => {
                 observe::refused_unasked(&error);
-                return Ok(self.problem(&error));
+                return Ok(Answer::Whole(self.problem(&error)));
             }
         };
         let scope = match self.scope(&parts) {
             Ok(scope) => scope,
-            Err(problem) => return Ok(self.problem(problem)),
+            Err(problem) => return Ok(Answer::Whole(self.problem(problem))),
         };
         let (fingerprint, body) = match request::fingerprinted(&self.config, &parts, body).await {
             Ok(read) => read,
-            Err(problem) => return Ok(self.problem(problem)),
+            Err(problem) => return Ok(Answer::Whole(self.problem(problem))),
         };
         let for_replay = self.config.may_replay.as_ref().map(|may_replay| (may_replay, parts.clone()));
         let operation = Operation { key: StoredKey::new(&scope, &key), fingerprint, invocation };
@@ -228,7 +255,7 @@ impl HttpLayer {
                 request.extensions_mut().insert(claim);
             }
             let response = inner.call(request);
-            async { self.answered(response.await).await }
+            async { Ok(self.unmarked(M::read(self, response.await?).await)) }
         };
         let judge = |result| (self.verdict(&result), result);
         match self.idempotency.engine().protect(operation, handler, judge).await {
@@ -238,13 +265,13 @@ impl HttpLayer {
                     Some((may_replay, parts)) => may_replay(parts).await,
                     None => true,
                 };
-                Ok(if may_replay {
+                Ok(Answer::Whole(if may_replay {
                     self.replayed(&replay)
                 } else {
                     self.problem(ProblemKind::ReplayForbidden)
-                })
+                }))
             }
-            Err(error) => Ok(self.problem(&error)),
+            Err(error) => Ok(Answer::Whole(self.problem(&error))),
         }
     }
 
@@ -261,7 +288,8 @@ impl HttpLayer {
 
     /// The request's key, if it has one and its method is protected.
     fn key_of(&self, parts: &Parts) -> Result<Option<Key>, Error> {
-        if !self.config.methods.contains(&parts.method) {
+        let passes = |passes: &Predicate| passes(parts);
+        if !self.config.methods.contains(&parts.method) || self.config.passes.as_ref().is_some_and(passes) {
             return Ok(None);
         }
         let key = self.config.keys.read(&parts.headers)?;
@@ -295,37 +323,52 @@ impl HttpLayer {
         scope.map_err(|error| not_scoped(&error))
     }
 
-    fn verdict<E>(&self, result: &Result<Response<Body>, E>) -> Verdict {
-        let settings = self.idempotency.settings();
+    fn verdict<E>(&self, result: &Result<Answer, E>) -> Verdict {
         match result {
-            Ok(response) if self.is_recorded(response) => {
+            Ok(Answer::Whole(response)) if self.is_recorded(response) => {
                 response::encode(response, self.config.replay_cookies)
                     .map_or(Verdict::CompleteOmitted, Verdict::Complete)
             }
-            Err(_) if settings.effective_on_handler_error() == OnHandlerError::Record => {
-                Verdict::failure(&RecordedFailure::new("HandlerError", "the handler returned an error"))
-            }
-            _ => Verdict::Release,
+            Ok(Answer::Whole(_) | Answer::Streamed(_, Streamed::Unrecorded)) => Verdict::Release,
+            Ok(Answer::Streamed(_, Streamed::TooLarge)) => Verdict::CompleteOmitted,
+            Ok(Answer::Streamed(_, Streamed::Broken)) => self.failed("the response broke off"),
+            Err(_) => self.failed("the handler returned an error"),
+        }
+    }
+
+    fn failed(&self, how: &str) -> Verdict {
+        match self.idempotency.settings().effective_on_handler_error() {
+            OnHandlerError::Record => Verdict::failure(&RecordedFailure::new("HandlerError", how)),
+            OnHandlerError::Release => Verdict::Release,
         }
     }
 
     fn is_recorded(&self, response: &Response<Body>) -> bool {
+        match (self.is_recorded_by_head(response), &self.config.record_when) {
+            (Some(is_recorded), _) => is_recorded,
+            (None, Some(is_outcome)) => is_outcome(response),
+            (None, None) => true,
+        }
+    }
+
+    /// Whether the response is recorded, where that can be said without its body.
+    fn is_recorded_by_head<A>(&self, response: &Response<A>) -> Option<bool> {
         let at_most_once = self.idempotency.settings().execution == Execution::AtMostOnce;
         match (response.extensions().get::<Recording>(), &self.config.record_when) {
-            (Some(said), _) => *said == Recording::Record,
-            (None, Some(is_outcome)) => is_outcome(response),
+            (Some(said), _) => Some(*said == Recording::Record),
+            (None, Some(_)) => None,
             (None, None) => {
-                response::is_outcome(response.status()) || at_most_once && response.status().is_server_error()
+                let status = response.status();
+                Some(response::is_outcome(status) || at_most_once && status.is_server_error())
             }
         }
     }
 
-    /// The handler's answer, whole. A marker that it set itself is not believed.
-    async fn answered<R: IntoResponse, E>(&self, result: Result<R, E>) -> Result<Response<Body>, E> {
-        let mut response = result?.into_response().await;
-        response.headers_mut().remove(response::REPLAYED);
-        response.headers_mut().remove(&self.config.marker);
-        Ok(response)
+    /// The handler's answer. A marker that it set itself is not believed.
+    fn unmarked(&self, mut answer: Answer) -> Answer {
+        answer.headers_mut().remove(response::REPLAYED);
+        answer.headers_mut().remove(&self.config.marker);
+        answer
     }
 }
 

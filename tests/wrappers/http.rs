@@ -4,6 +4,8 @@ mod cors;
 mod decided;
 #[path = "http/draft.rs"]
 mod draft;
+#[path = "http/streaming.rs"]
+mod streaming;
 
 use std::{
     convert::Infallible,

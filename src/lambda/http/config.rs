@@ -20,7 +20,7 @@ use crate::{
 /// The largest body that is compared, in bytes: API Gateway's own limit ("Quotas", API Gateway developer guide).
 const MAX_BODY: usize = 10 * 1024 * 1024;
 
-type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
+pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 type Resolver = Arc<dyn Fn(&Parts) -> Result<Option<String>, Error> + Send + Sync>;
 type MayReplay = Arc<dyn Fn(Parts) -> BoxFuture<'static, bool> + Send + Sync>;
 type Judge = Arc<dyn Fn(&Response<Body>) -> bool + Send + Sync>;
@@ -50,6 +50,7 @@ pub(super) struct Config {
     pub(super) keys: KeyRules,
     pub(super) methods: Vec<Method>,
     pub(super) required: Option<Predicate>,
+    pub(super) passes: Option<Predicate>,
     pub(super) resolver: Option<Resolver>,
     pub(super) require_caller: bool,
     pub(super) fingerprinted_headers: Vec<HeaderName>,
@@ -71,6 +72,7 @@ impl Default for Config {
             keys: KeyRules::default(),
             methods: vec![Method::POST, Method::PATCH],
             required: None,
+            passes: None,
             resolver: None,
             require_caller: false,
             fingerprinted_headers: Vec::new(),
@@ -134,6 +136,19 @@ impl HttpLayer {
         self.with(|config| {
             config.methods = methods.into_iter().filter(|method| !method.is_safe()).collect();
         })
+    }
+
+    /// Passes requests through where `passes` says so, key or no key: they are not protected, nothing is recorded, and what
+    /// they answer is not read. For a route that streams more than can be recorded, or that has its own protection.
+    ///
+    /// ```
+    /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
+    /// # let idempotency = lambda_idempotency::Idempotency::builder(store).function("payments").build()?;
+    /// let layer = idempotency.http().pass_through_when(|request| request.uri.path() == "/exports");
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn pass_through_when(self, passes: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.with(|config| config.passes = Some(Arc::new(passes)))
     }
 
     /// Takes keys as they are written in this way. Default: quoted or bare.
@@ -214,7 +229,8 @@ impl HttpLayer {
     }
 
     /// Decides by the whole response whether it is the operation's outcome, in place of the list of statuses. What the
-    /// handler says by [`Recording`] stands above it.
+    /// handler says by [`Recording`] stands above it. A streamed response that is too large to be recorded is not asked
+    /// about: it is done, and not retained.
     pub fn record_when(self, is_outcome: impl Fn(&Response<Body>) -> bool + Send + Sync + 'static) -> Self {
         self.with(|config| config.record_when = Some(Arc::new(is_outcome)))
     }
