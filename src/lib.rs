@@ -67,6 +67,7 @@ mod error;
 mod fingerprint;
 mod future;
 mod key;
+mod key_fields;
 mod outcome;
 mod record;
 mod selector;
@@ -94,6 +95,7 @@ pub use fingerprint::{Fingerprint, FingerprintBuilder};
 pub use future::BoxFuture;
 pub use invocation::Invocation;
 pub use key::{Key, MAX_KEY_BYTES, Scope, StoredKey};
+pub use key_fields::KeyFields;
 pub use observe::Metric;
 #[cfg(feature = "metrics")]
 pub use observe::describe_metrics;

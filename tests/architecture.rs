@@ -24,6 +24,7 @@ const LAYERS: &[&[&str]] = &[
     &["key"],
     &["fingerprint"],
     &["selector"],
+    &["key_fields"],
     &["outcome"],
     &["record"],
     // The contract, and what proves a store.

@@ -1,0 +1,226 @@
+//! [`KeyFields`]: a key out of the fields of an event.
+
+use std::{borrow::Cow, collections::HashMap};
+
+use serde_json::value::RawValue;
+
+use crate::{
+    error::Error,
+    fingerprint::Fingerprint,
+    key::{Key, MAX_KEY_BYTES},
+    selector::Selector,
+};
+
+/// The fields of an event that its key is made of.
+///
+/// # What becomes a key
+///
+/// - A string is its content, a number or a boolean its text: `0` and `false` are keys, and the string `"7"` is the same
+///   one as the number `7`.
+/// - Several fields, an array, an object, and a string that is longer than a key or has control characters become a
+///   [`Fingerprint`] of all of it, in its stored form. A field that is not there counts there as null.
+/// - What is absent, null, or a blank string names nothing: it is a **missing key**, and never one that others share. So are
+///   several fields, or an array or object, in which everything is of that kind.
+///
+/// ```
+/// use lambda_idempotency::KeyFields;
+///
+/// let order = KeyFields::new(["/order/id"])?;
+/// let key = order.key_of(br#"{"order": {"id": "order-17"}}"#)?;
+/// assert_eq!(key.unwrap().as_str(), "order-17");
+/// assert!(order.key_of(br#"{"order": {"id": null}}"#)?.is_none());
+///
+/// let line = KeyFields::new(["/order/id", "/line"])?;
+/// assert_eq!(line.key_of(br#"{"order": {"id": "order-17"}, "line": 2}"#)?.unwrap().as_str().len(), 66);
+/// # Ok::<(), lambda_idempotency::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct KeyFields(Vec<Selector>);
+
+impl KeyFields {
+    /// A key out of these fields, each named as a [`Selector`] is; their order counts.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if one is no selector. Without any, every key is missing.
+    pub fn new<'a>(fields: impl IntoIterator<Item = &'a str>) -> Result<Self, Error> {
+        fields.into_iter().map(Selector::new).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// The key in `json`, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) as [`Selector::find`] says.
+    pub fn key_of(&self, json: &[u8]) -> Result<Option<Key>, Error> {
+        let found = self.0.iter().map(|field| field.find(json)).collect::<Result<Vec<_>, _>>()?;
+        if found.iter().flatten().all(|value| names_nothing(value)) {
+            return Ok(None);
+        }
+        if let [Some(value)] = found.as_slice() {
+            return Ok(Some(match text_of(value).map(Key::new) {
+                Some(Ok(key)) => key,
+                _ => digest(Fingerprint::of_json(value.as_bytes())?)?,
+            }));
+        }
+        let whole = found.iter().fold(Fingerprint::builder("key"), |whole, value| {
+            whole.json_or_bytes("field", value.as_deref().unwrap_or("null"))
+        });
+        digest(whole.finish()).map(Some)
+    }
+}
+
+impl Key {
+    /// The key that stands in a field of `json`, if there is one: see [`KeyFields`], which is for several fields, and
+    /// for many texts.
+    ///
+    /// ```
+    /// use lambda_idempotency::Key;
+    ///
+    /// let key = Key::from_json(r#"{"order_id": 17}"#, "/order_id")?;
+    /// assert_eq!(key, Some(Key::new("17")?));
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if `field` is no [`Selector`], or as [`Selector::find`] says.
+    pub fn from_json(json: impl AsRef<[u8]>, field: &str) -> Result<Option<Self>, Error> {
+        KeyFields::new([field])?.key_of(json.as_ref())
+    }
+}
+
+fn digest(fingerprint: Fingerprint) -> Result<Key, Error> {
+    Key::new(fingerprint.to_string())
+}
+
+/// The text of a string, a number or a boolean that may be short enough.
+fn text_of(value: &str) -> Option<String> {
+    match value.as_bytes().first()? {
+        b'{' | b'[' => None,
+        // An escape takes six bytes at most for one of the content.
+        b'"' if value.len() > 6 * MAX_KEY_BYTES + 2 => None,
+        b'"' => serde_json::from_str(value).ok(),
+        _ => Some(value.to_owned()),
+    }
+}
+
+/// Whether a value is null, a blank string, or a list or object of nothing else.
+fn names_nothing(value: &str) -> bool {
+    let value = value.trim_ascii();
+    match value.as_bytes().first() {
+        Some(b'n') | None => true,
+        Some(b'"') => serde_json::from_str::<String>(value).is_ok_and(|text| text.trim().is_empty()),
+        Some(b'[') => serde_json::from_str::<Vec<&RawValue>>(value)
+            .is_ok_and(|values| values.iter().all(|value| names_nothing(value.get()))),
+        Some(b'{') => serde_json::from_str::<HashMap<Cow<'_, str>, &RawValue>>(value)
+            .is_ok_and(|members| members.values().all(|value| names_nothing(value.get()))),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    fn key(fields: &[&str], json: &str) -> Option<String> {
+        let key = KeyFields::new(fields.iter().copied()).unwrap().key_of(json.as_bytes()).unwrap();
+        key.map(|key| key.as_str().to_owned())
+    }
+
+    #[test]
+    fn a_scalar_is_its_text() {
+        for (json, text) in [
+            (r#"{"a": "order-17"}"#, "order-17"),
+            (r#"{"a": "caf\u00e9"}"#, "café"),
+            (r#"{"a": 0}"#, "0"),
+            (r#"{"a": -1.50}"#, "-1.50"),
+            (r#"{"a": 18446744073709551617}"#, "18446744073709551617"),
+            (r#"{"a": false}"#, "false"),
+            (r#"{"a": "7"}"#, "7"),
+            (r#"{"a": 7}"#, "7"),
+            (r#"{"a": " x "}"#, " x "),
+        ] {
+            assert_eq!(key(&["/a"], json).as_deref(), Some(text), "{json}");
+        }
+    }
+
+    #[test]
+    fn what_names_nothing_is_missing() {
+        for json in [
+            "{}",
+            r#"{"a": null}"#,
+            r#"{"a": ""}"#,
+            r#"{"a": " \t\n"}"#,
+            r#"{"a": []}"#,
+            r#"{"a": {}}"#,
+            r#"{"a": [null, "", {"b": null}, [ ]]}"#,
+            r#"{"a": { "b" : null } }"#,
+            r#"{"b": 1}"#,
+        ] {
+            assert_eq!(key(&["/a"], json), None, "{json}");
+            assert_eq!(key(&["/a", "/a", "/c"], json), None, "{json}");
+        }
+        assert_eq!(key(&[], r#"{"a": 1}"#), None);
+    }
+
+    #[test]
+    fn several_fields_are_one_key_and_none_is_anothers() {
+        let jsons = [
+            r#"{"a": "1", "b": "2"}"#,
+            r#"{"a": "2", "b": "1"}"#,
+            r#"{"a": "12"}"#,
+            r#"{"b": "12"}"#,
+            r#"{"a": "1,2"}"#,
+            r#"{"a": 1, "b": "2"}"#,
+            r#"{"a": 1.0, "b": "2"}"#,
+            r#"{"a": ["1", "2"]}"#,
+            r#"{"a": 0}"#,
+            r#"{"a": false}"#,
+        ];
+        let keys: std::collections::HashSet<_> =
+            jsons.iter().map(|json| key(&["/a", "/b"], json).unwrap()).collect();
+        assert_eq!(keys.len(), jsons.len());
+        assert!(keys.iter().all(|key| key.len() == 66));
+        assert_eq!(
+            key(&["/a", "/b"], r#"{"a": "1", "b": null}"#),
+            key(&["/a", "/b"], r#"{"a": "1"}"#),
+            "absent is null"
+        );
+        assert_eq!(
+            key(&["/a"], r#"{"a": {"x": 1, "y": [2]}}"#),
+            key(&["/a"], r#"{"a": {"y":[2],"x":1}}"#),
+            "the order of an object's names does not count"
+        );
+    }
+
+    #[test]
+    fn what_is_too_long_or_not_printable_is_a_digest() {
+        let of = |text: &str| key(&["/a"], &serde_json::json!({ "a": text }).to_string()).unwrap();
+        assert_eq!(of(&"x".repeat(255)).len(), 255);
+        for text in ["x".repeat(256), "x".repeat(10_000), "a\u{0}b".into(), "\u{1f600}".repeat(64)] {
+            assert_eq!(of(&text).len(), 66, "{} bytes", text.len());
+        }
+        assert_ne!(of(&"x".repeat(256)), of(&"x".repeat(257)));
+        assert_ne!(of("a\u{0}"), of("a\u{1}"));
+    }
+
+    #[test]
+    fn what_is_not_json_is_an_error() {
+        let error = Key::from_json("secret", "/a").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(!format!("{error:?}").contains("secret"));
+        assert_eq!(Key::from_json("{}", "a~").unwrap_err().kind(), ErrorKind::Invalid);
+    }
+
+    #[cfg(feature = "jmespath")]
+    #[test]
+    fn an_expressions_list_is_a_key_of_all_its_parts() {
+        let both = r#"{"body": "{\"order\": 7, \"line\": 1.50}"}"#;
+        let expression = ["json(body).[order, line]"];
+        assert_eq!(key(&expression, both).unwrap().len(), 66);
+        assert_ne!(key(&expression, both), key(&expression, &both.replace("1.50", "1.5")));
+        assert_eq!(key(&expression, r#"{"body": "{\"other\": 7}"}"#), None);
+    }
+}
