@@ -42,6 +42,7 @@
 //! | `dynamodb` | yes | the DynamoDB store, and with it the AWS SDK |
 //! | `http` | yes | the layer for `lambda_http` and axum; switches `events` on |
 //! | `events` | by `http` | the layer for `lambda_runtime` |
+//! | `client` | no | the module `client`: a `reqwest` client that keeps one key over all attempts |
 //! | `conformance` | no | the suite that proves a store |
 //! | `live-aws` | no | this package's own tests on a real table |
 //!
@@ -84,6 +85,9 @@ pub mod protocol;
 mod environment;
 #[cfg(feature = "events")]
 pub mod lambda;
+// The other side: who calls such a function.
+#[cfg(feature = "client")]
+pub mod client;
 
 pub use claim::{Claim, ClaimHandle, Completion, Replay, current};
 pub use engine::{Begun, Builder, Idempotency, Resolution, Resolved};
