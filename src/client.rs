@@ -66,7 +66,9 @@
 //! - A body that cannot be cloned (a stream) is sent once, with its key.
 //! - Nothing here bounds one attempt but the budget. Give `reqwest` a `timeout`, or a `connect_timeout` and a
 //!   `read_timeout`: without them a connection that has gone silent takes the whole budget.
-//! - A certificate that is refused counts as no connection, as `reqwest` does not tell them apart.
+//! - An API that says `in-progress` with another status than 409 or 425 is not asked again.
+//! - A certificate that is refused counts as no connection, and so does `https` without a TLS feature of `reqwest`, which is
+//!   yours to pick: `reqwest` does not tell them apart.
 //! - Middlewares that are added after this one see each attempt, so put there what signs or logs requests. Those
 //!   before it see one operation.
 

@@ -11,6 +11,9 @@ mod budget;
 mod http_server;
 #[path = "client/keys.rs"]
 mod keys;
+#[cfg(feature = "http")]
+#[path = "client/layer.rs"]
+mod layer;
 #[path = "client/lost.rs"]
 mod lost;
 #[path = "client/stage.rs"]

@@ -9,7 +9,7 @@ use super::key::OperationKey;
 /// No attempt of an operation got its last answer: it may have been done or not.
 ///
 /// Send the same request again with the same [`key`](Self::key), now or after a restart: if it was done, that answers with
-/// what was recorded.
+/// what was recorded. Do so while the server still replays it, by default for 24 h; later, the operation runs again.
 ///
 /// ```
 /// use lambda_idempotency::client::{self, OperationKey};
@@ -60,8 +60,8 @@ impl fmt::Display for Unanswered {
         let why = if self.source.is_some() { "the last one failed" } else { "the last one was dropped" };
         write!(
             f,
-            "no answer to the operation: {attempts} attempts within the budget of {budget:?}, and {why}; it may have been \
-             done, so send it again with the same key"
+            "the operation got no answer (attempts: {attempts}, budget: {budget:?}): {why}; it may have been done, so send \
+             it again with the same key"
         )
     }
 }

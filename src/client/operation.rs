@@ -172,11 +172,10 @@ impl IdempotentRequests {
     }
 }
 
-/// Whether the request may or may not have arrived, and may be sent again.
+/// Whether the request may or may not have arrived. With `reqwest` that is what failed between the request and the
+/// answer's head: no connection, a broken one, a time-out; not what could not be built or redirected.
 fn is_lost(error: &reqwest::Error) -> bool {
-    !error.is_builder()
-        && !error.is_redirect()
-        && (error.is_connect() || error.is_timeout() || error.is_request() || error.is_body())
+    error.is_request()
 }
 
 /// The time that an operation has.

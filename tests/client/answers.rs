@@ -130,7 +130,7 @@ async fn retry_after_is_waited_for_in_seconds_and_as_a_date() {
 }
 
 #[tokio::test]
-async fn the_wait_is_never_shorter_than_the_back_off() {
+async fn without_a_longer_retry_after_the_wait_is_a_random_part_of_the_back_off() {
     let second = Duration::from_secs(1);
     let stage = Stage::new((0..40).map(|_| answer_with(503, &[("retry-after", "0")], ""))).await;
     let rules = IdempotentRequests::new().backoff(second, second).budget(100 * second).max_attempts(41);
