@@ -187,12 +187,9 @@ impl StoredKey {
         hash.update(b"lambda-idempotency derived key v1");
         update_prefixed(&mut hash, self.0.as_bytes());
         update_prefixed(&mut hash, step.as_bytes());
-        let mut uuid = [0; 16];
-        uuid.copy_from_slice(&hash.finalize()[..16]);
-        uuid[6] = uuid[6] & 0x0f | 0x80;
-        uuid[8] = uuid[8] & 0x3f | 0x80;
-        let [a, b, c, d, e] = [&uuid[..4], &uuid[4..6], &uuid[6..8], &uuid[8..10], &uuid[10..]].map(Hex);
-        format!("{a}-{b}-{c}-{d}-{e}")
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&hash.finalize()[..16]);
+        uuid(bytes, 8)
     }
 }
 
@@ -205,6 +202,38 @@ impl fmt::Debug for StoredKey {
 impl fmt::Display for StoredKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+/// The UUID of this version (RFC 9562, section 4) that has `bytes` wherever the version leaves a choice.
+pub(crate) fn uuid(mut bytes: [u8; 16], version: u8) -> String {
+    bytes[6] = bytes[6] & 0x0f | version << 4;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let [a, b, c, d, e] = [&bytes[..4], &bytes[4..6], &bytes[6..8], &bytes[8..10], &bytes[10..]].map(Hex);
+    format!("{a}-{b}-{c}-{d}-{e}")
+}
+
+/// The rest of a Structured Field String (RFC 9651, section 3.3.3), after its opening quote. Parameters are not taken: they would
+/// look like part of the key and not be.
+#[cfg(any(feature = "http", feature = "client"))]
+pub(crate) fn quoted(rest: &str) -> Result<String, &'static str> {
+    let mut key = String::with_capacity(rest.len());
+    let mut chars = rest.chars();
+    loop {
+        match chars.next() {
+            Some('"') => break,
+            Some('\\') => match chars.next() {
+                Some(escaped @ ('"' | '\\')) => key.push(escaped),
+                _ => return Err("has a backslash that escapes neither a quote nor a backslash"),
+            },
+            Some(c @ ' '..='~') => key.push(c),
+            Some(_) => return Err("has a character that a quoted string may not have"),
+            None => return Err("has no closing quote"),
+        }
+    }
+    match chars.next() {
+        None => Ok(key),
+        Some(_) => Err("has something after the closing quote"),
     }
 }
 

@@ -43,6 +43,7 @@
 //! | `http` | yes | the layer for `lambda_http` and axum; switches `events` on |
 //! | `events` | by `http` | the layer for `lambda_runtime` |
 //! | `jmespath` | no | JMESPath expressions in a [`Selector`] |
+//! | `client` | no | the module `client`: a `reqwest` client that keeps one key over all attempts |
 //! | `conformance` | no | the suite that proves a store |
 //! | `live-aws` | no | this package's own tests on a real table |
 //!
@@ -87,6 +88,9 @@ pub mod protocol;
 mod environment;
 #[cfg(feature = "events")]
 pub mod lambda;
+// The other side: who calls such a function.
+#[cfg(feature = "client")]
+pub mod client;
 
 pub use claim::{Claim, ClaimHandle, Completion, Replay, current};
 pub use engine::{Begun, Builder, Idempotency, Resolution, Resolved};

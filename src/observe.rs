@@ -174,3 +174,12 @@ pub(crate) fn unprotected(reason: &'static str) {
     count(Metric::Unprotected);
     tracing::warn!(target: TARGET, event = "unprotected", reason, "the handler runs without protection");
 }
+
+/// A client's operation is sent again: `cause` says why, and holds no key, no body and no address.
+#[cfg(feature = "client")]
+pub(crate) fn sent_again(attempt: u32, wait: std::time::Duration, cause: &str) {
+    let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+    tracing::debug!(
+        target: TARGET, event = "sent_again", attempt, wait_ms, cause, "sends the operation again after a wait"
+    );
+}

@@ -28,14 +28,8 @@ impl Owner {
     /// # Errors
     ///
     /// [`ErrorKind::Unavailable`] if the operating system has no random bits to give.
-    #[expect(clippy::disallowed_methods, reason = "the one place that draws random bits")]
     pub fn random() -> Result<Self, Error> {
-        let mut bytes = [0; 16];
-        getrandom::fill(&mut bytes).map_err(|error| {
-            Error::new(ErrorKind::Unavailable, "the operating system gave no random bits for a claim's owner")
-                .with_source(std::io::Error::other(error.to_string()))
-        })?;
-        Ok(Self(bytes))
+        random_bits("a claim's owner").map(Self)
     }
 
     /// The owner that these bytes stand for: for stores that read it back, and for tests.
@@ -52,6 +46,17 @@ impl Owner {
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
+}
+
+/// Bits that the operating system draws for `what`.
+#[expect(clippy::disallowed_methods, reason = "the one place that draws random bits")]
+pub(crate) fn random_bits(what: &str) -> Result<[u8; 16], Error> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| {
+        Error::new(ErrorKind::Unavailable, format!("the operating system gave no random bits for {what}"))
+            .with_source(std::io::Error::other(error.to_string()))
+    })?;
+    Ok(bytes)
 }
 
 impl fmt::Display for Owner {

@@ -37,6 +37,8 @@ const LAYERS: &[&[&str]] = &[
     // Where all meets.
     &["environment"],
     &["lambda"],
+    // The other side.
+    &["client"],
 ];
 
 /// Who may name a store that is not itself: who is asked for it by name, and who compares with it.
@@ -44,7 +46,7 @@ const MAY_NAME_A_STORE: &[(&str, &str)] =
     &[("environment", "dynamodb"), ("environment", "memory"), ("conformance", "memory")];
 
 /// What nothing names: it is there for who uses the library, or brings everything together.
-const NAMED_BY_NOBODY: &[&str] = &["conformance", "environment", "guide"];
+const NAMED_BY_NOBODY: &[&str] = &["client", "conformance", "environment", "guide"];
 
 const LONGEST_FILE: usize = 600;
 

@@ -5,6 +5,8 @@
 
 #[path = "deploy/cargo_lambda.rs"]
 mod cargo_lambda;
+#[path = "deploy/client.rs"]
+mod client;
 #[path = "deploy/contract.rs"]
 mod contract;
 #[path = "deploy/events.rs"]
@@ -12,6 +14,9 @@ mod events;
 #[path = "../../tests/support/front_ends.rs"]
 #[expect(unreachable_pub, reason = "other tests use it too")]
 mod front_ends;
+#[path = "../../tests/support/http_server.rs"]
+#[expect(dead_code, unreachable_pub, reason = "other tests use the rest of it")]
+mod http_server;
 #[path = "deploy/stage.rs"]
 mod stage;
 #[path = "deploy/template.rs"]

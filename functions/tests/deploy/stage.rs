@@ -25,7 +25,7 @@ const FUNCTIONS: [(&str, &str, &str); 4] = [
 ];
 
 pub(crate) const TABLE: &str = "records";
-const PAYMENTS: &str = "payments";
+pub(crate) const PAYMENTS: &str = "payments";
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// The project's folder.

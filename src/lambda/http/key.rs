@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::{
     error::{Error, ErrorKind},
-    key::Key,
+    key::{Key, quoted},
 };
 
 /// How a key may be written in its header.
@@ -99,29 +99,6 @@ fn parse(value: &HeaderValue, syntax: KeySyntax) -> Result<String, &'static str>
         (None, KeySyntax::Lenient) => {
             Err("is neither a quoted string nor a bare token; quote it, and send only one")
         }
-    }
-}
-
-/// The rest of a Structured Field String, after its opening quote. Parameters are not taken: they would
-/// look like part of the key and not be.
-fn quoted(rest: &str) -> Result<String, &'static str> {
-    let mut key = String::with_capacity(rest.len());
-    let mut chars = rest.chars();
-    loop {
-        match chars.next() {
-            Some('"') => break,
-            Some('\\') => match chars.next() {
-                Some(escaped @ ('"' | '\\')) => key.push(escaped),
-                _ => return Err("has a backslash that escapes neither a quote nor a backslash"),
-            },
-            Some(c @ ' '..='~') => key.push(c),
-            Some(_) => return Err("has a character that a quoted string may not have"),
-            None => return Err("has no closing quote"),
-        }
-    }
-    match chars.next() {
-        None => Ok(key),
-        Some(_) => Err("has something after the closing quote"),
     }
 }
 

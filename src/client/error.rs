@@ -1,0 +1,81 @@
+//! What a caller gets where there is no answer.
+
+use std::{error::Error as StdError, fmt, time::Duration};
+
+use reqwest::StatusCode;
+
+use super::key::OperationKey;
+
+/// No attempt of an operation got its last answer: it may have been done or not.
+///
+/// Send the same request again with the same [`key`](Self::key), now or after a restart: if it was done, that answers with
+/// what was recorded. Do so while the server still replays it, by default for 24 h; later, the operation runs again.
+///
+/// ```
+/// use lambda_idempotency::client::{self, OperationKey};
+///
+/// # fn keep(_: &OperationKey) {}
+/// # fn example(sent: Result<reqwest::Response, reqwest_middleware::Error>) {
+/// if let Err(error) = sent
+///     && let Some(unanswered) = client::unanswered(&error)
+/// {
+///     keep(unanswered.key());
+/// }
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Unanswered {
+    pub(super) key: OperationKey,
+    pub(super) attempts: u32,
+    pub(super) budget: Duration,
+    pub(super) last_status: Option<StatusCode>,
+    pub(super) source: Option<reqwest::Error>,
+}
+
+impl Unanswered {
+    /// The operation's key.
+    pub fn key(&self) -> &OperationKey {
+        &self.key
+    }
+
+    /// How often the operation was sent.
+    pub fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// The status of the last attempt that was answered, before the one that was not.
+    pub fn last_status(&self) -> Option<StatusCode> {
+        self.last_status
+    }
+
+    /// Why the last attempt got no answer. `None` if it was dropped, because the budget ended first.
+    pub fn last_error(&self) -> Option<&reqwest::Error> {
+        self.source.as_ref()
+    }
+}
+
+impl fmt::Display for Unanswered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { attempts, budget, .. } = self;
+        let why = if self.source.is_some() { "the last one failed" } else { "the last one was dropped" };
+        write!(
+            f,
+            "the operation got no answer (attempts: {attempts}, budget: {budget:?}): {why}; it may have been done, so send \
+             it again with the same key"
+        )
+    }
+}
+
+impl StdError for Unanswered {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_ref().map(|error| error as _)
+    }
+}
+
+/// The [`Unanswered`] in what [`send`](reqwest_middleware::RequestBuilder::send) failed with, if it is that.
+pub fn unanswered(error: &reqwest_middleware::Error) -> Option<&Unanswered> {
+    match error {
+        reqwest_middleware::Error::Middleware(error) => error.downcast_ref(),
+        reqwest_middleware::Error::Reqwest(_) => None,
+    }
+}

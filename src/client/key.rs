@@ -1,0 +1,183 @@
+//! The key of one operation: drawn, or taken from where the caller has stored it.
+
+use std::fmt;
+
+use http::{Extensions, HeaderMap};
+use reqwest::{
+    Request,
+    header::{HeaderName, HeaderValue},
+};
+
+use crate::{
+    error::{Error, ErrorKind},
+    key::{Key, quoted, uuid},
+    record::random_bits,
+};
+
+/// The key of one operation, as it is sent with each attempt: 1 to 255 bytes of printable ASCII, not only blanks.
+///
+/// Put it into a request with
+/// [`with_extension`](reqwest_middleware::RequestBuilder::with_extension). `Debug` does not show it: whoever has the
+/// key and the right to call gets the operation's answer.
+///
+/// ```
+/// use lambda_idempotency::client::OperationKey;
+///
+/// let key = OperationKey::draw()?;
+/// let stored = key.as_str().to_owned();
+/// // After a crash:
+/// assert_eq!(OperationKey::new(stored)?, key);
+/// assert!(OperationKey::new("b\u{fc}cher").is_err());
+/// # Ok::<(), lambda_idempotency::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct OperationKey(Key);
+
+impl OperationKey {
+    /// Draws a random UUID (version 4) for a new operation.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`] if the operating system has no random bits to give.
+    pub fn draw() -> Result<Self, Error> {
+        random_bits("an operation's key").and_then(|bits| Self::new(uuid(bits, 4)))
+    }
+
+    /// Checks and takes `key`: one that was stored, or a name that the operation has anyway, such as an order's number.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidKey`] if it is empty, blank, over 255 bytes, or has anything but printable ASCII.
+    pub fn new(key: impl AsRef<str>) -> Result<Self, Error> {
+        let key = Key::new(key)?;
+        match key.as_str().bytes().position(|byte| !matches!(byte, b' '..=b'~')) {
+            Some(at) => Err(invalid(format!(
+                "the idempotency key has a character at byte {at} that a header cannot carry; use printable ASCII"
+            ))),
+            None => Ok(Self(key)),
+        }
+    }
+
+    /// The key itself. Store it, but do not log it.
+    pub fn as_str(&self) -> &str {
+        self.0.as_str()
+    }
+
+    /// The key of `request`, which has it in its header from here on: the one that is there, the one in `extensions`, or
+    /// a new one.
+    pub(super) fn of(
+        request: &mut Request,
+        name: &HeaderName,
+        extensions: &Extensions,
+    ) -> Result<Self, Error> {
+        let given = extensions.get::<Self>();
+        if let Some(sent) = Self::read(request.headers(), name)? {
+            return match given {
+                Some(given) if *given != sent => {
+                    Err(invalid(format!("the request's {name} header and its OperationKey differ; give one")))
+                }
+                _ => Ok(sent),
+            };
+        }
+        let key = given.cloned().map_or_else(Self::draw, Ok)?;
+        request.headers_mut().insert(name, key.to_header()?);
+        Ok(key)
+    }
+
+    /// The key in a header that the caller has set: quoted, or bare.
+    fn read(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Self>, Error> {
+        let mut values = headers.get_all(name).iter();
+        let Some(value) = values.next() else { return Ok(None) };
+        if values.next().is_some() {
+            return Err(invalid(format!("the request has more than one {name} header; give one")));
+        }
+        let text =
+            value.to_str().map_err(|_| invalid(format!("the {name} header is not printable ASCII")))?;
+        let text = text.trim_matches([' ', '\t']);
+        match text.strip_prefix('"').map(quoted) {
+            None => Self::new(text).map(Some),
+            Some(Ok(key)) => Self::new(key).map(Some),
+            Some(Err(why)) => Err(invalid(format!("the {name} header {why}"))),
+        }
+    }
+
+    /// A Structured Field String (RFC 9651, section 3.3.3), left out of what shows requests.
+    fn to_header(&self) -> Result<HeaderValue, Error> {
+        let escaped = self.as_str().replace('\\', r"\\").replace('"', r#"\""#);
+        let value = HeaderValue::try_from(format!("\"{escaped}\""));
+        let mut value =
+            value.map_err(|_| invalid("the idempotency key does not fit into a header".into()))?;
+        value.set_sensitive(true);
+        Ok(value)
+    }
+}
+
+impl fmt::Debug for OperationKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OperationKey(<{} bytes>)", self.as_str().len())
+    }
+}
+
+fn invalid(message: String) -> Error {
+    Error::new(ErrorKind::InvalidKey, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(values: &[&str]) -> Result<Option<OperationKey>, Error> {
+        let name = HeaderName::from_static("idempotency-key");
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(&name, HeaderValue::from_str(value).unwrap());
+        }
+        OperationKey::read(&headers, &name)
+    }
+
+    #[test]
+    fn drawn_keys_are_uuids_of_version_4_and_differ() {
+        let [one, two] = [(); 2].map(|()| OperationKey::draw().unwrap());
+        assert_ne!(one, two);
+        for key in [one, two] {
+            let groups: Vec<_> = key.as_str().split('-').collect();
+            assert_eq!(groups.iter().map(|group| group.len()).collect::<Vec<_>>(), [8, 4, 4, 4, 12]);
+            assert!(groups.concat().bytes().all(|byte| byte.is_ascii_hexdigit()));
+            assert!(groups[2].starts_with('4') && groups[3].starts_with(['8', '9', 'a', 'b']), "{groups:?}");
+        }
+    }
+
+    #[test]
+    fn what_no_header_can_carry_is_refused() {
+        for bad in ["", "   ", "a\nb", "a\tb", "b\u{fc}cher", "\u{7f}", &"x".repeat(256)] {
+            assert_eq!(OperationKey::new(bad).unwrap_err().kind(), ErrorKind::InvalidKey, "{bad:?}");
+        }
+        assert!(OperationKey::new("x".repeat(255)).is_ok());
+    }
+
+    #[test]
+    fn a_key_reads_as_it_was_written() {
+        for text in ["order-17", "a b", r#"a "b" \ c"#, r"\", "a,b;c=1", "~!"] {
+            let key = OperationKey::new(text).unwrap();
+            let header = key.to_header().unwrap();
+            assert!(header.is_sensitive());
+            assert_eq!(read(&[header.to_str().unwrap()]).unwrap(), Some(key), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_header_that_is_there_is_read_quoted_or_bare_and_never_overlooked() {
+        assert_eq!(read(&[]).unwrap(), None);
+        assert_eq!(read(&["order-17"]).unwrap(), read(&["  \"order-17\""]).unwrap());
+        for bad in [&[""][..], &["\"\""], &["\"open"], &["\"k\";v=1"], &["k", "k"]] {
+            assert_eq!(read(bad).unwrap_err().kind(), ErrorKind::InvalidKey, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn debug_does_not_show_the_key() {
+        let key = OperationKey::new("secret-17").unwrap();
+        let shown = format!("{key:?} {:?}", key.to_header().unwrap());
+        assert!(!shown.contains("secret"), "{shown}");
+    }
+}

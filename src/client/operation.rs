@@ -1,0 +1,214 @@
+//! One operation: its attempts, the waits between them, and the budget of them all.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
+
+use http::{Extensions, HeaderMap};
+use reqwest::{
+    Request, Response, StatusCode,
+    header::{HeaderName, RETRY_AFTER},
+};
+use reqwest_middleware::{Error, Next};
+
+use super::{
+    IdempotentRequests, Unanswered,
+    backoff::retry_after,
+    body::read_problem,
+    judge::{Shown, is_sent_again, may_be_sent_again},
+    key::OperationKey,
+};
+use crate::{
+    future::BoxFuture,
+    observe,
+    time::{Clock, Timestamp},
+};
+
+/// The header that marks a replay, unless another is named.
+pub(super) const REPLAYED: &str = "idempotent-replayed";
+
+/// What an answer carries about its operation.
+#[derive(Clone, Debug)]
+struct Answered {
+    key: OperationKey,
+    attempts: u32,
+    is_replay: bool,
+}
+
+/// Whether the answer was recorded by an earlier attempt, or an earlier operation with the same key: the handler did not
+/// run for this one.
+pub fn is_replay(response: &Response) -> bool {
+    match response.extensions().get::<Answered>() {
+        Some(answered) => answered.is_replay,
+        None => is_marked(response.headers(), &HeaderName::from_static(REPLAYED)),
+    }
+}
+
+/// How often the operation was sent until this answer came. `None` if the request was no operation.
+pub fn attempts(response: &Response) -> Option<u32> {
+    response.extensions().get::<Answered>().map(|answered| answered.attempts)
+}
+
+/// The operation's key, for instance one that was drawn for it. `None` if the request was no operation.
+pub fn operation_key(response: &Response) -> Option<&OperationKey> {
+    response.extensions().get::<Answered>().map(|answered| &answered.key)
+}
+
+fn is_marked(headers: &HeaderMap, marker: &HeaderName) -> bool {
+    headers.get(marker).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"true"))
+}
+
+/// How one attempt ended.
+enum Attempted {
+    /// For good.
+    Last(Result<Response, Error>),
+    /// With an answer after which the operation may be sent again.
+    Answered(Response),
+    /// Without an answer.
+    Lost(reqwest::Error),
+}
+
+/// One operation of a caller.
+pub(super) struct Operation<'a> {
+    rules: &'a IdempotentRequests,
+    key: OperationKey,
+    budget: Budget,
+    attempts: u32,
+    last_status: Option<StatusCode>,
+}
+
+impl<'a> Operation<'a> {
+    pub(super) fn new(rules: &'a IdempotentRequests, key: OperationKey) -> Self {
+        let budget = Budget::start(&rules.clock, rules.budget);
+        Self { rules, key, budget, attempts: 0, last_status: None }
+    }
+
+    pub(super) async fn run(
+        mut self,
+        mut request: Request,
+        extensions: &mut Extensions,
+        next: Next<'_>,
+    ) -> Result<Response, Error> {
+        loop {
+            let copy = request.try_clone();
+            self.attempts += 1;
+            let attempt = self.rules.attempt(next.clone().run(request, extensions));
+            let Some(attempted) = self.budget.within(attempt).await else {
+                return Err(self.unanswered(None));
+            };
+            let wait = self.wait_after(&attempted);
+            match copy {
+                Some(copy) if wait.is_some_and(|wait| self.may_go_on(wait)) => request = copy,
+                _ => return self.end(attempted),
+            }
+            self.note(&attempted, wait.unwrap_or_default());
+            drop(attempted);
+            self.rules.clock.sleep(wait.unwrap_or_default()).await;
+        }
+    }
+
+    /// How long to wait before the operation is sent again, if it may be.
+    fn wait_after(&self, attempted: &Attempted) -> Option<Duration> {
+        let asked = match attempted {
+            Attempted::Last(_) => return None,
+            Attempted::Answered(response) => retry_after(response.headers(), self.rules.clock.now()),
+            Attempted::Lost(_) => None,
+        };
+        Some(self.rules.backoff.wait(self.attempts).max(asked.unwrap_or_default()))
+    }
+
+    fn may_go_on(&self, wait: Duration) -> bool {
+        self.attempts < self.rules.max_attempts && self.budget.outlasts(wait)
+    }
+
+    fn note(&mut self, attempted: &Attempted, wait: Duration) {
+        if let Attempted::Answered(response) = attempted {
+            self.last_status = Some(response.status());
+            observe::sent_again(self.attempts, wait, response.status().as_str());
+        } else {
+            observe::sent_again(self.attempts, wait, "no answer");
+        }
+    }
+
+    fn end(self, attempted: Attempted) -> Result<Response, Error> {
+        let mut response = match attempted {
+            Attempted::Last(result) => result?,
+            Attempted::Answered(response) => response,
+            Attempted::Lost(error) => return Err(self.unanswered(Some(error))),
+        };
+        let is_replay = is_marked(response.headers(), &self.rules.marker);
+        response.extensions_mut().insert(Answered { key: self.key, attempts: self.attempts, is_replay });
+        Ok(response)
+    }
+
+    fn unanswered(self, source: Option<reqwest::Error>) -> Error {
+        let Self { rules, key, attempts, last_status, .. } = self;
+        Error::middleware(Unanswered { key, attempts, budget: rules.budget, last_status, source })
+    }
+}
+
+impl IdempotentRequests {
+    async fn attempt(&self, sent: impl Future<Output = Result<Response, Error>>) -> Attempted {
+        let response = match sent.await {
+            Ok(response) if may_be_sent_again(response.status()) => response,
+            Err(Error::Reqwest(error)) if is_lost(&error) => return Attempted::Lost(error),
+            result => return Attempted::Last(result),
+        };
+        let (problem, response) = match read_problem(response).await {
+            Ok(read) => read,
+            Err(error) => return Attempted::Lost(error),
+        };
+        let shown = Shown {
+            status: response.status(),
+            is_replay: is_marked(response.headers(), &self.marker),
+            has_retry_after: response.headers().contains_key(RETRY_AFTER),
+            problem,
+        };
+        if is_sent_again(&shown) { Attempted::Answered(response) } else { Attempted::Last(Ok(response)) }
+    }
+}
+
+/// Whether the request may or may not have arrived. With `reqwest` that is what failed between the request and the
+/// answer's head: no connection, a broken one, a time-out; not what could not be built or redirected.
+fn is_lost(error: &reqwest::Error) -> bool {
+    error.is_request()
+}
+
+/// The time that an operation has.
+struct Budget {
+    clock: Arc<dyn Clock>,
+    until: Timestamp,
+    /// Ends it even if the clock is set back meanwhile.
+    timer: BoxFuture<'static, ()>,
+}
+
+impl Budget {
+    fn start(clock: &Arc<dyn Clock>, budget: Duration) -> Self {
+        let until = clock.now().saturating_add(budget);
+        Self { until, timer: clock.sleep(budget), clock: Arc::clone(clock) }
+    }
+
+    /// Whether there is time left after a wait.
+    fn outlasts(&self, wait: Duration) -> bool {
+        self.clock.now().saturating_add(wait) < self.until
+    }
+
+    /// What `work` comes to, unless the budget ends first.
+    ///
+    /// The clock is asked before each poll, and not only the timer: a timer need not count the time that a sandbox spends
+    /// frozen.
+    async fn within<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = pin!(work);
+        poll_fn(|cx| {
+            if self.clock.now() >= self.until || self.timer.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(None);
+            }
+            work.as_mut().poll(cx).map(Some)
+        })
+        .await
+    }
+}

@@ -1,0 +1,20 @@
+//! The client against a server that does what it is told: what is sent again, when, and what the caller gets.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
+
+#[path = "client/answers.rs"]
+mod answers;
+#[path = "client/budget.rs"]
+mod budget;
+#[path = "support/http_server.rs"]
+#[expect(unreachable_pub, reason = "other tests use it too")]
+mod http_server;
+#[path = "client/keys.rs"]
+mod keys;
+#[cfg(feature = "http")]
+#[path = "client/layer.rs"]
+mod layer;
+#[path = "client/lost.rs"]
+mod lost;
+#[path = "client/stage.rs"]
+mod stage;

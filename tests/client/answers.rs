@@ -1,0 +1,142 @@
+//! Which answers are sent again for, and that the last one is handed over whole.
+
+use std::time::Duration;
+
+use lambda_idempotency::client::{self, IdempotentRequests};
+use reqwest::header::HeaderName;
+
+use super::{
+    http_server::Reply,
+    stage::{CREATED, Stage, answer, answer_with, problem},
+};
+
+/// How often a payment is sent if `first` is the answer to its first attempt.
+async fn sent(first: Reply) -> usize {
+    let stage = Stage::new([first]).await;
+    stage.payment().send().await.unwrap();
+    stage.received().len()
+}
+
+#[tokio::test]
+async fn what_passes_is_sent_again() {
+    for status in [425, 429, 500, 502, 503, 504] {
+        assert_eq!(sent(answer(status)).await, 2, "{status}");
+    }
+    assert_eq!(sent(problem(409, "in-progress", true)).await, 2);
+    assert_eq!(sent(problem(503, "store-unavailable", true)).await, 2);
+    let busy = answer_with(409, &[("retry-after", "1"), ("content-type", "text/plain")], "busy");
+    assert_eq!(sent(busy).await, 2, "another vendor's");
+}
+
+#[tokio::test]
+async fn what_does_not_pass_is_sent_once() {
+    for status in [200, 204, 304, 400, 401, 403, 404, 409, 410, 413, 422] {
+        assert_eq!(sent(answer(status)).await, 1, "{status}");
+    }
+    for (status, code) in [
+        (409, "outcome-unknown"),
+        (409, "not-retained"),
+        (422, "key-reused"),
+        (500, "operation-failed"),
+        (500, "record-unreadable"),
+    ] {
+        assert_eq!(sent(problem(status, code, false)).await, 1, "{code}");
+    }
+    for status in [400, 422] {
+        assert_eq!(sent(problem(status, "body-unreadable", true)).await, 1, "never, whatever it says");
+    }
+}
+
+#[tokio::test]
+async fn a_replay_is_told_and_final_whatever_its_status() {
+    for status in [200, 201, 409, 429, 500, 503] {
+        let stage = Stage::new([answer_with(status, &[("Idempotent-Replayed", "true")], CREATED)]).await;
+        let response = stage.payment().send().await.unwrap();
+        assert!(client::is_replay(&response), "{status}");
+        assert_eq!((response.status().as_u16(), stage.received().len()), (status, 1));
+    }
+    let stage = Stage::new([answer_with(201, &[("idempotent-replayed", "false")], CREATED)]).await;
+    assert!(!client::is_replay(&stage.payment().send().await.unwrap()));
+    assert!(!client::is_replay(&stage.payment().send().await.unwrap()));
+}
+
+#[tokio::test]
+async fn the_marker_is_by_choice() {
+    let marked = || answer_with(503, &[("x-replayed", "true"), ("idempotent-replayed", "no")], "");
+    let stage = Stage::new([marked(), marked()]).await;
+    let rules = IdempotentRequests::new().replay_marker(HeaderName::from_static("x-replayed"));
+    let response = stage.client_with(rules).post(stage.server.url("/")).send().await.unwrap();
+    assert!(client::is_replay(&response));
+    assert_eq!(stage.received().len(), 1);
+    let response = stage.payment().send().await.unwrap();
+    assert!(!client::is_replay(&response), "not by default");
+}
+
+#[tokio::test]
+async fn an_answer_that_was_looked_into_is_whole() {
+    let Reply::Whole(status, mut headers, body) = problem(409, "not-retained", false) else { unreachable!() };
+    headers.push(("x-request-id".into(), "r-1".into()));
+    let stage = Stage::new([Reply::Whole(status, headers, body.clone())]).await;
+    let response = stage.payment().send().await.unwrap();
+    assert_eq!(response.status(), 409);
+    assert_eq!(response.url().as_str(), stage.server.url("/payments"));
+    assert_eq!(response.version(), reqwest::Version::HTTP_11);
+    assert_eq!(response.headers()["x-request-id"], "r-1");
+    assert_eq!(response.content_length(), Some(body.len() as u64));
+    assert!(response.remote_addr().is_some_and(|address| address.ip().is_loopback()));
+    assert!(client::operation_key(&response).is_some());
+    assert_eq!(response.bytes().await.unwrap(), body);
+}
+
+#[tokio::test]
+async fn a_problem_without_a_length_is_read_and_whole() {
+    let text = r#"{"code":"outcome-unknown","retryable":false}"#;
+    let (one, two) = text.split_at(9);
+    let raw = format!(
+        "HTTP/1.1 409 -\r\ncontent-type: Application/Problem+JSON; charset=utf-8\r\nretry-after: 1\r\n\
+         transfer-encoding: chunked\r\n\r\n{:x}\r\n{one}\r\n{:x}\r\n{two}\r\n0\r\n\r\n",
+        one.len(),
+        two.len()
+    );
+    let stage = Stage::new([Reply::Raw(raw.into())]).await;
+    let response = stage.payment().send().await.unwrap();
+    assert_eq!((stage.received().len(), response.text().await.unwrap().as_str()), (1, text));
+}
+
+#[tokio::test]
+async fn what_is_too_long_for_a_problem_is_not_looked_into_and_whole() {
+    let padding = "x".repeat(70_000);
+    let text = format!(r#"{{"code":"in-progress","retryable":true,"detail":"{padding}"}}"#);
+    let head = "HTTP/1.1 409 -\r\ncontent-type: application/problem+json\r\n";
+    let length = text.len();
+    let known = format!("{head}content-length: {length}\r\n\r\n{text}");
+    let unknown = format!("{head}transfer-encoding: chunked\r\n\r\n{length:x}\r\n{text}\r\n0\r\n\r\n");
+    for raw in [known, unknown] {
+        let stage = Stage::new([Reply::Raw(raw.into())]).await;
+        let response = stage.payment().send().await.unwrap();
+        assert_eq!((response.status().as_u16(), stage.received().len()), (409, 1));
+        assert_eq!(response.url().path(), "/payments");
+        assert_eq!(response.text().await.unwrap(), text);
+    }
+}
+
+#[tokio::test]
+async fn retry_after_is_waited_for_in_seconds_and_as_a_date() {
+    let after = |text| answer_with(503, &[("retry-after", text)], "");
+    // The clock stands at 09:15:44, and is 7 s on when the date comes.
+    let stage = Stage::new([after("7"), after("Fri, 20 Nov 2026 09:15:54 GMT")]).await;
+    stage.payment().send().await.unwrap();
+    assert_eq!(stage.clock.waits(), [7, 3].map(Duration::from_secs));
+}
+
+#[tokio::test]
+async fn without_a_longer_retry_after_the_wait_is_a_random_part_of_the_back_off() {
+    let second = Duration::from_secs(1);
+    let stage = Stage::new((0..40).map(|_| answer_with(503, &[("retry-after", "0")], ""))).await;
+    let rules = IdempotentRequests::new().backoff(second, second).budget(100 * second).max_attempts(41);
+    stage.client_with(rules).post(stage.server.url("/")).send().await.unwrap();
+    let waits = stage.clock.waits();
+    assert_eq!(waits.len(), 40);
+    assert!(waits.iter().all(|wait| *wait <= second));
+    assert!(waits.iter().any(|wait| *wait < second / 2) && waits.iter().any(|wait| *wait > second / 2));
+}

@@ -1,0 +1,93 @@
+//! Where it ends: the budget, the number of attempts, and a body that can be sent once.
+
+use std::time::Duration;
+
+use lambda_idempotency::client::{self, IdempotentRequests};
+use reqwest::Body;
+use tokio::time::timeout;
+
+use super::{
+    http_server::{Reply, Server},
+    stage::{Stage, answer, answer_with, client},
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[tokio::test]
+async fn a_wait_that_reaches_the_end_is_not_begun() {
+    let told = |seconds| answer_with(429, &[("retry-after", seconds)], "slow down");
+    let stage = Stage::new([told("20"), told("10")]).await;
+    let response = stage.payment().send().await.unwrap();
+    assert_eq!((response.status().as_u16(), client::attempts(&response)), (429, Some(2)));
+    assert_eq!(response.headers()["retry-after"], "10");
+    assert_eq!(response.text().await.unwrap(), "slow down");
+    assert_eq!(stage.clock.waits(), [20 * SECOND], "30 s are the default");
+}
+
+#[tokio::test]
+async fn the_last_lost_attempt_is_told_with_the_key() {
+    let stage = Stage::new((0..9).map(|nth| if nth == 1 { answer(503) } else { Reply::Dropped })).await;
+    let rules = IdempotentRequests::new().max_attempts(3);
+    let error = stage.client_with(rules).post(stage.server.url("/")).send().await.unwrap_err();
+    let unanswered = client::unanswered(&error).unwrap();
+    assert_eq!((unanswered.attempts(), stage.received().len()), (3, 3));
+    assert_eq!(unanswered.last_status().unwrap(), 503);
+    assert!(unanswered.last_error().unwrap().is_request());
+    let key = unanswered.key().as_str();
+    assert_eq!(stage.keys()[2], Some(format!("\"{key}\"")));
+    assert!(!format!("{error} {error:?}").contains(key));
+}
+
+#[tokio::test]
+async fn an_attempt_on_its_way_is_dropped_when_the_budget_ends() {
+    let stage = Stage::new([answer(503), Reply::Silence]).await;
+    let request = tokio::spawn(stage.payment().send());
+    while stage.received().len() < 2 {
+        tokio::task::yield_now().await;
+    }
+    assert!(!request.is_finished());
+    stage.clock.pass(30 * SECOND);
+    let error = timeout(20 * SECOND, request).await.expect("it goes on").unwrap().unwrap_err();
+    let unanswered = client::unanswered(&error).unwrap();
+    assert_eq!(unanswered.attempts(), 2);
+    assert_eq!(unanswered.last_status().unwrap(), 503);
+    assert!(unanswered.last_error().is_none());
+    assert!(error.to_string().contains("send it again with the same key"), "{error}");
+}
+
+#[tokio::test]
+async fn the_budget_holds_on_the_real_clock() {
+    let server = Server::start(|_| async { Reply::Silence }).await;
+    let client = client(IdempotentRequests::new().budget(Duration::from_millis(100)));
+    let sent = timeout(20 * SECOND, client.post(server.url("/")).send()).await.expect("it goes on");
+    assert_eq!(client::unanswered(&sent.unwrap_err()).unwrap().attempts(), 1);
+}
+
+#[tokio::test]
+async fn attempts_are_counted() {
+    for (limit, expected) in [(0, 1), (1, 1), (4, 4)] {
+        let stage = Stage::new((0..9).map(|_| answer(500))).await;
+        let client = stage.client_with(IdempotentRequests::new().max_attempts(limit));
+        let response = client.post(stage.server.url("/")).send().await.unwrap();
+        assert_eq!((response.status().as_u16(), stage.received().len()), (500, expected));
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_cannot_be_cloned_is_sent_once_with_its_key() {
+    for reply in [answer(503), Reply::Dropped] {
+        let stage = Stage::new([reply]).await;
+        let body = Body::wrap(Body::from("once"));
+        let sent = stage.client().post(stage.server.url("/")).body(body).send().await;
+        let (key, attempts) = match &sent {
+            Ok(response) => (client::operation_key(response), client::attempts(response)),
+            Err(error) => {
+                let unanswered = client::unanswered(error).unwrap();
+                (Some(unanswered.key()), Some(unanswered.attempts()))
+            }
+        };
+        assert_eq!((stage.received().len(), attempts), (1, Some(1)));
+        assert_eq!(stage.received()[0].body, b"once");
+        assert_eq!(stage.keys(), [Some(format!("\"{}\"", key.unwrap().as_str()))]);
+    }
+}

@@ -1,0 +1,99 @@
+//! One key an operation: drawn, given, or already there.
+
+use lambda_idempotency::{
+    ErrorKind,
+    client::{self, IdempotentRequests, OperationKey},
+};
+use reqwest::{Method, header::HeaderName};
+
+use super::{
+    http_server::Reply,
+    stage::{BODY, Stage, answer},
+};
+
+#[tokio::test]
+async fn a_drawn_key_is_kept_over_all_attempts() {
+    let stage = Stage::new([Reply::Dropped, answer(503), answer(429)]).await;
+    let response = stage.payment().send().await.unwrap();
+    assert_eq!((response.status().as_u16(), client::attempts(&response)), (201, Some(4)));
+    let key = client::operation_key(&response).unwrap();
+    assert_eq!(key.as_str().len(), 36);
+    assert_eq!(stage.keys(), vec![Some(format!("\"{}\"", key.as_str())); 4]);
+    for request in stage.received() {
+        assert_eq!((request.method.as_str(), request.path.as_str()), ("POST", "/payments"));
+        assert_eq!(request.body, BODY.as_bytes());
+    }
+}
+
+#[tokio::test]
+async fn each_operation_has_a_key_of_its_own() {
+    let stage = Stage::new([]).await;
+    let client = stage.client();
+    for _ in 0..3 {
+        client.post(stage.server.url("/")).send().await.unwrap();
+    }
+    let mut keys = stage.keys();
+    keys.dedup();
+    assert_eq!(keys.len(), 3);
+    assert!(keys.iter().all(Option::is_some));
+}
+
+#[tokio::test]
+async fn a_stored_key_is_used_and_quoted() {
+    let stage = Stage::new([answer(500)]).await;
+    let key = OperationKey::new(r#"order "17""#).unwrap();
+    let response = stage.payment().with_extension(key.clone()).send().await.unwrap();
+    assert_eq!(client::operation_key(&response), Some(&key));
+    assert_eq!(stage.keys(), vec![Some(r#""order \"17\"""#.into()); 2]);
+}
+
+#[tokio::test]
+async fn a_header_that_is_there_is_the_key_letter_for_letter() {
+    let stage = Stage::new([answer(503)]).await;
+    let response = stage.payment().header("Idempotency-Key", "order-17").send().await.unwrap();
+    assert_eq!(client::operation_key(&response).unwrap().as_str(), "order-17");
+    assert_eq!(stage.keys(), vec![Some("order-17".into()); 2]);
+}
+
+#[tokio::test]
+async fn a_key_that_cannot_be_told_is_refused_before_anything_is_sent() {
+    let stage = Stage::new([]).await;
+    let other = OperationKey::new("other").unwrap();
+    for request in [
+        stage.payment().header("idempotency-key", "\"open"),
+        stage.payment().header("idempotency-key", "a").header("idempotency-key", "b"),
+        stage.payment().header("idempotency-key", "secret").with_extension(other),
+    ] {
+        let Err(reqwest_middleware::Error::Middleware(error)) = request.send().await else { panic!("sent") };
+        let error = error.downcast_ref::<lambda_idempotency::Error>().unwrap();
+        assert_eq!(error.kind(), ErrorKind::InvalidKey);
+        assert!(!format!("{error} {error:?}").contains("secret"));
+    }
+    assert!(stage.received().is_empty());
+}
+
+#[tokio::test]
+async fn what_is_idempotent_by_itself_passes_without_a_key_and_once() {
+    for method in ["GET", "HEAD", "PUT", "DELETE", "OPTIONS"] {
+        let stage = Stage::new([answer(503)]).await;
+        let method = Method::from_bytes(method.as_bytes()).unwrap();
+        let key = OperationKey::draw().unwrap();
+        let request = stage.client().request(method, stage.server.url("/payments")).with_extension(key);
+        let response = request.send().await.unwrap();
+        assert_eq!((response.status().as_u16(), client::attempts(&response)), (503, None));
+        assert_eq!(stage.keys(), [None]);
+    }
+}
+
+#[tokio::test]
+async fn methods_and_header_are_by_choice() {
+    let stage = Stage::new([answer(503), answer(201), answer(503)]).await;
+    let rules =
+        IdempotentRequests::new().methods([Method::PUT]).header(HeaderName::from_static("x-request-id"));
+    let client = stage.client_with(rules);
+    let put = client.put(stage.server.url("/")).header("x-request-id", "r-1").send().await.unwrap();
+    let post = client.post(stage.server.url("/")).send().await.unwrap();
+    assert_eq!((put.status().as_u16(), post.status().as_u16()), (201, 503));
+    let ids = stage.received().iter().map(|r| r.headers.get("x-request-id").cloned()).collect::<Vec<_>>();
+    assert_eq!(ids, [Some("r-1".into()), Some("r-1".into()), None]);
+}

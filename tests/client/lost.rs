@@ -1,0 +1,113 @@
+//! Attempts that are not answered.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use lambda_idempotency::{
+    Clock, SystemClock,
+    client::{self, IdempotentRequests},
+};
+use reqwest_middleware::ClientBuilder;
+use tokio::net::TcpSocket;
+
+use super::{
+    http_server::{Reply, Server},
+    stage::{CREATED, Stage, answer_with, client},
+};
+
+const SHORT: Duration = Duration::from_millis(50);
+
+/// A server that pays once a key, and loses the first connection: before the payment, or after it.
+async fn paying(pays_first: bool) -> (Server, Arc<Mutex<HashMap<String, usize>>>) {
+    let runs = Arc::new(Mutex::new(HashMap::new()));
+    let (ledger, is_lost) = (Arc::clone(&runs), Mutex::new(true));
+    let server = Server::start(move |request| {
+        let is_lost = std::mem::take(&mut *is_lost.lock().unwrap());
+        let mut is_replay = false;
+        if !is_lost || pays_first {
+            let key = request.headers["idempotency-key"].clone();
+            let mut ledger = ledger.lock().unwrap();
+            is_replay = ledger.contains_key(&key);
+            ledger.entry(key).or_insert(1);
+        }
+        let marker = is_replay.then_some(("idempotent-replayed", "true"));
+        let headers: Vec<_> = marker.into_iter().collect();
+        let reply = if is_lost { Reply::Dropped } else { answer_with(201, &headers, CREATED) };
+        async { reply }
+    })
+    .await;
+    (server, runs)
+}
+
+#[tokio::test]
+async fn a_connection_lost_before_or_after_the_payment_pays_once() {
+    for pays_first in [false, true] {
+        let (server, runs) = paying(pays_first).await;
+        let client = client(IdempotentRequests::new().backoff(SHORT, SHORT));
+        let response = client.post(server.url("/payments")).send().await.unwrap();
+        assert_eq!((response.status().as_u16(), client::attempts(&response)), (201, Some(2)));
+        assert_eq!(client::is_replay(&response), pays_first);
+        assert_eq!(runs.lock().unwrap().values().collect::<Vec<_>>(), [&1]);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_up_yet_is_asked_until_it_is() {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap();
+    let server = tokio::spawn(async move {
+        SystemClock.sleep(4 * SHORT).await;
+        Server::on(socket.listen(8).unwrap(), |_| async { answer_with(201, &[], CREATED) })
+    });
+    let client = client(IdempotentRequests::new().backoff(SHORT, SHORT).max_attempts(u32::MAX));
+    let response = client.post(format!("http://{address}/")).send().await.unwrap();
+    assert_eq!(response.status(), 201);
+    assert!(client::attempts(&response).unwrap() > 1);
+    drop(server.await.unwrap());
+}
+
+#[tokio::test]
+async fn a_time_out_of_reqwests_is_of_one_attempt() {
+    let stage = Stage::new([Reply::Silence, Reply::Silence]).await;
+    let response = stage.payment().timeout(4 * SHORT).send().await.unwrap();
+    assert_eq!((response.status().as_u16(), client::attempts(&response)), (201, Some(3)));
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_in_its_head_or_in_a_problem_is_lost() {
+    let head = "HTTP/1.1 409 -\r\ncontent-type: application/problem+json\r\ncontent-length: 99\r\n";
+    for cut in [head.to_owned(), format!("{head}\r\n{{\"code\":"), "no HTTP".into()] {
+        let stage = Stage::new([Reply::Raw(cut.clone().into())]).await;
+        let response = stage.payment().send().await.unwrap();
+        assert_eq!((response.status().as_u16(), stage.received().len()), (201, 2), "{cut}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_while_it_is_read_is_the_callers() {
+    let cut = "HTTP/1.1 201 -\r\ncontent-length: 99\r\n\r\n{\"payment";
+    let stage = Stage::new([Reply::Raw(cut.into())]).await;
+    let response = stage.payment().send().await.unwrap();
+    assert!(response.text().await.is_err());
+    assert_eq!(stage.received().len(), 1);
+}
+
+#[tokio::test]
+async fn what_no_further_attempt_can_mend_is_handed_on_as_it_is() {
+    let stage = Stage::new([answer_with(307, &[("location", "/elsewhere")], "")]).await;
+    let none = reqwest::redirect::Policy::custom(|attempt| attempt.error("no redirects"));
+    let http = reqwest::Client::builder().no_proxy().redirect(none).build().unwrap();
+    let rules = IdempotentRequests::new().clock(stage.clock.clone());
+    let client = ClientBuilder::new(http).with(rules).build();
+    let error = client.post(stage.server.url("/")).send().await.unwrap_err();
+    assert!(error.is_redirect() && client::unanswered(&error).is_none());
+    assert_eq!(stage.received().len(), 1);
+
+    let error = client.post("ftp://127.0.0.1/").send().await.unwrap_err();
+    assert!(error.is_builder(), "{error:?}");
+    assert!(stage.clock.waits().is_empty());
+}

@@ -1,0 +1,154 @@
+//! An HTTP/1.1 server on loopback whose every answer is the test's own, with faults.
+
+use std::{collections::BTreeMap, future::Future, net::SocketAddr, sync::Arc};
+
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{TcpListener, TcpStream},
+    task::JoinHandle,
+};
+
+/// A request, as it arrived.
+#[derive(Clone, Debug)]
+pub struct Received {
+    /// Its method.
+    pub method: String,
+    /// Its path.
+    pub path: String,
+    /// Its headers, their names in lower case; values of one name are joined.
+    pub headers: BTreeMap<String, String>,
+    /// Its body.
+    pub body: Vec<u8>,
+}
+
+/// What becomes of a request.
+#[derive(Clone, Debug)]
+pub enum Reply {
+    /// An answer, with its length.
+    Whole(u16, Vec<(String, String)>, Vec<u8>),
+    /// These bytes, and then the end of the connection.
+    Raw(Vec<u8>),
+    /// The connection ends without a byte.
+    Dropped,
+    /// The connection stays, and nothing comes.
+    Silence,
+}
+
+/// Serves until it is dropped.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    task: JoinHandle<()>,
+}
+
+impl Server {
+    /// Starts one on a free port; `reply` says what becomes of each request.
+    pub async fn start<F, R>(reply: F) -> Self
+    where
+        F: Fn(Received) -> R + Send + Sync + 'static,
+        R: Future<Output = Reply> + Send,
+    {
+        Self::on(TcpListener::bind("127.0.0.1:0").await.unwrap(), reply)
+    }
+
+    /// Starts one on a port that is there.
+    pub fn on<F, R>(listener: TcpListener, reply: F) -> Self
+    where
+        F: Fn(Received) -> R + Send + Sync + 'static,
+        R: Future<Output = Reply> + Send,
+    {
+        let (address, reply) = (listener.local_addr().unwrap(), Arc::new(reply));
+        let task = tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let reply = Arc::clone(&reply);
+                // A client that goes away is none of the server's business.
+                tokio::spawn(async move { serve(stream, &*reply).await.ok() });
+            }
+        });
+        Self { address, task }
+    }
+
+    /// The address of `path` on it.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// One request a connection.
+async fn serve<F, R>(stream: TcpStream, reply: &F) -> std::io::Result<()>
+where
+    F: Fn(Received) -> R,
+    R: Future<Output = Reply>,
+{
+    let mut stream = BufReader::new(stream);
+    let Some(received) = read(&mut stream).await? else { return Ok(()) };
+    let bytes = match reply(received).await {
+        Reply::Dropped => return Ok(()),
+        Reply::Silence => return std::future::pending().await,
+        Reply::Raw(bytes) => bytes,
+        Reply::Whole(status, headers, body) => {
+            let headers: String =
+                headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+            let length = body.len();
+            let head = format!(
+                "HTTP/1.1 {status} -\r\n{headers}content-length: {length}\r\nconnection: close\r\n\r\n"
+            );
+            [head.into_bytes(), body].concat()
+        }
+    };
+    stream.write_all(&bytes).await?;
+    stream.shutdown().await
+}
+
+async fn read(stream: &mut BufReader<TcpStream>) -> std::io::Result<Option<Received>> {
+    let mut lines = Vec::new();
+    loop {
+        let mut line = String::new();
+        if stream.read_line(&mut line).await? == 0 {
+            return Ok(None);
+        }
+        match line.trim_end() {
+            "" => break,
+            line => lines.push(line.to_owned()),
+        }
+    }
+    let mut first = lines.first().map(String::as_str).unwrap_or_default().split(' ');
+    let (method, path) = (first.next().unwrap_or_default(), first.next().unwrap_or_default());
+    let mut headers = BTreeMap::<String, String>::new();
+    for (name, value) in lines.iter().skip(1).filter_map(|line| line.split_once(": ")) {
+        let values = headers.entry(name.to_lowercase()).or_default();
+        *values = if values.is_empty() { value.into() } else { format!("{values}, {value}") };
+    }
+    let mut received =
+        Received { method: method.into(), path: path.into(), body: Vec::new(), headers: headers.clone() };
+    match headers.get("content-length") {
+        Some(length) => {
+            received.body = vec![0; length.parse().unwrap()];
+            stream.read_exact(&mut received.body).await?;
+        }
+        None if headers.contains_key("transfer-encoding") => received.body = read_chunks(stream).await?,
+        None => {}
+    }
+    Ok(Some(received))
+}
+
+async fn read_chunks(stream: &mut BufReader<TcpStream>) -> std::io::Result<Vec<u8>> {
+    let mut body = Vec::new();
+    loop {
+        let mut line = String::new();
+        stream.read_line(&mut line).await?;
+        let mut chunk = vec![0; usize::from_str_radix(line.trim_end(), 16).unwrap() + 2];
+        stream.read_exact(&mut chunk).await?;
+        if chunk.len() == 2 {
+            return Ok(body);
+        }
+        body.extend_from_slice(&chunk[..chunk.len() - 2]);
+    }
+}
