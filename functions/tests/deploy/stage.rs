@@ -78,7 +78,12 @@ impl Running {
     /// Starts the function `name`; the lines of its output that contain `mark` are counted.
     pub(crate) async fn watching(name: &str, mark: &str, database: &Database) -> Self {
         let (_, program, _) = FUNCTIONS.into_iter().find(|(known, ..)| *known == name).expect("a function");
-        let function = Function::from_command(program, Some(mark.into())).unwrap();
+        Self::command(program, mark, database).await
+    }
+
+    /// Starts this command as a function; the lines of its output that contain `mark` are counted.
+    pub(crate) async fn command(command: &str, mark: &str, database: &Database) -> Self {
+        let function = Function::from_command(command, Some(mark.into())).unwrap();
         let marks = Arc::new(AtomicUsize::new(0));
         let sandbox = Sandbox::start(&function, &environment(database), Arc::clone(&marks)).await.unwrap();
         Self { sandbox, marks }
