@@ -22,5 +22,13 @@ mod event;
 mod front_ends;
 #[path = "wrappers/http.rs"]
 mod http;
+#[path = "support/recording.rs"]
+#[expect(unreachable_pub, reason = "as in other support")]
+mod recording;
+#[path = "support/secrets.rs"]
+#[expect(unreachable_pub, reason = "other tests use it too")]
+mod secrets;
+#[path = "wrappers/silence.rs"]
+mod silence;
 #[path = "wrappers/store.rs"]
 mod store;

@@ -2,6 +2,7 @@
 //! every front end, as the table in `clauses.rs` says.
 
 use lambda_http::http::HeaderName;
+use lambda_idempotency::lambda::http::HttpLayer;
 
 use super::*;
 use crate::{
@@ -14,6 +15,7 @@ use crate::{
 /// One front end's API, in this process.
 struct InProcess {
     service: api::Service,
+    layer: HttpLayer,
     runs: api::Runs,
 }
 
@@ -21,16 +23,19 @@ impl InProcess {
     fn new(layered: Layered) -> Self {
         let store: Arc<dyn Store> = if layered == Layered::Down { Arc::new(Down) } else { empty_store() };
         let runs = api::Runs::telling(|| ());
-        let (service, _) = api::api(layered, Idempotency::builder(store).function("payments"), &runs);
-        Self { service, runs }
+        let (service, layer) = api::api(layered, Idempotency::builder(store).function("payments"), &runs);
+        Self { service, layer, runs }
     }
 }
 
 impl cases::Api for InProcess {
     async fn send(&self, event: Value, _: bool) -> Found {
+        recording::secrets(|secrets| secrets.add_http(&event));
         // As `lambda_http` reads what the front end makes of it.
         let request = lambda_http::request::from_str(&event.to_string()).unwrap();
         let answer = self.service.clone().oneshot(request).await.unwrap();
+        is_replay(&answer);
+        recording::shown(&self.layer);
         let header = |name: &HeaderName| {
             let values = answer.headers().get_all(name).iter();
             values.map(|value| value.to_str().unwrap()).collect::<Vec<_>>().join(", ")
