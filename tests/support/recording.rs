@@ -129,6 +129,10 @@ impl Recorded {
     }
 }
 
+/// The AWS SDK writes each answer of DynamoDB here at TRACE, with all that is in it: recorded responses too. That is
+/// its own doing, and only a user who asks for this target and level gets it. All else is looked at.
+const ORCHESTRATOR: &str = "aws_smithy_runtime::client::orchestrator";
+
 /// Writes down everything.
 #[derive(Debug)]
 struct Told;
@@ -157,6 +161,9 @@ impl tracing::Subscriber for Told {
 
     fn event(&self, event: &tracing::Event<'_>) {
         let metadata = event.metadata();
+        if *metadata.level() == tracing::Level::TRACE && metadata.target().starts_with(ORCHESTRATOR) {
+            return;
+        }
         let mut text = Text(format!("event: {} {}", metadata.level(), metadata.target()));
         event.record(&mut text);
         tell(&text.0);

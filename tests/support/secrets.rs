@@ -1,6 +1,9 @@
 //! What no log, metric, error or `Debug` may hold, and whether a text holds it after all, in whatever form.
 
-use std::{collections::BTreeSet, fmt::Write as _};
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    fmt::Write as _,
+};
 
 use serde_json::Value;
 
@@ -70,17 +73,50 @@ impl Secrets {
     }
 
     /// Each of them that `text` holds, and in what form.
-    pub fn found_in(&self, text: &str) -> Vec<(String, &'static str)> {
+    pub fn found_in(&self, text: &str) -> Vec<Found> {
         let text = text.to_lowercase();
         // `Debug` of bytes is in one line, or in one for each.
         let packed: String = text.split_whitespace().collect();
-        let forms = self.0.iter().flat_map(|secret| {
-            let name = String::from_utf8_lossy(secret).into_owned();
-            forms(secret).into_iter().map(move |(form, piece)| (name.clone(), form, piece))
-        });
-        let found =
-            forms.filter(|(_, form, piece)| if *form == BYTES { &packed } else { &text }.contains(piece));
-        found.map(|(name, form, _)| (name, form)).collect()
+        let (mut as_bytes, mut as_text) = (Pieces::default(), Pieces::default());
+        for secret in &self.0 {
+            for (form, piece) in forms(secret) {
+                let pieces = if form == BYTES { &mut as_bytes } else { &mut as_text };
+                pieces.add(piece, (String::from_utf8_lossy(secret).into_owned(), form));
+            }
+        }
+        as_text
+            .found_in(&text)
+            .chain(as_bytes.found_in(&packed))
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect()
+    }
+}
+
+/// What is looked for, and whose it is, by how it begins: a recording is too long to be read once for each.
+#[derive(Default)]
+struct Pieces(HashMap<Vec<u8>, Vec<(String, Found)>>);
+
+/// A secret, and its form.
+pub type Found = (String, &'static str);
+
+impl Pieces {
+    fn add(&mut self, piece: String, of: Found) {
+        self.0.entry(piece.as_bytes()[..SHORTEST].to_vec()).or_default().push((piece, of));
+    }
+
+    fn found_in(&self, text: &str) -> impl Iterator<Item = Found> {
+        let text = text.as_bytes();
+        let firsts: HashSet<_> = self.0.keys().map(|start| start[0]).collect();
+        let may_begin: Vec<_> = (0..=u8::MAX).map(|byte| firsts.contains(&byte)).collect();
+        let begins =
+            text.windows(SHORTEST).enumerate().filter(move |(_, start)| may_begin[usize::from(start[0])]);
+        begins.flat_map(move |(at, start)| {
+            let pieces = self.0.get(start).into_iter().flatten();
+            pieces
+                .filter(move |(piece, _)| text[at..].starts_with(piece.as_bytes()))
+                .map(|(_, of)| of.clone())
+        })
     }
 }
 
