@@ -23,6 +23,11 @@ mod events;
 #[path = "../../tests/support/front_ends.rs"]
 #[expect(unreachable_pub, reason = "other tests use it too")]
 mod front_ends;
+#[path = "../../tests/support/secrets.rs"]
+#[expect(dead_code, unreachable_pub, reason = "other tests use the rest of it")]
+mod secrets;
+#[path = "deploy/silence.rs"]
+mod silence;
 #[path = "deploy/stage.rs"]
 mod stage;
 #[path = "deploy/template.rs"]

@@ -1,7 +1,7 @@
 //! This test program itself as a function: the API of the table of cases, in any configuration, since a deployed example
 //! has one. A request says by its header `layered` which one it is for.
 
-use std::{collections::HashMap, env};
+use std::{collections::HashMap, env, time::Duration};
 
 use example_functions::Telemetry;
 use lambda_http::{
@@ -21,6 +21,9 @@ pub(crate) const MARK: &str = "a handler runs";
 
 /// Nobody listens there.
 const NOWHERE: &str = "http://127.0.0.1:1";
+
+/// Until then a request has failed for good: no test needs more retries.
+const SOON: Duration = Duration::from_millis(500);
 
 /// The command that starts this program as a function.
 pub(crate) fn command() -> String {
@@ -43,7 +46,8 @@ async fn serve() -> Result<(), Error> {
     for layered in Layered::ALL {
         let engine = match layered {
             Layered::Down => {
-                Idempotency::builder(DynamoDbStore::builder(TABLE).endpoint_url(NOWHERE).build().await?)
+                let store = DynamoDbStore::builder(TABLE).endpoint_url(NOWHERE).operation_timeout(SOON);
+                Idempotency::builder(store.build().await?)
             }
             _ => Idempotency::builder_from_env().await?,
         };

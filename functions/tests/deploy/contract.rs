@@ -9,14 +9,14 @@ use tokio::sync::Mutex;
 
 use super::{
     any_api,
-    cases::{Api, Found},
+    cases::{Api, Case, Found},
     clauses::CASES,
     front_ends::FRONT_ENDS,
     stage::{Running, database},
 };
 
 /// A function's processes: one, and another for what comes while that is busy.
-struct Deployed {
+pub(crate) struct Deployed {
     /// What is counted of its runs: those that end with this status, or all.
     counted: Option<u16>,
     first: Mutex<Running>,
@@ -26,13 +26,20 @@ struct Deployed {
 impl Deployed {
     /// The example. It tells of each payment, and not of what else its handler answers.
     async fn payments(database: &Database) -> Self {
-        let first = Mutex::new(Running::start("payments", database).await);
-        Self { counted: Some(201), first, other: None }
+        Self::of_payments(Running::start("payments", database).await)
+    }
+
+    pub(crate) fn of_payments(first: Running) -> Self {
+        Self { counted: Some(201), first: Mutex::new(first), other: None }
     }
 
     async fn any_api(database: &Database) -> Self {
-        let start = async || Mutex::new(Running::command(&any_api::command(), any_api::MARK, database).await);
-        Self { counted: None, first: start().await, other: Some(start().await) }
+        let start = async || Running::command(&any_api::command(), any_api::MARK, database).await;
+        Self::of_any_api(start().await, start().await)
+    }
+
+    pub(crate) fn of_any_api(first: Running, other: Running) -> Self {
+        Self { counted: None, first: Mutex::new(first), other: Some(Mutex::new(other)) }
     }
 }
 
@@ -60,23 +67,21 @@ impl Api for Deployed {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_table_passes_through_every_front_end_of_the_deployed_payments() {
     let database = database().await;
-    let payments = Deployed::payments(&database).await;
-    let mut own = 0;
-    for case in CASES.iter().filter(|case| case.is_for_payments()) {
-        for front_end in FRONT_ENDS {
-            own += 1;
-            case.walk(front_end, own, &payments).await;
-        }
-    }
-    assert!(own >= 7 * 4, "{own} walks: the cases for the layer as it comes were not found");
+    let cases: Vec<_> = CASES.iter().filter(|case| case.is_for_payments()).collect();
+    assert!(cases.len() >= 7, "{} cases: those for the layer as it comes were not found", cases.len());
+    walk(cases, &Deployed::payments(&database).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_table_passes_through_every_front_end_of_a_real_function() {
     let database = database().await;
-    let any_api = Deployed::any_api(&database).await;
-    let walks = CASES.iter().flat_map(|case| FRONT_ENDS.map(|front_end| (case, front_end)));
+    walk(CASES, &Deployed::any_api(&database).await).await;
+}
+
+/// Walks through the cases, through every front end.
+pub(crate) async fn walk(cases: impl IntoIterator<Item = &Case>, api: &impl Api) {
+    let walks = cases.into_iter().flat_map(|case| FRONT_ENDS.map(|front_end| (case, front_end)));
     for (own, (case, front_end)) in (1..).zip(walks) {
-        case.walk(front_end, own, &any_api).await;
+        case.walk(front_end, own, api).await;
     }
 }
