@@ -146,10 +146,11 @@ fn asked<'a>(request: &'a Request, name: &str) -> Option<&'a str> {
 
 /// The system's clock, set forward by the requests.
 #[derive(Clone, Debug, Default)]
-struct Ahead(Arc<Mutex<Duration>>);
+pub struct Ahead(Arc<Mutex<Duration>>);
 
 impl Ahead {
-    fn set(&self, seconds: u64) {
+    /// Sets it so many seconds forward, and no more than that.
+    pub fn set(&self, seconds: u64) {
         *self.0.lock().unwrap() = Duration::from_secs(seconds);
     }
 }
