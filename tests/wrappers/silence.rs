@@ -84,6 +84,8 @@ const TOLD: &[&str] = &[
 /// Runs this program again, with a recording of its own.
 fn recorded(name: &str, arguments: &[&str], leak: bool) -> (Recorded, Output) {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    // What a failed run of the same number has left would be searched again.
+    let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
     let mut run = Command::new(env::current_exe().unwrap());
     // In threads, which have the tests' names; and with all that they print.
@@ -167,7 +169,7 @@ fn what_is_leaked_on_demand() {
             "debug" => recording::shown(&Some(leak)),
             "bytes" => recording::shown(&leak.into_bytes()),
             "text" => recording::shown(&Bytes::from(leak)),
-            _ => println!("{leak}"),
+            _ => eprintln!("{leak}"),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! No raw key, body or token is in what a real function writes, be it logs or metrics, at every level that a user may
-//! choose: neither for the events of the examples nor for the table of the HTTP contract.
+//! No raw key, body or token is in what a real function writes, be it logs or metrics, with the library's own events at
+//! every level: neither for the events of the examples nor for the table of the HTTP contract.
 
 use std::{
     fs,
@@ -28,6 +28,8 @@ struct Folder(PathBuf);
 impl Folder {
     fn new(test: &str) -> Self {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
+        // What a failed run of the same number has left would be searched again.
+        let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         Self(folder)
     }
@@ -53,7 +55,8 @@ fn holds_none(told: &str, secrets: &Secrets, at_least: usize) {
     let found = secrets.found_in(told);
     let in_line = |line: &&str| found.iter().any(|(secret, _)| line.contains(secret));
     let lines: Vec<_> = told.lines().filter(in_line).take(10).collect();
-    assert!(found.is_empty(), "written: {found:#?}\namong others in {lines:#?}");
+    let first: Vec<_> = found.iter().take(10).collect();
+    assert!(found.is_empty(), "written: {} secrets, {first:#?}\namong others in {lines:#?}", found.len());
 }
 
 /// What the function's event and its answer hold.

@@ -25,7 +25,8 @@ const FUNCTIONS: [(&str, &str, &str); 4] = [
     ("refunds", env!("CARGO_BIN_EXE_refunds"), "refunding"),
 ];
 
-/// What the library tells at every level, and the others at every one that a user may choose.
+/// All that the library tells, and the others up to DEBUG: at TRACE the runtime and the AWS SDK write whole events,
+/// answers and records, by themselves.
 const LOUD: &str = "debug,lambda_idempotency=trace";
 
 pub(crate) const TABLE: &str = "records";
