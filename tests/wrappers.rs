@@ -2,6 +2,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
 
+#[path = "support/api.rs"]
+#[expect(dead_code, unreachable_pub, reason = "other tests use the rest of it")]
+mod api;
+#[path = "support/cases.rs"]
+#[expect(dead_code, unreachable_pub, reason = "other tests use the rest of it")]
+mod cases;
+#[path = "support/clauses.rs"]
+#[expect(unreachable_pub, reason = "other tests use it too")]
+mod clauses;
 #[cfg(feature = "dynamodb")]
 #[path = "support/emulator.rs"]
 #[expect(dead_code, unreachable_pub, reason = "other tests use the rest of it")]
@@ -13,5 +22,13 @@ mod event;
 mod front_ends;
 #[path = "wrappers/http.rs"]
 mod http;
+#[path = "support/recording.rs"]
+#[expect(unreachable_pub, reason = "as in other support")]
+mod recording;
+#[path = "support/secrets.rs"]
+#[expect(unreachable_pub, reason = "other tests use it too")]
+mod secrets;
+#[path = "wrappers/silence.rs"]
+mod silence;
 #[path = "wrappers/store.rs"]
 mod store;

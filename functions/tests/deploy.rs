@@ -3,8 +3,19 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 
+#[path = "deploy/any_api.rs"]
+mod any_api;
+#[path = "../../tests/support/api.rs"]
+#[expect(unreachable_pub, reason = "other tests use it too")]
+mod api;
 #[path = "deploy/cargo_lambda.rs"]
 mod cargo_lambda;
+#[path = "../../tests/support/cases.rs"]
+#[expect(unreachable_pub, reason = "other tests use it too")]
+mod cases;
+#[path = "../../tests/support/clauses.rs"]
+#[expect(dead_code, unreachable_pub, reason = "other tests use the rest of it")]
+mod clauses;
 #[path = "deploy/client.rs"]
 mod client;
 #[path = "deploy/contract.rs"]
@@ -17,6 +28,11 @@ mod front_ends;
 #[path = "../../tests/support/http_server.rs"]
 #[expect(dead_code, unreachable_pub, reason = "other tests use the rest of it")]
 mod http_server;
+#[path = "../../tests/support/secrets.rs"]
+#[expect(dead_code, unreachable_pub, reason = "other tests use the rest of it")]
+mod secrets;
+#[path = "deploy/silence.rs"]
+mod silence;
 #[path = "deploy/stage.rs"]
 mod stage;
 #[path = "deploy/template.rs"]

@@ -8,6 +8,12 @@ pub const FRONT_ENDS: [&str; 4] = ["http-api", "function-url", "rest-api", "alb"
 /// A key.
 pub const UUID: &str = "8e03978e-40d5-43dd-bc93-6894a57f9324";
 
+/// What a client proves itself with: no log is to hold it.
+pub const AUTHORIZATION: &str = "Bearer c4n4ry-token";
+
+/// A session: no log is to hold it.
+pub const COOKIE: &str = "session=c4n4ry-session";
+
 /// A request, as a client makes it.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent {
@@ -19,8 +25,10 @@ pub struct Sent {
     pub query: &'static str,
     /// Its body.
     pub body: &'static str,
-    /// The status that the handler is to answer with.
+    /// The status that the handler is to answer with; empty where the request says it.
     pub status: &'static str,
+    /// By how many seconds the clock is then ahead; empty for none.
+    pub ahead: &'static str,
     /// The session of the role that signed it.
     pub session: &'static str,
     /// The role that signed it.
@@ -32,10 +40,11 @@ pub const POST: Sent = Sent {
     method: "POST",
     key: Some(UUID),
     query: "",
-    body: r#"{"amount":1,"currency":"EUR"}"#,
-    status: "201",
-    session: "one",
-    role: "SHOP",
+    body: r#"{"order_id":"c4n4ry-order","amount_cents":1250,"currency":"EUR"}"#,
+    status: "",
+    ahead: "",
+    session: "c4n4ry-one",
+    role: "C4N4RYSHOP",
 };
 
 /// The event that `front_end` makes of it.
@@ -61,18 +70,27 @@ pub fn event(front_end: &str, sent: Sent) -> Value {
         event["requestContext"]["authorizer"]["iam"]["callerId"] = caller.into();
     }
     let name = if front_end == "rest-api" { "Idempotency-Key" } else { "idempotency-key" };
-    for (name, value) in [(name, sent.key), ("status", Some(sent.status))] {
-        let headers = event["headers"].as_object_mut().unwrap();
-        match value {
-            Some(value) => headers.insert(name.into(), value.into()),
-            None => headers.remove(name),
-        };
-        if let Some(headers) = event["multiValueHeaders"].as_object_mut() {
-            match value {
-                Some(value) => headers.insert(name.into(), json!([value])),
-                None => headers.remove(name),
-            };
-        }
+    let asked = |value: &'static str| (!value.is_empty()).then_some(value);
+    for (name, value) in [
+        (name, sent.key),
+        ("status", asked(sent.status)),
+        ("ahead", asked(sent.ahead)),
+        ("authorization", Some(AUTHORIZATION)),
+        ("cookie", Some(COOKIE)),
+    ] {
+        set_header(&mut event, name, value);
     }
     event
+}
+
+/// Gives the event this header, or takes it away.
+pub fn set_header(event: &mut Value, name: &str, value: Option<&str>) {
+    let values = value.map(|value| json!([value]));
+    for (all, value) in [("headers", value.map(Value::from)), ("multiValueHeaders", values)] {
+        let Some(headers) = event[all].as_object_mut() else { continue };
+        match value {
+            Some(value) => headers.insert(name.into(), value),
+            None => headers.remove(name),
+        };
+    }
 }

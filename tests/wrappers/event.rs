@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tower::{Layer, Service, service_fn};
 
-use crate::store::empty_store;
+use crate::{api::CANARY, recording, store::empty_store};
 
 #[derive(Deserialize)]
 struct Order {
@@ -27,10 +27,21 @@ fn key(order: &Order) -> Result<Option<Key>, Error> {
 }
 
 fn idempotency() -> Idempotency {
-    Idempotency::builder(empty_store()).function("orders").build().unwrap()
+    let idempotency = Idempotency::builder(empty_store()).function("orders").build().unwrap();
+    recording::shown(&idempotency);
+    idempotency
 }
 
+/// An event, whose key is known again wherever it gets to.
 fn event(json: &str) -> LambdaEvent<Box<RawValue>> {
+    let known = [r#""id":""#, r#""id": ""#]
+        .into_iter()
+        .fold(json.to_owned(), |json, id| json.replace(id, &format!("{id}{CANARY}-")));
+    as_it_is(if json.contains(r#""id":"""#) { json } else { &known })
+}
+
+fn as_it_is(json: &str) -> LambdaEvent<Box<RawValue>> {
+    recording::secrets(|secrets| secrets.add_body(json));
     LambdaEvent::new(RawValue::from_string(json.to_owned()).unwrap(), Context::default())
 }
 
@@ -64,6 +75,7 @@ fn handler(
         async move {
             let nth = runs.next();
             assert!(!event.payload.panic, "as ordered");
+            recording::secrets(|secrets| secrets.add(format!("order {nth}")));
             if event.payload.fail { Err("out of stock".into()) } else { Ok(format!("order {nth}")) }
         }
     })
@@ -71,7 +83,10 @@ fn handler(
 
 fn kind<T: std::fmt::Debug, E: std::fmt::Debug>(result: Result<T, RunError<E>>) -> ErrorKind {
     match result {
-        Err(RunError::Idempotency(error)) => error.kind(),
+        Err(RunError::Idempotency(error)) => {
+            recording::error(&error);
+            error.kind()
+        }
         other => panic!("not the library's error: {other:?}"),
     }
 }
@@ -141,11 +156,12 @@ async fn a_bad_key_or_event_is_refused_before_anything_runs() {
     let runs = Runs::default();
     let service = idempotency().events(key).layer(handler(&runs));
     assert_eq!(kind(service.clone().oneshot(event(r#"{"id":""}"#)).await), ErrorKind::InvalidKey);
-    let Err(RunError::Idempotency(error)) = service.oneshot(event(r#"{"id":["secret"]}"#)).await else {
+    let Err(RunError::Idempotency(error)) = service.oneshot(event(r#"{"id":["c4n4ry-secret"]}"#)).await
+    else {
         panic!("ran")
     };
     assert_eq!(error.kind(), ErrorKind::Invalid);
-    assert!(!format!("{error:?}").contains("secret"), "{error:?}");
+    assert!(!format!("{error:?}").contains("c4n4ry-secret"), "{error:?}");
     assert_eq!(runs.count(), 0);
 }
 
@@ -160,16 +176,22 @@ async fn what_is_no_event_is_told_by_the_field_that_is_missing_and_by_nothing_th
     let layer = idempotency().events(|strict: &Strict| Key::new(&strict.id));
     let handler = service_fn(|_: LambdaEvent<Strict>| async { Ok::<_, lambda_runtime::Error>("ran") });
     let refused = async |json: &str| {
-        let error = layer.layer(handler).oneshot(event(json)).await.unwrap_err();
+        let error = layer.layer(handler).oneshot(as_it_is(json)).await.unwrap_err();
         let RunError::Idempotency(error) = error else { panic!("the handler ran: {error:?}") };
         assert_eq!(error.kind(), ErrorKind::Invalid);
+        recording::error(&error);
+        recording::shown(&layer);
         format!("{error}; {error:?}")
     };
-    let missing = refused(r#"{"id": "secret"}"#).await;
-    assert!(missing.contains("it has no field `amount`, line 1, column 16; nothing ran"), "{missing}");
-    for wrong in [r#"{"id": "id", "amount": "secret"}"#, r#"["secret"]"#, r#""missing field `secret`""#] {
+    let missing = refused(r#"{"id": "c4n4ry-secret"}"#).await;
+    assert!(missing.contains("it has no field `amount`, line 1, column 23; nothing ran"), "{missing}");
+    for wrong in [
+        r#"{"id": "id", "amount": "c4n4ry-secret"}"#,
+        r#"["c4n4ry-secret"]"#,
+        r#""missing field `c4n4ry-secret`""#,
+    ] {
         let told = refused(wrong).await;
-        assert!(told.contains("does not read as") && !told.contains("secret"), "{told}");
+        assert!(told.contains("does not read as") && !told.contains("c4n4ry-secret"), "{told}");
     }
 }
 
@@ -238,7 +260,8 @@ async fn the_handler_sees_its_claim() {
 async fn a_tenants_key_is_its_own() {
     let runs = Runs::default();
     let service = idempotency().events(key).layer(handler(&runs));
-    for tenant in [None, Some("a"), Some("b"), Some("a")] {
+    for tenant in [None, Some("c4n4ry-a"), Some("c4n4ry-b"), Some("c4n4ry-a")] {
+        recording::secrets(|secrets| secrets.add(tenant.unwrap_or_default()));
         let mut event = event(r#"{"id":"1"}"#);
         event.context.tenant_id = tenant.map(str::to_owned);
         service.clone().oneshot(event).await.unwrap();

@@ -24,7 +24,7 @@ use lambda_idempotency::{
 use serde_json::{Value, json};
 use tower::{Layer, Service, service_fn};
 
-use crate::store::empty_store;
+use crate::{api::CANARY, recording, store::empty_store};
 
 #[derive(Clone, Default)]
 struct Runs(Arc<AtomicUsize>);
@@ -36,7 +36,9 @@ impl Runs {
 }
 
 fn idempotency() -> Idempotency {
-    Idempotency::builder(empty_store()).function("payments").build().unwrap()
+    let idempotency = Idempotency::builder(empty_store()).function("payments").build().unwrap();
+    recording::shown(&idempotency);
+    idempotency
 }
 
 /// A handler that answers with the status that the `status` header asks for.
@@ -57,23 +59,44 @@ fn handler(
         let response = Response::builder()
             .status(status)
             .header("content-type", "application/json")
-            .header("location", format!("/payments/{nth}"))
+            .header("location", format!("/payments/{CANARY}-{nth}"))
             .header("idempotent-replayed", "true")
-            .body(Body::Text(format!("{{\"payment\":{nth}}}")))
+            .body(Body::Text(format!("{{\"payment\":\"{CANARY}-{nth}\"}}")))
             .unwrap();
         async move { Ok(response) }
     })
 }
 
+/// A request, under a key and with a body that are known again wherever they get to.
 fn post(key: Option<&str>, body: &str) -> Request {
+    let key = key.map(canary_key);
+    let body = match body.strip_prefix('{') {
+        Some("}") => format!("{{\"note\":\"{CANARY}-body\"}}"),
+        Some(fields) => format!("{{\"note\":\"{CANARY}-body\",{fields}"),
+        None => body.to_owned(),
+    };
+    recording::secrets(|secrets| {
+        secrets.add(key.as_deref().unwrap_or_default());
+        secrets.add_body(&body);
+    });
     let mut request = lambda_http::http::Request::post("/payments");
     if let Some(key) = key {
         request = request.header("Idempotency-Key", key);
     }
-    request.body(Body::Text(body.to_owned())).unwrap()
+    request.body(Body::Text(body)).unwrap()
+}
+
+/// The key with a canary in front, as well or as badly formed as it is.
+fn canary_key(key: &str) -> String {
+    match key.strip_prefix('"') {
+        Some(rest) => format!("\"{CANARY}-{rest}"),
+        None if key.is_empty() => String::new(),
+        None => format!("{CANARY}-{key}"),
+    }
 }
 
 fn with_header(mut request: Request, name: &'static str, value: &'static str) -> Request {
+    recording::secrets(|secrets| secrets.add(value));
     request.headers_mut().append(name, value.parse().unwrap());
     request
 }
@@ -86,6 +109,12 @@ fn code(response: &Response<Body>) -> String {
 }
 
 fn is_replay(response: &Response<Body>) -> bool {
+    recording::secrets(|secrets| {
+        // A problem's words are no secret.
+        if response.headers().get("content-type").is_none_or(|of| of != "application/problem+json") {
+            secrets.add_body(&String::from_utf8_lossy(response.body()));
+        }
+    });
     response.headers().get_all("idempotent-replayed").iter().eq(["true"])
 }
 
@@ -241,7 +270,7 @@ async fn text_and_binary_bodies_come_back_as_they_were() {
 #[tokio::test]
 async fn the_handler_gets_its_body_and_its_claim() {
     let service = idempotency().http().layer(service_fn(|request: Request| async move {
-        let text = matches!(request.body(), Body::Text(text) if text == "{\"a\":1}");
+        let text = matches!(request.body(), Body::Text(text) if text.ends_with(",\"a\":1}"));
         let claim = request.extensions().get::<ClaimHandle>().map(|claim| claim.key().to_string());
         let same = claim == current().map(|claim| claim.key().to_string()) && claim.is_some();
         Ok::<_, Infallible>(json!({ "text": text, "same": same }))
@@ -260,9 +289,9 @@ async fn an_axum_router_is_wrapped_whole_or_by_route() {
     }
     let idempotency = idempotency();
     let whole = idempotency.http().layer(Router::new().route("/payments", routing::post(pay)));
-    let first = whole.clone().oneshot(post(Some("whole"), "{}")).await.unwrap();
-    assert_eq!((first.status().as_u16(), first.body().as_ref()), (200, &b"true {}"[..]));
-    assert!(is_replay(&whole.oneshot(post(Some("whole"), "{}")).await.unwrap()));
+    let first = whole.clone().oneshot(post(Some("whole"), "[]")).await.unwrap();
+    assert_eq!((first.status().as_u16(), first.body().as_ref()), (200, &b"true []"[..]));
+    assert!(is_replay(&whole.oneshot(post(Some("whole"), "[]")).await.unwrap()));
 
     let routed = Router::new()
         .route("/payments", routing::post(pay))
@@ -290,6 +319,7 @@ async fn an_axum_router_is_wrapped_whole_or_by_route() {
 #[tokio::test]
 async fn a_real_event_goes_through() {
     let event = include_str!("../../events/payments/http-api.json");
+    recording::secrets(|secrets| secrets.add_http(&serde_json::from_str(event).unwrap()));
     let runs = Runs::default();
     let service = idempotency().http().layer(handler(&runs));
     for nth in 0..2 {
@@ -305,9 +335,13 @@ async fn one_callers_key_is_not_anothers() {
     let runs = Runs::default();
     let service = idempotency().http().layer(handler(&runs));
     let mut event: Value = serde_json::from_str(include_str!("../../events/payments/http-api.json")).unwrap();
-    for (subject, replayed) in [("alice", false), ("bob", false), ("alice", true)] {
+    for (subject, replayed) in [("c4n4ry-alice", false), ("c4n4ry-bob", false), ("c4n4ry-alice", true)] {
         event["requestContext"]["authorizer"] =
             json!({"jwt": {"claims": {"iss": "https://issuer", "sub": subject}, "scopes": null}});
+        recording::secrets(|secrets| {
+            secrets.add(subject);
+            secrets.add_http(&event);
+        });
         let request = lambda_http::request::from_str(&event.to_string()).unwrap();
         assert_eq!(is_replay(&service.clone().oneshot(request).await.unwrap()), replayed, "{subject}");
     }

@@ -7,6 +7,7 @@ use lambda_idempotency::store::{Store, memory::MemoryStore};
 /// A store with nothing in it.
 #[cfg(not(feature = "dynamodb"))]
 pub(crate) fn empty_store() -> Arc<dyn Store> {
+    crate::recording::begin();
     Arc::new(MemoryStore::new())
 }
 
@@ -17,6 +18,7 @@ pub(crate) fn empty_store() -> Arc<dyn Store> {
 
     use crate::emulator::{ENDPOINT, client, fresh_table};
 
+    crate::recording::begin();
     let Ok(endpoint) = std::env::var(ENDPOINT) else { return Arc::new(MemoryStore::new()) };
     let table = fresh_table();
     let store = || DynamoDbStore::new(client(&endpoint), &table).unwrap();

@@ -1,80 +1,87 @@
-//! The HTTP contract through every front end, by the function as it is deployed.
+//! The table of the HTTP contract through every front end, by real processes under the Runtime API: the cases for the
+//! layer as it comes by `payments` as it is deployed, and all of them by a function that has any configuration.
+//!
+//! The processes share one table and the clock of the machine, which the requests set forward where a case needs it.
 
-use lambda_idempotency_cli::rehearse::{answer::Answer, event::Event};
+use lambda_idempotency_cli::rehearse::{answer::Answer, database::Database, event::Event};
 use serde_json::Value;
+use tokio::sync::Mutex;
 
 use super::{
-    front_ends::{FRONT_ENDS, POST, Sent, UUID, event},
+    any_api,
+    cases::{Api, Case, Found},
+    clauses::CASES,
+    front_ends::FRONT_ENDS,
     stage::{Running, database},
 };
 
-/// What is answered: the status, and the problem's code or whether it is a replay.
-type Expected = (u64, &'static str);
+/// A function's processes: one, and another for what comes while that is busy.
+pub(crate) struct Deployed {
+    /// What is counted of its runs: those that end with this status, or all.
+    counted: Option<u16>,
+    first: Mutex<Running>,
+    other: Option<Mutex<Running>>,
+}
 
-const ORDER: &str = r#"{"order_id":"order-1","amount_cents":1250,"currency":"EUR"}"#;
-const FIRST: Sent = Sent { body: ORDER, ..POST };
+impl Deployed {
+    /// The example. It tells of each payment, and not of what else its handler answers.
+    async fn payments(database: &Database) -> Self {
+        Self::of_payments(Running::start("payments", database).await)
+    }
 
-/// One after the other, on one table.
-fn cases(front_end: &str) -> Vec<(&'static str, Sent, Expected)> {
-    // A load balancer verifies nobody: one namespace for all.
-    let strangers = if front_end == "alb" { (422, "key-reused") } else { (201, "") };
-    let of = |sent: Sent| Sent { body: ORDER, ..sent };
-    vec![
-        ("first", FIRST, (201, "")),
-        ("again", FIRST, (201, "replayed")),
-        (
-            "again, quoted",
-            of(Sent { key: Some("\"8e03978e-40d5-43dd-bc93-6894a57f9324\""), ..POST }),
-            (201, "replayed"),
-        ),
-        ("again, by another session", of(Sent { session: "two", ..POST }), (201, "replayed")),
-        (
-            "again, the body's names in another order",
-            Sent { body: r#"{ "currency": "EUR", "amount_cents": 1250, "order_id": "order-1" }"#, ..POST },
-            (201, "replayed"),
-        ),
-        (
-            "another amount",
-            Sent { body: r#"{"order_id":"order-1","amount_cents":125,"currency":"EUR"}"#, ..POST },
-            (422, "key-reused"),
-        ),
-        ("another query", of(Sent { query: "a=1", ..POST }), (422, "key-reused")),
-        (
-            "another caller",
-            Sent { role: "TILL", body: r#"{"order_id":"o","amount_cents":1,"currency":"EUR"}"#, ..POST },
-            strangers,
-        ),
-        ("an open quote", of(Sent { key: Some("\"open"), ..POST }), (400, "key-invalid")),
-        ("an empty key", of(Sent { key: Some(""), ..POST }), (400, "key-invalid")),
-        ("two keys in one", of(Sent { key: Some("a,b"), ..POST }), (400, "key-invalid")),
-        ("no key", of(Sent { key: None, ..POST }), (201, "")),
-        ("no order", Sent { key: Some("k"), body: "{}", ..POST }, (400, "")),
-        ("no order, again", Sent { key: Some("k"), body: "{}", ..POST }, (400, "replayed")),
-        ("a GET, whatever its key", of(Sent { method: "GET", key: Some("\"open"), ..POST }), (404, "")),
-        ("a PUT, whatever its key", of(Sent { method: "PUT", key: Some(UUID), ..POST }), (404, "")),
-    ]
+    pub(crate) fn of_payments(first: Running) -> Self {
+        Self { counted: Some(201), first: Mutex::new(first), other: None }
+    }
+
+    async fn any_api(database: &Database) -> Self {
+        let start = async || Running::command(&any_api::command(), any_api::MARK, database).await;
+        Self::of_any_api(start().await, start().await)
+    }
+
+    pub(crate) fn of_any_api(first: Running, other: Running) -> Self {
+        Self { counted: None, first: Mutex::new(first), other: Some(Mutex::new(other)) }
+    }
+}
+
+impl Api for Deployed {
+    async fn send(&self, event: Value, is_busy: bool) -> Found {
+        let process = if is_busy { self.other.as_ref().expect("a second process") } else { &self.first };
+        let answer = process.lock().await.deliver_event(&Event::new(event)).await;
+        let Answer::Http(http) = answer else { panic!("{answer:?}") };
+        Found { status: http.status.try_into().unwrap(), headers: http.headers, body: http.body }
+    }
+
+    async fn runs(&self) -> usize {
+        let other = match &self.other {
+            Some(other) => other.lock().await.marks().await,
+            None => 0,
+        };
+        self.first.lock().await.marks().await + other
+    }
+
+    fn counts(&self, status: u16) -> bool {
+        self.counted.is_none_or(|counted| status == counted)
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_contract_is_one_through_every_front_end() {
-    for front_end in FRONT_ENDS {
-        let database = database().await;
-        let mut running = Running::start("payments", &database).await;
-        for (case, sent, expected) in cases(front_end) {
-            let answer = running.deliver_event(&Event::new(event(front_end, sent))).await;
-            assert_eq!(found(&answer), (expected.0, expected.1.to_owned()), "{front_end}, {case}");
-        }
-        // The first, the other caller's where there are callers, and the one without a key.
-        let payments = if front_end == "alb" { 2 } else { 3 };
-        assert_eq!(running.marks().await, payments, "{front_end}");
-    }
+async fn the_table_passes_through_every_front_end_of_the_deployed_payments() {
+    let database = database().await;
+    let cases: Vec<_> = CASES.iter().filter(|case| case.is_for_payments()).collect();
+    assert!(cases.len() >= 7, "{} cases: those for the layer as it comes were not found", cases.len());
+    walk(cases, &Deployed::payments(&database).await).await;
 }
 
-fn found(answer: &Answer) -> (u64, String) {
-    let Answer::Http(http) = answer else { panic!("{answer:?}") };
-    if answer.is_marked_replay() {
-        return (http.status, "replayed".into());
+#[tokio::test(flavor = "multi_thread")]
+async fn the_table_passes_through_every_front_end_of_a_real_function() {
+    let database = database().await;
+    walk(CASES, &Deployed::any_api(&database).await).await;
+}
+
+/// Walks through the cases, through every front end.
+pub(crate) async fn walk(cases: impl IntoIterator<Item = &Case>, api: &impl Api) {
+    let walks = cases.into_iter().flat_map(|case| FRONT_ENDS.map(|front_end| (case, front_end)));
+    for (own, (case, front_end)) in (1..).zip(walks) {
+        case.walk(front_end, own, api).await;
     }
-    let body: Value = serde_json::from_str(&http.body).unwrap_or_default();
-    (http.status, body["code"].as_str().unwrap_or_default().to_owned())
 }

@@ -1,6 +1,7 @@
 //! A DynamoDB with both tables, and functions that run on it as Lambda would run them.
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -24,6 +25,10 @@ const FUNCTIONS: [(&str, &str, &str); 4] = [
     ("refunds", env!("CARGO_BIN_EXE_refunds"), "refunding"),
 ];
 
+/// All that the library tells, and the others up to DEBUG: at TRACE the runtime and the AWS SDK write whole events,
+/// answers and records, by themselves.
+const LOUD: &str = "debug,lambda_idempotency=trace";
+
 pub(crate) const TABLE: &str = "records";
 pub(crate) const PAYMENTS: &str = "payments";
 const LIMIT: Duration = Duration::from_secs(20);
@@ -36,6 +41,12 @@ pub(crate) fn project() -> PathBuf {
 /// The names of the functions that are built.
 pub(crate) fn functions() -> impl Iterator<Item = &'static str> {
     FUNCTIONS.into_iter().map(|(name, ..)| name)
+}
+
+/// The function's program, and what it writes when its handler runs.
+pub(crate) fn program_and_mark(name: &str) -> (&'static str, &'static str) {
+    let (_, program, mark) = FUNCTIONS.into_iter().find(|(known, ..)| *known == name).expect("a function");
+    (program, mark)
 }
 
 /// A database, in memory, with the tables that the functions want.
@@ -66,22 +77,50 @@ pub(crate) fn environment(database: &Database) -> Vec<(&'static str, String)> {
 pub(crate) struct Running {
     sandbox: Sandbox,
     marks: Arc<AtomicUsize>,
+    recording: Option<Recording>,
+}
+
+/// A file with all that a process writes, and what is counted in it.
+struct Recording {
+    file: PathBuf,
+    mark: &'static str,
 }
 
 impl Running {
     /// Starts the function `name`; its handler's runs are counted.
     pub(crate) async fn start(name: &str, database: &Database) -> Self {
-        let (_, _, mark) = FUNCTIONS.into_iter().find(|(known, ..)| *known == name).expect("a function");
+        let (_, mark) = program_and_mark(name);
         Self::watching(name, mark, database).await
     }
 
     /// Starts the function `name`; the lines of its output that contain `mark` are counted.
     pub(crate) async fn watching(name: &str, mark: &str, database: &Database) -> Self {
-        let (_, program, _) = FUNCTIONS.into_iter().find(|(known, ..)| *known == name).expect("a function");
-        let function = Function::from_command(program, Some(mark.into())).unwrap();
+        Self::command(program_and_mark(name).0, mark, database).await
+    }
+
+    /// Starts this command as a function; the lines of its output that contain `mark` are counted.
+    pub(crate) async fn command(command: &str, mark: &str, database: &Database) -> Self {
+        let function = Function::from_command(command, Some(mark.into())).unwrap();
         let marks = Arc::new(AtomicUsize::new(0));
         let sandbox = Sandbox::start(&function, &environment(database), Arc::clone(&marks)).await.unwrap();
-        Self { sandbox, marks }
+        Self { sandbox, marks, recording: None }
+    }
+
+    /// Starts this command as a function that tells as much as it can, and records it in `file`.
+    pub(crate) async fn recorded(
+        command: &str,
+        mark: &'static str,
+        database: &Database,
+        file: PathBuf,
+    ) -> Self {
+        let script = project().join("functions/tests/deploy/recorded.sh");
+        let command = format!("sh {} {} {command}", script.display(), file.display());
+        let function = Function::from_command(&command, None).unwrap();
+        let mut environment = environment(database);
+        environment.push(("RUST_LOG", LOUD.into()));
+        let marks = Arc::default();
+        let sandbox = Sandbox::start(&function, &environment, Arc::clone(&marks)).await.unwrap();
+        Self { sandbox, marks, recording: Some(Recording { file, mark }) }
     }
 
     /// Delivers `events/<path>.json`.
@@ -98,6 +137,9 @@ impl Running {
 
     /// How often the mark has been written by now.
     pub(crate) async fn marks(&self) -> usize {
+        if let Some(Recording { file, mark }) = &self.recording {
+            return fs::read_to_string(file).unwrap().lines().filter(|line| line.contains(mark)).count();
+        }
         self.sandbox.catch_up().await;
         self.marks.load(Ordering::SeqCst)
     }

@@ -1,0 +1,149 @@
+//! No raw key, body or token is in what a real function writes, be it logs or metrics, with the library's own events at
+//! every level: neither for the events of the examples nor for the table of the HTTP contract.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+use lambda_idempotency_cli::rehearse::{answer::Answer, event::Event};
+use serde_json::Value;
+
+use super::{
+    any_api,
+    api::CANARY,
+    cases::{Api, Found},
+    clauses::CASES,
+    contract::{Deployed, walk},
+    events::STORY,
+    front_ends::{AUTHORIZATION, COOKIE, set_header},
+    secrets::Secrets,
+    stage::{Running, database, program_and_mark, project},
+};
+
+/// A folder for what the processes of one test write.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
+        // What a failed run of the same number has left would be searched again.
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// All that was written; it must contain these words.
+    fn told(&self, words: &[&str]) -> String {
+        let files = fs::read_dir(&self.0).unwrap().map(|file| file.unwrap().path());
+        let told: String = files.map(|file| fs::read_to_string(file).unwrap()).collect();
+        fs::remove_dir_all(&self.0).unwrap();
+        for word in words {
+            assert!(told.contains(word), "the recording lacks {word}");
+        }
+        told
+    }
+}
+
+fn holds_none(told: &str, secrets: &Secrets, at_least: usize) {
+    assert!(secrets.len() >= at_least, "{} secrets: most were not noted", secrets.len());
+    let found = secrets.found_in(told);
+    let in_line = |line: &&str| found.iter().any(|(secret, _)| line.contains(secret));
+    let lines: Vec<_> = told.lines().filter(in_line).take(10).collect();
+    let first: Vec<_> = found.iter().take(10).collect();
+    assert!(found.is_empty(), "written: {} secrets, {first:#?}\namong others in {lines:#?}", found.len());
+}
+
+/// What the function's event and its answer hold.
+fn note(secrets: &mut Secrets, function: &str, event: &Value, answer: &Answer) {
+    match function {
+        "payments" => secrets.add_http(event),
+        "orders" => {
+            let messages = event["Records"].as_array().unwrap();
+            messages.iter().for_each(|message| secrets.add_body(message["body"].as_str().unwrap()));
+        }
+        "receipts" => {
+            secrets.add_texts(&event["id"]);
+            secrets.add_texts(&event["detail"]);
+        }
+        _ => secrets.add_texts(event),
+    }
+    match answer {
+        Answer::Http(http) if http.problem_code().is_none() => secrets.add_body(&http.body),
+        // As a whole: it has an id of the handler's making, by which the handler's own log speaks of it; and what a
+        // batch is answered with are the queue's ids.
+        Answer::Payload(payload) if function != "orders" => secrets.add(payload),
+        _ => {}
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_secret_is_written_about_any_event() {
+    let (database, folder) = (database().await, Folder::new("events"));
+    let mut secrets = Secrets::default();
+    for (function, story) in STORY {
+        let (program, mark) = program_and_mark(function);
+        let mut running = Running::recorded(program, mark, &database, folder.file(function)).await;
+        for (name, _) in *story {
+            let path = project().join(format!("events/{function}/{name}.json"));
+            let mut event: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+            if *function == "payments" {
+                set_header(&mut event, "authorization", Some(AUTHORIZATION));
+                set_header(&mut event, "cookie", Some(COOKIE));
+            }
+            let answer = running.deliver_event(&Event::new(event.clone())).await;
+            note(&mut secrets, function, &event, &answer);
+        }
+        assert!(running.marks().await > 0, "{function} was not recorded");
+    }
+    secrets.add(CANARY);
+    let told = folder.told(&["claimed", "replayed", "idempotency_executed", "idempotency_mismatch"]);
+    holds_none(&told, &secrets, 40);
+}
+
+/// Notes what goes through.
+struct Noting {
+    api: Deployed,
+    secrets: Mutex<Secrets>,
+}
+
+impl Api for Noting {
+    async fn send(&self, event: Value, is_busy: bool) -> Found {
+        let found = self.api.send(event.clone(), is_busy).await;
+        let mut secrets = self.secrets.lock().unwrap_or_else(PoisonError::into_inner);
+        secrets.add_http(&event);
+        if found.headers.get("content-type").is_none_or(|of| of != "application/problem+json") {
+            secrets.add_body(&found.body);
+        }
+        found
+    }
+
+    async fn runs(&self) -> usize {
+        self.api.runs().await
+    }
+
+    fn counts(&self, status: u16) -> bool {
+        self.api.counts(status)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_secret_is_written_about_the_table() {
+    let (database, folder) = (database().await, Folder::new("table"));
+    let start = async |file| {
+        Running::recorded(&any_api::command(), any_api::MARK, &database, folder.file(file)).await
+    };
+    let api = Deployed::of_any_api(start("first").await, start("other").await);
+    let noting = Noting { api, secrets: Mutex::default() };
+    walk(CASES, &noting).await;
+    let mut secrets = noting.secrets.into_inner().unwrap();
+    secrets.add(CANARY);
+    let told =
+        folder.told(&["claimed", "replayed", "refused", "idempotency_executed", "idempotency_invalid_key"]);
+    holds_none(&told, &secrets, 100);
+}

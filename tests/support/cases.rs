@@ -1,0 +1,205 @@
+//! What a case of the HTTP contract is, and how it is walked through: in process, and through a real function. The
+//! cases themselves are in `clauses.rs`.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde_json::Value;
+use tokio::net::TcpListener;
+
+use crate::{
+    api::{Layered, PAGE},
+    front_ends::{Sent, event, set_header},
+};
+
+/// Requests one after the other, and what each is answered with.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// The clauses of the draft that it shows.
+    pub clauses: &'static [&'static str],
+    /// What it shows.
+    pub says: &'static str,
+    /// The configuration that it needs.
+    pub layered: Layered,
+    /// Its requests.
+    pub steps: &'static [Step],
+}
+
+/// One request, and its answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// The request.
+    pub sent: Sent,
+    /// The answer.
+    pub then: Then,
+    /// What is sent while the handler of this one runs.
+    pub meanwhile: &'static [Self],
+}
+
+/// How a request is answered.
+#[derive(Clone, Copy, Debug)]
+pub enum Then {
+    /// By the handler, with this status.
+    Runs(u16),
+    /// With what the case's last run was answered, and with this status.
+    Replays(u16),
+    /// By the layer, with this status and code.
+    Refuses(u16, &'static str),
+    /// As the first where the front end knows who calls, else as the second.
+    ByCaller(&'static Self, &'static Self),
+}
+
+/// What came back.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The status.
+    pub status: u16,
+    /// The headers, their names in lower case.
+    pub headers: BTreeMap<String, String>,
+    /// The body.
+    pub body: String,
+}
+
+/// What the cases are sent to.
+pub trait Api {
+    /// Sends it to a process; to another one while that runs a handler, if `is_busy`.
+    fn send(&self, event: Value, is_busy: bool) -> impl Future<Output = Found>;
+
+    /// How many handlers ran.
+    fn runs(&self) -> impl Future<Output = usize>;
+
+    /// Whether such a run is one that is counted.
+    fn counts(&self, status: u16) -> bool;
+}
+
+impl Case {
+    /// Whether the example function `payments` can show it: it has the layer as it comes, and says itself how it answers.
+    pub fn is_for_payments(&self) -> bool {
+        let asks = |step: &Step| {
+            !step.sent.status.is_empty() || !step.sent.ahead.is_empty() || !step.meanwhile.is_empty()
+        };
+        self.layered == Layered::Plain && !self.steps.iter().any(asks)
+    }
+
+    /// Walks through it, with keys that end with `own` and that no other walk has.
+    pub async fn walk(&self, front_end: &str, own: u64, api: &impl Api) {
+        let before = api.runs().await;
+        let walk = Walk { case: self, front_end, own, api };
+        let mut ran = Vec::new();
+        for step in self.steps {
+            if step.meanwhile.is_empty() {
+                walk.step(step, false, None, &mut ran).await;
+            } else {
+                walk.held(step, &mut ran).await;
+            }
+        }
+        let counted = ran.iter().filter(|found| api.counts(found.status)).count();
+        assert_eq!(api.runs().await - before, counted, "{}: how often the handler ran", walk.name());
+    }
+}
+
+/// The end of the keys of the table, in whose place each walk puts its own.
+const NODE: &str = "6894a57f9324";
+
+/// Longer than any answer takes.
+const LIMIT: Duration = Duration::from_secs(30);
+
+struct Walk<'a, A> {
+    case: &'a Case,
+    front_end: &'a str,
+    own: u64,
+    api: &'a A,
+}
+
+impl<A: Api> Walk<'_, A> {
+    fn name(&self) -> String {
+        format!("{}, {}, through {}", self.case.clauses.join(" and "), self.case.says, self.front_end)
+    }
+
+    async fn step(&self, step: &Step, is_busy: bool, gate: Option<&str>, ran: &mut Vec<Found>) {
+        let mut event = event(self.front_end, step.sent);
+        set_header(&mut event, "hold", gate);
+        set_header(&mut event, "layered", Some(&self.case.layered.name()));
+        let event = event.to_string().replace(NODE, &format!("{:012x}", self.own));
+        let found = self.api.send(serde_json::from_str(&event).unwrap(), is_busy).await;
+        let nobody = self.front_end == "alb";
+        if let Err(problem) = step.then.is(&found, self.case.layered, nobody, ran.last()) {
+            panic!("{}: {problem}\nsent: {:?}\nfound: {found:?}", self.name(), step.sent);
+        }
+        if step.then.runs(nobody) {
+            ran.push(found);
+        }
+    }
+
+    /// The step's handler is held up while the other steps are taken.
+    async fn held(&self, step: &Step, ran: &mut Vec<Found>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let gate = listener.local_addr().unwrap().to_string();
+        let meanwhile = async {
+            let held = listener.accept().await.unwrap();
+            for other in step.meanwhile {
+                self.step(other, true, None, &mut Vec::new()).await;
+            }
+            drop(held);
+        };
+        let both = async { tokio::join!(self.step(step, false, Some(&gate), ran), meanwhile) };
+        let ended = tokio::time::timeout(LIMIT, both).await;
+        assert!(ended.is_ok(), "{}: the handler that was to be held up did not run", self.name());
+    }
+}
+
+impl Then {
+    fn runs(&self, nobody: bool) -> bool {
+        match self {
+            Self::Runs(_) => true,
+            Self::Replays(_) | Self::Refuses(..) => false,
+            Self::ByCaller(known, unknown) => (if nobody { unknown } else { known }).runs(nobody),
+        }
+    }
+
+    fn is(&self, found: &Found, layered: Layered, nobody: bool, ran: Option<&Found>) -> Result<(), String> {
+        let marker = found.headers.get("idempotent-replayed").map(String::as_str);
+        let (status, replays) = match self {
+            Self::ByCaller(known, unknown) => {
+                return (if nobody { unknown } else { known }).is(found, layered, nobody, ran);
+            }
+            Self::Refuses(status, code) => {
+                expect("the marker", marker, None)?;
+                expect("the status", found.status, *status)?;
+                return found.is_problem(code, layered);
+            }
+            Self::Runs(status) => (status, false),
+            Self::Replays(status) => (status, true),
+        };
+        expect("the marker", marker, replays.then_some("true"))?;
+        expect("the status", found.status, *status)?;
+        let Some(ran) = ran.filter(|_| replays) else { return Ok(()) };
+        for name in ["location", "content-type"] {
+            expect(name, found.headers.get(name), ran.headers.get(name))?;
+        }
+        expect("the body", &found.body, &ran.body)
+    }
+}
+
+impl Found {
+    /// Problem details as RFC 9457 has them, complete.
+    fn is_problem(&self, code: &str, layered: Layered) -> Result<(), String> {
+        let header = |name: &str| self.headers.get(name).map(String::as_str);
+        let problem: Value = serde_json::from_str(&self.body).map_err(|error| error.to_string())?;
+        expect("the media type", header("content-type"), Some("application/problem+json"))?;
+        expect("the code", problem["code"].as_str(), Some(code))?;
+        expect("the problem's status", problem["status"].as_u64(), Some(self.status.into()))?;
+        let documented = layered == Layered::Required;
+        let page = if documented { format!("{PAGE}#") } else { "urn:lambda-idempotency:problem:".into() };
+        expect("the type", problem["type"].as_str(), Some(&*format!("{page}{code}")))?;
+        let link = documented.then(|| format!("<{PAGE}>; rel=\"describedby\"; type=\"text/html\""));
+        expect("the link", header("link"), link.as_deref())?;
+        let wait = header("retry-after").map(|wait| wait.parse().unwrap_or(0_u64));
+        expect("the wait", wait.is_some(), problem["retryable"] == true)?;
+        expect("a wait of a second to a minute", wait.is_none_or(|wait| (1..=60).contains(&wait)), true)?;
+        expect("the wait", wait.is_some(), matches!(code, "in-progress" | "store-unavailable"))
+    }
+}
+
+fn expect<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> Result<(), String> {
+    if found == expected { Ok(()) } else { Err(format!("{what} is {found:?} and not {expected:?}")) }
+}

@@ -1,0 +1,252 @@
+//! No raw key, body or token appears in any log, metric, error or `Debug` output: all the tests of this program run
+//! once more, recorded, and what they told is searched for every secret that they sent.
+
+#[path = "silence/rare.rs"]
+mod rare;
+
+use std::{
+    collections::BTreeSet,
+    env, fs,
+    path::PathBuf,
+    process::{Command, Output},
+};
+
+use bytes::Bytes;
+use lambda_idempotency::{
+    Begun, Fingerprint, Idempotency, Key, OnHandlerError, Owner, Resolution, RunError, Scope, StoredKey,
+    current,
+    lambda::http::{Caller, scope_caller},
+    store::memory::MemoryStore,
+};
+use tower::Layer;
+
+use crate::{
+    api::CANARY,
+    recording::{self, FOLDER, Recorded},
+};
+
+/// Set, it makes one test tell secrets.
+const LEAK: &str = "IDEMPOTENCY_TEST_LEAK";
+
+/// Tests of this name start others, and are not started by them.
+const AUDITS: &str = "silence::audit_";
+
+/// What begins no recording, since it neither asks the library for anything nor sends it anything.
+const UNRECORDED: &[&str] = &[
+    "event::a_closure_may_say_in_several_ways_that_there_is_no_key",
+    "http::decided::of_two_keys_behind_a_rest_api_one_is_seen",
+    "http::draft::d06_d09_d10_d22_and_d23_the_specification_is_there_to_be_published",
+    "http::draft::every_clause_has_its_cases_and_every_case_its_test",
+    "secrets::a_secret_is_found_in_every_form_and_nothing_else_is",
+];
+
+/// What must have been told: a recording without it is none.
+const TOLD: &[&str] = &[
+    "event: DEBUG lambda_idempotency message=claimed event=claimed id=",
+    "event=replayed",
+    "event=settled",
+    "event=refused",
+    "kind=Mismatch",
+    "kind=InProgress",
+    "kind=InvalidKey",
+    "kind=MissingKey",
+    "kind=CallerMissing",
+    "kind=Unavailable",
+    "kind=OutcomeUnknown",
+    "kind=NotRetained",
+    "kind=Corrupt",
+    "kind=Invalid",
+    "event=takeover",
+    "event=fenced",
+    "event=cut_off",
+    "event=unrecorded",
+    "event=not_retained",
+    "event=unprotected",
+    "event=panicked",
+    "event=abandoned",
+    "event=resolved",
+    "metric: idempotency_executed",
+    "metric: idempotency_replayed",
+    "metric: idempotency_claim_latency",
+    "metric: idempotency_settle_latency",
+    "shown: Idempotency {",
+    "shown: HttpLayer {",
+    "shown: HttpService {",
+    "shown: EventLayer",
+    "shown: MemoryStore {",
+    "shown: Claim {",
+    "shown: ClaimHandle {",
+    "shown: Error {",
+    "said: ",
+    "panicked at",
+];
+
+/// Runs this program again, with a recording of its own.
+fn recorded(name: &str, arguments: &[&str], leak: bool) -> (Recorded, Output) {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    // What a failed run of the same number has left would be searched again.
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    let mut run = Command::new(env::current_exe().unwrap());
+    // In threads, which have the tests' names; and with all that they print.
+    run.args(["--test-threads", "2", "--nocapture"]).args(arguments).env(FOLDER, &folder);
+    if leak {
+        run.env(LEAK, "1");
+    }
+    let output = run.output().unwrap();
+    let printed = [&output.stdout[..], &output.stderr[..]].concat();
+    let recorded = Recorded::read(&folder, &String::from_utf8_lossy(&printed));
+    fs::remove_dir_all(&folder).unwrap();
+    (recorded, output)
+}
+
+/// The names of this program's tests.
+fn tests() -> BTreeSet<String> {
+    let list = Command::new(env::current_exe().unwrap()).args(["--list", "--format", "terse"]).output();
+    let list = String::from_utf8(list.unwrap().stdout).unwrap();
+    list.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect()
+}
+
+#[test]
+fn audit_finds_no_secret_in_what_all_the_tests_tell() {
+    let (recorded, output) = recorded("silence", &["--skip", AUDITS], false);
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let mut tests = tests();
+    tests.retain(|test| !test.starts_with(AUDITS));
+    let passed = format!("test result: ok. {} passed; 0 failed; 0 ignored", tests.len());
+    assert!(output.status.success() && printed.contains(&passed), "not {passed}: {printed}");
+
+    for test in UNRECORDED {
+        assert!(tests.remove(*test) && !recorded.begun.contains(*test), "{test} is gone, or is recorded");
+    }
+    let unrecorded: Vec<_> = tests.difference(&recorded.begun).collect();
+    assert!(unrecorded.is_empty(), "no part of the support that records was used in {unrecorded:?}");
+    let lacking: Vec<_> = TOLD.iter().filter(|fact| !recorded.told.contains(**fact)).collect();
+    assert!(lacking.is_empty(), "the recording lacks {lacking:?}");
+    assert!(recorded.secrets.len() > 100, "{} secrets: most were not noted", recorded.secrets.len());
+
+    let mut secrets = recorded.secrets;
+    secrets.add(CANARY);
+    let found = secrets.found_in(&recorded.told);
+    let lines = recorded.told.lines().filter(|line| line.to_lowercase().contains(CANARY));
+    let lines: Vec<_> = lines.take(10).collect();
+    let first: Vec<_> = found.iter().take(10).collect();
+    assert!(found.is_empty(), "told: {} secrets, {first:#?}\namong others in {lines:#?}", found.len());
+}
+
+/// Each way in which a secret could get out.
+const WAYS: [&str; 9] = ["field", "message", "span", "label", "error", "debug", "bytes", "text", "print"];
+
+fn leaked(way: &str) -> String {
+    format!("{CANARY}-\"leaked\"-by-{way}")
+}
+
+#[test]
+fn audit_finds_what_is_leaked() {
+    let leaking = ["--exact", "silence::what_is_leaked_on_demand"];
+    let (recorded, output) = recorded("leak", &leaking, true);
+    assert!(output.status.success());
+    let found: BTreeSet<_> =
+        recorded.secrets.found_in(&recorded.told).into_iter().map(|(of, _)| of).collect();
+    assert_eq!(found, WAYS.map(leaked).into_iter().collect());
+}
+
+#[test]
+fn what_is_leaked_on_demand() {
+    recording::begin();
+    if env::var_os(LEAK).is_none() {
+        return;
+    }
+    for way in WAYS {
+        let leak = leaked(way);
+        recording::secrets(|secrets| secrets.add(&leak));
+        match way {
+            "field" => tracing::trace!(target: "anybody", key = leak, "told"),
+            "message" => tracing::error!("of {}", serde_json::json!({ "key": leak })),
+            "span" => drop(tracing::debug_span!("request", key = %leak)),
+            "label" => metrics::counter!("requests", "key" => leak).increment(1),
+            "error" => recording::error(&std::io::Error::other(leak)),
+            "debug" => recording::shown(&Some(leak)),
+            "bytes" => recording::shown(&leak.into_bytes()),
+            "text" => recording::shown(&Bytes::from(leak)),
+            _ => eprintln!("{leak}"),
+        }
+    }
+}
+
+/// A text that is not to be told.
+fn secret(of: &str) -> String {
+    let secret = format!("{CANARY}-{of}");
+    recording::secrets(|secrets| secrets.add(&secret));
+    secret
+}
+
+/// What the values of the engine show, with secrets in them.
+#[tokio::test]
+async fn values_show_themselves() {
+    let store = MemoryStore::new();
+    let idempotency = Idempotency::builder(store.clone()).function("values").build().unwrap();
+    let (key, payload) = (Key::new(secret("key")).unwrap(), secret("payload"));
+    let fingerprint = Fingerprint::of(&payload).unwrap();
+    let begun = idempotency.begin(&key, fingerprint).await.unwrap();
+    recording::shown(&begun);
+    let Begun::Claimed(claim) = begun else { panic!("a first claim") };
+    recording::shown(&claim);
+    recording::error(&idempotency.begin(&key, fingerprint).await.unwrap_err());
+    recording::shown(&claim.complete(secret("response")).await.unwrap());
+    recording::shown(&idempotency.begin(&key, fingerprint).await.unwrap());
+    let other = Fingerprint::of(&secret("other")).unwrap();
+    recording::error(&idempotency.begin(&key, other).await.unwrap_err());
+    drop(idempotency.begin(Key::new(secret("dropped")).unwrap(), fingerprint).await.unwrap());
+
+    let caller = secret("caller");
+    for caller in [Caller::Iam(&caller), Caller::Jwt { issuer: &caller, subject: &caller }] {
+        let scope = Scope::new("values", "http").unwrap();
+        let scope = scope.with_caller(scope_caller(Some(caller), Some(&secret("tenant"))).unwrap()).unwrap();
+        recording::shown(&(caller, &scope, StoredKey::new(&scope, &key)));
+    }
+    recording::shown(&(&key, fingerprint, Fingerprint::builder("values").part("payload", &payload)));
+    recording::error(&Key::new(secret(&"long".repeat(100))).unwrap_err());
+    for (stored, record) in store.all() {
+        recording::shown(&(stored, record));
+    }
+    recording::shown(&store);
+    layers_show_themselves(&idempotency);
+}
+
+fn layers_show_themselves(idempotency: &Idempotency) {
+    recording::shown(&idempotency.events(|_: &String| Key::new("key")));
+    recording::shown(&idempotency.http().layer(()));
+    recording::shown(&Idempotency::builder(MemoryStore::new()));
+}
+
+/// Operators write by hand, and handlers fail: what they are told.
+#[tokio::test]
+async fn what_goes_wrong_shows_itself() {
+    let store = MemoryStore::new();
+    let builder = Idempotency::builder(store.clone()).function("values");
+    let idempotency = builder.on_handler_error(OnHandlerError::Record).build().unwrap();
+    let (key, payload) = (Key::new(secret("run")).unwrap(), secret("sum"));
+    let run = async |payload: &str| {
+        let handler = || async {
+            recording::shown(&current().unwrap());
+            Err::<(), _>("out of stock")
+        };
+        idempotency.run(&key, payload, handler).await.unwrap_err()
+    };
+    for payload in [&*payload, &*payload, "another"] {
+        match run(payload).await {
+            RunError::Idempotency(error) => recording::error(&error),
+            failed => recording::shown(&failed),
+        }
+    }
+    let (stored, seen) = store.all().remove(0);
+    let resolution = Resolution::Complete(secret("by-hand").into());
+    recording::shown(&resolution);
+    recording::shown(&idempotency.resolve(&stored, &seen, resolution).await.unwrap());
+    let seen = store.get(&stored).unwrap();
+    recording::shown(&idempotency.outcome_of(&stored, &seen).await.unwrap());
+    let owner = Owner::random().unwrap();
+    recording::secrets(|secrets| secrets.add(owner.to_string()));
+    recording::shown(&owner);
+}

@@ -1,0 +1,143 @@
+//! What happens seldom, and what is told of it: the other tests of this program do not get so far.
+
+use std::{convert::Infallible, future::pending, time::Duration};
+
+use lambda_idempotency::{
+    Begun, BoxFuture, Builder, Claim, Execution, Fingerprint, Idempotency, Key, OnStoreFailure, Outcome,
+    Record, State, Store, StoredKey, StoredResponse,
+    store::{StoreError, StoreErrorKind, Write, Written, memory::MemoryStore},
+};
+
+use super::secret;
+use crate::{api::Ahead, recording};
+
+/// Longer than a lease and the skew margin.
+const STALE: u64 = 70;
+
+/// An engine on a store in memory, whose clock can be set forward.
+struct Bench {
+    store: MemoryStore,
+    clock: Ahead,
+    engine: Idempotency,
+    key: Key,
+    payload: String,
+}
+
+impl Bench {
+    fn new(configure: impl FnOnce(Builder) -> Builder) -> Self {
+        let (store, clock) = (MemoryStore::new(), Ahead::default());
+        let builder = Idempotency::builder(store.clone()).function("rare").clock(clock.clone());
+        let engine = configure(builder).build().unwrap();
+        Self {
+            store,
+            clock,
+            engine,
+            key: Key::new(secret("rare-key")).unwrap(),
+            payload: secret("rare-payload"),
+        }
+    }
+
+    async fn begin(&self) -> Result<Begun, lambda_idempotency::Error> {
+        self.engine.begin(&self.key, Fingerprint::of(&self.payload).unwrap()).await
+    }
+
+    async fn claim(&self) -> Claim {
+        let Begun::Claimed(claim) = self.begin().await.unwrap() else { panic!("nothing was to be replayed") };
+        claim
+    }
+
+    async fn run(&self) {
+        let handler = || async { Ok::<_, Infallible>(secret("rare-response")) };
+        if let Err(error) = self.engine.run(&self.key, &self.payload, handler).await {
+            recording::error(&error);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_takeover_and_who_is_fenced() {
+    let bench = Bench::new(|builder| builder);
+    let late = bench.claim().await;
+    bench.clock.set(STALE);
+    let successor = bench.claim().await;
+    recording::shown(&successor.complete(secret("rare-response")).await.unwrap());
+    recording::shown(&late.complete(secret("rare-late")).await.unwrap());
+}
+
+#[tokio::test]
+async fn an_outcome_that_nobody_knows() {
+    let bench = Bench::new(|builder| builder.execution(Execution::AtMostOnce));
+    drop(bench.claim().await);
+    bench.clock.set(STALE);
+    recording::error(&bench.begin().await.unwrap_err());
+}
+
+#[tokio::test]
+async fn a_response_that_is_too_long_to_keep() {
+    let bench = Bench::new(|builder| builder.max_response(1));
+    bench.run().await;
+    bench.run().await;
+}
+
+#[tokio::test]
+async fn a_response_that_is_not_what_was_recorded() {
+    let bench = Bench::new(|builder| builder);
+    bench.run().await;
+    let (key, record) = bench.store.all().remove(0);
+    let response = StoredResponse { sha256: [0; 32], ..StoredResponse::new(secret("rare-damaged").into()) };
+    let damaged = Record { state: State::Completed(Outcome::Retained(response)), ..record };
+    recording::shown(&damaged);
+    bench.store.set(&key, Some(damaged));
+    bench.run().await;
+}
+
+#[tokio::test]
+async fn a_handler_that_is_cut_off() {
+    let short = Duration::from_millis(20);
+    let bench = Bench::new(|builder| builder.lease_grace(short / 2).lease_fallback(short));
+    let run = bench.engine.run(&bench.key, &bench.payload, pending::<Result<String, Infallible>>);
+    recording::error(&run.await.unwrap_err());
+}
+
+/// Takes claims, and fails with all that comes after.
+#[derive(Debug)]
+struct Forgetful(MemoryStore, StoreErrorKind);
+
+impl Store for Forgetful {
+    fn apply<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+        match write {
+            Write::Settle { .. } => {
+                Box::pin(async { Err(StoreError::new(self.1, "it forgets").maybe_applied(true)) })
+            }
+            _ => self.0.apply(key, write),
+        }
+    }
+
+    fn read<'a>(&'a self, _: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(async { Err(StoreError::new(self.1, "it forgets")) })
+    }
+}
+
+#[tokio::test]
+async fn an_outcome_that_is_not_stored() {
+    for kind in [StoreErrorKind::Unavailable, StoreErrorKind::Rejected] {
+        let builder = Idempotency::builder(Forgetful(MemoryStore::new(), kind));
+        let engine =
+            builder.function("rare").on_store_failure(OnStoreFailure::RunUnprotected).build().unwrap();
+        let (key, payload) = (Key::new(secret("rare-key")).unwrap(), secret("rare-payload"));
+        let handler = || async { Ok::<_, Infallible>(secret("rare-response")) };
+        engine.run(&key, &payload, handler).await.unwrap();
+        let Begun::Claimed(claim) = engine
+            .begin(Key::new(secret("rare-other")).unwrap(), Fingerprint::of(&payload).unwrap())
+            .await
+            .unwrap()
+        else {
+            panic!("a first claim")
+        };
+        recording::error(&claim.complete(secret("rare-response")).await.unwrap_err());
+    }
+}
