@@ -10,6 +10,8 @@ mod wait;
 
 pub use builder::Builder;
 pub use operator::{Resolution, Resolved};
+#[cfg(feature = "events")]
+pub(crate) use protect::Stopped;
 pub(crate) use protect::{Operation, Protected};
 
 use std::{

@@ -3,6 +3,7 @@
 //! An adapter translates: an event into a key and a fingerprint, a response into bytes and back. It has
 //! no rule about claims.
 
+pub mod batch;
 pub mod event;
 #[cfg(feature = "http")]
 pub mod http;

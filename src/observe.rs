@@ -76,6 +76,15 @@ pub(crate) fn caller_missing() {
     tracing::info!(target: TARGET, event = "refused", kind = "CallerMissing", "refused: the caller is not known");
 }
 
+/// A record of a batch comes back. `identifier` is the source's own name for it.
+#[cfg(feature = "events")]
+pub(crate) fn returned(source: &'static str, identifier: &str, kind: &str, detail: &str) {
+    tracing::warn!(
+        target: TARGET, event = "returned", source, record = identifier, kind, detail,
+        "a record of the batch must come back"
+    );
+}
+
 const fn refusal(kind: ErrorKind, is_store_failure: bool) -> Metric {
     match kind {
         ErrorKind::MissingKey => Metric::MissingKey,

@@ -5,6 +5,8 @@
 #[path = "support/api.rs"]
 #[expect(dead_code, unreachable_pub, reason = "other tests use the rest of it")]
 mod api;
+#[path = "wrappers/batch.rs"]
+mod batch;
 #[path = "support/cases.rs"]
 #[expect(dead_code, unreachable_pub, reason = "other tests use the rest of it")]
 mod cases;

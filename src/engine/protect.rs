@@ -1,6 +1,6 @@
 //! What every wrapper does: claim, run, settle.
 
-use std::{future::Future, panic::resume_unwind, sync::Arc};
+use std::{any::Any, future::Future, panic::resume_unwind, sync::Arc};
 
 use crate::{
     claim::{Claim, Replay, Settled},
@@ -33,7 +33,42 @@ pub(crate) enum Protected<T> {
     Replayed(Replay),
 }
 
+/// Why a wrapper has no answer.
+pub(crate) enum Stopped {
+    /// By the library.
+    Refused(Error),
+    /// By the handler's panic, with this payload; what was to be settled is.
+    Panicked(Box<dyn Any + Send>),
+}
+
+impl From<Error> for Stopped {
+    fn from(error: Error) -> Self {
+        Self::Refused(error)
+    }
+}
+
 impl Engine {
+    /// [`protect_caught`](Self::protect_caught), in which the handler's panic goes on.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub(crate) async fn protect<T, U, Fut>(
+        self: &Arc<Self>,
+        operation: Operation,
+        handler: impl FnOnce() -> Fut,
+        judge: impl FnOnce(T) -> (Verdict, U),
+    ) -> Result<Protected<U>, Error>
+    where
+        Fut: Future<Output = T>,
+    {
+        self.protect_caught(operation, handler, judge).await.map_err(|stopped| match stopped {
+            Stopped::Refused(error) => error,
+            // The runtime gets the panic that it was.
+            Stopped::Panicked(payload) => resume_unwind(payload),
+        })
+    }
+
     /// Claims, runs `handler` under the claim, and settles by what `judge` makes of its
     /// result: the verdict, and the answer that the caller gets.
     ///
@@ -41,13 +76,13 @@ impl Engine {
     ///
     /// As [`Idempotency::begin`](crate::Idempotency::begin), when nothing ran; and
     /// [`ErrorKind::InProgress`] or [`ErrorKind::OutcomeUnknown`] when the handler was cut off, or when
-    /// its claim was taken over by one that is still at work.
-    pub(crate) async fn protect<T, U, Fut>(
+    /// its claim was taken over by one that is still at work. Or the handler's panic.
+    pub(crate) async fn protect_caught<T, U, Fut>(
         self: &Arc<Self>,
         operation: Operation,
         handler: impl FnOnce() -> Fut,
         judge: impl FnOnce(T) -> (Verdict, U),
-    ) -> Result<Protected<U>, Error>
+    ) -> Result<Protected<U>, Stopped>
     where
         Fut: Future<Output = T>,
     {
@@ -61,17 +96,17 @@ impl Engine {
             {
                 observe::unprotected("store failure");
                 let surroundings = Surroundings { invocation, claim: None };
-                let value = within(surroundings, async { handler().await }).await;
-                return Ok(Protected::Ran(judge(value).1));
+                let running = within(surroundings, async { handler().await });
+                return self.unclaimed(running).await.map(|value| Protected::Ran(judge(value).1));
             }
-            Err(refused) => return Err(refused.error),
+            Err(refused) => return Err(refused.error.into()),
         };
         let surroundings = Surroundings { invocation, claim: Some(claim.handle()) };
         let running = within(surroundings, async { handler().await });
         match watch(running, &*self.clock, claim.cut_off()).await {
             Ended::Returned(value) => {
                 let (verdict, answer) = judge(value);
-                self.settle_returned(claim, answer, verdict).await
+                Ok(self.settle_returned(claim, answer, verdict).await?)
             }
             Ended::Panicked(payload) => {
                 observe::panicked(claim.key(), claim.held());
@@ -81,12 +116,28 @@ impl Engine {
                         Verdict::failure(&RecordedFailure::new("Panic", "the handler panicked"))
                     }
                 };
-                // However that ends, the runtime gets the panic that it was.
+                // However that ends, it was a panic.
                 let _ = claim.settle(verdict).await;
-                resume_unwind(payload)
+                Err(Stopped::Panicked(payload))
             }
-            Ended::CutOff => Err(self.cut_off(claim)),
-            Ended::NotBegun => Err(self.give_back(claim).await),
+            Ended::CutOff => Err(self.cut_off(claim).into()),
+            Ended::NotBegun => Err(self.give_back(claim).await.into()),
+        }
+    }
+
+    /// Runs a handler without a claim, to its end.
+    ///
+    /// # Errors
+    ///
+    /// Its panic.
+    pub(crate) async fn unclaimed<T>(&self, running: impl Future<Output = T>) -> Result<T, Stopped> {
+        match watch(running, &*self.clock, None).await {
+            Ended::Returned(value) => Ok(value),
+            Ended::Panicked(payload) => Err(Stopped::Panicked(payload)),
+            // Never: nothing limits it.
+            Ended::CutOff | Ended::NotBegun => {
+                Err(Error::new(ErrorKind::Unavailable, "the handler was stopped").into())
+            }
         }
     }
 

@@ -1,0 +1,242 @@
+//! Batches: SQS, Kinesis and DynamoDB Streams, record by record.
+//!
+//! Each record is an operation of its own: it is claimed, run and settled, several at a time, and the answer names
+//! those that must come back. Switch `ReportBatchItemFailures` on at the event source mapping, or Lambda ignores it.
+//!
+//! ```no_run
+//! use lambda_idempotency::{Idempotency, Key, lambda::batch::{Failure, SqsMessage}};
+//! use lambda_runtime::{Error, run};
+//!
+//! #[derive(serde::Deserialize)]
+//! struct Order {
+//!     order_id: String,
+//! }
+//!
+//! async fn ship(message: SqsMessage) -> Result<String, Failure> {
+//!     let order: Order = message.json()?;
+//!     Ok(format!("parcel of {}", order.order_id))
+//! }
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Error> {
+//! # let store = lambda_idempotency::store::memory::MemoryStore::new();
+//! let idempotency = Idempotency::builder(store).build()?;
+//! run(idempotency.sqs(|message: &SqsMessage| Key::from_json(message, "/order_id"), ship)).await
+//! # }
+//! ```
+//!
+//! | a record | what becomes of it |
+//! |---|---|
+//! | its handler returned `Ok` | done: recorded, and acknowledged |
+//! | it was done by an earlier delivery | acknowledged; the handler does not run |
+//! | its handler failed, or panicked | the key is given back, and the record comes back (at most once: it failed for good) |
+//! | its handler [failed for good](Failure::for_good) | recorded; by [`OnFinalFailure`] it comes back, towards the dead-letter queue, or is acknowledged |
+//! | another delivery is at work on it | comes back: to acknowledge it would delete the only copy |
+//! | it has no key, or cannot be read | comes back, and no handler runs |
+//! | the store is down, or no time is left | comes back, and no handler runs |
+//! | the same key and payload stand twice in the batch | runs once, and both end alike; the store is asked once |
+//! | its key was used with another payload | comes back, and no handler runs |
+//!
+//! Why a record comes back is told in one event (`returned`) with the record's own identifier, and never with its
+//! payload, nor with the text of the handler's error, which may quote it: log that in the handler.
+//!
+//! # Order
+//!
+//! Of a FIFO queue, the messages of one group run in order, one after the other, and different groups run side by side;
+//! when one fails, the rest of its group comes back unseen. Streams do the same for the records of one partition key, or of one
+//! item, with [`in_order`](Batch::in_order).
+//!
+//! Lambda reads a stream's answer as a checkpoint: it delivers everything again from the first failure on. So that one
+//! alone is named; what succeeded behind it is recorded, and acknowledged the next time. This goes together with
+//! `BisectBatchOnFunctionError` and with `MaximumRetryAttempts`.
+//!
+//! # Time
+//!
+//! Near the invocation's deadline no new record is claimed, and the answer is given while there is still time for it
+//! ([`reserve`](Batch::reserve)): what has not ended then comes back. A handler that was still at work is dropped; its lease
+//! frees the key.
+
+mod answer;
+mod dynamodb;
+mod failure;
+mod kinesis;
+mod lanes;
+mod record;
+mod run;
+mod sqs;
+
+pub use answer::BatchAnswer;
+pub use dynamodb::DynamoDbRecord;
+pub use failure::{Failure, OnFinalFailure};
+pub use kinesis::KinesisRecord;
+pub use record::Record;
+pub use sqs::SqsMessage;
+
+use std::{
+    fmt,
+    future::Future,
+    marker::PhantomData,
+    num::NonZeroUsize,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use lambda_runtime::LambdaEvent;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tower::Service;
+
+use crate::{
+    engine::Idempotency, error::Error, future::BoxFuture, lambda::event::IntoKey, policy::MissingKey,
+};
+
+/// How many records run at a time.
+const CONCURRENCY: NonZeroUsize = NonZeroUsize::new(10).unwrap();
+/// How long before the deadline the answer is given.
+const RESERVE: Duration = Duration::from_millis(500);
+
+impl Idempotency {
+    /// A worker for an SQS queue, standard or FIFO. `key` names the operation that a message stands for:
+    ///
+    /// - [`SqsMessage::message_key`], the message's id: one *message* runs once, however often SQS delivers it. A sender who
+    ///   sends twice makes two messages.
+    /// - a field of the body, by [`Key::from_json`](crate::Key::from_json): one *order* runs once, however often it was sent.
+    ///
+    /// The body is what must be the same when a key comes again.
+    pub fn sqs<K, H>(&self, key: K, handler: H) -> Batch<SqsMessage, K, H> {
+        Batch::new(self, key, handler)
+    }
+
+    /// A worker for a Kinesis data stream. `key` names the operation that a record stands for:
+    /// [`KinesisRecord::sequence_key`] for one *record*, however often Lambda delivers it, or a field of the data, since a
+    /// producer that retries makes two records.
+    pub fn kinesis<K, H>(&self, key: K, handler: H) -> Batch<KinesisRecord, K, H> {
+        Batch::new(self, key, handler)
+    }
+
+    /// A worker for a DynamoDB stream. `key` names the operation that a change stands for:
+    /// [`DynamoDbRecord::event_key`] for one *change*, however often Lambda delivers it.
+    pub fn dynamodb_stream<K, H>(&self, key: K, handler: H) -> Batch<DynamoDbRecord, K, H> {
+        Batch::new(self, key, handler)
+    }
+}
+
+/// A worker for the records of one source: a service for `lambda_runtime::run`. See [the module](self).
+#[must_use]
+pub struct Batch<R, K, H> {
+    idempotency: Idempotency,
+    key: K,
+    handler: H,
+    choices: Choices,
+    record: PhantomData<fn(R)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Choices {
+    concurrency: NonZeroUsize,
+    missing_key: MissingKey,
+    on_final_failure: OnFinalFailure,
+    in_order: bool,
+    reserve: Duration,
+}
+
+impl<R, K, H> Batch<R, K, H> {
+    fn new(idempotency: &Idempotency, key: K, handler: H) -> Self {
+        let choices = Choices {
+            concurrency: CONCURRENCY,
+            missing_key: MissingKey::default(),
+            on_final_failure: OnFinalFailure::default(),
+            in_order: false,
+            reserve: RESERVE,
+        };
+        Self { idempotency: idempotency.clone(), key, handler, choices, record: PhantomData }
+    }
+
+    /// Runs so many records at a time. Default: 10. What they have in memory at once is bounded by it, too.
+    pub fn concurrency(mut self, records: NonZeroUsize) -> Self {
+        self.choices.concurrency = records;
+        self
+    }
+
+    /// What to do with a record that has no key. Default: it comes back, and no handler runs.
+    pub fn missing_key(mut self, policy: MissingKey) -> Self {
+        self.choices.missing_key = policy;
+        self
+    }
+
+    /// What becomes of a record whose handler failed for good. Default: it comes back.
+    pub fn on_final_failure(mut self, policy: OnFinalFailure) -> Self {
+        self.choices.on_final_failure = policy;
+        self
+    }
+
+    /// Gives the answer so long before the invocation's deadline, and claims nothing in as much time again before that, or in
+    /// the last third of the invocation's time, if that is shorter. Default: 500 ms.
+    pub fn reserve(mut self, time: Duration) -> Self {
+        self.choices.reserve = time;
+        self
+    }
+}
+
+impl<K, H> Batch<KinesisRecord, K, H> {
+    /// Runs the records of one partition key in order, one after the other; when one fails, the rest of that key's waits.
+    /// Default: every record for itself.
+    pub fn in_order(mut self) -> Self {
+        self.choices.in_order = true;
+        self
+    }
+}
+
+impl<K, H> Batch<DynamoDbRecord, K, H> {
+    /// Runs the changes of one item in order, one after the other; when one fails, the rest of that item's waits. Default:
+    /// every change for itself.
+    pub fn in_order(mut self) -> Self {
+        self.choices.in_order = true;
+        self
+    }
+}
+
+impl<R, K: Clone, H: Clone> Clone for Batch<R, K, H> {
+    fn clone(&self) -> Self {
+        Self {
+            idempotency: self.idempotency.clone(),
+            key: self.key.clone(),
+            handler: self.handler.clone(),
+            choices: self.choices,
+            record: PhantomData,
+        }
+    }
+}
+
+impl<R: Record, K, H> fmt::Debug for Batch<R, K, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch")
+            .field("source", &R::SOURCE)
+            .field("idempotency", &self.idempotency)
+            .field("choices", &self.choices)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<R, K, I, H, Fut, T> Service<LambdaEvent<Box<RawValue>>> for Batch<R, K, H>
+where
+    R: Record,
+    K: Fn(&R) -> I + Clone + Send + Sync + 'static,
+    I: IntoKey,
+    H: Fn(R) -> Fut + Clone + Send + Sync + 'static,
+    Fut: Future<Output = Result<T, Failure>> + Send,
+    T: Serialize + Send,
+{
+    type Response = BatchAnswer;
+    type Error = Error;
+    type Future = BoxFuture<'static, Result<BatchAnswer, Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, event: LambdaEvent<Box<RawValue>>) -> Self::Future {
+        let batch = self.clone();
+        Box::pin(async move { batch.handle(event).await })
+    }
+}

@@ -1,0 +1,126 @@
+//! The changes of a DynamoDB stream.
+
+use std::{borrow::Cow, fmt};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::record::{Record, malformed, sealed::Read};
+use crate::{error::Error, fingerprint::Fingerprint, key::Key};
+
+/// A change of an item, from a DynamoDB stream.
+#[derive(Clone)]
+pub struct DynamoDbRecord {
+    event_id: String,
+    event_name: String,
+    sequence_number: String,
+    keys: Option<Box<RawValue>>,
+    change: Box<RawValue>,
+    raw: Box<RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Wire<'r> {
+    #[serde(rename = "eventID", default)]
+    event_id: String,
+    #[serde(default)]
+    event_name: String,
+    #[serde(borrow)]
+    dynamodb: &'r RawValue,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Change<'r> {
+    sequence_number: String,
+    #[serde(borrow, default)]
+    keys: Option<&'r RawValue>,
+}
+
+impl DynamoDbRecord {
+    /// The change's number in its shard: a string of digits.
+    pub fn sequence_number(&self) -> &str {
+        &self.sequence_number
+    }
+
+    /// `INSERT`, `MODIFY` or `REMOVE`.
+    pub fn event_name(&self) -> &str {
+        &self.event_name
+    }
+
+    /// The key of this one change, its event's id: deduplicates its deliveries. Two writes of one item are two changes.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey) if the event has no id.
+    pub fn event_key(&self) -> Result<Key, Error> {
+        Key::new(&self.event_id)
+    }
+
+    /// The change: `Keys`, `NewImage`, `OldImage`, `SequenceNumber`, as DynamoDB writes them.
+    pub fn change(&self) -> &RawValue {
+        &self.change
+    }
+
+    /// The whole record, as Lambda delivered it: to be read as a type of `aws_lambda_events`, say.
+    pub fn raw(&self) -> &RawValue {
+        &self.raw
+    }
+}
+
+impl AsRef<[u8]> for DynamoDbRecord {
+    /// The change, for [`Key::from_json`]: `/NewImage/order_id/S`, say.
+    fn as_ref(&self) -> &[u8] {
+        self.change.get().as_bytes()
+    }
+}
+
+impl fmt::Debug for DynamoDbRecord {
+    /// Shows the sequence number, never the item.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DynamoDbRecord({}, {})", self.event_name, self.sequence_number)
+    }
+}
+
+impl Record for DynamoDbRecord {
+    const SOURCE: &'static str = "aws:dynamodb";
+
+    fn identifier(&self) -> &str {
+        &self.sequence_number
+    }
+}
+
+impl Read for DynamoDbRecord {
+    const VIA: &'static str = "dynamodb";
+    const IS_STREAM: bool = true;
+
+    fn identifier_in(raw: &RawValue) -> Option<String> {
+        let wire: Wire<'_> = serde_json::from_str(raw.get()).ok()?;
+        serde_json::from_str::<Change<'_>>(wire.dynamodb.get()).ok().map(|change| change.sequence_number)
+    }
+
+    fn read(raw: &RawValue) -> Result<Self, Error> {
+        let no_change = |error| malformed("change of a DynamoDB stream", &error);
+        let wire: Wire<'_> = serde_json::from_str(raw.get()).map_err(no_change)?;
+        let change: Change<'_> = serde_json::from_str(wire.dynamodb.get()).map_err(no_change)?;
+        Ok(Self {
+            event_id: wire.event_id,
+            event_name: wire.event_name,
+            sequence_number: change.sequence_number,
+            keys: change.keys.map(ToOwned::to_owned),
+            change: wire.dynamodb.to_owned(),
+            raw: raw.to_owned(),
+        })
+    }
+
+    fn group(&self, in_order: bool) -> Option<String> {
+        let keys = self.keys.as_ref().filter(|_| in_order)?;
+        // The item: the order in which its key's names are written does not matter.
+        Some(Fingerprint::builder("item").json_or_bytes("keys", keys.get()).finish().to_string())
+    }
+
+    fn payload(&self) -> Cow<'_, [u8]> {
+        self.change.get().as_bytes().into()
+    }
+}

@@ -1,0 +1,145 @@
+//! The records of a Kinesis data stream.
+
+use std::{borrow::Cow, fmt};
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::value::RawValue;
+
+use super::record::{Record, malformed, sealed::Read};
+use crate::{
+    error::{Error, ErrorKind},
+    key::Key,
+};
+
+/// A record of a Kinesis data stream. One that the Kinesis Producer Library has aggregated is one record.
+#[derive(Clone)]
+pub struct KinesisRecord {
+    event_id: String,
+    partition_key: String,
+    sequence_number: String,
+    data: Vec<u8>,
+    raw: Box<RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Wire<'r> {
+    #[serde(rename = "eventID", default)]
+    event_id: String,
+    #[serde(borrow)]
+    kinesis: WireData<'r>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireData<'r> {
+    #[serde(default)]
+    partition_key: String,
+    sequence_number: String,
+    #[serde(borrow)]
+    data: Cow<'r, str>,
+}
+
+impl KinesisRecord {
+    /// The record's number in its shard: a string of digits.
+    pub fn sequence_number(&self) -> &str {
+        &self.sequence_number
+    }
+
+    /// The key of this one record, its shard and its sequence number: deduplicates its deliveries, and not what a
+    /// producer puts twice.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidKey`] if the event has no id.
+    pub fn sequence_key(&self) -> Result<Key, Error> {
+        Key::new(&self.event_id)
+    }
+
+    /// The partition key.
+    pub fn partition_key(&self) -> &str {
+        &self.partition_key
+    }
+
+    /// The data, decoded.
+    pub fn data(&self) -> &[u8] {
+        &self.data
+    }
+
+    /// The data, read as JSON.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if it is not the JSON of a `T`. The error tells where, and quotes nothing.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        serde_json::from_slice(self.data()).map_err(|error| {
+            let place = format!("line {}, column {}", error.line(), error.column());
+            let wanted = std::any::type_name::<T>();
+            Error::new(ErrorKind::Invalid, format!("the record's data does not read as {wanted}: {place}"))
+        })
+    }
+
+    /// The whole record, as Lambda delivered it.
+    pub fn raw(&self) -> &RawValue {
+        &self.raw
+    }
+}
+
+impl AsRef<[u8]> for KinesisRecord {
+    /// The data, for [`Key::from_json`].
+    fn as_ref(&self) -> &[u8] {
+        self.data()
+    }
+}
+
+impl fmt::Debug for KinesisRecord {
+    /// Shows the sequence number, never the data.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KinesisRecord({}, <{} bytes>)", self.sequence_number, self.data.len())
+    }
+}
+
+impl Record for KinesisRecord {
+    const SOURCE: &'static str = "aws:kinesis";
+
+    fn identifier(&self) -> &str {
+        &self.sequence_number
+    }
+}
+
+impl Read for KinesisRecord {
+    const VIA: &'static str = "kinesis";
+    const IS_STREAM: bool = true;
+
+    fn identifier_in(raw: &RawValue) -> Option<String> {
+        #[derive(Deserialize)]
+        struct Identified {
+            kinesis: Number,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Number {
+            sequence_number: String,
+        }
+        serde_json::from_str::<Identified>(raw.get()).ok().map(|record| record.kinesis.sequence_number)
+    }
+
+    fn read(raw: &RawValue) -> Result<Self, Error> {
+        let Wire { event_id, kinesis } =
+            serde_json::from_str(raw.get()).map_err(|error| malformed("Kinesis record", &error))?;
+        let data = BASE64_STANDARD.decode(kinesis.data.as_bytes()).map_err(|_| {
+            Error::new(ErrorKind::Invalid, "the Kinesis record's data is not Base64; nothing ran")
+        })?;
+        let WireData { partition_key, sequence_number, .. } = kinesis;
+        Ok(Self { event_id, partition_key, sequence_number, data, raw: raw.to_owned() })
+    }
+
+    fn group(&self, in_order: bool) -> Option<String> {
+        in_order.then(|| self.partition_key.clone())
+    }
+
+    fn payload(&self) -> Cow<'_, [u8]> {
+        self.data().into()
+    }
+}

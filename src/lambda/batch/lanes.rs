@@ -1,0 +1,133 @@
+//! What of a batch runs one after the other, and what side by side.
+
+use std::{
+    borrow::Cow,
+    collections::{HashMap, hash_map::Entry},
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use lambda_runtime::Context;
+use serde_json::value::RawValue;
+
+use super::{Batch, Record};
+use crate::{
+    error::{Error, ErrorKind},
+    fingerprint::{Fingerprint, FingerprintBuilder},
+    key::{Key, Scope, StoredKey},
+    lambda::{event::IntoKey, tenant},
+    policy::MissingKey,
+};
+
+/// A record, before it runs. What it holds is small, whatever the record's size.
+pub(super) struct Planned {
+    pub(super) identifier: String,
+    pub(super) work: Work,
+}
+
+/// What is to be done with a record.
+pub(super) enum Work {
+    Protected(StoredKey, Fingerprint),
+    /// It has no key, and may run without.
+    Unprotected,
+    /// It cannot run.
+    Refused(ErrorKind, Cow<'static, str>),
+}
+
+/// Records, by their places in the batch, that run one after the other.
+pub(super) struct Lane {
+    pub(super) places: Vec<usize>,
+    /// One that comes back takes all behind it along.
+    pub(super) is_ordered: bool,
+}
+
+/// What two records share that run one after the other.
+#[derive(PartialEq, Eq, Hash)]
+enum Shared {
+    Group(String),
+    /// The same operation: the first one's outcome is the others'.
+    Key(StoredKey),
+}
+
+impl<R, K, I, H> Batch<R, K, H>
+where
+    R: Record,
+    K: Fn(&R) -> I,
+    I: IntoKey,
+{
+    /// The batch's records, and the lanes that they run in, each in the order of the batch.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if a record has no identifier: then nobody could say that it must come back.
+    pub(super) fn plan(
+        &self,
+        records: &[&RawValue],
+        context: &Context,
+    ) -> Result<(Vec<Planned>, Vec<Lane>), Error> {
+        let mut scope = self.idempotency.scope(R::VIA)?;
+        if let Some(tenant) = tenant(context) {
+            scope = scope.with_caller(tenant)?;
+        }
+        let mut planned = Vec::with_capacity(records.len());
+        let mut lanes: Vec<Lane> = Vec::new();
+        let mut lane_of: HashMap<Shared, usize> = HashMap::new();
+        for (place, raw) in records.iter().enumerate() {
+            let identifier = R::identifier_in(raw).ok_or_else(|| unidentified::<R>(place))?;
+            let (work, group) = self.work(raw, &scope);
+            let shared = match (group, &work) {
+                (Some(group), _) => Some(Shared::Group(group)),
+                (None, Work::Protected(key, _)) => Some(Shared::Key(key.clone())),
+                (None, _) => None,
+            };
+            let is_ordered = matches!(shared, Some(Shared::Group(_)));
+            match shared.map(|shared| lane_of.entry(shared)) {
+                Some(Entry::Occupied(known)) => lanes[*known.get()].places.push(place),
+                unknown => {
+                    if let Some(Entry::Vacant(unknown)) = unknown {
+                        unknown.insert(lanes.len());
+                    }
+                    lanes.push(Lane { places: vec![place], is_ordered });
+                }
+            }
+            planned.push(Planned { identifier, work });
+        }
+        Ok((planned, lanes))
+    }
+
+    fn work(&self, raw: &RawValue, scope: &Scope) -> (Work, Option<String>) {
+        let refused = |error: &Error| Work::Refused(error.kind(), error.to_string().into());
+        let record = match R::read(raw) {
+            Ok(record) => record,
+            Err(error) => return (refused(&error), None),
+        };
+        let group = record.group(self.choices.in_order);
+        // One record's panic is no other's.
+        let key = match catch_unwind(AssertUnwindSafe(|| (self.key)(&record).into_key())) {
+            Ok(key) => key,
+            Err(_) => return (Work::Refused(ErrorKind::Invalid, "its key's closure panicked".into()), group),
+        };
+        let work = match (key, self.choices.missing_key) {
+            (Ok(Some(key)), _) => protected::<R>(&record, scope, &key),
+            (Ok(None), MissingKey::RunUnprotected) => Work::Unprotected,
+            (Ok(None), _) => Work::Refused(ErrorKind::MissingKey, "it has no idempotency key".into()),
+            (Err(error), _) => refused(&error),
+        };
+        (work, group)
+    }
+}
+
+fn protected<R: Record>(record: &R, scope: &Scope, key: &Key) -> Work {
+    let fingerprint = Fingerprint::builder(R::VIA);
+    let fingerprint = FingerprintBuilder::json_or_bytes(fingerprint, "payload", record.payload()).finish();
+    Work::Protected(StoredKey::new(scope, key), fingerprint)
+}
+
+fn unidentified<R: Record>(place: usize) -> Error {
+    Error::new(
+        ErrorKind::Invalid,
+        format!(
+            "record {place} of the `{}` batch has no identifier, by which it could be returned; nothing ran",
+            R::SOURCE
+        ),
+    )
+}

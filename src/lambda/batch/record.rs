@@ -1,0 +1,134 @@
+//! What a record of any source is to a batch, and the records of an event.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::error::{Error, ErrorKind};
+
+/// A record of a batch: an [`SqsMessage`](super::SqsMessage), a [`KinesisRecord`](super::KinesisRecord) or a
+/// [`DynamoDbRecord`](super::DynamoDbRecord). No other type can be one.
+pub trait Record: sealed::Read {
+    /// The source, as its records name it: `aws:sqs`.
+    const SOURCE: &'static str;
+
+    /// The name by which the source knows the record.
+    fn identifier(&self) -> &str;
+}
+
+pub(super) mod sealed {
+    use super::{Cow, Error, RawValue};
+
+    /// What a batch asks of a record.
+    pub trait Read: Sized + Send + 'static {
+        /// What stands in the scope for how the record came in.
+        const VIA: &'static str;
+        /// Whether the answer is a checkpoint: the first failure, and all behind it.
+        const IS_STREAM: bool;
+
+        /// The record's identifier, though it may have nothing else.
+        fn identifier_in(raw: &RawValue) -> Option<String>;
+
+        /// Reads it.
+        fn read(raw: &RawValue) -> Result<Self, Error>;
+
+        /// What runs in order with it.
+        fn group(&self, in_order: bool) -> Option<String>;
+
+        /// What must be the same when its key comes again.
+        fn payload(&self) -> Cow<'_, [u8]>;
+    }
+}
+
+/// The records of an event of the source `source`.
+///
+/// # Errors
+///
+/// [`ErrorKind::Invalid`] if it is no batch, or one of another source.
+pub(super) fn records<'e>(event: &'e RawValue, source: &str) -> Result<Vec<&'e RawValue>, Error> {
+    let batch: Event<'e> =
+        serde_json::from_str(event.get()).map_err(|_| not_a_batch(source, "something without a source"))?;
+    let Some(records) = batch.records else {
+        return Err(not_a_batch(source, &shown(batch.source.as_deref())));
+    };
+    for record in &records {
+        let origin: Origin<'_> = serde_json::from_str(record.get()).unwrap_or_default();
+        if origin.event_source.as_deref() != Some(source) {
+            return Err(not_a_batch(source, &shown(origin.event_source.as_deref())));
+        }
+    }
+    Ok(records)
+}
+
+#[derive(Deserialize)]
+struct Event<'e> {
+    #[serde(rename = "Records", borrow, default)]
+    records: Option<Vec<&'e RawValue>>,
+    /// An EventBridge event's, or a Kafka batch's.
+    #[serde(borrow, default, alias = "eventSource")]
+    source: Option<Cow<'e, str>>,
+}
+
+#[derive(Default, Deserialize)]
+struct Origin<'e> {
+    /// SNS begins it with a capital.
+    #[serde(rename = "eventSource", alias = "EventSource", borrow, default)]
+    event_source: Option<Cow<'e, str>>,
+}
+
+/// A source's name, if it looks like one.
+fn shown(source: Option<&str>) -> String {
+    let is_name = |name: &&str| {
+        name.len() <= 64 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b":.-_".contains(&byte))
+    };
+    match source.filter(is_name) {
+        Some(source) => format!("`{source}`"),
+        None => "something without a source".into(),
+    }
+}
+
+fn not_a_batch(wanted: &str, got: &str) -> Error {
+    Error::new(
+        ErrorKind::Invalid,
+        format!("this worker is for batches of `{wanted}`, and the event is one of {got}; nothing ran"),
+    )
+}
+
+/// Where a record is not what it should be; no more of the error's own text, which may quote it.
+pub(super) fn malformed(what: &str, error: &serde_json::Error) -> Error {
+    let place = format!("line {}, column {}", error.line(), error.column());
+    Error::new(ErrorKind::Invalid, format!("the record is no {what}: {place}; nothing ran"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(event: &str) -> Result<usize, String> {
+        let event: &RawValue = serde_json::from_str(event).unwrap();
+        records(event, "aws:sqs").map(|records| records.len()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_batch_is_of_its_source_and_another_is_named() {
+        assert_eq!(of(r#"{"Records": []}"#), Ok(0));
+        assert_eq!(of(r#"{"Records": [{"eventSource": "aws:sqs"}, {"eventSource": "aws:sqs"}]}"#), Ok(2));
+        for (event, named) in [
+            (r#"{"Records": [{"eventSource": "aws:sqs"}, {"eventSource": "aws:kinesis"}]}"#, "`aws:kinesis`"),
+            (r#"{"Records": [{"EventSource": "aws:sns"}]}"#, "`aws:sns`"),
+            (r#"{"Records": [{}]}"#, "without a source"),
+            (r#"{"Records": ["text"]}"#, "without a source"),
+            (r#"{"Records": {}}"#, "without a source"),
+            (r#"{"source": "aws.scheduler", "id": "1"}"#, "`aws.scheduler`"),
+            (r#"{"eventSource": "aws:kafka", "records": {}}"#, "`aws:kafka`"),
+            (r#"{"source": "a secret of somebody's"}"#, "without a source"),
+            ("[]", "without a source"),
+            ("null", "without a source"),
+        ] {
+            let error = of(event).unwrap_err();
+            assert!(error.contains("`aws:sqs`") && error.contains(named), "{event}: {error}");
+            assert!(!error.contains("secret"));
+        }
+    }
+}

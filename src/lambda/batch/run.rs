@@ -1,0 +1,298 @@
+//! Runs a batch: lane by lane, several at a time, until all is done or time is up.
+
+use std::{
+    collections::HashMap,
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::{Mutex, PoisonError},
+    task::Poll,
+};
+
+use futures_util::stream::{FuturesUnordered, Stream};
+use lambda_runtime::LambdaEvent;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::{
+    Batch, BatchAnswer, Failure, OnFinalFailure, Record,
+    failure::How,
+    lanes::{Lane, Planned, Work},
+    record,
+};
+use crate::{
+    engine::{Operation, Protected, Stopped, Verdict},
+    error::{Error, ErrorKind, RecordedFailure},
+    fingerprint::Fingerprint,
+    invocation::{Invocation, Surroundings, within},
+    key::StoredKey,
+    lambda::event::IntoKey,
+    observe,
+    policy::OnHandlerError,
+    time::Timestamp,
+};
+
+/// How a record ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// Acknowledged.
+    Done,
+    /// It comes back, and this is why.
+    Returned(Reason),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// The library said so.
+    Refused(ErrorKind),
+    /// The handler failed; its error's type.
+    Failed(String),
+    FailedForGood,
+    Panicked,
+    /// One before it in its group comes back.
+    Behind,
+    NoTimeLeft,
+}
+
+/// One delivery of a batch.
+struct Delivery<'b, R, K, H> {
+    batch: &'b Batch<R, K, H>,
+    records: Vec<&'b RawValue>,
+    planned: Vec<Planned>,
+    invocation: Invocation,
+    times: Times,
+    /// By the record's place; `None` while it has not ended.
+    fates: Mutex<Vec<Option<Fate>>>,
+}
+
+/// What the invocation's deadline, where it is known, leaves.
+#[derive(Clone, Copy)]
+struct Times {
+    no_claim_after: Option<Timestamp>,
+    answer_at: Option<Timestamp>,
+}
+
+impl<R, K, I, H, Fut, T> Batch<R, K, H>
+where
+    R: Record,
+    K: Fn(&R) -> I + Sync,
+    I: IntoKey,
+    H: Fn(R) -> Fut + Sync,
+    Fut: Future<Output = Result<T, Failure>> + Send,
+    T: Serialize + Send,
+{
+    pub(super) async fn handle(&self, event: LambdaEvent<Box<RawValue>>) -> Result<BatchAnswer, Error> {
+        let LambdaEvent { payload, context } = event;
+        let invocation = self.idempotency.entered(&context);
+        let records = record::records(&payload, R::SOURCE).inspect_err(observe::refused_unasked)?;
+        let (planned, lanes) = self.plan(&records, &context).inspect_err(observe::refused_unasked)?;
+        let times = self.times(&invocation);
+        let fates = Mutex::new(vec![None; records.len()]);
+        let delivery = Delivery { batch: self, records, planned, invocation, times, fates };
+        delivery.run(lanes).await;
+        Ok(delivery.answer())
+    }
+
+    fn times(&self, invocation: &Invocation) -> Times {
+        let reserve = self.choices.reserve;
+        let now = self.idempotency.engine().clock.now();
+        let last = |deadline: Timestamp| (reserve * 2).min(now.until(deadline) / 3);
+        Times {
+            no_claim_after: invocation.deadline().map(|deadline| deadline.saturating_sub(last(deadline))),
+            answer_at: invocation.deadline().map(|deadline| deadline.saturating_sub(last(deadline) / 2)),
+        }
+    }
+}
+
+impl<R, K, H, Fut, T> Delivery<'_, R, K, H>
+where
+    R: Record,
+    H: Fn(R) -> Fut,
+    Fut: Future<Output = Result<T, Failure>>,
+    T: Serialize,
+{
+    /// Runs the lanes until all have ended, or it is time to answer.
+    async fn run(&self, lanes: Vec<Lane>) {
+        let mut waiting = lanes.into_iter();
+        let mut running: FuturesUnordered<_> =
+            waiting.by_ref().take(self.batch.choices.concurrency.get()).map(|lane| self.lane(lane)).collect();
+        let clock = &self.batch.idempotency.engine().clock;
+        let mut time_is_up = self.times.answer_at.map(|at| clock.sleep(clock.now().until(at)));
+        poll_fn(|cx| {
+            loop {
+                // A sandbox may have been frozen: the clock is asked, and not only the timer.
+                if self.times.answer_at.is_some_and(|at| clock.now() >= at) {
+                    return Poll::Ready(());
+                }
+                match pin!(&mut running).poll_next(cx) {
+                    Poll::Ready(Some(())) => running.extend(waiting.next().map(|lane| self.lane(lane))),
+                    Poll::Ready(None) => return Poll::Ready(()),
+                    Poll::Pending => break,
+                }
+            }
+            match (&mut time_is_up, self.times.answer_at) {
+                (Some(timer), Some(at)) => {
+                    while timer.as_mut().poll(cx).is_ready() {
+                        if clock.now() >= at {
+                            return Poll::Ready(());
+                        }
+                        *timer = clock.sleep(clock.now().until(at));
+                    }
+                    Poll::Pending
+                }
+                _ => Poll::Pending,
+            }
+        })
+        .await;
+    }
+
+    /// Runs a lane's records one after the other.
+    async fn lane(&self, lane: Lane) {
+        let mut seen: HashMap<&StoredKey, (Fingerprint, Fate)> = HashMap::new();
+        let mut is_blocked = false;
+        for place in lane.places {
+            let fate =
+                if is_blocked { Fate::Returned(Reason::Behind) } else { self.one(place, &mut seen).await };
+            is_blocked |= lane.is_ordered && fate != Fate::Done;
+            self.ended(place, fate);
+        }
+    }
+
+    fn ended(&self, place: usize, fate: Fate) {
+        if let Fate::Returned(reason) = &fate {
+            self.tell(place, reason);
+        }
+        if let Some(slot) = self.fates.lock().unwrap_or_else(PoisonError::into_inner).get_mut(place) {
+            *slot = Some(fate);
+        }
+    }
+
+    /// Runs one record, or finds in `seen` how the same operation has ended in this batch.
+    async fn one<'s>(&'s self, place: usize, seen: &mut HashMap<&'s StoredKey, (Fingerprint, Fate)>) -> Fate {
+        let (Some(planned), Some(raw)) = (self.planned.get(place), self.records.get(place)) else {
+            return Fate::Returned(Reason::NoTimeLeft);
+        };
+        let (key, fingerprint) = match &planned.work {
+            Work::Protected(key, fingerprint) => (key, *fingerprint),
+            Work::Unprotected => return self.unprotected(raw).await,
+            Work::Refused(kind, _) => return Fate::Returned(Reason::Refused(*kind)),
+        };
+        match seen.get(key) {
+            Some((same, fate)) if *same == fingerprint => return fate.clone(),
+            Some((_, Fate::Done)) => return Fate::Returned(Reason::Refused(ErrorKind::Mismatch)),
+            // How that one ended says nothing of this one.
+            _ => {}
+        }
+        let fate = self.protected(key, fingerprint, raw).await;
+        seen.insert(key, (fingerprint, fate.clone()));
+        fate
+    }
+
+    async fn protected(&self, key: &StoredKey, fingerprint: Fingerprint, raw: &RawValue) -> Fate {
+        if self.is_late() {
+            return Fate::Returned(Reason::NoTimeLeft);
+        }
+        let record = match R::read(raw) {
+            Ok(record) => record,
+            Err(error) => return Fate::Returned(Reason::Refused(error.kind())),
+        };
+        let engine = self.batch.idempotency.engine();
+        let on_error = self.batch.idempotency.settings().effective_on_handler_error();
+        let operation = Operation { key: key.clone(), fingerprint, invocation: self.invocation.clone() };
+        let handler = || (self.batch.handler)(record);
+        match engine.protect_caught(operation, handler, |result| judge(result, on_error)).await {
+            Ok(Protected::Ran(Ok(()))) => Fate::Done,
+            Ok(Protected::Ran(Err(Reason::FailedForGood))) => self.failed_for_good(),
+            Ok(Protected::Ran(Err(reason))) => Fate::Returned(reason),
+            Ok(Protected::Replayed(replay)) if replay.is_failure() => self.failed_for_good(),
+            Ok(Protected::Replayed(_)) => Fate::Done,
+            Err(Stopped::Panicked(_)) => Fate::Returned(Reason::Panicked),
+            // It is done: nobody reads a record's response.
+            Err(Stopped::Refused(error)) if error.kind() == ErrorKind::NotRetained => Fate::Done,
+            Err(Stopped::Refused(error)) => Fate::Returned(Reason::Refused(error.kind())),
+        }
+    }
+
+    async fn unprotected(&self, raw: &RawValue) -> Fate {
+        let record = match R::read(raw) {
+            _ if self.is_late() => return Fate::Returned(Reason::NoTimeLeft),
+            Ok(record) => record,
+            Err(error) => return Fate::Returned(Reason::Refused(error.kind())),
+        };
+        observe::unprotected("missing key");
+        let surroundings = Surroundings { invocation: self.invocation.clone(), claim: None };
+        let running = within(surroundings, async { (self.batch.handler)(record).await });
+        match self.batch.idempotency.engine().unclaimed(running).await {
+            Ok(result) => match judge(result, OnHandlerError::Release).1 {
+                Ok(()) => Fate::Done,
+                Err(Reason::FailedForGood) => self.failed_for_good(),
+                Err(reason) => Fate::Returned(reason),
+            },
+            Err(_) => Fate::Returned(Reason::Panicked),
+        }
+    }
+
+    fn failed_for_good(&self) -> Fate {
+        match self.batch.choices.on_final_failure {
+            OnFinalFailure::Acknowledge => Fate::Done,
+            OnFinalFailure::Return => Fate::Returned(Reason::FailedForGood),
+        }
+    }
+
+    fn is_late(&self) -> bool {
+        self.times.no_claim_after.is_some_and(|at| self.batch.idempotency.engine().clock.now() >= at)
+    }
+
+    /// The records that must come back. What has not ended is one of them.
+    fn answer(self) -> BatchAnswer {
+        let fates = std::mem::take(&mut *self.fates.lock().unwrap_or_else(PoisonError::into_inner));
+        let returned = fates.into_iter().enumerate().filter(|(_, fate)| *fate != Some(Fate::Done));
+        let returned = returned.map(|(place, fate)| {
+            if fate.is_none() {
+                self.tell(place, &Reason::NoTimeLeft);
+            }
+            place
+        });
+        let returned: Vec<_> = returned.collect();
+        // Of a stream, all behind the first one comes again anyway.
+        let named = if R::IS_STREAM { returned.get(..1).unwrap_or_default() } else { &returned };
+        let identifiers = named.iter().filter_map(|place| self.planned.get(*place));
+        BatchAnswer::of(identifiers.map(|planned| planned.identifier.clone()))
+    }
+
+    fn tell(&self, place: usize, reason: &Reason) {
+        let Some(planned) = self.planned.get(place) else { return };
+        let (kind, detail) = match reason {
+            Reason::Refused(kind) => match &planned.work {
+                Work::Refused(_, why) => (kind.as_str(), why.as_ref()),
+                _ => (kind.as_str(), ""),
+            },
+            Reason::Failed(error_type) => ("HandlerError", error_type.as_str()),
+            Reason::FailedForGood => ("Failed", "for good: its handler does not run again"),
+            Reason::Panicked => ("Panic", "its handler panicked"),
+            Reason::Behind => ("Behind", "one before it in its group comes back"),
+            Reason::NoTimeLeft => ("NoTimeLeft", "the invocation's time was over"),
+        };
+        observe::returned(R::SOURCE, &planned.identifier, kind, detail);
+    }
+}
+
+/// What is recorded of a handler's result, and how the record ends.
+fn judge<T: Serialize>(
+    result: Result<T, Failure>,
+    on_error: OnHandlerError,
+) -> (Verdict, Result<(), Reason>) {
+    match (result, on_error) {
+        (Ok(value), _) => {
+            let verdict = serde_json::to_vec(&value).map(|json| Verdict::Complete(json.into()));
+            (verdict.unwrap_or(Verdict::CompleteOmitted), Ok(()))
+        }
+        (Err(Failure(How::ForGood(failure))), _) => (Verdict::failure(&failure), Err(Reason::FailedForGood)),
+        (Err(Failure(How::Again(error_type))), OnHandlerError::Release) => {
+            (Verdict::Release, Err(Reason::Failed(error_type.into())))
+        }
+        (Err(Failure(How::Again(error_type))), OnHandlerError::Record) => {
+            let failure = RecordedFailure::new(error_type, "the handler returned an error");
+            (Verdict::failure(&failure), Err(Reason::FailedForGood))
+        }
+    }
+}

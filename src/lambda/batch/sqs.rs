@@ -1,0 +1,142 @@
+//! The messages of an SQS queue.
+
+use std::{borrow::Cow, collections::HashMap, fmt};
+
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::value::RawValue;
+
+use super::record::{Record, malformed, sealed::Read};
+use crate::{
+    error::{Error, ErrorKind},
+    key::Key,
+};
+
+/// A message of an SQS queue.
+#[derive(Clone)]
+pub struct SqsMessage {
+    head: Head,
+    raw: Box<RawValue>,
+}
+
+#[derive(Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Head {
+    message_id: String,
+    #[serde(default)]
+    receipt_handle: String,
+    body: String,
+    #[serde(default)]
+    attributes: HashMap<String, String>,
+    #[serde(rename = "eventSourceARN", default)]
+    queue_arn: String,
+}
+
+impl SqsMessage {
+    /// The id that SQS gave the message: the same in every delivery of it.
+    pub fn message_id(&self) -> &str {
+        &self.head.message_id
+    }
+
+    /// The key of this one message: deduplicates its deliveries, and not what a sender sends twice.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::InvalidKey`] if the id is none that SQS gives.
+    pub fn message_key(&self) -> Result<Key, Error> {
+        Key::new(self.message_id())
+    }
+
+    /// The body, as it was sent.
+    pub fn body(&self) -> &str {
+        &self.head.body
+    }
+
+    /// The body, read as JSON.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if it is not the JSON of a `T`. The error tells where, and quotes nothing.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        serde_json::from_str(self.body()).map_err(|error| {
+            let place = format!("line {}, column {}", error.line(), error.column());
+            let wanted = std::any::type_name::<T>();
+            Error::new(ErrorKind::Invalid, format!("the message's body does not read as {wanted}: {place}"))
+        })
+    }
+
+    /// The message group, of a FIFO queue or of a fair one.
+    pub fn group_id(&self) -> Option<&str> {
+        self.attribute("MessageGroupId")
+    }
+
+    /// An attribute that SQS gave the message, such as `ApproximateReceiveCount`.
+    pub fn attribute(&self, name: &str) -> Option<&str> {
+        self.head.attributes.get(name).map(String::as_str)
+    }
+
+    /// The ARN of the queue that it came from.
+    pub fn queue_arn(&self) -> &str {
+        &self.head.queue_arn
+    }
+
+    /// What the message is deleted by, or given another visibility.
+    pub fn receipt_handle(&self) -> &str {
+        &self.head.receipt_handle
+    }
+
+    /// The whole record, as Lambda delivered it: for message attributes, or to be read as a type of `aws_lambda_events`.
+    pub fn raw(&self) -> &RawValue {
+        &self.raw
+    }
+}
+
+impl AsRef<[u8]> for SqsMessage {
+    /// The body, for [`Key::from_json`].
+    fn as_ref(&self) -> &[u8] {
+        self.body().as_bytes()
+    }
+}
+
+impl fmt::Debug for SqsMessage {
+    /// Shows the id, never the body.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SqsMessage({}, <{} bytes>)", self.message_id(), self.body().len())
+    }
+}
+
+impl Record for SqsMessage {
+    const SOURCE: &'static str = "aws:sqs";
+
+    fn identifier(&self) -> &str {
+        self.message_id()
+    }
+}
+
+impl Read for SqsMessage {
+    const VIA: &'static str = "sqs";
+    const IS_STREAM: bool = false;
+
+    fn identifier_in(raw: &RawValue) -> Option<String> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Identified {
+            message_id: String,
+        }
+        serde_json::from_str::<Identified>(raw.get()).ok().map(|identified| identified.message_id)
+    }
+
+    fn read(raw: &RawValue) -> Result<Self, Error> {
+        let head = serde_json::from_str(raw.get()).map_err(|error| malformed("SQS message", &error))?;
+        Ok(Self { head, raw: raw.to_owned() })
+    }
+
+    fn group(&self, _: bool) -> Option<String> {
+        // A standard queue's message may have a group too, for fairness; it asks for no order.
+        let is_fifo = self.queue_arn().ends_with(".fifo");
+        self.group_id().filter(|_| is_fifo).map(str::to_owned)
+    }
+
+    fn payload(&self) -> Cow<'_, [u8]> {
+        self.body().as_bytes().into()
+    }
+}

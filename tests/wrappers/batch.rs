@@ -1,0 +1,297 @@
+//! Batches, record by record.
+
+#[path = "batch/property.rs"]
+mod property;
+#[path = "batch/streams.rs"]
+mod streams;
+#[path = "batch/support.rs"]
+mod support;
+
+use std::{
+    num::NonZeroUsize,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use lambda_idempotency::{
+    Clock, Execution, Idempotency, Key, MissingKey,
+    lambda::batch::{Failure, OnFinalFailure, SqsMessage},
+    store::memory::MemoryStore,
+};
+use serde_json::json;
+
+use crate::{api::CANARY, store::empty_store};
+use support::{Bench, Message, Paused, by_id, by_order, deliver, deliver_by, sqs, told};
+
+#[tokio::test]
+async fn every_message_runs_once_however_often_it_is_delivered() {
+    let bench = Bench::new();
+    let batch = sqs([Message::new("m1", "a"), Message::new("m2", "b"), Message::new("m3", "c")]);
+    for delivery in 1..=2 {
+        assert_eq!(deliver(&bench.worker(by_id), &batch).await, [""; 0], "delivery {delivery}");
+        assert_eq!(bench.ran(), ["a", "b", "c"]);
+    }
+    assert_eq!(bench.requests(), 3 * 2 + 3, "two a first-time record, one a duplicate");
+}
+
+#[tokio::test]
+async fn only_those_that_failed_come_back_and_each_for_its_own() {
+    let bench = Bench::new();
+    let mut bodyless = Message::new("bodyless", "x").json();
+    bodyless.as_object_mut().unwrap().remove("body");
+    let mut batch = sqs([
+        Message::new("good", "a"),
+        Message::new("fails", "fail 1"),
+        Message::new("panics", "panic 1"),
+        Message::new("unread", "no JSON").with_body("no JSON"),
+        Message::new("keyless", "x").with_body("{\"order\": null}"),
+        Message::new("good too", "b"),
+    ]);
+    batch["Records"].as_array_mut().unwrap().push(bodyless);
+    let returned = deliver(&bench.worker(by_order), &batch).await;
+    assert_eq!(returned, ["fails", "panics", "unread", "keyless", "bodyless"]);
+    assert_eq!(bench.ran(), ["a", "b", "fail 1", "panic 1"]);
+    // They come again, and run again; what is done does not.
+    assert_eq!(deliver(&bench.worker(by_order), &batch).await, returned);
+    assert_eq!(bench.ran(), ["a", "b", "fail 1", "fail 1", "panic 1", "panic 1"]);
+}
+
+#[tokio::test]
+async fn a_duplicate_within_a_batch_runs_once_and_asks_nobody() {
+    let bench = Bench::new();
+    let batch = sqs([
+        Message::new("m1", "a"),
+        Message::new("m2", "a"),
+        Message::new("m3", "fail 1"),
+        Message::new("m4", "fail 1"),
+        Message::new("m5", "a").with_body(&format!(r#"{{ "note": "{CANARY}", "order": "a" }}"#)),
+        Message::new("m6", "a").with_body(r#"{"order": "a", "more": 1}"#),
+    ]);
+    let returned = deliver(&bench.worker(by_order), &batch).await;
+    assert_eq!(returned, ["m3", "m4", "m6"], "they end alike; another payload is none of theirs");
+    assert_eq!(bench.ran(), ["a", "fail 1"]);
+    assert_eq!(bench.requests(), 4, "a claim and a settlement of each operation");
+}
+
+#[tokio::test]
+async fn a_key_that_another_payload_has_used_comes_back_and_its_own_is_done() {
+    let bench = Bench::new();
+    let other = Message::new("m1", "a").with_body(r#"{"order": "a", "more": 1}"#);
+    assert_eq!(deliver(&bench.worker(by_order), &sqs([Message::new("m0", "a")])).await, [""; 0]);
+    // The first one's end says nothing of the second.
+    assert_eq!(deliver(&bench.worker(by_order), &sqs([other, Message::new("m2", "a")])).await, ["m1"]);
+    assert_eq!(bench.ran(), ["a"]);
+}
+
+#[tokio::test]
+async fn what_another_delivery_is_at_work_on_comes_back() {
+    let bench = Bench::new();
+    let batch = sqs([Message::new("m1", "held"), Message::new("m2", "a")]);
+    let worker = bench.worker(by_order);
+    assert_eq!(deliver(&worker, &sqs([Message::new("m2", "a")])).await, [""; 0]);
+    let first = deliver(&worker, &batch);
+    let second = async {
+        bench.is_held().await;
+        let returned = deliver(&worker, &batch).await;
+        bench.let_go();
+        returned
+    };
+    let (first, second) = tokio::join!(first, second);
+    assert_eq!((first, second), (vec![], vec!["m1".to_owned()]));
+    assert_eq!(bench.ran(), ["a", "held"]);
+}
+
+#[tokio::test]
+async fn what_is_done_and_not_retained_is_acknowledged() {
+    let bench = Bench::with(|builder| builder.max_response(0));
+    let batch = sqs([Message::new("m1", "a")]);
+    for _ in 0..2 {
+        assert_eq!(deliver(&bench.worker(by_order), &batch).await, [""; 0]);
+    }
+    assert_eq!(bench.ran(), ["a"]);
+}
+
+#[tokio::test]
+async fn with_a_store_that_is_down_all_come_back_and_nothing_runs() {
+    let bench = Bench::new();
+    bench.store.is_down.store(true, Ordering::SeqCst);
+    let batch = sqs([Message::new("m1", "a"), Message::new("m2", "b")]);
+    assert_eq!(deliver(&bench.worker(by_order), &batch).await, ["m1", "m2"]);
+    assert_eq!(bench.ran(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_fifo_group_keeps_its_order_and_its_rest_comes_back_after_a_failure() {
+    let bench = Bench::new();
+    let of = |id: &str, order: &str, group: &str| Message::new(id, order).in_group(group).fifo();
+    let batch = sqs([
+        of("a1", "a1", "a"),
+        of("b1", "b1", "b"),
+        of("a2", "fail a2", "a"),
+        of("b2", "b2", "b"),
+        of("a3", "a3", "a"),
+        of("b3", "b3", "b"),
+        of("a4", "a4", "a"),
+    ]);
+    assert_eq!(deliver(&bench.worker(by_id), &batch).await, ["a2", "a3", "a4"]);
+    let ran = bench.in_order();
+    let of_group =
+        |group: &str| ran.iter().filter(|order| order.contains(group)).cloned().collect::<Vec<_>>();
+    assert_eq!(of_group("a"), ["a1", "fail a2"]);
+    assert_eq!(of_group("b"), ["b1", "b2", "b3"]);
+    assert_eq!(bench.requests(), 5 * 2, "of what comes back unseen, nobody is asked");
+
+    // A record that cannot even be read blocks its group's rest too.
+    let keyless = of("a1", "", "a").with_body("{}");
+    let batch = sqs([keyless, of("a2", "a9", "a"), of("b4", "b4", "b")]);
+    assert_eq!(deliver(&bench.worker(by_order), &batch).await, ["a1", "a2"]);
+}
+
+#[tokio::test]
+async fn groups_run_side_by_side_and_a_standard_queues_group_keeps_no_order() {
+    for (is_fifo, widest) in [(true, 1), (false, 3)] {
+        let bench = Bench::new();
+        let messages = ["x", "y", "z"].map(|order| Message::new(order, order).in_group("one"));
+        let messages = messages.map(|message| if is_fifo { message.fifo() } else { message });
+        assert_eq!(deliver(&bench.worker(by_id), &sqs(messages)).await, [""; 0]);
+        assert_eq!(bench.widest(), widest, "FIFO: {is_fifo}");
+    }
+    let bench = Bench::new();
+    let messages = ["x", "y", "z"].map(|order| Message::new(order, order).in_group(order).fifo());
+    deliver(&bench.worker(by_id), &sqs(messages)).await;
+    assert_eq!(bench.widest(), 3);
+}
+
+#[tokio::test]
+async fn no_more_run_at_a_time_than_are_asked_for_even_of_ten_thousand() {
+    let bench = Bench::new();
+    let messages = (0..10_000).map(|nth| Message::new(&format!("m{nth}"), &format!("o{}", nth % 9_000)));
+    let batch = sqs(messages);
+    let worker = bench.worker(by_order).concurrency(NonZeroUsize::new(7).unwrap());
+    assert_eq!(deliver(&worker, &batch).await, [""; 0]);
+    assert_eq!((bench.widest(), bench.ran().len()), (7, 9_000));
+}
+
+#[tokio::test]
+async fn a_failure_for_good_is_recorded_and_comes_back_or_is_acknowledged() {
+    let batch = sqs([Message::new("m1", "final 1"), Message::new("m2", "a")]);
+    for (policy, returned) in [(OnFinalFailure::Return, vec!["m1"]), (OnFinalFailure::Acknowledge, vec![])] {
+        let bench = Bench::new();
+        for _ in 0..3 {
+            let worker = bench.worker(by_order).on_final_failure(policy);
+            assert_eq!(deliver(&worker, &batch).await, returned, "{policy:?}");
+        }
+        assert_eq!(bench.ran(), ["a", "final 1"]);
+    }
+}
+
+#[tokio::test]
+async fn at_most_once_a_failure_and_a_panic_are_for_good() {
+    let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
+    let batch = sqs([Message::new("m1", "fail 1"), Message::new("m2", "panic 1")]);
+    for _ in 0..2 {
+        assert_eq!(deliver(&bench.worker(by_order), &batch).await, ["m1", "m2"]);
+    }
+    assert_eq!(bench.ran(), ["fail 1", "panic 1"]);
+}
+
+#[tokio::test]
+async fn without_a_key_a_message_comes_back_or_runs_unprotected_by_choice() {
+    let bench = Bench::new();
+    let keyless =
+        |id: &str, order: &str| Message::new(id, order).with_body(&json!({ "name": order }).to_string());
+    let batch = sqs([
+        keyless("m1", "a"),
+        keyless("m2", "fail 1"),
+        keyless("m3", "panic 1"),
+        keyless("m4", "final 1"),
+    ]);
+    assert_eq!(deliver(&bench.worker(by_order), &batch).await, ["m1", "m2", "m3", "m4"]);
+    assert_eq!(bench.ran(), [""; 0]);
+    let worker = bench.worker(by_order).missing_key(MissingKey::RunUnprotected);
+    assert_eq!(deliver(&worker, &batch).await, ["m2", "m3", "m4"]);
+    assert_eq!((bench.ran().len(), bench.requests()), (4, 0));
+}
+
+#[tokio::test]
+async fn a_closure_that_panics_is_one_messages_own() {
+    let bench = Bench::new();
+    let key = |message: &SqsMessage| match message.message_id() {
+        "m2" => panic!("no key for it"),
+        id => Key::new(id),
+    };
+    let batch = sqs([Message::new("m1", "a"), Message::new("m2", "b"), Message::new("m3", "c")]);
+    assert_eq!(deliver(&bench.worker(key), &batch).await, ["m2"]);
+    assert_eq!(bench.ran(), ["a", "c"]);
+}
+
+#[tokio::test]
+async fn an_empty_batch_has_an_empty_answer_and_another_source_is_an_error() {
+    let bench = Bench::new();
+    let answer = told(&bench.worker(by_id), &json!({"Records": []}), 0).await.unwrap();
+    assert_eq!(serde_json::to_string(&answer).unwrap(), r#"{"batchItemFailures":[]}"#);
+
+    let mut other = sqs([Message::new("m1", "a"), Message::new("m2", "b")]);
+    other["Records"][1]["eventSource"] = "aws:kinesis".into();
+    let mut nameless = sqs([Message::new("m1", "a")]);
+    nameless["Records"][0].as_object_mut().unwrap().remove("messageId");
+    for (event, says) in
+        [(other, "`aws:kinesis`"), (nameless, "record 0"), (json!({"id": 1}), "without a source")]
+    {
+        let error = told(&bench.worker(by_id), &event, 0).await.unwrap_err();
+        assert!(error.to_string().contains(says) && error.to_string().contains("`aws:sqs`"), "{error}");
+    }
+    assert_eq!(bench.ran(), [""; 0]);
+}
+
+/// In memory, since a network would not wait for a paused clock.
+fn paused() -> (Bench, Paused) {
+    let clock = Paused::new();
+    (Bench::over(Arc::new(MemoryStore::new()), |builder| builder.clock(clock.clone())), clock)
+}
+
+#[tokio::test(start_paused = true)]
+async fn near_the_deadline_nothing_is_claimed_and_the_answer_still_comes() {
+    let (bench, clock) = paused();
+    let worker = bench.worker(by_order).concurrency(NonZeroUsize::MIN).reserve(Duration::from_millis(500));
+    let takes = |id: &str, millis: u64| Message::new(id, &format!("takes {millis}"));
+    // The second one ends 100 ms after the last moment for a claim.
+    let batch = sqs([takes("m1", 0), takes("m2", 9_100), takes("m3", 1)]);
+    assert_eq!(deliver_by(&worker, &batch, clock.after(10_000)).await, ["m3"]);
+    assert_eq!(bench.ran(), ["takes 0", "takes 9100"]);
+
+    // One that takes longer than there is time: the answer comes 500 ms before the deadline.
+    let batch = sqs([takes("m1", 0), takes("m4", 60_000), takes("m3", 1)]);
+    let began = clock.now();
+    assert_eq!(deliver_by(&worker, &batch, clock.after(10_000)).await, ["m4", "m3"]);
+    let took = began.until(clock.now()).as_millis();
+    assert!((9_500..9_510).contains(&took), "{took}");
+    assert_eq!(bench.in_order().last().unwrap(), "takes 60000", "the third was never begun");
+
+    // What was dropped is free when its lease has ended, and not before.
+    let batch = sqs([takes("m4", 60_000)]);
+    assert_eq!(deliver_by(&worker, &batch, clock.after(300_000)).await, ["m4"]);
+    tokio::time::advance(Duration::from_secs(60)).await;
+    assert_eq!(deliver_by(&worker, &batch, clock.after(300_000)).await, [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_short_time_two_thirds_are_the_records_own() {
+    let (bench, clock) = paused();
+    let worker = bench.worker(by_order).concurrency(NonZeroUsize::MIN).reserve(Duration::from_secs(60));
+    let batch =
+        sqs(["takes 1980", "takes 30", "takes 1"].map(|order| Message::new(&order.replace(' ', "-"), order)));
+    assert_eq!(deliver_by(&worker, &batch, clock.after(3_000)).await, ["takes-1"]);
+}
+
+/// What `lambda_runtime::run` asks of a service; never called.
+#[expect(dead_code, reason = "it need only compile")]
+async fn it_works_under_every_run() -> Result<(), lambda_runtime::Error> {
+    async fn ship(_: SqsMessage) -> Result<(), Failure> {
+        Ok(())
+    }
+    let idempotency = Idempotency::builder(empty_store()).build()?;
+    let worker = idempotency.sqs(|message: &SqsMessage| Key::from_json(message, "/order"), ship);
+    lambda_runtime::run_concurrent(worker.clone()).await?;
+    lambda_runtime::run(worker).await
+}

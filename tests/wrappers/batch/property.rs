@@ -1,0 +1,288 @@
+//! Random batches: nothing is acknowledged that did not settle, nothing runs twice at a time or once more when it is
+//! done, and a FIFO queue keeps its order. A run that fails names its seed; `IDEMPOTENCY_TEST_SEED` runs that one alone.
+
+#[path = "../../../src/conformance/random.rs"]
+mod random;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    env,
+    sync::Mutex,
+};
+
+use lambda_idempotency::BoxFuture;
+use random::Random;
+use serde_json::Value;
+
+use super::{
+    support::{Counting, told},
+    *,
+};
+
+const SEEDS: u64 = 400;
+
+/// A message of the queue.
+#[derive(Clone, Debug)]
+struct Sent {
+    key: u64,
+    payload: u64,
+    group: u64,
+}
+
+/// What a run of a handler does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Does {
+    Succeeds,
+    Fails,
+    FailsForGood,
+    Panics,
+}
+
+/// What the handlers know, and what they find wrong.
+#[derive(Default)]
+struct Known {
+    /// The payload that was handled, and how.
+    settled: BTreeMap<u64, (u64, Does)>,
+    running: BTreeSet<u64>,
+    acknowledged: BTreeSet<usize>,
+    wrong: Vec<String>,
+}
+
+struct Queue {
+    seed: u64,
+    is_fifo: bool,
+    policy: OnFinalFailure,
+    sent: Vec<Sent>,
+    random: Arc<Mutex<Random>>,
+    known: Arc<Mutex<Known>>,
+    clock: Paused,
+    store: Counting,
+    idempotency: Idempotency,
+}
+
+impl Queue {
+    fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let sent = (0..1 + random.below(20)).map(|_| Sent {
+            key: random.below(8),
+            payload: u64::from(random.below(10) == 0),
+            group: random.below(3),
+        });
+        let sent = sent.collect();
+        let policy = *random.pick(&[OnFinalFailure::Return, OnFinalFailure::Acknowledge]);
+        let is_fifo = random.below(2) == 0;
+        let clock = Paused::new();
+        let bench = Bench::over(Arc::new(MemoryStore::new()), |builder| builder.clock(clock.clone()));
+        Self {
+            seed,
+            is_fifo,
+            policy,
+            sent,
+            random: Arc::new(Mutex::new(random)),
+            known: Arc::default(),
+            clock,
+            store: bench.store,
+            idempotency: bench.idempotency,
+        }
+    }
+
+    fn below(&self, end: u64) -> u64 {
+        self.random.lock().unwrap().below(end)
+    }
+
+    /// What is still in the queue.
+    fn left(&self) -> Vec<usize> {
+        let known = self.known.lock().unwrap();
+        (0..self.sent.len()).filter(|place| !known.acknowledged.contains(place)).collect()
+    }
+
+    fn event(&self, places: &[usize]) -> Value {
+        let messages = places.iter().map(|place| {
+            let Sent { key, payload, group } = &self.sent[*place];
+            let body = json!({ "order": key, "payload": payload });
+            let message = Message::new(&place.to_string(), "").with_body(&body.to_string());
+            let message = message.in_group(&group.to_string());
+            if self.is_fifo { message.fifo() } else { message }
+        });
+        sqs(messages)
+    }
+
+    /// Delivers some of what is left. In the end nothing goes wrong any more, and nothing is out of time.
+    async fn deliver(&self, is_end: bool) {
+        let left = self.left();
+        let batch: Vec<_> =
+            left.iter().copied().take(if is_end { 100 } else { 1 + self.below(10) as usize }).collect();
+        let deadline = match self.below(4) {
+            _ if is_end => self.clock.after(900_000),
+            0 => 0,
+            _ => self.clock.after(1_000 + self.below(20_000)),
+        };
+        self.store.is_down.store(!is_end && self.below(10) == 0, Ordering::SeqCst);
+        let width = NonZeroUsize::new(1 + self.below(5) as usize).unwrap();
+        let worker = self.idempotency.sqs(by_order, self.handler(is_end));
+        let worker = worker.concurrency(width).on_final_failure(self.policy);
+        let event = self.event(&batch);
+        let one = || async {
+            let answer = told(&worker, &event, deadline).await.unwrap();
+            self.acknowledge(&batch, &answer.returned().map(|id| id.parse().unwrap()).collect());
+        };
+        // SQS delivers a standard queue's message twice now and then.
+        match self.is_fifo || self.below(3) > 0 {
+            true => one().await,
+            false => drop(tokio::join!(one(), one())),
+        }
+    }
+
+    fn acknowledge(&self, batch: &[usize], returned: &BTreeSet<usize>) {
+        let mut known = self.known.lock().unwrap();
+        for place in batch.iter().filter(|place| !returned.contains(place)) {
+            let Sent { key, payload, .. } = self.sent[*place];
+            let may_be = match known.settled.get(&key) {
+                Some((handled, Does::Succeeds)) => *handled == payload,
+                Some((handled, _)) => *handled == payload && self.policy == OnFinalFailure::Acknowledge,
+                None => false,
+            };
+            if !may_be {
+                known.wrong.push(format!("message {place} is acknowledged and was not handled"));
+            }
+            known.acknowledged.insert(*place);
+        }
+    }
+
+    fn handler(
+        &self,
+        is_end: bool,
+    ) -> impl Fn(SqsMessage) -> BoxFuture<'static, Result<String, Failure>> + Clone + Send + Sync + 'static
+    {
+        let (random, known) = (Arc::clone(&self.random), Arc::clone(&self.known));
+        let (sent, is_fifo, policy) = (self.sent.clone(), self.is_fifo, self.policy);
+        move |message: SqsMessage| {
+            let place: usize = message.message_id().parse().unwrap();
+            let (takes, does) = plan(&mut random.lock().unwrap(), is_end);
+            let (known, sent) = (Arc::clone(&known), sent.clone());
+            Box::pin(async move {
+                let Sent { key, payload, group } = sent[place];
+                let running = Running::begin(&known, key);
+                if is_fifo {
+                    let is_before = |other: &usize| sent[*other].group == group;
+                    for earlier in (0..place).filter(is_before) {
+                        known.lock().unwrap().check_is_behind(place, earlier, &sent[earlier], policy);
+                    }
+                }
+                tokio::time::sleep(Duration::from_millis(takes)).await;
+                drop(running);
+                if matches!(does, Does::Succeeds | Does::FailsForGood) {
+                    known.lock().unwrap().settled.insert(key, (payload, does));
+                }
+                match does {
+                    Does::Succeeds => Ok("done".to_owned()),
+                    Does::Fails => Err("not now".into()),
+                    Does::FailsForGood => Err(Failure::for_good("Never", "never")),
+                    Does::Panics => panic!("as it was told"),
+                }
+            })
+        }
+    }
+
+    /// Delivers until nothing is left but what never can be done, and says what went wrong.
+    async fn run(&self) -> Vec<String> {
+        for _ in 0..12 {
+            self.deliver(false).await;
+            tokio::time::advance(Duration::from_millis(self.below(20_000))).await;
+        }
+        for _ in 0..3 {
+            tokio::time::advance(Duration::from_secs(120)).await;
+            self.deliver(true).await;
+        }
+        let left = self.left();
+        let known = self.known.lock().unwrap();
+        let mut wrong = known.wrong.clone();
+        let mut blocked = BTreeSet::new();
+        for place in left {
+            let Sent { key, payload, group } = self.sent[place];
+            let never = known.settled.get(&key).is_some_and(|(handled, does)| {
+                *handled != payload || *does != Does::Succeeds && self.policy == OnFinalFailure::Return
+            });
+            if never {
+                blocked.insert(group);
+            } else if !(self.is_fifo && blocked.contains(&group)) {
+                wrong.push(format!("message {place} is left"));
+            }
+        }
+        wrong
+    }
+}
+
+impl Known {
+    fn check_is_behind(&mut self, place: usize, earlier: usize, of_earlier: &Sent, policy: OnFinalFailure) {
+        let is_done = match self.settled.get(&of_earlier.key) {
+            Some((handled, does)) => {
+                *handled == of_earlier.payload
+                    && (*does == Does::Succeeds || policy == OnFinalFailure::Acknowledge)
+            }
+            None => false,
+        };
+        if !is_done && !self.acknowledged.contains(&earlier) {
+            self.wrong.push(format!("message {place} began before {earlier} of its group was done"));
+        }
+    }
+}
+
+/// How long a run takes, in milliseconds, and how it ends.
+fn plan(random: &mut Random, is_end: bool) -> (u64, Does) {
+    if is_end {
+        return (0, Does::Succeeds);
+    }
+    let does = match random.below(10) {
+        0..6 => Does::Succeeds,
+        6 | 7 => Does::Fails,
+        8 => Does::Panics,
+        _ => Does::FailsForGood,
+    };
+    (random.below(4) * random.below(1_500), does)
+}
+
+/// One run of an operation, until it ends or is dropped.
+struct Running {
+    known: Arc<Mutex<Known>>,
+    key: u64,
+}
+
+impl Running {
+    fn begin(known: &Arc<Mutex<Known>>, key: u64) -> Self {
+        let mut state = known.lock().unwrap();
+        if !state.running.insert(key) {
+            state.wrong.push(format!("operation {key} runs twice at a time"));
+        }
+        if state.settled.contains_key(&key) {
+            state.wrong.push(format!("operation {key} runs again, though it has ended"));
+        }
+        Self { known: Arc::clone(known), key }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner).running.remove(&self.key);
+    }
+}
+
+#[test]
+fn random_batches_keep_every_promise() {
+    let seeds = match env::var("IDEMPOTENCY_TEST_SEED") {
+        Ok(seed) => {
+            let seed = seed.parse().unwrap();
+            seed..=seed
+        }
+        Err(_) => 1..=SEEDS,
+    };
+    for seed in seeds {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        let wrong = runtime.unwrap().block_on(async {
+            let queue = Queue::new(seed);
+            assert_eq!(queue.seed, seed);
+            queue.run().await
+        });
+        assert_eq!(wrong, [""; 0], "IDEMPOTENCY_TEST_SEED={seed}");
+    }
+}

@@ -1,0 +1,157 @@
+//! Kinesis and DynamoDB Streams: order, and the answer as a checkpoint.
+
+use lambda_idempotency::lambda::batch::{DynamoDbRecord, KinesisRecord};
+use serde_json::Value;
+
+use super::{
+    support::{Bench, deliver},
+    *,
+};
+
+fn kinesis(records: &[(u32, &str, &str)]) -> Value {
+    use base64::{Engine as _, prelude::BASE64_STANDARD};
+    let record = |(number, partition, order): &(u32, &str, &str)| {
+        let data = json!({ "order": order }).to_string();
+        json!({
+            "kinesis": {
+                "kinesisSchemaVersion": "1.0",
+                "partitionKey": partition,
+                "sequenceNumber": number.to_string(),
+                "data": BASE64_STANDARD.encode(data),
+                "approximateArrivalTimestamp": 1_795_000_000.5,
+            },
+            "eventSource": "aws:kinesis",
+            "eventVersion": "1.0",
+            "eventID": format!("shardId-000000000006:{number}"),
+            "eventName": "aws:kinesis:record",
+            "eventSourceARN": "arn:aws:kinesis:eu-west-1:123456789012:stream/orders",
+        })
+    };
+    json!({ "Records": records.iter().map(record).collect::<Vec<_>>() })
+}
+
+fn changes(records: &[(u32, &str, &str)]) -> Value {
+    let record = |(number, item, order): &(u32, &str, &str)| {
+        json!({
+            "eventID": format!("event-{number}"),
+            "eventName": "MODIFY",
+            "eventSource": "aws:dynamodb",
+            "dynamodb": {
+                "Keys": { "id": { "S": item } },
+                "NewImage": { "id": { "S": item }, "order": { "S": order } },
+                "SequenceNumber": number.to_string(),
+                "StreamViewType": "NEW_IMAGE",
+            },
+        })
+    };
+    json!({ "Records": records.iter().map(record).collect::<Vec<_>>() })
+}
+
+const RECORDS: [(u32, &str, &str); 7] = [
+    (101, "a", "a1"),
+    (102, "b", "b1"),
+    (103, "a", "fail a2"),
+    (104, "b", "b2"),
+    (105, "a", "a3"),
+    (106, "b", "fail b3"),
+    (107, "c", "c1"),
+];
+
+#[tokio::test]
+async fn the_first_failure_alone_is_named_and_what_succeeded_behind_it_is_recorded() {
+    let bench = Bench::new();
+    let orders = bench.clone();
+    let worker = bench.idempotency.kinesis(
+        |record: &KinesisRecord| record.sequence_key(),
+        move |record: KinesisRecord| {
+            let orders = orders.clone();
+            async move { orders.handle(std::str::from_utf8(record.data())?).await }
+        },
+    );
+    assert_eq!(deliver(&worker, &kinesis(&RECORDS)).await, ["103"]);
+    assert_eq!(bench.ran(), ["a1", "a3", "b1", "b2", "c1", "fail a2", "fail b3"]);
+    // Lambda delivers all from the checkpoint on again: what is done does not run again.
+    assert_eq!(deliver(&worker, &kinesis(&RECORDS[2..])).await, ["103"]);
+    assert_eq!(bench.ran().len(), 9);
+
+    // Bisected: each half for itself.
+    let (first, second) = RECORDS[2..].split_at(2);
+    assert_eq!(deliver(&worker, &kinesis(first)).await, ["103"]);
+    assert_eq!(deliver(&worker, &kinesis(second)).await, ["106"]);
+    assert_eq!(bench.ran().len(), 11);
+}
+
+#[tokio::test]
+async fn a_partition_keys_order_is_kept_where_it_is_asked_for() {
+    let bench = Bench::new();
+    let orders = bench.clone();
+    let worker = bench.idempotency.kinesis(
+        |record: &KinesisRecord| Key::from_json(record, "/order"),
+        move |record: KinesisRecord| {
+            let orders = orders.clone();
+            async move { orders.handle(std::str::from_utf8(record.data())?).await }
+        },
+    );
+    assert_eq!(deliver(&worker.in_order(), &kinesis(&RECORDS)).await, ["103"]);
+    let ran = bench.in_order();
+    let of = |key: &str| {
+        ran.iter()
+            .filter(|order| order.trim_start_matches("fail ").starts_with(key))
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        (of("a"), of("b"), of("c")),
+        (
+            vec!["a1".into(), "fail a2".into()],
+            vec!["b1".into(), "b2".into(), "fail b3".into()],
+            vec!["c1".into()],
+        )
+    );
+    assert_eq!(bench.widest(), 3, "three keys side by side");
+}
+
+#[tokio::test]
+async fn an_items_changes_keep_their_order_where_it_is_asked_for() {
+    let new = |bench: &Bench| {
+        let orders = bench.clone();
+        bench.idempotency.dynamodb_stream(
+            |record: &DynamoDbRecord| record.event_key(),
+            move |record: DynamoDbRecord| {
+                let orders = orders.clone();
+                async move {
+                    let change: Value = serde_json::from_str(record.change().get())?;
+                    orders.handle(&json!({ "order": change["NewImage"]["order"]["S"] }).to_string()).await
+                }
+            },
+        )
+    };
+    let bench = Bench::new();
+    assert_eq!(deliver(&new(&bench).in_order(), &changes(&RECORDS)).await, ["103"]);
+    assert_eq!(bench.ran(), ["a1", "b1", "b2", "c1", "fail a2", "fail b3"]);
+
+    let bench = Bench::new();
+    assert_eq!(deliver(&new(&bench), &changes(&RECORDS)).await, ["103"]);
+    assert_eq!(bench.ran().len(), 7, "every change for itself");
+    assert_eq!(deliver(&new(&bench), &changes(&[(107, "c", "c1")])).await, [""; 0]);
+    assert_eq!(bench.ran().len(), 7, "and once");
+}
+
+#[tokio::test]
+async fn a_record_that_cannot_be_read_is_the_checkpoint() {
+    let bench = Bench::new();
+    let orders = bench.clone();
+    let worker = bench.idempotency.kinesis(
+        |record: &KinesisRecord| record.sequence_key(),
+        move |_: KinesisRecord| {
+            let orders = orders.clone();
+            async move { orders.handle("{\"order\": \"read\"}").await }
+        },
+    );
+    for broken in [json!("no Base64!"), json!(null), json!(7)] {
+        let mut batch = kinesis(&RECORDS[..2]);
+        batch["Records"][1]["kinesis"]["data"] = broken;
+        assert_eq!(deliver(&worker, &batch).await, ["102"]);
+    }
+    assert_eq!(bench.ran(), ["read"]);
+}

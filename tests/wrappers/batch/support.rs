@@ -1,0 +1,333 @@
+//! Queues, workers and what they did.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use lambda_idempotency::{
+    BoxFuture, Builder, Clock, Error, Idempotency, Key, Record, Store, StoredKey, Timestamp,
+    lambda::{
+        batch::{self, Batch, BatchAnswer, Failure, SqsMessage},
+        event::IntoKey,
+    },
+    store::{StoreError, StoreErrorKind, Write, Written},
+};
+use lambda_runtime::{Context, LambdaEvent, tower::ServiceExt};
+use serde_json::{Value, json, value::RawValue};
+use tokio::sync::Notify;
+
+use crate::{api::CANARY, recording, store::empty_store};
+
+/// A message to be sent.
+pub(super) struct Message {
+    id: String,
+    body: String,
+    group: Option<String>,
+    is_fifo: bool,
+}
+
+impl Message {
+    /// A message of this id, about this order.
+    pub(super) fn new(id: &str, order: &str) -> Self {
+        let body = json!({ "order": order, "note": CANARY }).to_string();
+        Self { id: id.into(), body, group: None, is_fifo: false }
+    }
+
+    pub(super) fn with_body(mut self, body: &str) -> Self {
+        self.body = body.into();
+        self
+    }
+
+    pub(super) fn in_group(mut self, group: &str) -> Self {
+        self.group = Some(group.into());
+        self
+    }
+
+    pub(super) fn fifo(mut self) -> Self {
+        self.is_fifo = true;
+        self
+    }
+
+    pub(super) fn json(&self) -> Value {
+        recording::secrets(|secrets| secrets.add_body(&self.body));
+        let queue = if self.is_fifo { "orders.fifo" } else { "orders" };
+        json!({
+            "messageId": self.id,
+            "receiptHandle": format!("handle of {}", self.id),
+            "body": self.body,
+            "attributes": self.group.as_ref().map_or(json!({}), |group| json!({ "MessageGroupId": group })),
+            "messageAttributes": {},
+            "eventSource": "aws:sqs",
+            "eventSourceARN": format!("arn:aws:sqs:eu-west-1:123456789012:{queue}"),
+        })
+    }
+}
+
+pub(super) fn sqs(messages: impl IntoIterator<Item = Message>) -> Value {
+    json!({ "Records": messages.into_iter().map(|message| message.json()).collect::<Vec<_>>() })
+}
+
+pub(super) fn by_id(message: &SqsMessage) -> Result<Key, Error> {
+    message.message_key()
+}
+
+pub(super) fn by_order(message: &SqsMessage) -> Result<Option<Key>, Error> {
+    Key::from_json(message, "/order")
+}
+
+/// A store that counts what it is asked, and can be down.
+#[derive(Clone, Debug)]
+pub(super) struct Counting {
+    inner: Arc<dyn Store>,
+    pub(super) requests: Arc<AtomicUsize>,
+    pub(super) is_down: Arc<AtomicBool>,
+}
+
+impl Counting {
+    fn asked(&self) -> Result<(), StoreError> {
+        self.requests.fetch_add(1, Ordering::SeqCst);
+        match self.is_down.load(Ordering::SeqCst) {
+            true => Err(StoreError::new(StoreErrorKind::Unavailable, "down")),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Store for Counting {
+    fn apply<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+        Box::pin(async move {
+            self.asked()?;
+            // As a network does: let the others go on.
+            tokio::task::yield_now().await;
+            self.inner.apply(key, write).await
+        })
+    }
+
+    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(async move {
+            self.asked()?;
+            self.inner.read(key).await
+        })
+    }
+}
+
+/// What the workers of a test share, and what they have done.
+#[derive(Clone)]
+pub(super) struct Bench {
+    pub(super) idempotency: Idempotency,
+    pub(super) store: Counting,
+    orders: Orders,
+}
+
+/// Handles orders as they say.
+#[derive(Clone)]
+struct Orders {
+    ran: Arc<Mutex<Vec<String>>>,
+    running: Arc<AtomicUsize>,
+    widest: Arc<AtomicUsize>,
+    held: Arc<Notify>,
+    go: Arc<Notify>,
+}
+
+impl Bench {
+    pub(super) fn new() -> Self {
+        Self::with(|builder| builder)
+    }
+
+    pub(super) fn with(build: impl FnOnce(Builder) -> Builder) -> Self {
+        Self::over(empty_store(), build)
+    }
+
+    pub(super) fn over(inner: Arc<dyn Store>, build: impl FnOnce(Builder) -> Builder) -> Self {
+        recording::begin();
+        let store = Counting { inner, requests: Arc::default(), is_down: Arc::default() };
+        let idempotency = build(Idempotency::builder(store.clone()).function("ship")).build().unwrap();
+        let orders = Orders {
+            ran: Arc::default(),
+            running: Arc::default(),
+            widest: Arc::default(),
+            held: Arc::default(),
+            go: Arc::default(),
+        };
+        Self { idempotency, store, orders }
+    }
+
+    /// A worker that handles each order as it says.
+    pub(super) fn worker<K, I>(
+        &self,
+        key: K,
+    ) -> Batch<
+        SqsMessage,
+        K,
+        impl Fn(SqsMessage) -> BoxFuture<'static, Result<String, Failure>> + Clone + use<K, I>,
+    >
+    where
+        K: Fn(&SqsMessage) -> I,
+    {
+        let orders = self.orders.clone();
+        let worker = self.idempotency.sqs(key, move |message: SqsMessage| {
+            recording::shown(&message);
+            let orders = orders.clone();
+            let handled: BoxFuture<'static, _> = Box::pin(async move { orders.handle(message.body()).await });
+            handled
+        });
+        recording::shown(&worker);
+        worker
+    }
+
+    /// Handles an order as it says.
+    pub(super) async fn handle(&self, body: &str) -> Result<String, Failure> {
+        self.orders.handle(body).await
+    }
+
+    /// The orders that ran, as often as they did.
+    pub(super) fn ran(&self) -> Vec<String> {
+        let mut ran = self.in_order();
+        ran.sort();
+        ran
+    }
+
+    /// The orders that ran, in their order.
+    pub(super) fn in_order(&self) -> Vec<String> {
+        self.orders.ran.lock().unwrap().clone()
+    }
+
+    pub(super) fn requests(&self) -> usize {
+        self.store.requests.load(Ordering::SeqCst)
+    }
+
+    /// How many ran at once, at most.
+    pub(super) fn widest(&self) -> usize {
+        self.orders.widest.load(Ordering::SeqCst)
+    }
+
+    pub(super) async fn is_held(&self) {
+        self.orders.held.notified().await;
+    }
+
+    pub(super) fn let_go(&self) {
+        self.orders.go.notify_one();
+    }
+}
+
+impl Orders {
+    async fn handle(&self, body: &str) -> Result<String, Failure> {
+        let body: Value = serde_json::from_str(body)?;
+        let order = body["order"].as_str().or(body["name"].as_str()).unwrap_or_default().to_owned();
+        self.ran.lock().unwrap().push(order.clone());
+        let running = self.running.fetch_add(1, Ordering::SeqCst) + 1;
+        self.widest.fetch_max(running, Ordering::SeqCst);
+        let _running = Running(Arc::clone(&self.running));
+        match order.split_once(' ').unwrap_or((&order, "")) {
+            ("fail", _) => return Err(format!("{CANARY}: no luck with {order}").into()),
+            ("panic", _) => panic!("as it was told"),
+            ("final", _) => {
+                return Err(Failure::for_good("NoStock", format!("{CANARY}: none of it is left")));
+            }
+            ("held", _) => {
+                self.held.notify_one();
+                self.go.notified().await;
+            }
+            ("takes", millis) => tokio::time::sleep(Duration::from_millis(millis.parse()?)).await,
+            _ => {
+                for _ in 0..3 {
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+        Ok(format!("{CANARY}-parcel of {order}"))
+    }
+}
+
+/// Counts a handler as running for as long as it is there.
+struct Running(Arc<AtomicUsize>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Delivers a batch in an invocation with this deadline, where 0 is one that is not known.
+pub(super) async fn told<R, K, I, H, Fut>(
+    worker: &Batch<R, K, H>,
+    batch: &Value,
+    deadline: u64,
+) -> Result<BatchAnswer, Error>
+where
+    R: batch::Record,
+    K: Fn(&R) -> I + Clone + Send + Sync + 'static,
+    I: IntoKey,
+    H: Fn(R) -> Fut + Clone + Send + Sync + 'static,
+    Fut: Future<Output = Result<String, Failure>> + Send,
+{
+    let mut context = Context::default();
+    context.deadline = deadline;
+    let payload = RawValue::from_string(batch.to_string()).unwrap();
+    let answer = worker.clone().oneshot(LambdaEvent::new(payload, context)).await;
+    answer.inspect_err(|error| recording::error(error)).inspect(|answer| recording::shown(answer))
+}
+
+/// Delivers a batch, and says what comes back.
+pub(super) async fn deliver<R, K, I, H, Fut>(worker: &Batch<R, K, H>, batch: &Value) -> Vec<String>
+where
+    R: batch::Record,
+    K: Fn(&R) -> I + Clone + Send + Sync + 'static,
+    I: IntoKey,
+    H: Fn(R) -> Fut + Clone + Send + Sync + 'static,
+    Fut: Future<Output = Result<String, Failure>> + Send,
+{
+    deliver_by(worker, batch, 0).await
+}
+
+/// [`deliver`], in an invocation with this deadline.
+pub(super) async fn deliver_by<R, K, I, H, Fut>(
+    worker: &Batch<R, K, H>,
+    batch: &Value,
+    deadline: u64,
+) -> Vec<String>
+where
+    R: batch::Record,
+    K: Fn(&R) -> I + Clone + Send + Sync + 'static,
+    I: IntoKey,
+    H: Fn(R) -> Fut + Clone + Send + Sync + 'static,
+    Fut: Future<Output = Result<String, Failure>> + Send,
+{
+    told(worker, batch, deadline).await.unwrap().returned().map(str::to_owned).collect()
+}
+
+/// Tokio's clock, from a moment on: for tests in which it is paused.
+#[derive(Clone, Debug)]
+pub(super) struct Paused {
+    from: Timestamp,
+    began: tokio::time::Instant,
+}
+
+impl Paused {
+    pub(super) fn new() -> Self {
+        Self { from: Timestamp::from_millis(1_795_000_000_000), began: tokio::time::Instant::now() }
+    }
+
+    /// So many milliseconds from now.
+    pub(super) fn after(&self, millis: u64) -> u64 {
+        self.now().as_millis() + millis
+    }
+}
+
+impl Clock for Paused {
+    fn now(&self) -> Timestamp {
+        self.from.saturating_add(self.began.elapsed())
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(duration))
+    }
+}
