@@ -47,6 +47,17 @@ impl KeyFields {
         fields.into_iter().map(Selector::new).collect::<Result<_, _>>().map(Self)
     }
 
+    /// A key out of fields that this library itself names, by JSON Pointers.
+    #[cfg(feature = "events")]
+    pub(crate) fn known(fields: &[&'static str]) -> Self {
+        Self(fields.iter().filter_map(|field| Selector::new(field).ok()).collect())
+    }
+
+    /// The fields, as they were named.
+    pub fn iter(&self) -> impl Iterator<Item = &Selector> {
+        self.0.iter()
+    }
+
     /// The key in `json`, if there is one.
     ///
     /// # Errors

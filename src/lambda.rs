@@ -7,13 +7,16 @@ pub mod batch;
 pub mod event;
 #[cfg(feature = "http")]
 pub mod http;
+pub mod keys;
 
 use lambda_runtime::{Context, Diagnostic};
 
 use crate::{
     engine::Idempotency,
     error::{Error, RunError},
+    fingerprint::FingerprintBuilder,
     invocation::Invocation,
+    selector,
     time::Timestamp,
 };
 
@@ -57,6 +60,16 @@ impl<E: Into<Diagnostic>> From<RunError<E>> for Diagnostic {
                 Self { error_type: failure.error_type, error_message: failure.error_message }
             }
             RunError::Idempotency(error) => error.into(),
+        }
+    }
+}
+
+impl FingerprintBuilder {
+    /// Adds a field that was selected, or that it is not there.
+    fn field(self, (field, found): selector::Found<'_>) -> Self {
+        match found {
+            Some(found) => self.part("field", field.as_str()).json_or_bytes("value", found.as_bytes()),
+            None => self.part("absent", field.as_str()),
         }
     }
 }

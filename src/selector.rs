@@ -113,6 +113,28 @@ impl FromStr for Selector {
     }
 }
 
+/// A field and its value, if it is there.
+#[cfg(feature = "events")]
+pub(crate) type Found<'a> = (&'a Selector, Option<Cow<'a, str>>);
+
+/// The fields to compare, of which there has to be one.
+#[cfg(feature = "events")]
+pub(crate) fn some_of<'a>(fields: impl IntoIterator<Item = &'a str>) -> Result<Vec<Selector>, Error> {
+    let fields = fields.into_iter().map(Selector::new).collect::<Result<Vec<_>, _>>()?;
+    if fields.is_empty() {
+        return Err(Error::new(ErrorKind::Invalid, "no field is to be compared; name one at least"));
+    }
+    Ok(fields)
+}
+
+/// The fields' values; `None` if there is not one, since two such texts would be one, or one cannot be looked up.
+#[cfg(feature = "events")]
+pub(crate) fn found_in<'a>(fields: &'a [Selector], json: &'a [u8]) -> Option<Vec<Found<'a>>> {
+    let found: Result<Vec<_>, _> =
+        fields.iter().map(|field| field.find(json).map(|found| (field, found))).collect();
+    found.ok().filter(|found| found.iter().any(|(_, found)| found.is_some()))
+}
+
 /// Where it went wrong; the error's own text may quote what it read.
 fn not_json(error: &serde_json::Error) -> Error {
     let place = format!("line {}, column {}", error.line(), error.column());

@@ -141,6 +141,20 @@ impl Engine {
         }
     }
 
+    /// Runs `running` to its end; `None` if that has not come by the time `at`.
+    #[cfg(feature = "events")]
+    pub(crate) async fn until<T>(
+        &self,
+        at: Option<crate::time::Timestamp>,
+        running: impl Future<Output = T>,
+    ) -> Option<T> {
+        match watch(running, &*self.clock, at).await {
+            Ended::Returned(value) => Some(value),
+            Ended::Panicked(payload) => resume_unwind(payload),
+            Ended::CutOff | Ended::NotBegun => None,
+        }
+    }
+
     async fn settle_returned<U>(
         &self,
         claim: Claim,

@@ -28,10 +28,10 @@ use std::{
     any::type_name,
     fmt,
     marker::PhantomData,
-    task::{Context, Poll},
+    task::{self, Poll},
 };
 
-use lambda_runtime::{Diagnostic, LambdaEvent};
+use lambda_runtime::{Context, Diagnostic, LambdaEvent};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 use tower::{Layer, Service};
@@ -39,13 +39,15 @@ use tower::{Layer, Service};
 use crate::{
     engine::{Idempotency, Operation, Protected, Verdict},
     error::{Error, ErrorKind, RecordedFailure, RunError},
-    fingerprint::Fingerprint,
+    fingerprint::{Fingerprint, FingerprintBuilder},
     future::BoxFuture,
     invocation::{Surroundings, within},
     key::{Key, StoredKey},
+    key_fields::KeyFields,
     lambda::tenant,
     observe,
     policy::{MissingKey, OnHandlerError},
+    selector::{self, Selector},
 };
 
 /// What a key closure may return. `None` is a missing key, and never one that others share.
@@ -76,6 +78,33 @@ impl<K: IntoKey> IntoKey for Result<K, Error> {
     }
 }
 
+/// Names the operation that an event stands for: a closure over the typed event, [`KeyFields`] of its JSON, or the
+/// invocation's [`RequestId`](super::keys::RequestId).
+pub trait EventKey<T>: Clone + Send + Sync + 'static {
+    /// The event's key, if it has one.
+    ///
+    /// # Errors
+    ///
+    /// If there is one, but it is not valid; or the event cannot be searched for it.
+    fn key_of(&self, event: &T, raw: &RawValue, context: &Context) -> Result<Option<Key>, Error>;
+}
+
+impl<T, F, K> EventKey<T> for F
+where
+    F: Fn(&T) -> K + Clone + Send + Sync + 'static,
+    K: IntoKey,
+{
+    fn key_of(&self, event: &T, _: &RawValue, _: &Context) -> Result<Option<Key>, Error> {
+        self(event).into_key()
+    }
+}
+
+impl<T> EventKey<T> for KeyFields {
+    fn key_of(&self, _: &T, raw: &RawValue, _: &Context) -> Result<Option<Key>, Error> {
+        KeyFields::key_of(self, raw.get().as_bytes())
+    }
+}
+
 impl Idempotency {
     /// A tower layer that makes a handler of typed events idempotent.
     ///
@@ -87,7 +116,27 @@ impl Idempotency {
         F: Fn(&T) -> K,
         K: IntoKey,
     {
-        EventLayer { idempotency: self.clone(), key, missing_key: MissingKey::default(), event: PhantomData }
+        EventLayer::new(self, key)
+    }
+
+    /// [`events`](Self::events), with a key that is no closure over the typed event: fields of its JSON, by name, or one
+    /// of those that [`keys`](super::keys) has for AWS's own sources.
+    ///
+    /// ```
+    /// use lambda_idempotency::{Idempotency, KeyFields};
+    /// # use lambda_idempotency::store::memory::MemoryStore;
+    ///
+    /// #[derive(serde::Deserialize)]
+    /// struct Order {
+    ///     cents: u64,
+    /// }
+    ///
+    /// let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?;
+    /// let layer = idempotency.events_by::<Order, _>(KeyFields::new(["/customer", "/order/number"])?);
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn events_by<T, F: EventKey<T>>(&self, key: F) -> EventLayer<T, F> {
+        EventLayer::new(self, key)
     }
 }
 
@@ -97,10 +146,47 @@ pub struct EventLayer<T, F> {
     idempotency: Idempotency,
     key: F,
     missing_key: MissingKey,
+    /// None is the whole.
+    fingerprinted: Option<Vec<Selector>>,
     event: PhantomData<fn(T)>,
 }
 
 impl<T, F> EventLayer<T, F> {
+    fn new(idempotency: &Idempotency, key: F) -> Self {
+        Self {
+            idempotency: idempotency.clone(),
+            key,
+            missing_key: MissingKey::default(),
+            fingerprinted: None,
+            event: PhantomData,
+        }
+    }
+
+    /// Compares only these fields of the event, each named as a [`Selector`] is, in place of the whole of it: for events that
+    /// hold something new in each delivery, such as a trace id or the time. A field that is not there is compared as absent; an
+    /// event that has none of them, or in which one cannot be looked up, is compared as a whole.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if one is no selector, or there is none.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
+    /// # #[derive(serde::Deserialize)]
+    /// # struct Order { id: String }
+    /// # let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?;
+    /// let layer =
+    ///     idempotency.events(|order: &Order| Key::new(&order.id)).fingerprint_fields(["/id", "/amount"])?;
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn fingerprint_fields<'a>(
+        mut self,
+        fields: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self, Error> {
+        self.fingerprinted = Some(selector::some_of(fields)?);
+        Ok(self)
+    }
+
     /// What to do with an event that has no key. Default: refuse.
     pub fn missing_key(mut self, policy: MissingKey) -> Self {
         self.missing_key = policy;
@@ -114,6 +200,7 @@ impl<T, F: Clone> Clone for EventLayer<T, F> {
             idempotency: self.idempotency.clone(),
             key: self.key.clone(),
             missing_key: self.missing_key,
+            fingerprinted: self.fingerprinted.clone(),
             event: PhantomData,
         }
     }
@@ -124,6 +211,7 @@ impl<T, F> fmt::Debug for EventLayer<T, F> {
         f.debug_struct("EventLayer")
             .field("event", &type_name::<T>())
             .field("missing_key", &self.missing_key)
+            .field("fingerprinted", &self.fingerprinted)
             .finish_non_exhaustive()
     }
 }
@@ -149,21 +237,20 @@ impl<S: Clone, T, F: Clone> Clone for EventService<S, T, F> {
     }
 }
 
-impl<S, T, F, K, R> Service<LambdaEvent<Box<RawValue>>> for EventService<S, T, F>
+impl<S, T, F, R> Service<LambdaEvent<Box<RawValue>>> for EventService<S, T, F>
 where
     S: Service<LambdaEvent<T>, Response = R> + Clone + Send + 'static,
     S::Future: Send,
     S::Error: Into<Diagnostic> + Send,
     T: DeserializeOwned + Send + 'static,
     R: Serialize + Send,
-    F: Fn(&T) -> K + Clone + Send + Sync + 'static,
-    K: IntoKey,
+    F: EventKey<T>,
 {
     type Response = Box<RawValue>;
     type Error = RunError<S::Error>;
     type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+    fn poll_ready(&mut self, cx: &mut task::Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(cx).map_err(RunError::Handler)
     }
 
@@ -176,11 +263,10 @@ where
     }
 }
 
-impl<T, F, K> EventLayer<T, F>
+impl<T, F> EventLayer<T, F>
 where
     T: DeserializeOwned,
-    F: Fn(&T) -> K,
-    K: IntoKey,
+    F: EventKey<T>,
 {
     async fn handle<S, R>(
         &self,
@@ -197,7 +283,8 @@ where
         let payload: T = serde_json::from_str(raw.get())
             .map_err(|error| not_an_event::<T>(&error))
             .inspect_err(observe::refused_unasked)?;
-        let key = self.key_of(&payload).inspect_err(observe::refused_unasked)?;
+        let key = self.key.key_of(&payload, &raw, &context);
+        let key = key.and_then(|key| self.allowed(key)).inspect_err(observe::refused_unasked)?;
         let Some(key) = key else {
             observe::unprotected("missing key");
             let surroundings = Surroundings { invocation, claim: None };
@@ -209,11 +296,8 @@ where
         if let Some(tenant) = tenant(&context) {
             scope = scope.with_caller(tenant)?;
         }
-        let operation = Operation {
-            key: StoredKey::new(&scope, &key),
-            fingerprint: Fingerprint::of_json(raw.get().as_bytes())?,
-            invocation,
-        };
+        let operation =
+            Operation { key: StoredKey::new(&scope, &key), fingerprint: self.fingerprint(&raw)?, invocation };
         drop(raw);
         let on_error = self.idempotency.settings().effective_on_handler_error();
         let handler = || inner.call(LambdaEvent::new(payload, context));
@@ -227,14 +311,24 @@ where
 
     /// # Errors
     ///
-    /// [`ErrorKind::MissingKey`] or [`ErrorKind::InvalidKey`].
-    fn key_of(&self, payload: &T) -> Result<Option<Key>, Error> {
-        match ((self.key)(payload).into_key()?, self.missing_key) {
+    /// [`ErrorKind::MissingKey`].
+    fn allowed(&self, key: Option<Key>) -> Result<Option<Key>, Error> {
+        match (key, self.missing_key) {
             (None, MissingKey::Refuse) => Err(Error::new(
                 ErrorKind::MissingKey,
                 format!("the event has no idempotency key; {} needs one", type_name::<T>()),
             )),
             (key, _) => Ok(key),
+        }
+    }
+
+    fn fingerprint(&self, raw: &RawValue) -> Result<Fingerprint, Error> {
+        let json = raw.get().as_bytes();
+        match self.fingerprinted.as_deref().and_then(|fields| selector::found_in(fields, json)) {
+            Some(found) => {
+                Ok(found.into_iter().fold(Fingerprint::builder("event"), FingerprintBuilder::field).finish())
+            }
+            None => Fingerprint::of_json(json),
         }
     }
 }

@@ -4,7 +4,8 @@ use std::sync::{
 };
 
 use lambda_idempotency::{
-    Error, ErrorKind, Execution, Idempotency, Key, MissingKey, RunError, current, lambda::event::IntoKey,
+    Error, ErrorKind, Execution, Idempotency, Key, KeyFields, MissingKey, RunError, current,
+    lambda::{event::IntoKey, keys},
 };
 use lambda_runtime::{Context, Diagnostic, LambdaEvent, tower::ServiceExt};
 use serde::{Deserialize, Serialize};
@@ -298,4 +299,138 @@ fn a_closure_may_say_in_several_ways_that_there_is_no_key() {
     assert!(None::<Key>.into_key().unwrap().is_none());
     assert!(Ok::<_, Error>(Some(key())).into_key().unwrap().is_some());
     assert!(Key::new("").into_key().is_err());
+}
+
+#[tokio::test]
+async fn a_key_is_named_by_fields_or_by_the_request_id() {
+    let runs = Runs::default();
+    let by_fields = KeyFields::new(["/id", "/line"]).unwrap();
+    let service = idempotency().events_by::<Order, _>(by_fields).layer(handler(&runs));
+    for (json, expected) in [
+        (r#"{"id": "o", "line": 1}"#, Ok(1)),
+        (r#"{"line": 1, "id": "o"}"#, Ok(1)),
+        (r#"{"id": "o", "line": 2}"#, Ok(2)),
+        (r#"{"id": "o"}"#, Ok(3)),
+        (r#"{"id": null, "line": null}"#, Err(ErrorKind::MissingKey)),
+    ] {
+        let answer = service.clone().oneshot(event(json)).await;
+        assert_eq!(kind_of(&answer), expected.err(), "{json}");
+        assert_eq!(runs.count(), expected.unwrap_or(3), "{json}");
+    }
+
+    let service = idempotency().events_by::<Order, _>(keys::RequestId).layer(handler(&runs));
+    for (request, runs_by_then) in [("r1", 4), ("r1", 4), ("r2", 5)] {
+        let mut event = event("{}");
+        event.context.request_id = request.into();
+        service.clone().oneshot(event).await.unwrap();
+        assert_eq!(runs.count(), runs_by_then);
+    }
+    let answer = service.oneshot(event("{}")).await;
+    assert_eq!(kind_of(&answer), Some(ErrorKind::MissingKey));
+}
+
+#[tokio::test]
+async fn only_fields_that_were_asked_for_are_compared() {
+    let runs = Runs::default();
+    let layer = idempotency().events(key).fingerprint_fields(["/id", "/amount"]).unwrap();
+    let service = layer.layer(handler(&runs));
+    for (json, kind) in [
+        (r#"{"id": "o", "amount": 1.50, "at": 1}"#, None),
+        (r#"{"at": 2, "amount": 1.50, "id": "o"}"#, None),
+        (r#"{"id": "o", "amount": 1.5, "at": 1}"#, Some(ErrorKind::Mismatch)),
+        (r#"{"id": "o"}"#, Some(ErrorKind::Mismatch)),
+    ] {
+        assert_eq!(kind_of(&service.clone().oneshot(event(json)).await), kind, "{json}");
+    }
+    assert_eq!(runs.count(), 1);
+    let error = idempotency().events(key).fingerprint_fields([]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+}
+
+/// What the handler answers comes back exactly, whatever it is.
+#[tokio::test]
+async fn every_kind_of_answer_is_replayed_exactly() {
+    async fn twice<R: Serialize + Clone + Send + Sync + 'static>(answer: R) {
+        let expected = serde_json::to_string(&answer).unwrap();
+        let runs = Runs::default();
+        let counted = runs.clone();
+        let service = idempotency().events(key).layer(service_fn(move |_: LambdaEvent<Order>| {
+            counted.next();
+            let answer = answer.clone();
+            async move { Ok::<_, lambda_runtime::Error>(answer) }
+        }));
+        for _ in 0..2 {
+            let answer = service.clone().oneshot(event(r#"{"id": "o"}"#)).await.unwrap();
+            assert_eq!(answer.get(), expected);
+        }
+        assert_eq!(runs.count(), 1, "{expected}");
+    }
+    twice(()).await;
+    twice(None::<u8>).await;
+    twice(0).await;
+    twice(false).await;
+    twice("").await;
+    twice(Vec::<u8>::new()).await;
+    twice(9_007_199_254_740_993_u64).await;
+    twice(u64::MAX).await;
+    twice(i64::MIN).await;
+    twice(0.1 + 0.2).await;
+    twice(1e300).await;
+    twice("caf\u{e9} \u{1f600} \u{0}\n\"").await;
+    twice(serde_json::json!({"b": [1.0, {"a": null}], "a": "x"})).await;
+}
+
+#[tokio::test]
+async fn two_functions_in_one_lambda_and_nested_and_parallel_operations_share_no_key() {
+    let idempotency = idempotency();
+    let runs = Runs::default();
+    let charge = idempotency.operation("charge").unwrap().events(key).layer(handler(&runs));
+    let ship = idempotency.operation("ship").unwrap().events(key).layer(handler(&runs));
+    for _ in 0..2 {
+        charge.clone().oneshot(event(r#"{"id": "o"}"#)).await.unwrap();
+        ship.clone().oneshot(event(r#"{"id": "o"}"#)).await.unwrap();
+    }
+    assert_eq!(runs.count(), 2);
+
+    // Inside a handler, with the handler's own key: each has its own claim, and `current()` is right in each.
+    let steps = Runs::default();
+    let (inner, counted) = (idempotency.clone(), steps.clone());
+    let nest = idempotency.operation("nest").unwrap().events(key).layer(service_fn(
+        move |order: LambdaEvent<Order>| {
+            let (inner, counted) = (inner.clone(), counted.clone());
+            async move {
+                let order = Key::new(order.payload.id.unwrap())?;
+                let outer = current().unwrap().key().clone();
+                let step = |name: &'static str| {
+                    let (inner, counted, order) =
+                        (inner.operation(name).unwrap(), counted.clone(), order.clone());
+                    async move {
+                        let run = inner.run(order, "payload", || async move {
+                            tokio::task::yield_now().await;
+                            counted.next();
+                            Ok::<_, std::io::Error>(current().unwrap().key().to_string())
+                        });
+                        run.await.map_err(|error| error.to_string())
+                    }
+                };
+                let (first, second) = tokio::join!(step("first"), step("second"));
+                assert_eq!(*current().unwrap().key(), outer, "after them it is the outer one's again");
+                let mut keys = vec![outer.to_string(), first?, second?, step("first").await?];
+                keys.sort();
+                keys.dedup();
+                Ok::<_, lambda_runtime::Error>(keys.len())
+            }
+        },
+    ));
+    for _ in 0..2 {
+        let answer = nest.clone().oneshot(event(r#"{"id": "o"}"#)).await.unwrap();
+        assert_eq!((answer.get(), steps.count()), ("3", 2));
+    }
+}
+
+fn kind_of<T, E>(answer: &Result<T, RunError<E>>) -> Option<ErrorKind> {
+    match answer {
+        Err(RunError::Idempotency(error)) => Some(error.kind()),
+        _ => None,
+    }
 }

@@ -2,13 +2,11 @@
 
 use std::{
     collections::HashMap,
-    future::{Future, poll_fn},
-    pin::pin,
+    future::Future,
     sync::{Mutex, PoisonError},
-    task::Poll,
 };
 
-use futures_util::stream::{FuturesUnordered, Stream};
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use lambda_runtime::LambdaEvent;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -113,36 +111,16 @@ where
     /// Runs the lanes until all have ended, or it is time to answer.
     async fn run(&self, lanes: Vec<Lane>) {
         let mut waiting = lanes.into_iter();
+        let width = self.batch.choices.concurrency.get();
         let mut running: FuturesUnordered<_> =
-            waiting.by_ref().take(self.batch.choices.concurrency.get()).map(|lane| self.lane(lane)).collect();
-        let clock = &self.batch.idempotency.engine().clock;
-        let mut time_is_up = self.times.answer_at.map(|at| clock.sleep(clock.now().until(at)));
-        poll_fn(|cx| {
-            loop {
-                // A sandbox may have been frozen: the clock is asked, and not only the timer.
-                if self.times.answer_at.is_some_and(|at| clock.now() >= at) {
-                    return Poll::Ready(());
-                }
-                match pin!(&mut running).poll_next(cx) {
-                    Poll::Ready(Some(())) => running.extend(waiting.next().map(|lane| self.lane(lane))),
-                    Poll::Ready(None) => return Poll::Ready(()),
-                    Poll::Pending => break,
-                }
+            waiting.by_ref().take(width).map(|lane| self.lane(lane)).collect();
+        let all = async {
+            while running.next().await.is_some() {
+                running.extend(waiting.next().map(|lane| self.lane(lane)));
             }
-            match (&mut time_is_up, self.times.answer_at) {
-                (Some(timer), Some(at)) => {
-                    while timer.as_mut().poll(cx).is_ready() {
-                        if clock.now() >= at {
-                            return Poll::Ready(());
-                        }
-                        *timer = clock.sleep(clock.now().until(at));
-                    }
-                    Poll::Pending
-                }
-                _ => Poll::Pending,
-            }
-        })
-        .await;
+        };
+        // What is not done by then has no fate, and comes back.
+        let _ = self.batch.idempotency.engine().until(self.times.answer_at, all).await;
     }
 
     /// Runs a lane's records one after the other.

@@ -12,9 +12,9 @@ use super::{
     response,
 };
 use crate::{
-    error::{Error, ErrorKind},
+    error::Error,
     future::BoxFuture,
-    selector::Selector,
+    selector::{self, Selector},
 };
 
 /// The largest body that is compared, in bytes: API Gateway's own limit ("Quotas", API Gateway developer guide).
@@ -207,7 +207,7 @@ impl HttpLayer {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if one is no [`Selector`], or there is none.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if one is no [`Selector`], or there is none.
     ///
     /// ```
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
@@ -216,10 +216,7 @@ impl HttpLayer {
     /// # Ok::<(), lambda_idempotency::Error>(())
     /// ```
     pub fn fingerprint_fields<'a>(self, fields: impl IntoIterator<Item = &'a str>) -> Result<Self, Error> {
-        let fields = fields.into_iter().map(Selector::new).collect::<Result<Vec<_>, _>>()?;
-        if fields.is_empty() {
-            return Err(Error::new(ErrorKind::Invalid, "no field is to be compared; name one at least"));
-        }
+        let fields = selector::some_of(fields)?;
         Ok(self.with(|config| config.fingerprinted_fields = Some(fields)))
     }
 

@@ -9,7 +9,7 @@ use lambda_http::RequestExt;
 use super::{config::Config, problem::ProblemKind};
 use crate::{
     fingerprint::{Fingerprint, FingerprintBuilder},
-    selector::Selector,
+    selector,
 };
 
 /// The request's fingerprint, and its body as it was.
@@ -55,26 +55,9 @@ fn fingerprint(config: &Config, parts: &Parts, body: &[u8]) -> Fingerprint {
             builder = builder.part("header", name.as_str()).part("value", value.as_bytes());
         }
     }
-    match config.fingerprinted_fields.as_deref().and_then(|fields| selected(fields, body)) {
-        Some(found) => found.into_iter().fold(builder, field).finish(),
+    match config.fingerprinted_fields.as_deref().and_then(|fields| selector::found_in(fields, body)) {
+        Some(found) => found.into_iter().fold(builder, FingerprintBuilder::field).finish(),
         None => builder.json_or_bytes("body", body).finish(),
-    }
-}
-
-/// A field and its value, if it is there.
-type Selected<'a> = (&'a Selector, Option<Cow<'a, str>>);
-
-/// The fields' values; `None` if there is not one, since two such bodies would be one, or one cannot be looked up.
-fn selected<'a>(fields: &'a [Selector], body: &'a [u8]) -> Option<Vec<Selected<'a>>> {
-    let found: Result<Vec<_>, _> =
-        fields.iter().map(|field| field.find(body).map(|found| (field, found))).collect();
-    found.ok().filter(|found| found.iter().any(|(_, found)| found.is_some()))
-}
-
-fn field(builder: FingerprintBuilder, (field, found): Selected<'_>) -> FingerprintBuilder {
-    match found {
-        Some(found) => builder.part("field", field.as_str()).json_or_bytes("value", found.as_bytes()),
-        None => builder.part("absent", field.as_str()),
     }
 }
 
@@ -118,6 +101,7 @@ fn percent_decoded(text: &str) -> Cow<'_, [u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::selector::Selector;
 
     fn of(method: &str, uri: &str, body: &[u8]) -> Fingerprint {
         let (parts, ()) = http::Request::builder().method(method).uri(uri).body(()).unwrap().into_parts();

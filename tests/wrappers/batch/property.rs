@@ -10,7 +10,7 @@ use std::{
     sync::Mutex,
 };
 
-use lambda_idempotency::BoxFuture;
+use lambda_idempotency::{BoxFuture, SystemClock};
 use random::Random;
 use serde_json::Value;
 
@@ -169,7 +169,7 @@ impl Queue {
                         known.lock().unwrap().check_is_behind(place, earlier, &sent[earlier], policy);
                     }
                 }
-                tokio::time::sleep(Duration::from_millis(takes)).await;
+                SystemClock.sleep(Duration::from_millis(takes)).await;
                 drop(running);
                 if matches!(does, Does::Succeeds | Does::FailsForGood) {
                     known.lock().unwrap().settled.insert(key, (payload, does));

@@ -9,7 +9,7 @@ use std::{
 };
 
 use lambda_idempotency::{
-    BoxFuture, Builder, Clock, Error, Idempotency, Key, Record, Store, StoredKey, Timestamp,
+    BoxFuture, Builder, Clock, Error, Idempotency, Key, Record, Store, StoredKey, SystemClock, Timestamp,
     lambda::{
         batch::{self, Batch, BatchAnswer, Failure, SqsMessage},
         event::IntoKey,
@@ -236,7 +236,7 @@ impl Orders {
                 self.held.notify_one();
                 self.go.notified().await;
             }
-            ("takes", millis) => tokio::time::sleep(Duration::from_millis(millis.parse()?)).await,
+            ("takes", millis) => SystemClock.sleep(Duration::from_millis(millis.parse()?)).await,
             _ => {
                 for _ in 0..3 {
                     tokio::task::yield_now().await;
@@ -328,6 +328,6 @@ impl Clock for Paused {
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        Box::pin(tokio::time::sleep(duration))
+        SystemClock.sleep(duration)
     }
 }

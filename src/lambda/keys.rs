@@ -1,0 +1,161 @@
+//! Keys for the events of AWS's own sources: what each of them deduplicates, and what it does not.
+//!
+//! | source | key | the same for | another for |
+//! |---|---|---|---|
+//! | EventBridge | [`event_bridge`] | every delivery of one event | an event that its producer put twice |
+//! | EventBridge Scheduler | [`scheduler`] | every delivery of one scheduled time | the next one |
+//! | SNS | [`sns`] | every delivery of one message | a message that was published twice |
+//! | S3 | [`s3`] | every notification of one change of an object | the object written again, with the same bytes too |
+//! | Step Functions | [`step_functions`] | every retry of one entry into the state | the state entered again, in a loop or a redrive |
+//! | an asynchronous invoke | [`RequestId`] | Lambda's own retries | an invoke that its caller repeats |
+//! | SQS | [`SqsMessage::message_key`](super::batch::SqsMessage::message_key) | every delivery of one message | a message that was sent twice |
+//! | Kinesis | [`KinesisRecord::sequence_key`](super::batch::KinesisRecord::sequence_key) | every delivery of one record | a record that its producer put twice |
+//! | DynamoDB Streams | [`DynamoDbRecord::event_key`](super::batch::DynamoDbRecord::event_key) | every delivery of one change | the next write of the item |
+//! | Kafka | [`kafka_record`] | every delivery of one record | a record that its producer sent twice |
+//! | Amazon MQ | [`mq_message`] | every delivery of one message | a message that was sent twice |
+//!
+//! Where a sender may send twice, take a field of what it sends: the order's id, say.
+//!
+//! ```no_run
+//! use lambda_idempotency::{Idempotency, lambda::keys};
+//! use lambda_runtime::{Error, LambdaEvent, run, service_fn, tower::ServiceBuilder};
+//! use serde_json::Value;
+//!
+//! async fn handle(_event: LambdaEvent<Value>) -> Result<(), Error> {
+//!     Ok(())
+//! }
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Error> {
+//! # let store = lambda_idempotency::store::memory::MemoryStore::new();
+//! let idempotency = Idempotency::builder(store).build()?;
+//! let layer = idempotency.events_by::<Value, _>(keys::sns());
+//! run(ServiceBuilder::new().layer(layer).service(service_fn(handle))).await
+//! # }
+//! ```
+
+use lambda_runtime::Context;
+use serde_json::value::RawValue;
+
+use crate::{error::Error, key::Key, key_fields::KeyFields, lambda::event::EventKey};
+
+/// An EventBridge event's id (`id`).
+pub fn event_bridge() -> KeyFields {
+    KeyFields::known(&["/id"])
+}
+
+/// The schedule's ARN and the time that it was for (`resources` and `time` of the event that EventBridge Scheduler
+/// sends where the target has no input of its own). With an input of your own, put `<aws.scheduler.execution-id>` into a
+/// field of it, and take that.
+pub fn scheduler() -> KeyFields {
+    KeyFields::known(&["/resources/0", "/time"])
+}
+
+/// An SNS message's id. Lambda gets one message an event.
+pub fn sns() -> KeyFields {
+    KeyFields::known(&["/Records/0/Sns/MessageId"])
+}
+
+/// The change of an object: bucket, key, version and sequencer. S3 sends one record an event.
+pub fn s3() -> KeyFields {
+    KeyFields::known(&[
+        "/Records/0/s3/bucket/name",
+        "/Records/0/s3/object/key",
+        "/Records/0/s3/object/versionId",
+        "/Records/0/s3/object/sequencer",
+    ])
+}
+
+/// An execution's entry into the state that calls the function: the fields `execution` and `entered` of the payload,
+/// which the state machine fills from its context: `"execution.$": "$$.Execution.Id"` and
+/// `"entered.$": "$$.State.EnteredTime"`.
+pub fn step_functions() -> KeyFields {
+    KeyFields::known(&["/execution", "/entered"])
+}
+
+/// One record of a Kafka event, whose records you [`run`](crate::Idempotency::run) one by one: topic, partition and offset.
+///
+/// ```
+/// use lambda_idempotency::lambda::keys;
+///
+/// let key = keys::kafka_record().key_of(br#"{"topic": "orders", "partition": 0, "offset": 15, "value": "MQ=="}"#)?;
+/// assert!(key.is_some());
+/// # Ok::<(), lambda_idempotency::Error>(())
+/// ```
+pub fn kafka_record() -> KeyFields {
+    KeyFields::known(&["/topic", "/partition", "/offset"])
+}
+
+/// One message of an Amazon MQ event, whose messages you [`run`](crate::Idempotency::run) one by one: ActiveMQ's
+/// `messageID`, or the `basicProperties.messageId` that a publisher to RabbitMQ has set.
+pub fn mq_message() -> KeyFields {
+    KeyFields::known(&["/messageID", "/basicProperties/messageId"])
+}
+
+/// The invocation's request id, which Lambda's own retries of an asynchronous invoke share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct RequestId;
+
+impl<T> EventKey<T> for RequestId {
+    fn key_of(&self, _: &T, _: &RawValue, context: &Context) -> Result<Option<Key>, Error> {
+        (!context.request_id.is_empty()).then(|| Key::new(&context.request_id)).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(fields: &KeyFields, json: &str) -> Option<String> {
+        fields.key_of(json.as_bytes()).unwrap().map(|key| key.as_str().to_owned())
+    }
+
+    #[test]
+    fn every_field_is_a_pointer() {
+        let all = [event_bridge(), scheduler(), sns(), s3(), step_functions(), kafka_record(), mq_message()];
+        assert_eq!(all.iter().map(|fields| fields.iter().count()).collect::<Vec<_>>(), [1, 2, 1, 4, 2, 3, 2]);
+    }
+
+    #[test]
+    fn what_a_source_calls_one_is_one_key() {
+        let s3_event = |key: &str, sequencer: &str| {
+            format!(
+                r#"{{"Records": [{{"eventSource": "aws:s3", "responseElements": {{"x-amz-request-id": "{key}{sequencer}"}},
+                    "s3": {{"bucket": {{"name": "b"}}, "object": {{"key": "{key}", "size": 1, "sequencer": "{sequencer}"}}}}}}]}}"#
+            )
+        };
+        assert!(key(&s3(), &s3_event("k", "00A")).is_some());
+        assert_eq!(
+            key(&s3(), &s3_event("k", "00A")),
+            key(&s3(), &s3_event("k", "00A").replace("size\": 1", "size\": 2"))
+        );
+        assert_ne!(key(&s3(), &s3_event("k", "00A")), key(&s3(), &s3_event("k", "00B")));
+        assert_ne!(key(&s3(), &s3_event("k", "00A")), key(&s3(), &s3_event("k0", "0A")));
+
+        let sns_event =
+            r#"{"Records": [{"EventSource": "aws:sns", "Sns": {"MessageId": "95df01b4", "Message": "x"}}]}"#;
+        assert_eq!(key(&sns(), sns_event).as_deref(), Some("95df01b4"));
+        assert_eq!(key(&event_bridge(), r#"{"id": "53dc4d37", "detail": {}}"#).as_deref(), Some("53dc4d37"));
+
+        let scheduled = |time: &str| {
+            format!(
+                r#"{{"id": "{time}", "time": "{time}", "resources": ["arn:aws:scheduler:x:1:schedule/default/s"]}}"#
+            )
+        };
+        assert_ne!(key(&scheduler(), &scheduled("10:00")), key(&scheduler(), &scheduled("11:00")));
+        assert!(key(&step_functions(), r#"{"execution": "arn:e", "entered": "10:00"}"#).is_some());
+        assert_eq!(
+            key(&mq_message(), r#"{"messageID": "ID:1"}"#),
+            key(&mq_message(), r#"{"messageID": "ID:1", "x": 1}"#)
+        );
+    }
+
+    #[test]
+    fn what_has_none_of_its_sources_names_has_no_key() {
+        for fields in
+            [event_bridge(), scheduler(), sns(), s3(), step_functions(), kafka_record(), mq_message()]
+        {
+            assert_eq!(key(&fields, r#"{"Records": [], "detail": {"id": 1}}"#), None, "{fields:?}");
+        }
+    }
+}
