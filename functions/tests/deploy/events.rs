@@ -28,14 +28,12 @@ pub(crate) enum Expected {
     Error(&'static str, &'static str),
     /// A batch: so many runs, and these messages come back.
     Batch(usize, &'static [&'static str]),
-    /// A batch with one order in it twice: one run, and at most one message comes back.
-    BatchOfDuplicates,
 }
 
 /// How often the handler ran.
 pub(crate) type Runs = usize;
 
-use Expected::{Batch, BatchOfDuplicates, Error, Http, Problem, Replay, Response};
+use Expected::{Batch, Error, Http, Problem, Replay, Response};
 
 /// Each function's events, in the order of their delivery.
 pub(crate) const STORY: &[(&str, &[(&str, Expected)])] = &[
@@ -66,7 +64,14 @@ pub(crate) const STORY: &[(&str, &[(&str, Expected)])] = &[
                 "sqs-malformed",
                 Batch(1, &["8d4f6ba3-5a7c-4e9d-b1cf-4c6e8a0d2f3b", "9e5a7cb4-6b8d-4fae-82d0-5d7f9b1e3a4c"]),
             ),
-            ("sqs-duplicates", BatchOfDuplicates),
+            ("sqs-duplicates", Batch(1, &[])),
+            ("sqs-failing", Batch(1, &["af6b8dc5-7c9e-40bf-93e1-6e8a0c2f4b5d"])),
+            ("sqs-failing", Batch(0, &["af6b8dc5-7c9e-40bf-93e1-6e8a0c2f4b5d"])),
+            // One message of the group cannot be handled: it and what is behind it come back.
+            (
+                "sqs-fifo",
+                Batch(2, &["d19e0fa8-0fc1-43e2-a614-91bd3f5c7e80", "e2af10b9-10d2-44f3-b725-a2ce406d8f91"]),
+            ),
         ],
     ),
     (
@@ -127,7 +132,6 @@ fn is_as(expected: Expected, answer: &Answer, runs: Runs) -> bool {
         (Batch(expected, back), Answer::Payload(payload)) => {
             runs == expected && come_back(payload) == BTreeSet::from_iter(back.iter().map(|id| (*id).into()))
         }
-        (BatchOfDuplicates, Answer::Payload(payload)) => runs == 1 && come_back(payload).len() <= 1,
         _ => false,
     }
 }
@@ -242,7 +246,7 @@ fn an_event_file_that_lacks_a_field_is_told_which() {
 async fn an_event_of_another_shape_is_told_by_the_field_that_it_lacks() {
     let database = database().await;
     for (function, event, words) in [
-        ("orders", "refunds/invoke", "missing field `Records`"),
+        ("orders", "refunds/invoke", "this worker is for batches of `aws:sqs`"),
         ("receipts", "orders/sqs", "no field `detail-type`"),
         ("refunds", "receipts/event-bridge", "no field `refund_id`"),
         // lambda_http asks which of the front ends it is from, and names no field.
