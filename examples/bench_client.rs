@@ -9,7 +9,7 @@
 //! |---|---|---|---|
 //! | `run` | `n`, `prefix` | `n` calls one after another, keys `PREFIX-0`… | `returned`, `executed`, `errors` by kind, `wall_ns` |
 //! | `dup` | `n`, `prefix`, `width`, `handler_ms` | `n` times: `width` calls at once with one key | the same |
-//! | `batch` | `n`, `prefix`, `width` | `n` records; with `width` 1 one by one, else so many at once | the same |
+//! | `batch` | `n`, `prefix`, `width` | an SQS event of `n` records, delivered to the library's worker, which runs `width` at once | the same |
 //! | `one` | `key`, `handler_ms`, `remaining_ms`, `fail`, `value` | one call, the deadline `remaining_ms` away | `outcome` (`returned` or `raised`), `value` or `error`, `executed`, `wall_ms` |
 //! | `exit` | | ends | |
 //!
@@ -26,10 +26,14 @@
 //! both to 1: with the default margins, such a claim still stands.
 
 use std::{
-    cell::Cell,
     collections::BTreeMap,
     fmt,
     io::{BufRead as _, Write as _},
+    num::NonZeroUsize,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -37,15 +41,15 @@ use aws_sdk_dynamodb::{
     Client,
     config::{BehaviorVersion, Credentials, Region},
 };
-use futures_util::{
-    future::join_all,
-    stream::{FuturesUnordered, StreamExt as _},
-};
+use futures_util::future::join_all;
 use lambda_idempotency::{
-    Clock as _, Idempotency, Invocation, Key, RunError, SystemClock, store::dynamodb::DynamoDbStore,
+    Clock as _, Idempotency, Invocation, Key, RunError, SystemClock,
+    lambda::batch::{self, SqsMessage},
+    store::dynamodb::DynamoDbStore,
 };
+use lambda_runtime::{LambdaEvent, tower::Service as _};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::RawValue};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -53,7 +57,7 @@ type Failure = Box<dyn std::error::Error>;
 const REMAINING_MS: u64 = 30_000;
 
 /// A command.
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 #[serde(default)]
 struct Command {
     cmd: String,
@@ -100,17 +104,18 @@ impl std::error::Error for HandlerError {}
 
 type Called = Result<Value, RunError<HandlerError>>;
 
+#[derive(Clone)]
 struct Bench {
     idempotency: Idempotency,
     payload: Value,
     response: Value,
-    executed: Cell<u64>,
+    executed: Arc<AtomicU64>,
 }
 
 impl Bench {
     /// The handler that is made idempotent.
     async fn handle(&self, event: &Value, command: &Command) -> Result<Value, HandlerError> {
-        self.executed.set(self.executed.get() + 1);
+        let nth = self.executed.fetch_add(1, Ordering::Relaxed) + 1;
         if command.handler_ms > 0 {
             SystemClock.sleep(Duration::from_millis(command.handler_ms)).await;
         }
@@ -122,7 +127,7 @@ impl Bench {
         }
         let mut response = self.response.clone();
         response["payment_id"] = event["payment_id"].clone();
-        response["execution"] = format!("{}-{}", std::process::id(), self.executed.get()).into();
+        response["execution"] = format!("{}-{nth}", std::process::id()).into();
         Ok(response)
     }
 
@@ -148,7 +153,7 @@ impl Bench {
     }
 
     async fn answer(&self, command: &Command) -> Value {
-        let before = self.executed.get();
+        let before = self.executed.load(Ordering::Relaxed);
         let began = stopwatch();
         let mut tally = Tally::default();
         match command.cmd.as_str() {
@@ -172,7 +177,7 @@ impl Bench {
                     Ok(value) => json!({ "outcome": "returned", "value": value }),
                     Err(error) => json!({ "outcome": "raised", "error": told(&error) }),
                 };
-                answer["executed"] = (self.executed.get() - before).into();
+                answer["executed"] = (self.executed.load(Ordering::Relaxed) - before).into();
                 answer["wall_ms"] = (began.elapsed().as_secs_f64() * 1e3).into();
                 return answer;
             }
@@ -180,25 +185,43 @@ impl Bench {
         }
         json!({
             "returned": tally.returned,
-            "executed": self.executed.get() - before,
+            "executed": self.executed.load(Ordering::Relaxed) - before,
             "errors": tally.errors,
             "wall_ns": u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
         })
     }
 
-    /// A queue's records: each body is parsed and run, at most `width` at once.
+    /// An event of a queue, delivered to a worker that runs at most `width` of its records at once.
     async fn batch(&self, command: &Command, tally: &mut Tally) {
-        let run = |body: String| async move {
-            let event: Value = serde_json::from_str(&body)
-                .map_err(|error| RunError::Handler(HandlerError(error.to_string())))?;
-            self.call(&event, command).await
+        let Some(width) = NonZeroUsize::new(command.width) else { return };
+        let records = (0..command.n).map(|nth| {
+            let body = self.event(format!("{}-{nth}", command.prefix)).to_string();
+            json!({ "messageId": nth.to_string(), "body": body, "eventSource": "aws:sqs" })
+        });
+        let event = json!({ "Records": records.collect::<Vec<_>>() }).to_string();
+        let key = |message: &SqsMessage| Key::from_json(message, "/payment_id");
+        let (bench, command_of) = (self.clone(), command.clone());
+        let handler = move |message: SqsMessage| {
+            let (bench, command) = (bench.clone(), command_of.clone());
+            async move { Ok::<_, batch::Failure>(bench.handle(&message.json()?, &command).await?) }
         };
-        let mut bodies =
-            (0..command.n).map(|nth| self.event(format!("{}-{nth}", command.prefix)).to_string());
-        let mut running: FuturesUnordered<_> = bodies.by_ref().take(command.width).map(run).collect();
-        while let Some(called) = running.next().await {
-            tally.count(called);
-            running.extend(bodies.next().map(run));
+        let mut worker = self.idempotency.sqs(key, handler).concurrency(width);
+        let mut context = lambda_runtime::Context::default();
+        let deadline = SystemClock.now().saturating_add(Duration::from_millis(command.remaining_ms));
+        context.deadline = deadline.as_millis();
+        let answer = match RawValue::from_string(event) {
+            Ok(event) => worker.call(LambdaEvent::new(event, context)).await.map_err(RunError::from),
+            Err(error) => Err(RunError::Handler(HandlerError(error.to_string()))),
+        };
+        match answer {
+            Ok(answer) => {
+                let returned = answer.returned().count() as u64;
+                tally.returned += command.n - returned;
+                if returned > 0 {
+                    *tally.errors.entry("Returned").or_default() += returned;
+                }
+            }
+            Err(error) => tally.count(Err(error)),
         }
     }
 }
@@ -279,7 +302,7 @@ fn bench() -> Result<Bench, Failure> {
         idempotency: builder.build()?,
         payload: json("BENCH_PAYLOAD")?,
         response: json("BENCH_RESPONSE")?,
-        executed: Cell::new(0),
+        executed: Arc::default(),
     })
 }
 
