@@ -13,6 +13,8 @@
 //!
 //! - HTTP: [`Idempotency::http`], the contract of the `Idempotency-Key` header, for `lambda_http` and axum;
 //! - typed events: [`Idempotency::events`], for `lambda_runtime`;
+//! - batches, record by record: [`Idempotency::sqs`], [`kinesis`](Idempotency::kinesis) and
+//!   [`dynamodb_stream`](Idempotency::dynamodb_stream);
 //! - one function inside a handler: [`Idempotency::run`];
 //! - anything else: [`Idempotency::begin`] and [`Claim`].
 //!
@@ -41,7 +43,8 @@
 //! |---|---|---|
 //! | `dynamodb` | yes | the DynamoDB store, and with it the AWS SDK |
 //! | `http` | yes | the layer for `lambda_http` and axum; switches `events` on |
-//! | `events` | by `http` | the layer for `lambda_runtime` |
+//! | `events` | by `http` | the layer and the workers for `lambda_runtime`: typed events; SQS, Kinesis, DynamoDB Streams |
+//! | `sqs` | no | a message that another delivery is at work on is hidden until that one's lease has ended |
 //! | `jmespath` | no | JMESPath expressions in a [`Selector`] |
 //! | `client` | no | the module `client`: a `reqwest` client that keeps one key over all attempts |
 //! | `conformance` | no | the suite that proves a store |

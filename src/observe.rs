@@ -85,6 +85,15 @@ pub(crate) fn returned(source: &'static str, identifier: &str, kind: &str, detai
     );
 }
 
+/// Messages that are in progress elsewhere could not be hidden until then. `code` is the service's own.
+#[cfg(feature = "sqs")]
+pub(crate) fn not_hidden(messages: usize, code: Option<&str>) {
+    tracing::warn!(
+        target: TARGET, event = "not_hidden", messages, code,
+        "messages that are in progress come back when the queue's visibility time-out is over"
+    );
+}
+
 const fn refusal(kind: ErrorKind, is_store_failure: bool) -> Metric {
     match kind {
         ErrorKind::MissingKey => Metric::MissingKey,

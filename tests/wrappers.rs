@@ -24,6 +24,10 @@ mod event;
 mod front_ends;
 #[path = "wrappers/http.rs"]
 mod http;
+#[cfg(feature = "sqs")]
+#[path = "support/http_server.rs"]
+#[expect(dead_code, unreachable_pub, reason = "other tests use the rest of it")]
+mod http_server;
 #[path = "support/recording.rs"]
 #[expect(unreachable_pub, reason = "as in other support")]
 mod recording;

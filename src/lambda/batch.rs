@@ -64,6 +64,7 @@ mod lanes;
 mod record;
 mod run;
 mod sqs;
+mod visibility;
 
 pub use answer::BatchAnswer;
 pub use dynamodb::DynamoDbRecord;
@@ -71,6 +72,7 @@ pub use failure::{Failure, OnFinalFailure};
 pub use kinesis::KinesisRecord;
 pub use record::Record;
 pub use sqs::SqsMessage;
+use visibility::SharedVisibility;
 
 use std::{
     fmt,
@@ -128,6 +130,7 @@ pub struct Batch<R, K, H> {
     key: K,
     handler: H,
     choices: Choices,
+    visibility: Option<SharedVisibility>,
     record: PhantomData<fn(R)>,
 }
 
@@ -149,7 +152,14 @@ impl<R, K, H> Batch<R, K, H> {
             in_order: false,
             reserve: RESERVE,
         };
-        Self { idempotency: idempotency.clone(), key, handler, choices, record: PhantomData }
+        Self {
+            idempotency: idempotency.clone(),
+            key,
+            handler,
+            choices,
+            visibility: None,
+            record: PhantomData,
+        }
     }
 
     /// Runs so many records at a time. Default: 10. What they have in memory at once is bounded by it, too.
@@ -203,6 +213,7 @@ impl<R, K: Clone, H: Clone> Clone for Batch<R, K, H> {
             key: self.key.clone(),
             handler: self.handler.clone(),
             choices: self.choices,
+            visibility: self.visibility.clone(),
             record: PhantomData,
         }
     }
@@ -214,6 +225,7 @@ impl<R: Record, K, H> fmt::Debug for Batch<R, K, H> {
             .field("source", &R::SOURCE)
             .field("idempotency", &self.idempotency)
             .field("choices", &self.choices)
+            .field("visibility", &self.visibility)
             .finish_non_exhaustive()
     }
 }

@@ -6,6 +6,9 @@ mod property;
 mod streams;
 #[path = "batch/support.rs"]
 mod support;
+#[cfg(feature = "sqs")]
+#[path = "batch/visibility.rs"]
+mod visibility;
 
 use std::{
     num::NonZeroUsize,

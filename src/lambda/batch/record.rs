@@ -30,6 +30,11 @@ pub(super) mod sealed {
         /// The record's identifier, though it may have nothing else.
         fn identifier_in(raw: &RawValue) -> Option<String>;
 
+        /// What the source is told by that the record is to be hidden.
+        fn receipt_in(_: &RawValue) -> Option<String> {
+            None
+        }
+
         /// Reads it.
         fn read(raw: &RawValue) -> Result<Self, Error>;
 

@@ -4,6 +4,7 @@ use std::{
     collections::HashMap,
     future::Future,
     sync::{Mutex, PoisonError},
+    time::Duration,
 };
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -15,7 +16,7 @@ use super::{
     Batch, BatchAnswer, Failure, OnFinalFailure, Record,
     failure::How,
     lanes::{Lane, Planned, Work},
-    record,
+    record, visibility,
 };
 use crate::{
     engine::{Operation, Protected, Stopped, Verdict},
@@ -42,6 +43,8 @@ pub(super) enum Fate {
 pub(super) enum Reason {
     /// The library said so.
     Refused(ErrorKind),
+    /// Another delivery is at work on it, for so long at most.
+    InProgress(Option<Duration>),
     /// The handler failed; its error's type.
     Failed(String),
     FailedForGood,
@@ -87,6 +90,7 @@ where
         let fates = Mutex::new(vec![None; records.len()]);
         let delivery = Delivery { batch: self, records, planned, invocation, times, fates };
         delivery.run(lanes).await;
+        delivery.hide().await;
         Ok(delivery.answer())
     }
 
@@ -186,6 +190,9 @@ where
             Err(Stopped::Panicked(_)) => Fate::Returned(Reason::Panicked),
             // It is done: nobody reads a record's response.
             Err(Stopped::Refused(error)) if error.kind() == ErrorKind::NotRetained => Fate::Done,
+            Err(Stopped::Refused(error)) if error.kind() == ErrorKind::InProgress => {
+                Fate::Returned(Reason::InProgress(error.retry_after()))
+            }
             Err(Stopped::Refused(error)) => Fate::Returned(Reason::Refused(error.kind())),
         }
     }
@@ -220,6 +227,25 @@ where
         self.times.no_claim_after.is_some_and(|at| self.batch.idempotency.engine().clock.now() >= at)
     }
 
+    /// Hides what another delivery is at work on until that one's lease has ended.
+    async fn hide(&self) {
+        let Some(visibility) = &self.batch.visibility else { return };
+        let messages: Vec<_> = {
+            let fates = self.fates.lock().unwrap_or_else(PoisonError::into_inner);
+            let waits = fates.iter().zip(&self.records).filter_map(|(fate, raw)| match fate {
+                Some(Fate::Returned(Reason::InProgress(Some(wait)))) => Some((R::receipt_in(raw)?, *wait)),
+                _ => None,
+            });
+            waits.map(|(receipt, wait)| (receipt, visibility::seconds(wait))).collect()
+        };
+        let clock = &self.batch.idempotency.engine().clock;
+        // The reserve is for the answer; half of it may be spent on this.
+        let within = self.times.answer_at.map(|at| clock.now().until(at) + self.batch.choices.reserve / 2);
+        if !messages.is_empty() {
+            visibility.hide(&messages, within).await;
+        }
+    }
+
     /// The records that must come back. What has not ended is one of them.
     fn answer(self) -> BatchAnswer {
         let fates = std::mem::take(&mut *self.fates.lock().unwrap_or_else(PoisonError::into_inner));
@@ -244,6 +270,7 @@ where
                 Work::Refused(_, why) => (kind.as_str(), why.as_ref()),
                 _ => (kind.as_str(), ""),
             },
+            Reason::InProgress(_) => (ErrorKind::InProgress.as_str(), "another delivery is at work on it"),
             Reason::Failed(error_type) => ("HandlerError", error_type.as_str()),
             Reason::FailedForGood => ("Failed", "for good: its handler does not run again"),
             Reason::Panicked => ("Panic", "its handler panicked"),

@@ -125,6 +125,10 @@ impl Read for SqsMessage {
         serde_json::from_str::<Identified>(raw.get()).ok().map(|identified| identified.message_id)
     }
 
+    fn receipt_in(raw: &RawValue) -> Option<String> {
+        Self::read(raw).ok().map(|message| message.head.receipt_handle)
+    }
+
     fn read(raw: &RawValue) -> Result<Self, Error> {
         let head = serde_json::from_str(raw.get()).map_err(|error| malformed("SQS message", &error))?;
         Ok(Self { head, raw: raw.to_owned() })

@@ -1,0 +1,85 @@
+//! A message that another delivery is at work on is hidden until that one's lease has ended.
+
+use std::sync::Mutex;
+
+use aws_sdk_sqs::{
+    Client,
+    config::{BehaviorVersion, Credentials, Region},
+};
+use serde_json::Value;
+
+use super::*;
+use crate::http_server::{Reply, Server};
+
+/// A queue that answers with this status, and what it was asked.
+async fn queue(status: u16) -> (Server, Client, Arc<Mutex<Vec<Value>>>) {
+    let asked: Arc<Mutex<Vec<Value>>> = Arc::default();
+    let noted = Arc::clone(&asked);
+    let server = Server::start(move |request| {
+        assert_eq!(request.headers["x-amz-target"], "AmazonSQS.ChangeMessageVisibilityBatch");
+        noted.lock().unwrap().push(serde_json::from_slice(&request.body).unwrap());
+        let answer = json!({ "Successful": [], "Failed": [] }).to_string();
+        async move { Reply::Whole(status, vec![], answer.into_bytes()) }
+    });
+    let server = server.await;
+    let config = aws_sdk_sqs::Config::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .region(Region::new("eu-west-1"))
+        .credentials_provider(Credentials::new("test", "test", None, None, "tests"))
+        .http_client(aws_smithy_http_client::Builder::new().build_http())
+        .endpoint_url(server.url("/"))
+        .build();
+    (server, Client::from_conf(config), asked)
+}
+
+#[tokio::test]
+async fn what_is_in_progress_is_hidden_until_its_lease_has_ended_and_nothing_else_is() {
+    for status in [200, 400] {
+        let (_server, client, asked) = queue(status).await;
+        let bench = Bench::new();
+        let held: Vec<_> = (0..11).map(|nth| Message::new(&format!("held-{nth}"), "held")).collect();
+        let first = bench.worker(by_order);
+        let second = bench.worker(by_order).hide_while_in_progress(client, "https://queue.example/1/orders");
+        let failing = Message::new("fails", "fail 1");
+        let batch = sqs(held.into_iter().chain([failing, Message::new("m2", "a")]));
+        let only_held = sqs([Message::new("held-0", "held")]);
+        let meanwhile = async {
+            bench.is_held().await;
+            let returned = deliver(&second, &batch).await;
+            bench.let_go();
+            returned
+        };
+        let (done, returned) = tokio::join!(deliver(&first, &only_held), meanwhile);
+        assert_eq!(done, [""; 0]);
+        assert_eq!(returned.len(), 12, "whatever the queue says: {returned:?}");
+
+        let asked = asked.lock().unwrap();
+        let entries = asked.iter().map(|request| {
+            assert_eq!(request["QueueUrl"], "https://queue.example/1/orders");
+            request["Entries"].as_array().unwrap().iter()
+        });
+        let hidden: Vec<_> = entries
+            .flatten()
+            .map(|entry| {
+                let seconds = entry["VisibilityTimeout"].as_u64().unwrap();
+                assert!((55..=65).contains(&seconds), "the fallback lease is a minute: {seconds}");
+                entry["ReceiptHandle"].as_str().unwrap().to_owned()
+            })
+            .collect();
+        let mut expected: Vec<_> = (0..11).map(|nth| format!("handle of held-{nth}")).collect();
+        let mut hidden = hidden;
+        hidden.sort();
+        expected.sort();
+        assert_eq!(hidden, expected);
+        assert_eq!(asked.len(), 2, "ten a request");
+    }
+}
+
+#[tokio::test]
+async fn where_nothing_is_in_progress_the_queue_is_not_asked() {
+    let (_server, client, asked) = queue(200).await;
+    let bench = Bench::new();
+    let worker = bench.worker(by_order).hide_while_in_progress(client, "https://queue.example/1/orders");
+    assert_eq!(deliver(&worker, &sqs([Message::new("m1", "a"), Message::new("m2", "fail 1")])).await, ["m2"]);
+    assert!(asked.lock().unwrap().is_empty());
+}
