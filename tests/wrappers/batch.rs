@@ -148,6 +148,9 @@ async fn a_fifo_group_keeps_its_order_and_its_rest_comes_back_after_a_failure() 
     let keyless = of("a1", "", "a").with_body("{}");
     let batch = sqs([keyless, of("a2", "a9", "a"), of("b4", "b4", "b")]);
     assert_eq!(deliver(&bench.worker(by_order), &batch).await, ["a1", "a2"]);
+    let mut batch = sqs([of("a1", "a8", "a"), of("a2", "a9", "a"), of("b5", "b5", "b")]);
+    batch["Records"][0].as_object_mut().unwrap().remove("body");
+    assert_eq!(deliver(&bench.worker(by_order), &batch).await, ["a1", "a2"]);
 }
 
 #[tokio::test]

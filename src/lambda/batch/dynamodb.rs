@@ -14,7 +14,6 @@ pub struct DynamoDbRecord {
     event_id: String,
     event_name: String,
     sequence_number: String,
-    keys: Option<Box<RawValue>>,
     change: Box<RawValue>,
     raw: Box<RawValue>,
 }
@@ -108,14 +107,17 @@ impl Read for DynamoDbRecord {
             event_id: wire.event_id,
             event_name: wire.event_name,
             sequence_number: change.sequence_number,
-            keys: change.keys.map(ToOwned::to_owned),
             change: wire.dynamodb.to_owned(),
             raw: raw.to_owned(),
         })
     }
 
-    fn group(&self, in_order: bool) -> Option<String> {
-        let keys = self.keys.as_ref().filter(|_| in_order)?;
+    fn group_in(raw: &RawValue, in_order: bool) -> Option<String> {
+        if !in_order {
+            return None;
+        }
+        let wire: Wire<'_> = serde_json::from_str(raw.get()).ok()?;
+        let keys = serde_json::from_str::<Change<'_>>(wire.dynamodb.get()).ok()?.keys?;
         // The item: the order in which its key's names are written does not matter.
         Some(Fingerprint::builder("item").json_or_bytes("keys", keys.get()).finish().to_string())
     }

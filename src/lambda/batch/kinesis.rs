@@ -135,8 +135,18 @@ impl Read for KinesisRecord {
         Ok(Self { event_id, partition_key, sequence_number, data, raw: raw.to_owned() })
     }
 
-    fn group(&self, in_order: bool) -> Option<String> {
-        in_order.then(|| self.partition_key.clone())
+    fn group_in(raw: &RawValue, in_order: bool) -> Option<String> {
+        #[derive(Deserialize)]
+        struct Grouped {
+            kinesis: Partition,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Partition {
+            partition_key: String,
+        }
+        let grouped = in_order.then(|| serde_json::from_str::<Grouped>(raw.get()).ok()).flatten();
+        grouped.map(|grouped| grouped.kinesis.partition_key)
     }
 
     fn payload(&self) -> Cow<'_, [u8]> {

@@ -73,7 +73,8 @@ where
         let mut lane_of: HashMap<Shared, usize> = HashMap::new();
         for (place, raw) in records.iter().enumerate() {
             let identifier = R::identifier_in(raw).ok_or_else(|| unidentified::<R>(place))?;
-            let (work, group) = self.work(raw, &scope);
+            let work = self.work(raw, &scope);
+            let group = R::group_in(raw, self.choices.in_order);
             let shared = match (group, &work) {
                 (Some(group), _) => Some(Shared::Group(group)),
                 (None, Work::Protected(key, _)) => Some(Shared::Key(key.clone())),
@@ -94,25 +95,21 @@ where
         Ok((planned, lanes))
     }
 
-    fn work(&self, raw: &RawValue, scope: &Scope) -> (Work, Option<String>) {
+    fn work(&self, raw: &RawValue, scope: &Scope) -> Work {
         let refused = |error: &Error| Work::Refused(error.kind(), error.to_string().into());
         let record = match R::read(raw) {
             Ok(record) => record,
-            Err(error) => return (refused(&error), None),
+            Err(error) => return refused(&error),
         };
-        let group = record.group(self.choices.in_order);
         // One record's panic is no other's.
-        let key = match catch_unwind(AssertUnwindSafe(|| (self.key)(&record).into_key())) {
-            Ok(key) => key,
-            Err(_) => return (Work::Refused(ErrorKind::Invalid, "its key's closure panicked".into()), group),
-        };
-        let work = match (key, self.choices.missing_key) {
-            (Ok(Some(key)), _) => protected::<R>(&record, scope, &key),
-            (Ok(None), MissingKey::RunUnprotected) => Work::Unprotected,
-            (Ok(None), _) => Work::Refused(ErrorKind::MissingKey, "it has no idempotency key".into()),
-            (Err(error), _) => refused(&error),
-        };
-        (work, group)
+        let key = catch_unwind(AssertUnwindSafe(|| (self.key)(&record).into_key()));
+        match (key, self.choices.missing_key) {
+            (Ok(Ok(Some(key))), _) => protected::<R>(&record, scope, &key),
+            (Ok(Ok(None)), MissingKey::RunUnprotected) => Work::Unprotected,
+            (Ok(Ok(None)), _) => Work::Refused(ErrorKind::MissingKey, "it has no idempotency key".into()),
+            (Ok(Err(error)), _) => refused(&error),
+            (Err(_), _) => Work::Refused(ErrorKind::Invalid, "its key's closure panicked".into()),
+        }
     }
 }
 

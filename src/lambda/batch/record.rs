@@ -38,8 +38,8 @@ pub(super) mod sealed {
         /// Reads it.
         fn read(raw: &RawValue) -> Result<Self, Error>;
 
-        /// What runs in order with it.
-        fn group(&self, in_order: bool) -> Option<String>;
+        /// What runs in order with it, though it may have nothing else.
+        fn group_in(raw: &RawValue, in_order: bool) -> Option<String>;
 
         /// What must be the same when its key comes again.
         fn payload(&self) -> Cow<'_, [u8]>;

@@ -134,10 +134,21 @@ impl Read for SqsMessage {
         Ok(Self { head, raw: raw.to_owned() })
     }
 
-    fn group(&self, _: bool) -> Option<String> {
+    fn group_in(raw: &RawValue, _: bool) -> Option<String> {
+        #[derive(Deserialize)]
+        struct Grouped {
+            attributes: Attributes,
+            #[serde(rename = "eventSourceARN")]
+            queue_arn: String,
+        }
+        #[derive(Deserialize)]
+        struct Attributes {
+            #[serde(rename = "MessageGroupId")]
+            group: String,
+        }
+        let Grouped { attributes, queue_arn } = serde_json::from_str(raw.get()).ok()?;
         // A standard queue's message may have a group too, for fairness; it asks for no order.
-        let is_fifo = self.queue_arn().ends_with(".fifo");
-        self.group_id().filter(|_| is_fifo).map(str::to_owned)
+        queue_arn.ends_with(".fifo").then_some(attributes.group)
     }
 
     fn payload(&self) -> Cow<'_, [u8]> {

@@ -154,4 +154,9 @@ async fn a_record_that_cannot_be_read_is_the_checkpoint() {
         assert_eq!(deliver(&worker, &batch).await, ["102"]);
     }
     assert_eq!(bench.ran(), ["read"]);
+    // In order, it stops what is behind it.
+    let mut batch = kinesis(&RECORDS[..5]);
+    batch["Records"][2]["kinesis"]["data"] = "no Base64!".into();
+    assert_eq!(deliver(&worker.in_order(), &batch).await, ["103"]);
+    assert_eq!(bench.ran().len(), 3, "two of b's, and a's first was done; a's third waits");
 }
