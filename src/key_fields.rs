@@ -1,14 +1,10 @@
 //! [`KeyFields`]: a key out of the fields of an event.
 
-use std::{borrow::Cow, collections::HashMap};
-
-use serde_json::value::RawValue;
-
 use crate::{
-    error::Error,
+    error::{Error, ErrorKind},
     fingerprint::Fingerprint,
     key::{Key, MAX_KEY_BYTES},
-    selector::Selector,
+    selector::{Selector, names_something},
 };
 
 /// The fields of an event that its key is made of.
@@ -18,7 +14,7 @@ use crate::{
 /// - A string is its content, a number or a boolean its text: `0` and `false` are keys, and the string `"7"` is the same
 ///   one as the number `7`.
 /// - Several fields, an array, an object, and a string that is longer than a key or has control characters become a
-///   [`Fingerprint`] of all of it, in its stored form. A field that is not there counts there as null.
+///   [`Fingerprint`] of all of it, in its stored form; so does a string that looks like one. A field that is not there counts there as null.
 /// - What is absent, null, or a blank string names nothing: it is a **missing key**, and never one that others share. So are
 ///   several fields, or an array or object, in which everything is of that kind.
 ///
@@ -42,9 +38,13 @@ impl KeyFields {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if one is no selector. Without any, every key is missing.
+    /// [`ErrorKind::Invalid`] if one is no selector, or there is none.
     pub fn new<'a>(fields: impl IntoIterator<Item = &'a str>) -> Result<Self, Error> {
-        fields.into_iter().map(Selector::new).collect::<Result<_, _>>().map(Self)
+        let fields = fields.into_iter().map(Selector::new).collect::<Result<Vec<_>, _>>()?;
+        if fields.is_empty() {
+            return Err(Error::new(ErrorKind::Invalid, "a key is made of no field; name one at least"));
+        }
+        Ok(Self(fields))
     }
 
     /// A key out of fields that this library itself names, by JSON Pointers.
@@ -62,14 +62,16 @@ impl KeyFields {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) as [`Selector::find`] says.
+    /// [`ErrorKind::Invalid`] as [`Selector::find`] says.
     pub fn key_of(&self, json: &[u8]) -> Result<Option<Key>, Error> {
         let found = self.0.iter().map(|field| field.find(json)).collect::<Result<Vec<_>, _>>()?;
-        if found.iter().flatten().all(|value| names_nothing(value)) {
+        if !found.iter().flatten().any(|value| names_something(value)) {
             return Ok(None);
         }
         if let [Some(value)] = found.as_slice() {
-            return Ok(Some(match text_of(value).map(Key::new) {
+            // A text in the form of a digest could be another value's.
+            let text = text_of(value).filter(|text| Fingerprint::from_stored(text).is_none());
+            return Ok(Some(match text.map(Key::new) {
                 Some(Ok(key)) => key,
                 _ => digest(Fingerprint::of_json(value.as_bytes())?)?,
             }));
@@ -95,7 +97,7 @@ impl Key {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if `field` is no [`Selector`], or as [`Selector::find`] says.
+    /// [`ErrorKind::Invalid`] if `field` is no [`Selector`], or as [`Selector::find`] says.
     pub fn from_json(json: impl AsRef<[u8]>, field: &str) -> Result<Option<Self>, Error> {
         KeyFields::new([field])?.key_of(json.as_ref())
     }
@@ -116,24 +118,9 @@ fn text_of(value: &str) -> Option<String> {
     }
 }
 
-/// Whether a value is null, a blank string, or a list or object of nothing else.
-fn names_nothing(value: &str) -> bool {
-    let value = value.trim_ascii();
-    match value.as_bytes().first() {
-        Some(b'n') | None => true,
-        Some(b'"') => serde_json::from_str::<String>(value).is_ok_and(|text| text.trim().is_empty()),
-        Some(b'[') => serde_json::from_str::<Vec<&RawValue>>(value)
-            .is_ok_and(|values| values.iter().all(|value| names_nothing(value.get()))),
-        Some(b'{') => serde_json::from_str::<HashMap<Cow<'_, str>, &RawValue>>(value)
-            .is_ok_and(|members| members.values().all(|value| names_nothing(value.get()))),
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::ErrorKind;
 
     fn key(fields: &[&str], json: &str) -> Option<String> {
         let key = KeyFields::new(fields.iter().copied()).unwrap().key_of(json.as_bytes()).unwrap();
@@ -173,7 +160,7 @@ mod tests {
             assert_eq!(key(&["/a"], json), None, "{json}");
             assert_eq!(key(&["/a", "/a", "/c"], json), None, "{json}");
         }
-        assert_eq!(key(&[], r#"{"a": 1}"#), None);
+        assert_eq!(KeyFields::new([]).unwrap_err().kind(), ErrorKind::Invalid);
     }
 
     #[test]
@@ -215,6 +202,8 @@ mod tests {
         }
         assert_ne!(of(&"x".repeat(256)), of(&"x".repeat(257)));
         assert_ne!(of("a\u{0}"), of("a\u{1}"));
+        let digest = of(&"x".repeat(256));
+        assert_ne!(of(&digest), digest, "who chooses the text chooses no other value's key");
     }
 
     #[test]

@@ -36,10 +36,14 @@ use pointer::Pointer;
 /// |---|---|
 /// | `json` | the JSON that it holds |
 /// | `base64` | the text that it holds in Base64 |
-/// | `base64_gzip` | the text that it holds in Base64, compressed with gzip; at most 16 MiB |
+/// | `base64_gzip` | the text that it holds in Base64, compressed with gzip |
 ///
-/// JMESPath has no word for an absent field: `null` is one. It compares and calculates in 64-bit floats, so that a
-/// filter cannot tell two ids above 2^53 apart; what it selects is exact all the same.
+/// JMESPath has no word for an absent field: `null` is one. What it selects is exact, and so are `to_string` and
+/// `to_number`. But it compares and calculates in 64-bit floats, and takes two that nearly are for equal: a filter cannot tell
+/// two integers above 2^51 apart, and `sum` and its like round. Compare ids that are strings.
+///
+/// A search reads and decodes at most 16 MiB, and makes at most 262,144 values of it, since each takes many times the memory
+/// of its text; beyond that it fails. A JSON Pointer has no such limit, and takes no memory.
 #[derive(Clone)]
 pub struct Selector(Kind);
 
@@ -85,13 +89,20 @@ impl Selector {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if `json` is not JSON, or a JMESPath function cannot do with what it is given. The error
-    /// holds nothing of the text.
+    /// [`ErrorKind::Invalid`] if `json` is not JSON; a name on a pointer's way cannot be read, or stands twice; a JMESPath
+    /// function cannot do with what it is given; or there is too much of it. The error holds nothing of the text.
     pub fn find<'j>(&self, json: &'j [u8]) -> Result<Option<Cow<'j, str>>, Error> {
         match &self.0 {
             Kind::Pointer(pointer) => {
                 let json: &RawValue = serde_json::from_slice(json).map_err(|error| not_json(&error))?;
-                Ok(pointer.find(json).map(Cow::Borrowed))
+                let found = pointer.find(json).map_err(|_| {
+                    let problem = "a name on the way to it cannot be read, or stands twice";
+                    Error::new(
+                        ErrorKind::Invalid,
+                        format!("`{}` cannot be found: {problem}", pointer.as_str()),
+                    )
+                })?;
+                Ok(found.map(Cow::Borrowed))
             }
             #[cfg(feature = "jmespath")]
             Kind::Expression(expression) => Ok(expression.find(json)?.map(Cow::Owned)),
@@ -127,12 +138,56 @@ pub(crate) fn some_of<'a>(fields: impl IntoIterator<Item = &'a str>) -> Result<V
     Ok(fields)
 }
 
-/// The fields' values; `None` if there is not one, since two such texts would be one, or one cannot be looked up.
+/// The fields' values; `None` if they name nothing, since two such texts would be one, or one cannot be looked up.
 #[cfg(feature = "events")]
 pub(crate) fn found_in<'a>(fields: &'a [Selector], json: &'a [u8]) -> Option<Vec<Found<'a>>> {
     let found: Result<Vec<_>, _> =
         fields.iter().map(|field| field.find(json).map(|found| (field, found))).collect();
-    found.ok().filter(|found| found.iter().any(|(_, found)| found.is_some()))
+    found.ok().filter(|found| found.iter().flat_map(|(_, found)| found).any(|found| names_something(found)))
+}
+
+/// Whether there is a number, a boolean or a string that is not blank in a value: null, blanks, and lists and objects of
+/// nothing else name nothing. `value` is JSON; the scan takes one pass and no stack, however deep it is.
+pub(crate) fn names_something(value: &str) -> bool {
+    let bytes = value.as_bytes();
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'-' | b'0'..=b'9' | b't' | b'f' => return true,
+            b'"' => {
+                let end = at + length_of_string(&bytes[at..]);
+                let behind = bytes[end..].iter().find(|byte| !byte.is_ascii_whitespace());
+                if behind != Some(&b':') && !is_blank(&value[at..end]) {
+                    return true;
+                }
+                at = end;
+            }
+            // Of null, and what stands between values.
+            _ => at += 1,
+        }
+    }
+    false
+}
+
+/// Whether a string of JSON has only white space in it. One that cannot be read has something.
+fn is_blank(string: &str) -> bool {
+    match string.contains('\\') {
+        true => serde_json::from_str::<String>(string).is_ok_and(|text| text.trim().is_empty()),
+        false => string.trim_matches('"').trim().is_empty(),
+    }
+}
+
+/// The length of a JSON string from its opening quote to its closing one.
+fn length_of_string(bytes: &[u8]) -> usize {
+    let mut at = 1;
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'"' => return at + 1,
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
 }
 
 /// Where it went wrong; the error's own text may quote what it read.
@@ -154,6 +209,42 @@ mod tests {
             let error = id.find(text.as_bytes()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid);
             assert!(!format!("{error} {error:?}").contains("secret"));
+        }
+    }
+
+    #[test]
+    fn what_names_something_is_found_in_one_pass() {
+        let deep = |inner: &str| format!("{}{inner}{}", "[".repeat(100_000), "]".repeat(100_000));
+        for nothing in [
+            "null",
+            "\"\"",
+            "\" \\t\\u0020\"",
+            "[]",
+            "{}",
+            "[null, \"\", {\"a\": null, \"b\": [ ]}]",
+            r#"{"7": null}"#,
+            r#"{"true" : ""}"#,
+            r#"{"a\"1": null}"#,
+            &deep("null"),
+            &deep(""),
+        ] {
+            assert!(!names_something(nothing), "{:.80}", nothing);
+        }
+        for something in [
+            "0",
+            "-1",
+            "false",
+            "true",
+            "\"x\"",
+            "[null, 0]",
+            r#"{"a": {"b": false}}"#,
+            r#"{"a": "b"}"#,
+            r#"[" ", "\u0061"]"#,
+            r#"{"a": "\ud800"}"#,
+            &deep("1"),
+            &deep("\"x\""),
+        ] {
+            assert!(names_something(something), "{:.80}", something);
         }
     }
 

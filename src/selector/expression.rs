@@ -1,20 +1,24 @@
 //! JMESPath, with numbers as they were sent.
 //!
-//! The interpreter holds a number that is no 64-bit integer as a float. What a search finds is therefore looked up in
-//! the texts that it read: the number there that is this float is the one that was found. Where two numbers of
-//! different texts are one float, nobody can tell which it was, and the search fails rather than let two ids be one.
+//! The interpreter holds a number that is no 64-bit integer as a float. It hands values on as they are, though, and only
+//! makes new ones where it calculates; so the text of each such number is kept beside the value, and what a search finds
+//! is written with it.
 
 mod functions;
 mod numbers;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jmespath::{Context, Rcvar, Variable, ast::Ast};
-use serde_json::Value;
 
-use self::numbers::Numbers;
+use self::numbers::{Unread, Values};
 use super::not_json;
 use crate::error::{Error, ErrorKind};
+
+/// What a search may read and decode, in bytes: more than the largest event that Lambda delivers (6 MB) holds.
+const MAX_BYTES: usize = 16 * 1024 * 1024;
+/// What a search may make of it: each value takes about a hundred bytes.
+const MAX_VALUES: usize = 256 * 1024;
 
 /// A JMESPath expression that has been parsed, and whose functions exist.
 #[derive(Clone)]
@@ -56,18 +60,20 @@ impl Expression {
         let runtime = functions::runtime(&read);
         let mut context = Context::new(&self.text, &runtime);
         let document = std::str::from_utf8(json).map_err(|_| self.fails("the text is not UTF-8"))?;
-        let document = read.json(document).map_err(|error| not_json(&error))?;
+        let document = read.json(document).map_err(|unread| match unread {
+            Unread::NotJson(error) => not_json(&error),
+            Unread::TooMany => self.fails("there is too much of it; use a JSON Pointer"),
+        })?;
         // The interpreter's error may quote what it was given.
-        let found = jmespath::interpret(&document, &self.ast, &mut context)
-            .map_err(|_| self.fails("one of its functions was given what it cannot use"))?;
+        let found = jmespath::interpret(&document, &self.ast, &mut context).map_err(|_| {
+            self.fails("one of its functions was given what it cannot use, or too much of it")
+        })?;
         if found.is_null() {
             return Ok(None);
         }
-        let texts = read.texts();
-        let mut written = String::new();
-        match write(&found, &mut Numbers::of(&texts), &mut written) {
-            Some(()) => Ok(Some(written)),
-            None => Err(self.fails("what it finds cannot be told exactly; use a JSON Pointer")),
+        match read.written(&found) {
+            Some(written) => Ok(Some(written)),
+            None => Err(self.fails("what it finds is no value")),
         }
     }
 
@@ -76,49 +82,57 @@ impl Expression {
     }
 }
 
-/// The JSON texts that a search has read: the document, and what its functions decoded.
+/// What a search has read: the document, and what its functions decoded.
 #[derive(Clone, Default)]
-struct Read(Arc<Mutex<Vec<String>>>);
+struct Read(Arc<Mutex<Budgeted>>);
+
+#[derive(Default)]
+struct Budgeted {
+    values: Values,
+    bytes: usize,
+}
 
 impl Read {
-    fn json(&self, text: &str) -> Result<Rcvar, serde_json::Error> {
-        // By way of a `Value`, which reads numbers whatever the build has switched on in `serde_json`.
-        let value: Value = serde_json::from_str(text)?;
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_owned());
-        Ok(Rcvar::new(variable(value)))
+    fn json(&self, text: &str) -> Result<Rcvar, Unread> {
+        self.spend(text.len()).ok_or(Unread::TooMany)?;
+        self.locked().values.read(text, MAX_VALUES)
     }
 
-    fn texts(&self) -> Vec<String> {
-        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Takes so many bytes of the search's budget.
+    fn spend(&self, bytes: usize) -> Option<()> {
+        let mut budgeted = self.locked();
+        budgeted.bytes = budgeted.bytes.saturating_add(bytes);
+        (budgeted.bytes <= MAX_BYTES).then_some(())
+    }
+
+    /// How many bytes the search may still spend.
+    fn left(&self) -> usize {
+        MAX_BYTES.saturating_sub(self.locked().bytes)
+    }
+
+    /// What was found, as JSON; `None` if it is no value at all.
+    fn written(&self, found: &Rcvar) -> Option<String> {
+        let mut written = String::new();
+        write(found, &self.locked().values, &mut written)?;
+        Some(written)
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Budgeted> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn variable(value: Value) -> Variable {
-    match value {
-        Value::Null => Variable::Null,
-        Value::Bool(bool) => Variable::Bool(bool),
-        Value::Number(number) => Variable::Number(number),
-        Value::String(string) => Variable::String(string),
-        Value::Array(values) => Variable::Array(values.into_iter().map(variable).map(Rcvar::new).collect()),
-        Value::Object(members) => {
-            let members = members.into_iter();
-            Variable::Object(members.map(|(name, value)| (name, Rcvar::new(variable(value)))).collect())
-        }
-    }
-}
-
-/// Writes what was found as JSON; `None` if a number of it cannot be told, or it is no value at all.
-fn write(found: &Variable, numbers: &mut Numbers<'_>, to: &mut String) -> Option<()> {
-    match found {
+fn write(found: &Rcvar, values: &Values, to: &mut String) -> Option<()> {
+    match &**found {
         Variable::Null => to.push_str("null"),
         Variable::Bool(bool) => to.push_str(if *bool { "true" } else { "false" }),
-        Variable::Number(number) => to.push_str(&numbers.text_of(number)?),
+        Variable::Number(number) => to.push_str(&values.text_of(found, number)),
         Variable::String(string) => to.push_str(&serde_json::to_string(string).ok()?),
-        Variable::Array(values) => {
+        Variable::Array(elements) => {
             to.push('[');
-            for (nth, value) in values.iter().enumerate() {
+            for (nth, value) in elements.iter().enumerate() {
                 separate(nth, to);
-                write(value, numbers, to)?;
+                write(value, values, to)?;
             }
             to.push(']');
         }
@@ -128,7 +142,7 @@ fn write(found: &Variable, numbers: &mut Numbers<'_>, to: &mut String) -> Option
                 separate(nth, to);
                 to.push_str(&serde_json::to_string(name).ok()?);
                 to.push(':');
-                write(value, numbers, to)?;
+                write(value, values, to)?;
             }
             to.push('}');
         }

@@ -1,7 +1,8 @@
 //! JSON Pointer (RFC 6901), on JSON as it was sent: what it points at is text, with its numbers as they were.
 
-use std::{borrow::Cow, collections::HashMap};
+use std::{borrow::Cow, fmt};
 
+use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::error::{Error, ErrorKind};
@@ -33,20 +34,93 @@ impl Pointer {
     }
 
     /// What it points at in `json`, if there is such a thing.
-    pub(super) fn find<'j>(&self, json: &'j RawValue) -> Option<&'j str> {
+    ///
+    /// # Errors
+    ///
+    /// If that cannot be said: a name on the way cannot be read, or stands twice.
+    pub(super) fn find<'j>(&self, json: &'j RawValue) -> Result<Option<&'j str>, serde_json::Error> {
         let mut at = json;
         for token in self.0.split('/').skip(1) {
             let token = token.replace("~1", "/").replace("~0", "~");
-            at = match at.get().as_bytes().first()? {
-                // A name with an escape in it is no slice of the text.
-                b'{' => serde_json::from_str::<HashMap<Cow<'_, str>, &RawValue>>(at.get())
-                    .ok()?
-                    .remove(&*token)?,
-                b'[' => *serde_json::from_str::<Vec<&RawValue>>(at.get()).ok()?.get(index(&token)?)?,
-                _ => return None,
+            let mut reader = serde_json::Deserializer::from_str(at.get());
+            let found = match at.get().as_bytes().first() {
+                Some(b'{') => Member(&token).deserialize(&mut reader)?,
+                Some(b'[') => match index(&token) {
+                    Some(nth) => Element(nth).deserialize(&mut reader)?,
+                    None => None,
+                },
+                _ => None,
             };
+            let Some(found) = found else { return Ok(None) };
+            at = found;
         }
-        Some(at.get())
+        Ok(Some(at.get()))
+    }
+}
+
+/// An object's member of this name.
+struct Member<'n>(&'n str);
+
+impl<'j> DeserializeSeed<'j> for Member<'_> {
+    type Value = Option<&'j RawValue>;
+
+    fn deserialize<D: Deserializer<'j>>(self, reader: D) -> Result<Self::Value, D::Error> {
+        reader.deserialize_map(self)
+    }
+}
+
+impl<'j> Visitor<'j> for Member<'_> {
+    type Value = Option<&'j RawValue>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'j>>(self, mut members: A) -> Result<Self::Value, A::Error> {
+        let mut found = None;
+        while let Some(Name(name)) = members.next_key()? {
+            if name != self.0 {
+                members.next_value::<IgnoredAny>()?;
+            } else if found.replace(members.next_value()?).is_some() {
+                // Which of the two counts, another reader may see otherwise.
+                return Err(A::Error::custom("a name stands twice"));
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// A name with an escape in it is no slice of the text.
+#[derive(serde::Deserialize)]
+struct Name<'j>(#[serde(borrow)] Cow<'j, str>);
+
+/// An array's element at this place.
+struct Element(usize);
+
+impl<'j> DeserializeSeed<'j> for Element {
+    type Value = Option<&'j RawValue>;
+
+    fn deserialize<D: Deserializer<'j>>(self, reader: D) -> Result<Self::Value, D::Error> {
+        reader.deserialize_seq(self)
+    }
+}
+
+impl<'j> Visitor<'j> for Element {
+    type Value = Option<&'j RawValue>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array")
+    }
+
+    fn visit_seq<A: SeqAccess<'j>>(self, mut elements: A) -> Result<Self::Value, A::Error> {
+        for _ in 0..self.0 {
+            if elements.next_element::<IgnoredAny>()?.is_none() {
+                return Ok(None);
+            }
+        }
+        let found = elements.next_element()?;
+        while elements.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(found)
     }
 }
 
@@ -62,7 +136,7 @@ mod tests {
     use super::*;
 
     fn find<'j>(pointer: &str, json: &'j str) -> Option<&'j str> {
-        Pointer::new(pointer).unwrap().find(serde_json::from_str(json).unwrap())
+        Pointer::new(pointer).unwrap().find(serde_json::from_str(json).unwrap()).unwrap()
     }
 
     /// The document and the pointers of RFC 6901, section 5.
@@ -101,6 +175,19 @@ mod tests {
         ] {
             assert_eq!(find(pointer, json), None, "{pointer} in {json}");
         }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_taken_for_absent() {
+        for (pointer, json) in [
+            ("/amount/cents", r#"{"amount": {"\ud800": 0, "cents": 5}}"#),
+            ("/cents", r#"{"cents": 5, "cents": 500}"#),
+            ("/cents", r#"{"cents": 5, "\u0063ents": 500}"#),
+        ] {
+            let found = Pointer::new(pointer).unwrap();
+            assert!(found.find(serde_json::from_str(json).unwrap()).is_err(), "{pointer} in {json}");
+        }
+        assert_eq!(find("/cents", r#"{"a": 1, "a": 2, "cents": 5}"#), Some("5"), "no name on the way");
     }
 
     #[test]

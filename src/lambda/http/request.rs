@@ -146,6 +146,17 @@ mod tests {
         assert_eq!(base, of(r#"{"note": "{\"by\":\"a\",\"at\":2}", "lines": [{"cents": 1.50}], "id": 1}"#));
         assert_ne!(base, of(r#"{"id": 1, "lines": [{"cents": 1.5, "at": 1}], "note": "{\"by\": \"a\"}"}"#));
         assert_ne!(base, of(r#"{"id": 1, "lines": [{"cents": 1.50, "at": 1}], "note": "{\"by\": \"b\"}"}"#));
+        for fields in [["[order_id, amount]"], ["lines[].amount"]] {
+            let fields = fields.map(|field| Selector::new(field).unwrap());
+            let config = Config { fingerprinted_fields: Some(fields.into()), ..Config::default() };
+            let of = |body: &str| {
+                let (parts, ()) = http::Request::post("/").body(()).unwrap().into_parts();
+                fingerprint(&config, &parts, body.as_bytes())
+            };
+            let [one, other] =
+                [1, 2].map(|id| of(&format!(r#"{{"orderId": {id}, "lines": [{{"cents": {id}}}]}}"#)));
+            assert_ne!(one, other, "what finds nothing in lists is no field either");
+        }
         let undecodable = |at: u8| of(&format!(r#"{{"id": 1, "note": "secret", "at": {at}}}"#));
         assert_ne!(undecodable(1), undecodable(2), "the whole counts where a field cannot be looked up");
     }

@@ -1,4 +1,5 @@
-//! The functions that an expression may call: JMESPath's own, and those that decode what a field holds.
+//! The functions that an expression may call: JMESPath's own, those of them that would round a number made exact, and
+//! those that decode what a field holds.
 
 use std::io::Read as _;
 
@@ -14,11 +15,7 @@ use jmespath::{
     functions::{ArgumentType, CustomFunction, Signature},
 };
 
-use super::Read;
-
-/// What a compressed text may become, in bytes: more than the largest event that Lambda delivers (6 MB) holds unless
-/// somebody means harm.
-const MAX_DECOMPRESSED: u64 = 16 * 1024 * 1024;
+use super::{Read, Unread};
 
 const NAMES: [&str; 3] = ["json", "base64", "base64_gzip"];
 
@@ -36,44 +33,67 @@ pub(super) fn runtime(read: &Read) -> Runtime {
     runtime.register_builtin_functions();
     for name in NAMES {
         for alias in ["", ALIAS] {
-            let read = read.clone();
-            let function = move |arguments: &[Rcvar], context: &mut Context<'_>| {
-                let argument = arguments.first().and_then(|argument| argument.as_string());
-                let decoded = argument.and_then(|text| decoded(name, text, &read));
-                decoded.ok_or_else(|| cannot_decode(context))
-            };
-            let signature = Signature::new(vec![ArgumentType::String], None);
-            runtime.register_function(
-                &format!("{alias}{name}"),
-                Box::new(CustomFunction::new(signature, Box::new(function))),
-            );
+            let decode = move |argument: &Rcvar, read: &Read| decoded(name, argument.as_string()?, read);
+            register(&mut runtime, &format!("{alias}{name}"), ArgumentType::String, read, decode);
         }
     }
+    register(&mut runtime, "to_string", ArgumentType::Any, read, |argument, read| match &**argument {
+        Variable::String(_) => Some(Rcvar::clone(argument)),
+        _ => read.written(argument).map(Variable::String).map(Rcvar::new),
+    });
+    register(&mut runtime, "to_number", ArgumentType::Any, read, |argument, read| {
+        let null = || Some(Rcvar::new(Variable::Null));
+        match &**argument {
+            Variable::Number(_) => Some(Rcvar::clone(argument)),
+            Variable::String(text) => match read.json(text) {
+                Ok(value) if value.is_number() => Some(value),
+                Ok(_) | Err(Unread::NotJson(_)) => null(),
+                Err(Unread::TooMany) => None,
+            },
+            _ => null(),
+        }
+    });
     runtime
 }
 
-fn cannot_decode(context: &Context<'_>) -> JmespathError {
-    JmespathError::from_ctx(
-        context,
-        ErrorReason::Parse("the field does not hold what it is decoded as".into()),
-    )
+/// Registers a function of one argument, in place of one of the same name.
+fn register(
+    runtime: &mut Runtime,
+    name: &str,
+    of: ArgumentType,
+    read: &Read,
+    function: impl Fn(&Rcvar, &Read) -> Option<Rcvar> + Send + Sync + 'static,
+) {
+    let read = read.clone();
+    let called = move |arguments: &[Rcvar], context: &mut Context<'_>| {
+        let argument = arguments.first();
+        argument.and_then(|argument| function(argument, &read)).ok_or_else(|| cannot_use(context))
+    };
+    let signature = Signature::new(vec![of], None);
+    runtime.register_function(name, Box::new(CustomFunction::new(signature, Box::new(called))));
+}
+
+fn cannot_use(context: &Context<'_>) -> JmespathError {
+    JmespathError::from_ctx(context, ErrorReason::Parse("its argument is nothing that it can use".into()))
 }
 
 fn decoded(name: &str, text: &str, read: &Read) -> Option<Rcvar> {
     if name == "json" {
         return read.json(text).ok();
     }
+    read.spend(text.len())?;
     let mut bytes = BASE64.decode(text).ok()?;
     if name == "base64_gzip" {
-        bytes = decompressed(&bytes)?;
+        bytes = decompressed(&bytes, read.left())?;
+        read.spend(bytes.len())?;
     }
     String::from_utf8(bytes).ok().map(Variable::String).map(Rcvar::new)
 }
 
-fn decompressed(bytes: &[u8]) -> Option<Vec<u8>> {
+fn decompressed(bytes: &[u8], most: usize) -> Option<Vec<u8>> {
     let mut decompressed = Vec::new();
-    MultiGzDecoder::new(bytes).take(MAX_DECOMPRESSED + 1).read_to_end(&mut decompressed).ok()?;
-    (decompressed.len() as u64 <= MAX_DECOMPRESSED).then_some(decompressed)
+    MultiGzDecoder::new(bytes).take(most as u64 + 1).read_to_end(&mut decompressed).ok()?;
+    (decompressed.len() <= most).then_some(decompressed)
 }
 
 /// The first name that `ast` calls and that is no function. The interpreter would tell only when it gets there.

@@ -1,89 +1,183 @@
-//! The text of a number, by its value.
+//! The values of a search, with the text of every number that a float does not hold exactly.
 
-use std::{borrow::Cow, collections::HashMap};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, HashMap},
+    fmt,
+};
 
+use jmespath::{Rcvar, Variable};
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::Number;
 
-/// The numbers of some JSON texts that a float does not tell exactly.
-pub(super) struct Numbers<'t> {
-    texts: &'t [String],
-    /// By the float's bits; `None` where two texts are one float. Made when it is first asked for.
-    by_float: Option<HashMap<u64, Option<&'t str>>>,
+use crate::selector::length_of_string;
+
+/// The values that one search has read. They live as long as it does, so that none's address is another's.
+#[derive(Default)]
+pub(super) struct Values {
+    roots: Vec<Rcvar>,
+    /// By the value's address.
+    texts: HashMap<usize, Box<str>>,
+    count: usize,
 }
 
-impl<'t> Numbers<'t> {
-    pub(super) fn of(texts: &'t [String]) -> Self {
-        Self { texts, by_float: None }
-    }
+/// Too many values, or no JSON.
+#[derive(Debug)]
+pub(super) enum Unread {
+    NotJson(serde_json::Error),
+    TooMany,
+}
 
-    /// The text that `number` was sent as; `None` if that cannot be told. One that was calculated has none: it is
-    /// written as a float.
-    pub(super) fn text_of(&mut self, number: &Number) -> Option<Cow<'t, str>> {
-        if is_exact(number) {
-            return Some(number.to_string().into());
+impl Values {
+    /// The value that `json` is, of at most so many values, with all that have been read.
+    pub(super) fn read(&mut self, json: &str, most: usize) -> Result<Rcvar, Unread> {
+        let reading =
+            Reading { values: RefCell::new(self), numbers: RefCell::new(Scan { json, at: 0 }), most };
+        let mut reader = serde_json::Deserializer::from_str(json);
+        let read = Value(&reading).deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
+        let is_too_many = reading.values.borrow().count > most;
+        match read {
+            Ok(value) => {
+                self.roots.push(Rcvar::clone(&value));
+                Ok(value)
+            }
+            Err(_) if is_too_many => Err(Unread::TooMany),
+            Err(error) => Err(Unread::NotJson(error)),
         }
-        let texts = self.texts;
-        let by_float = self.by_float.get_or_insert_with(|| by_float(texts));
-        match by_float.get(&number.as_f64()?.to_bits()) {
-            Some(text) => text.map(Cow::Borrowed),
-            None => Some(number.to_string().into()),
+    }
+
+    /// A number as it was sent, or, if it was calculated, as the float that it is.
+    pub(super) fn text_of(&self, value: &Rcvar, number: &Number) -> String {
+        match self.texts.get(&address(value)) {
+            Some(text) => text.to_string(),
+            None => number.to_string(),
         }
     }
 }
 
-/// Whether it is held as an integer.
-fn is_exact(number: &Number) -> bool {
-    number.is_i64() || number.is_u64()
+fn address(value: &Rcvar) -> usize {
+    Rcvar::as_ptr(value) as usize
 }
 
-fn by_float(texts: &[String]) -> HashMap<u64, Option<&str>> {
-    let mut found = HashMap::new();
-    for text in texts.iter().flat_map(|text| numbers(text)) {
-        let Ok(number) = serde_json::from_str::<Number>(text) else { continue };
-        let Some(float) = number.as_f64().filter(|_| !is_exact(&number)) else { continue };
-        found
-            .entry(float.to_bits())
-            .and_modify(|known: &mut Option<&str>| *known = known.filter(|known| *known == text))
-            .or_insert(Some(text));
+/// One text that is being read.
+struct Reading<'r> {
+    values: RefCell<&'r mut Values>,
+    numbers: RefCell<Scan<'r>>,
+    most: usize,
+}
+
+impl Reading<'_> {
+    fn made<E: Error>(&self, value: Variable) -> Result<Rcvar, E> {
+        let mut values = self.values.borrow_mut();
+        values.count += 1;
+        if values.count > self.most {
+            return Err(E::custom("too many values"));
+        }
+        Ok(Rcvar::new(value))
     }
-    found
+
+    /// The reader comes to the numbers in the order of the text.
+    fn number<E: Error>(&self, number: Option<Number>) -> Result<Rcvar, E> {
+        let text = self.numbers.borrow_mut().next();
+        let number = number.ok_or_else(|| E::custom("no number"))?;
+        let is_exact = number.is_i64() || number.is_u64();
+        let value = self.made(Variable::Number(number))?;
+        if let Some(text) = text.filter(|_| !is_exact) {
+            self.values.borrow_mut().texts.insert(address(&value), text.into());
+        }
+        Ok(value)
+    }
+}
+
+struct Value<'r>(&'r Reading<'r>);
+
+impl<'j> DeserializeSeed<'j> for Value<'_> {
+    type Value = Rcvar;
+
+    fn deserialize<D: Deserializer<'j>>(self, reader: D) -> Result<Rcvar, D::Error> {
+        reader.deserialize_any(self)
+    }
+}
+
+impl<'j> Visitor<'j> for Value<'_> {
+    type Value = Rcvar;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Rcvar, E> {
+        self.0.made(Variable::Null)
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Rcvar, E> {
+        self.0.made(Variable::Bool(value))
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Rcvar, E> {
+        self.0.number(Some(number.into()))
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Rcvar, E> {
+        self.0.number(Some(number.into()))
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<Rcvar, E> {
+        self.0.number(Number::from_f64(number))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Rcvar, E> {
+        self.0.made(Variable::String(text.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'j>>(self, mut elements: A) -> Result<Rcvar, A::Error> {
+        let mut values = Vec::new();
+        while let Some(value) = elements.next_element_seed(Value(self.0))? {
+            values.push(value);
+        }
+        self.0.made(Variable::Array(values))
+    }
+
+    fn visit_map<A: MapAccess<'j>>(self, mut members: A) -> Result<Rcvar, A::Error> {
+        let mut values = BTreeMap::new();
+        while let Some(name) = members.next_key::<String>()? {
+            if values.insert(name, members.next_value_seed(Value(self.0))?).is_some() {
+                // Which of the two counts, another reader may see otherwise.
+                return Err(A::Error::custom("a name stands twice"));
+            }
+        }
+        self.0.made(Variable::Object(values))
+    }
 }
 
 /// The numbers of a JSON text, as they stand there.
-fn numbers(json: &str) -> impl Iterator<Item = &str> {
-    let bytes = json.as_bytes();
-    let mut at = 0;
-    std::iter::from_fn(move || {
-        while let Some(byte) = bytes.get(at) {
+struct Scan<'j> {
+    json: &'j str,
+    at: usize,
+}
+
+impl<'j> Iterator for Scan<'j> {
+    type Item = &'j str;
+
+    fn next(&mut self) -> Option<&'j str> {
+        let bytes = self.json.as_bytes();
+        while let Some(byte) = bytes.get(self.at) {
             match byte {
-                b'"' => at += length_of_string(&bytes[at..]),
+                b'"' => self.at += length_of_string(&bytes[self.at..]),
                 b'-' | b'0'..=b'9' => {
-                    let begin = at;
-                    at += bytes[at..].iter().take_while(|byte| is_of_number(**byte)).count();
-                    return json.get(begin..at);
+                    let begin = self.at;
+                    self.at += bytes[begin..].iter().take_while(|byte| is_of_number(**byte)).count();
+                    return self.json.get(begin..self.at);
                 }
-                _ => at += 1,
+                _ => self.at += 1,
             }
         }
         None
-    })
+    }
 }
 
 fn is_of_number(byte: u8) -> bool {
     matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E')
-}
-
-/// Of a string from its opening quote to its closing one.
-fn length_of_string(bytes: &[u8]) -> usize {
-    let mut at = 1;
-    while let Some(byte) = bytes.get(at) {
-        match byte {
-            b'"' => return at + 1,
-            b'\\' => at += 2,
-            _ => at += 1,
-        }
-    }
-    bytes.len()
 }
 
 #[cfg(test)]
@@ -93,7 +187,17 @@ mod tests {
     #[test]
     fn numbers_stand_outside_of_strings() {
         let json = r#"{"1": [-0, 1.50, "2\"3", 4E+2, "\\", 5], "6\\": true, "n": 7e1}"#;
-        assert_eq!(numbers(json).collect::<Vec<_>>(), ["-0", "1.50", "4E+2", "5", "7e1"]);
-        assert_eq!(numbers("\"open \\").count(), 0);
+        let numbers = |json| Scan { json, at: 0 }.collect::<Vec<_>>();
+        assert_eq!(numbers(json), ["-0", "1.50", "4E+2", "5", "7e1"]);
+        assert_eq!(numbers("\"open \\"), [""; 0]);
+    }
+
+    #[test]
+    fn more_values_than_are_allowed_are_not_read() {
+        let mut values = Values::default();
+        assert!(values.read("[1, [2]]", 4).is_ok());
+        assert!(matches!(values.read("5", 4), Err(Unread::TooMany)), "with those that are there");
+        assert!(matches!(Values::default().read("[1, 2", 9), Err(Unread::NotJson(_))));
+        assert!(matches!(Values::default().read("1 2", 9), Err(Unread::NotJson(_))));
     }
 }
