@@ -10,7 +10,10 @@
 //! use reqwest_middleware::ClientBuilder;
 //!
 //! # async fn pay(store: impl Fn(&str)) -> Result<(), Box<dyn std::error::Error>> {
-//! let http = reqwest::Client::builder().timeout(std::time::Duration::from_secs(8)).build()?; // of each attempt
+//! let http = reqwest::Client::builder()
+//!     .timeout(std::time::Duration::from_secs(8)) // of each attempt
+//!     .redirect(reqwest::redirect::Policy::none()) // a redirect takes the key along
+//!     .build()?;
 //! let client = ClientBuilder::new(http).with(IdempotentRequests::new()).build();
 //!
 //! let key = OperationKey::draw()?;
@@ -30,8 +33,9 @@
 //! UUID of its own. That survives what goes wrong on the way, but not the end of your process. A request that already has an
 //! `Idempotency-Key` header keeps it, letter for letter, and its value is the key.
 //!
-//! POST and PATCH are operations. GET, HEAD, PUT, DELETE and the rest are idempotent by themselves: they pass with no key, and
-//! are not repeated from here. [`IdempotentRequests::methods`] says otherwise.
+//! POST and PATCH are operations, and so is each request that an [`OperationKey`] was put into. GET, HEAD, PUT, DELETE and the
+//! rest are idempotent by themselves: they pass with no key, and are not repeated from here. [`IdempotentRequests::methods`]
+//! says otherwise.
 //!
 //! # What is sent again
 //!
@@ -48,8 +52,8 @@
 //!
 //! What a problem says is read from `application/problem+json` (RFC 9457), up to 64 KiB of it; you get its body all the same.
 //!
-//! Before each further attempt is a wait: a random part of a longest one that doubles from 100 ms to 5 s (full jitter), or
-//! `Retry-After`, in seconds or as a date, if that is longer. All attempts and waits together stay within the
+//! Before each further attempt is a wait: what `Retry-After` asks for, in seconds or as a date, and a random part of a
+//! longest wait that doubles from 100 ms to 5 s (full jitter). All attempts and waits together stay within the
 //! [budget](IdempotentRequests::budget) of 30 s. A wait that would reach its end is not begun: you get the last answer as it
 //! is, with its `Retry-After`. An attempt that is on its way then is dropped.
 //!
@@ -69,6 +73,8 @@
 //! - An API that says `in-progress` with another status than 409 or 425 is not asked again.
 //! - A certificate that is refused counts as no connection, and so does `https` without a TLS feature of `reqwest`, which is
 //!   yours to pick: `reqwest` does not tell them apart.
+//! - `reqwest` follows redirects by itself, to another host too, and takes the key and the body of a 307 or 308 along, though
+//!   it strips `Authorization`. Give it a policy that fits your API, as above.
 //! - Middlewares that are added after this one see each attempt, so put there what signs or logs requests. Those
 //!   before it see one operation.
 
@@ -78,6 +84,9 @@ mod error;
 mod judge;
 mod key;
 mod operation;
+
+/// The crates that this module's types come from, in the versions that it is made for.
+pub use {reqwest, reqwest_middleware};
 
 pub use error::{Unanswered, unanswered};
 pub use key::OperationKey;
@@ -171,7 +180,8 @@ impl IdempotentRequests {
         self
     }
 
-    /// How often an operation is sent at most; by default 20. It is sent once in any case.
+    /// How often an operation is sent at most; by default 20. It is sent once in any case,
+    /// unless the budget is spent before that.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts;
         self
@@ -202,7 +212,8 @@ impl Middleware for IdempotentRequests {
         extensions: &mut Extensions,
         next: Next<'_>,
     ) -> Result<Response, Error> {
-        if !self.methods.contains(request.method()) {
+        let is_given = extensions.get::<OperationKey>().is_some();
+        if !is_given && !self.methods.contains(request.method()) {
             return next.run(request, extensions).await;
         }
         let key = OperationKey::of(&mut request, &self.header, extensions).map_err(Error::middleware)?;

@@ -64,23 +64,28 @@ impl OperationKey {
     }
 
     /// The key of `request`, which has it in its header from here on: the one that is there, the one in `extensions`, or
-    /// a new one.
+    /// a new one. It is in the extensions too from here on: a middleware before this one may send its own copy of the
+    /// request again, with the same extensions, and that is the same operation.
     pub(super) fn of(
         request: &mut Request,
         name: &HeaderName,
-        extensions: &Extensions,
+        extensions: &mut Extensions,
     ) -> Result<Self, Error> {
         let given = extensions.get::<Self>();
         if let Some(sent) = Self::read(request.headers(), name)? {
-            return match given {
-                Some(given) if *given != sent => {
-                    Err(invalid(format!("the request's {name} header and its OperationKey differ; give one")))
-                }
-                _ => Ok(sent),
-            };
+            if given.is_some_and(|given| *given != sent) {
+                return Err(invalid(format!(
+                    "the request's {name} header and its OperationKey differ; give one"
+                )));
+            }
+            if let Some(value) = request.headers_mut().get_mut(name) {
+                value.set_sensitive(true);
+            }
+            return Ok(sent);
         }
         let key = given.cloned().map_or_else(Self::draw, Ok)?;
         request.headers_mut().insert(name, key.to_header()?);
+        extensions.insert(key.clone());
         Ok(key)
     }
 

@@ -72,6 +72,13 @@ enum Attempted {
     Lost(reqwest::Error),
 }
 
+impl Attempted {
+    /// A URL may have a token in its query.
+    fn lost(error: reqwest::Error) -> Self {
+        Self::Lost(error.without_url())
+    }
+}
+
 /// One operation of a caller.
 pub(super) struct Operation<'a> {
     rules: &'a IdempotentRequests,
@@ -118,7 +125,8 @@ impl<'a> Operation<'a> {
             Attempted::Answered(response) => retry_after(response.headers(), self.rules.clock.now()),
             Attempted::Lost(_) => None,
         };
-        Some(self.rules.backoff.wait(self.attempts).max(asked.unwrap_or_default()))
+        // With a part of its own, so that all who were asked the same do not come back at once.
+        Some(asked.unwrap_or_default().saturating_add(self.rules.backoff.wait(self.attempts)))
     }
 
     fn may_go_on(&self, wait: Duration) -> bool {
@@ -155,12 +163,12 @@ impl IdempotentRequests {
     async fn attempt(&self, sent: impl Future<Output = Result<Response, Error>>) -> Attempted {
         let response = match sent.await {
             Ok(response) if may_be_sent_again(response.status()) => response,
-            Err(Error::Reqwest(error)) if is_lost(&error) => return Attempted::Lost(error),
+            Err(Error::Reqwest(error)) if is_lost(&error) => return Attempted::lost(error),
             result => return Attempted::Last(result),
         };
         let (problem, response) = match read_problem(response).await {
             Ok(read) => read,
-            Err(error) => return Attempted::Lost(error),
+            Err(error) => return Attempted::lost(error),
         };
         let shown = Shown {
             status: response.status(),

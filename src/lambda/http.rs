@@ -39,7 +39,8 @@
 //! | the body breaks off | 400 | `body-unreadable` |
 //!
 //! Each is `application/problem+json` (RFC 9457) with the `type` `urn:lambda-idempotency:problem:<code>`, or the page that
-//! you name by [`HttpLayer::documentation`], and a boolean `retryable`; those that are carry `Retry-After`. A replay is
+//! you name by [`HttpLayer::documentation`], and a boolean `retryable`; those that are carry `Retry-After`: what the lease has left,
+//! and 5 s at most. A replay is
 //! marked with `Idempotent-Replayed: true`. What an API's owner publishes of all this is
 //! [`guide::idempotency_specification`](crate::guide::idempotency_specification).
 //!
@@ -330,7 +331,10 @@ impl HttpLayer {
                     .map_or(Verdict::CompleteOmitted, Verdict::Complete)
             }
             Ok(Answer::Whole(_) | Answer::Streamed(_, Streamed::Unrecorded)) => Verdict::Release,
-            Ok(Answer::Streamed(_, Streamed::TooLarge)) => Verdict::CompleteOmitted,
+            Ok(Answer::Streamed(response, Streamed::TooLarge)) if self.is_outcome_by_head(response) => {
+                Verdict::CompleteOmitted
+            }
+            Ok(Answer::Streamed(_, Streamed::TooLarge)) => Verdict::Release,
             Ok(Answer::Streamed(_, Streamed::Broken)) => self.failed("the response broke off"),
             Err(_) => self.failed("the handler returned an error"),
         }
@@ -353,14 +357,19 @@ impl HttpLayer {
 
     /// Whether the response is recorded, where that can be said without its body.
     fn is_recorded_by_head<A>(&self, response: &Response<A>) -> Option<bool> {
-        let at_most_once = self.idempotency.settings().execution == Execution::AtMostOnce;
         match (response.extensions().get::<Recording>(), &self.config.record_when) {
-            (Some(said), _) => Some(*said == Recording::Record),
             (None, Some(_)) => None,
-            (None, None) => {
-                let status = response.status();
-                Some(response::is_outcome(status) || at_most_once && status.is_server_error())
-            }
+            _ => Some(self.is_outcome_by_head(response)),
+        }
+    }
+
+    /// What the handler says of the response, or its status does.
+    fn is_outcome_by_head<A>(&self, response: &Response<A>) -> bool {
+        let at_most_once = self.idempotency.settings().execution == Execution::AtMostOnce;
+        let status = response.status();
+        match response.extensions().get::<Recording>() {
+            Some(said) => *said == Recording::Record,
+            None => response::is_outcome(status) || at_most_once && status.is_server_error(),
         }
     }
 

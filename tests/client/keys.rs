@@ -8,7 +8,7 @@ use reqwest::{Method, header::HeaderName};
 
 use super::{
     http_server::Reply,
-    stage::{BODY, Stage, answer},
+    stage::{BODY, Stage, StageClock, answer},
 };
 
 #[tokio::test]
@@ -77,12 +77,49 @@ async fn what_is_idempotent_by_itself_passes_without_a_key_and_once() {
     for method in ["GET", "HEAD", "PUT", "DELETE", "OPTIONS"] {
         let stage = Stage::new([answer(503)]).await;
         let method = Method::from_bytes(method.as_bytes()).unwrap();
-        let key = OperationKey::draw().unwrap();
-        let request = stage.client().request(method, stage.server.url("/payments")).with_extension(key);
-        let response = request.send().await.unwrap();
+        let response = stage.client().request(method, stage.server.url("/payments")).send().await.unwrap();
         assert_eq!((response.status().as_u16(), client::attempts(&response)), (503, None));
         assert_eq!(stage.keys(), [None]);
     }
+}
+
+#[tokio::test]
+async fn who_gives_a_key_means_an_operation_whatever_its_method() {
+    let stage = Stage::new([answer(503), answer(201)]).await;
+    let key = OperationKey::new("put-17").unwrap();
+    let request = stage.client().put(stage.server.url("/payments")).with_extension(key);
+    let response = request.send().await.unwrap();
+    assert_eq!((response.status().as_u16(), client::attempts(&response)), (201, Some(2)));
+    assert_eq!(stage.keys(), [Some("\"put-17\"".to_owned()), Some("\"put-17\"".to_owned())]);
+}
+
+/// A middleware outside of the client, which sends a request again that it has kept from before.
+struct SendsAgain;
+
+#[async_trait::async_trait]
+impl reqwest_middleware::Middleware for SendsAgain {
+    async fn handle(
+        &self,
+        request: reqwest::Request,
+        extensions: &mut lambda_http::http::Extensions,
+        next: reqwest_middleware::Next<'_>,
+    ) -> Result<reqwest::Response, reqwest_middleware::Error> {
+        let copy = request.try_clone().unwrap();
+        let first = next.clone().run(request, extensions).await?;
+        if first.status().is_server_error() { next.run(copy, extensions).await } else { Ok(first) }
+    }
+}
+
+#[tokio::test]
+async fn one_that_is_sent_again_from_outside_is_the_same_operation() {
+    let stage = Stage::new([answer(504), answer(504), answer(201)]).await;
+    let client = reqwest_middleware::ClientBuilder::new(reqwest::Client::new())
+        .with(SendsAgain)
+        .with(IdempotentRequests::new().max_attempts(2).clock(StageClock::default()))
+        .build();
+    assert_eq!(client.post(stage.server.url("/payments")).send().await.unwrap().status(), 201);
+    let keys = stage.keys();
+    assert!(keys.len() == 3 && keys[0].is_some() && keys.iter().all(|key| *key == keys[0]), "one key");
 }
 
 #[tokio::test]

@@ -57,6 +57,11 @@ pub fn begin() {
     }
 }
 
+/// Whether this run is recorded: then a test that does a thing ten thousand times may do it less often.
+pub fn is_on() -> bool {
+    RECORDING.is_some()
+}
+
 /// Notes what must not be told.
 pub fn secrets(collect: impl FnOnce(&mut Secrets)) {
     begin();

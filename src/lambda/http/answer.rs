@@ -10,7 +10,7 @@ use std::{
 use ::http::{HeaderMap, Response};
 use bytes::{Buf, Bytes};
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 use lambda_http::{Body, IntoResponse};
 
 use super::{BoxError, HttpLayer};
@@ -58,8 +58,12 @@ impl ResponseBody {
         Extent::Whole
     }
 
-    fn into_read(self) -> Bytes {
-        self.begun.into_iter().collect::<Vec<_>>().concat().into()
+    /// Byte for byte: `lambda_http`'s own conversion would decode it by its headers, and change what does not fit them.
+    fn into_read(self) -> Body {
+        match String::from_utf8(self.begun.into_iter().collect::<Vec<_>>().concat()) {
+            Ok(text) => Body::Text(text),
+            Err(bytes) => Body::Binary(bytes.into_bytes()),
+        }
     }
 }
 
@@ -208,11 +212,7 @@ where
         }
         let most = layer.idempotency.settings().max_response;
         match response.body_mut().read(most).await {
-            Extent::Whole => {
-                // Whether it is text is decided as in a buffered function, by the headers.
-                let whole = response.map(|body| Full::new(body.into_read()));
-                Answer::Whole(whole.into_response().await)
-            }
+            Extent::Whole => Answer::Whole(response.map(ResponseBody::into_read)),
             Extent::TooLarge => Answer::Streamed(response, Streamed::TooLarge),
             Extent::Broken => Answer::Streamed(response, Streamed::Broken),
         }

@@ -226,8 +226,8 @@ impl HttpLayer {
     }
 
     /// Decides by the whole response whether it is the operation's outcome, in place of the list of statuses. What the
-    /// handler says by [`Recording`] stands above it. A streamed response that is too large to be recorded is not asked
-    /// about: it is done, and not retained.
+    /// handler says by [`Recording`] stands above it. A streamed response that is too large to be recorded is not shown to
+    /// it: of that the status decides.
     pub fn record_when(self, is_outcome: impl Fn(&Response<Body>) -> bool + Send + Sync + 'static) -> Self {
         self.with(|config| config.record_when = Some(Arc::new(is_outcome)))
     }

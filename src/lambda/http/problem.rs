@@ -156,6 +156,9 @@ impl From<ErrorKind> for ProblemKind {
 
 /// What a caller is told to wait where nothing says how long.
 const SOON: Duration = Duration::from_secs(1);
+/// The longest that a caller is told to wait. What the lease has left is only the latest that an operation ends, or that
+/// another delivery may take it over; most end long before, and a question costs one request.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
 /// One answer of the layer's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,7 +176,7 @@ impl From<ProblemKind> for Problem {
 impl From<&Error> for Problem {
     fn from(error: &Error) -> Self {
         let kind = ProblemKind::from(error.kind());
-        let wait = || error.retry_after().unwrap_or(SOON);
+        let wait = || error.retry_after().unwrap_or(SOON).min(LONGEST_WAIT);
         Self { kind, retry_after: kind.is_retryable().then(wait) }
     }
 }

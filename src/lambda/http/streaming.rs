@@ -21,8 +21,9 @@ impl HttpLayer {
     /// comes. An answer that is not the operation's outcome by its status, or by [`Recording::Release`](super::Recording::Release),
     /// is sent as it comes and the key given back. A body that breaks off while it is read is a handler's error.
     ///
+    /// It is not for streams that go on, such as server-sent events: what is read before it is sent comes when it has ended.
     /// What a handler does for the operation belongs before the end of its body's first so many bytes: what comes
-    /// later runs when the record says that it is done. A route that is to stream without being protected is told by
+    /// later runs when the record says that it is done, and has no claim ([`current`](crate::current)) any more. A route that is to stream without being protected is told by
     /// [`pass_through_when`](Self::pass_through_when).
     ///
     /// ```no_run

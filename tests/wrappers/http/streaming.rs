@@ -121,6 +121,29 @@ async fn what_can_be_recorded_is_read_recorded_and_replayed() {
     }
 }
 
+/// `lambda_http` would decode it by its headers: a text without a type or of another character set, and a byte-order mark.
+#[tokio::test]
+async fn the_bytes_stay_whatever_the_headers_say_of_them() {
+    let bodies: [(Option<&str>, &'static [u8]); 4] = [
+        (None, b"\xff\x00\xfe\x80abc"),
+        (Some("text/csv"), b"\xef\xbb\xbfa,b"),
+        (Some("text/plain; charset=iso-8859-1"), b"caf\xe9"),
+        (Some("application/json"), b"\xff\xfe"),
+    ];
+    for (content_type, bytes) in bodies {
+        let head = move || {
+            let head = Response::builder().header("content-length", bytes.len());
+            content_type.iter().fold(head, |head, of| head.header("content-type", *of))
+        };
+        let function = Function::new(up_to(1000), head);
+        for is_replayed in [false, true] {
+            let answer = function.answer(post(Some("k"), "{}"), [Ok(bytes)]).await;
+            assert_eq!(marked(&answer), is_replayed);
+            assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), bytes, "{content_type:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn of_a_large_one_it_is_recorded_that_it_is_done_before_more_of_it_is_sent() {
     let function = Function::new(up_to(8), created);
@@ -183,6 +206,14 @@ async fn record_when_sees_what_can_be_recorded() {
     assert_eq!(text(large.answer(post(Some("l"), "{}"), parts).await).await.len(), 1600);
     let again = large.answer(post(Some("l"), "{}"), []).await;
     assert_eq!(problem(again).await, (409, "not-retained".into()));
+
+    // Of what is too large to be shown to it, the status decides.
+    let passing = Function::new(layer(), || Response::builder().status(503));
+    for run in 1..=2 {
+        let parts = [Ok(&[b'x'; 800][..]), Ok(&[b'x'; 800])];
+        assert_eq!(text(passing.answer(post(Some("p"), "{}"), parts).await).await.len(), 1600);
+        assert_eq!(passing.runs.count(), run);
+    }
 }
 
 #[tokio::test]
