@@ -169,6 +169,11 @@ impl Sandbox {
         Delivery { answer: self.api.deliver(event.bytes(), limit), limit }
     }
 
+    /// Hands it an event under this request id, as Lambda does when it retries an asynchronous invoke.
+    pub fn deliver_as(&self, request_id: impl Into<String>, event: &Event, limit: Duration) -> Delivery {
+        Delivery { answer: self.api.deliver_as(request_id.into(), event.bytes(), limit), limit }
+    }
+
     /// Waits for the answer; at the deadline the process is killed, as Lambda does.
     pub async fn answer(&mut self, mut delivery: Delivery) -> Answer {
         let limit = delivery.limit;

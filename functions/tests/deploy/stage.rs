@@ -135,6 +135,12 @@ impl Running {
         self.sandbox.answer(delivery).await
     }
 
+    /// Delivers this event under this request id, as Lambda retries an asynchronous invoke.
+    pub(crate) async fn deliver_event_as(&mut self, request_id: &str, event: &Event) -> Answer {
+        let delivery = self.sandbox.deliver_as(request_id, event, LIMIT);
+        self.sandbox.answer(delivery).await
+    }
+
     /// How often the mark has been written by now.
     pub(crate) async fn marks(&self) -> usize {
         if let Some(Recording { file, mark }) = &self.recording {
