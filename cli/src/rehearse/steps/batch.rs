@@ -115,7 +115,7 @@ fn none_comes_back(verdict: &mut Verdict, returned: Option<Returned>) -> &mut Ve
 
 /// Over all deliveries, all orders must have been shipped, none of them twice.
 fn each_once(verdict: &mut Verdict, shipped: &[&Vec<Shipped>]) {
-    let all: Vec<_> = shipped.iter().flat_map(|shipped| parcels(shipped)).collect();
+    let all: Vec<_> = shipped.iter().flat_map(|shipped| *shipped).map(|one| &one.parcel).collect();
     let different: BTreeSet<_> = all.iter().collect();
     let (all, different) = (all.len(), different.len());
     verdict.must(different == ORDERS, || format!("{different} orders were shipped (must be {ORDERS})"));
@@ -129,4 +129,28 @@ fn parcels(shipped: &[Shipped]) -> BTreeSet<&str> {
 /// For the table.
 fn told(delivered: &Delivered, returned: Option<Returned>) -> String {
     returned.map_or_else(|| delivered.answer.to_string(), |returned| returned.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shipped(orders: impl Iterator<Item = usize>) -> Vec<Shipped> {
+        orders.map(|order| Shipped { parcel: order.to_string(), attempt: 1 }).collect()
+    }
+
+    fn faults(shipped: &[&Vec<Shipped>]) -> String {
+        let mut verdict = Verdict::default();
+        each_once(&mut verdict, shipped);
+        verdict.faults().join("; ")
+    }
+
+    #[test]
+    fn an_order_that_is_shipped_twice_is_told_in_one_delivery_or_over_two() {
+        let (first, rest) = (shipped(0..80), shipped(80..ORDERS));
+        assert_eq!(faults(&[&first, &rest]), "");
+        assert_eq!(faults(&[&first]), "80 orders were shipped (must be 90)");
+        assert_eq!(faults(&[&first, &shipped(79..ORDERS)]), "1 shipments too many");
+        assert_eq!(faults(&[&shipped((0..ORDERS).chain(3..5))]), "2 shipments too many");
+    }
 }

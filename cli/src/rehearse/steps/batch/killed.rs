@@ -117,7 +117,9 @@ impl HalfDone<'_> {
         verdict.claims(&again.measured, in_progress).settled(&again.measured, in_progress);
         verdict.requests(&again.measured, ORDERS + 2 * in_progress);
         all_are_told(&mut verdict, &shipped, &again.shipped);
-        let answered = told(&again, returned);
+        let [killed, _] = shipped.each_ref().map(|shipped| parcels(shipped));
+        let twice = parcels(&again.shipped).intersection(&killed).count();
+        let answered = format!("{}; {twice} shipped twice, by takeover", told(&again, returned));
         rows.push(stage.done(Row::new(NAME, "all, after the leases", answered, &again.measured, verdict)));
         Ok(rows)
     }
@@ -133,4 +135,81 @@ fn all_are_told(verdict: &mut Verdict, before: &[Vec<Shipped>; 2], last: &[Shipp
     verdict.must(untold == 0, || format!("{untold} runs are not told as takeovers"));
     let again = parcels(successor).intersection(&last_ones).count();
     verdict.must(again == 0 && last_ones.len() == last.len(), || "an order ran again that was done".into());
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::StatusCode;
+
+    use super::*;
+    use crate::rehearse::{answer::Answer, wire::Exchange};
+
+    fn exchanges(meaning: Meaning, count: usize) -> impl Iterator<Item = Exchange> {
+        (0..count).map(move |nth| Exchange {
+            operation: "PutItem".into(),
+            to_store: true,
+            meaning,
+            first_attempt: true,
+            id: Some(nth.to_string()),
+            status: Some(StatusCode::OK),
+        })
+    }
+
+    /// So many claims, and so many of them settled.
+    fn measured(claims: usize, settled: usize) -> Measured {
+        let passed = exchanges(Meaning::Claim, claims).chain(exchanges(Meaning::Settle, settled)).collect();
+        Measured { runs: None, payments: None, passed }
+    }
+
+    fn shipped(orders: std::ops::Range<usize>, attempt: u32) -> Vec<Shipped> {
+        orders.map(|order| Shipped { parcel: order.to_string(), attempt }).collect()
+    }
+
+    #[test]
+    fn no_more_is_in_the_air_than_runs_at_a_time() {
+        let faults = |claims, settled, ran: &[Shipped]| {
+            interrupted(&measured(claims, settled), ran, true).faults().join("; ")
+        };
+        assert_eq!(faults(55, 45, &shipped(0..50, 1)), "");
+        assert_eq!(
+            faults(56, 45, &shipped(0..50, 1)),
+            "11 orders were begun, and not settled (at most 10 at a time)"
+        );
+        let unclaimed = faults(50, 45, &shipped(0..51, 1));
+        assert_eq!(unclaimed, "51 shipments, of 50 orders that were claimed, 45 of them settled");
+        let twice = [shipped(0..49, 1), shipped(3..4, 1)].concat();
+        assert_eq!(faults(50, 45, &twice), "an order was shipped twice");
+    }
+
+    #[test]
+    fn within_the_leases_nothing_that_was_begun_runs_and_nothing_in_progress_is_acknowledged() {
+        let faults = |ran: std::ops::Range<usize>, orders: usize| {
+            let mut verdict = Verdict::default();
+            let mut measured = measured(ran.len(), ran.len());
+            measured.passed.extend(exchanges(Meaning::Other, ORDERS - ran.len()));
+            let again = Delivered { answer: Answer::Payload(Vec::new()), measured, shipped: shipped(ran, 1) };
+            let returned = Some(Returned { messages: orders, orders });
+            let killed = self::measured(52, 45);
+            rest_runs(&mut verdict, &killed, &shipped(0..50, 1), &again, returned);
+            verdict.faults().join("; ")
+        };
+        assert_eq!(faults(52..90, 7), "");
+        assert!(faults(52..90, 0).contains("0 orders come back"), "acknowledged, though in progress");
+        assert!(faults(49..90, 4).contains("1 orders were shipped again within their lease"));
+        assert!(faults(52..90, 8).contains("only 44 orders were known to be done (must be at least 45)"));
+    }
+
+    #[test]
+    fn after_the_leases_all_are_shipped_and_each_run_is_a_takeover() {
+        let before = [shipped(0..50, 1), shipped(52..90, 1)];
+        let faults = |last: &[Shipped]| {
+            let mut verdict = Verdict::default();
+            all_are_told(&mut verdict, &before, last);
+            verdict.faults().join("; ")
+        };
+        assert_eq!(faults(&shipped(48..52, 2)), "");
+        assert_eq!(faults(&shipped(48..51, 2)), "89 orders were shipped (must be 90)");
+        assert_eq!(faults(&shipped(48..52, 1)), "4 runs are not told as takeovers");
+        assert_eq!(faults(&shipped(48..53, 2)), "an order ran again that was done");
+    }
 }
