@@ -2,7 +2,7 @@
 
 mod killed;
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, ops::RangeInclusive};
 
 pub(super) use killed::kill;
 
@@ -44,7 +44,7 @@ async fn with_duplicates(world: &World, orders: &Orders) -> Result<Vec<Row>> {
 
     let first = deliver(&stage, &batch.first).await?;
     let (mut verdict, returned) = judged(&batch, &first);
-    none_comes_back(&mut verdict, returned).runs(&first.measured, ORDERS);
+    come_back(&mut verdict, returned, 0..=0).runs(&first.measured, ORDERS);
     verdict.claims(&first.measured, ORDERS).settled(&first.measured, ORDERS);
     verdict.requests(&first.measured, 2 * ORDERS);
     each_once(&mut verdict, &[&first.shipped]);
@@ -53,7 +53,7 @@ async fn with_duplicates(world: &World, orders: &Orders) -> Result<Vec<Row>> {
 
     let again = deliver(&stage, &batch.again).await?;
     let (mut verdict, returned) = judged(&batch, &again);
-    none_comes_back(&mut verdict, returned).runs(&again.measured, 0);
+    come_back(&mut verdict, returned, 0..=0).runs(&again.measured, 0);
     verdict.claims(&again.measured, 0).requests(&again.measured, ORDERS);
     let two = stage.done(Row::new(name, "all of it again", told(&again, returned), &again.measured, verdict));
     Ok(vec![one, two])
@@ -69,8 +69,7 @@ async fn failing_in_part(world: &World, orders: &Orders) -> Result<Vec<Row>> {
     let first = deliver(&stage, &batch.first).await?;
     stage.wire.recover();
     let (mut verdict, returned) = judged(&batch, &first);
-    let back = returned.unwrap_or_default().orders;
-    verdict.must(back == failing, || format!("{back} orders come back (must be {failing})"));
+    come_back(&mut verdict, returned, failing..=failing);
     verdict.runs(&first.measured, ORDERS - failing).settled(&first.measured, ORDERS - failing);
     verdict.requests(&first.measured, 2 * (ORDERS - failing));
     let delivered = format!("the same, the store fails for {failing}");
@@ -78,7 +77,7 @@ async fn failing_in_part(world: &World, orders: &Orders) -> Result<Vec<Row>> {
 
     let again = deliver(&stage, &batch.again).await?;
     let (mut verdict, returned) = judged(&batch, &again);
-    none_comes_back(&mut verdict, returned).runs(&again.measured, failing);
+    come_back(&mut verdict, returned, 0..=0).runs(&again.measured, failing);
     verdict.claims(&again.measured, failing).requests(&again.measured, ORDERS + failing);
     each_once(&mut verdict, &[&first.shipped, &again.shipped]);
     let two = stage.done(Row::new(name, "all of it again", told(&again, returned), &again.measured, verdict));
@@ -108,9 +107,19 @@ fn judged(batch: &Batch, delivered: &Delivered) -> (Verdict, Option<Returned>) {
     (verdict, returned)
 }
 
-fn none_comes_back(verdict: &mut Verdict, returned: Option<Returned>) -> &mut Verdict {
-    let back = returned.unwrap_or_default().messages;
-    verdict.must(back == 0, || format!("{back} messages come back (must be none)"))
+/// So many orders must come back; an answer that does not tell is a fault of its own.
+fn come_back(
+    verdict: &mut Verdict,
+    returned: Option<Returned>,
+    must_be: RangeInclusive<usize>,
+) -> &mut Verdict {
+    let orders = returned.map(|returned| returned.orders);
+    let (least, most) = (must_be.start(), must_be.end());
+    verdict.must(orders.is_none_or(|orders| must_be.contains(&orders)), || {
+        let orders = orders.unwrap_or_default();
+        let must_be = if least == most { least.to_string() } else { format!("{least} to {most}") };
+        format!("{orders} orders come back (must be {must_be})")
+    })
 }
 
 /// Over all deliveries, all orders must have been shipped, none of them twice.
