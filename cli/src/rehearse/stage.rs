@@ -1,6 +1,6 @@
 //! Where one step plays: a key of its own, a wire of its own, and the sandboxes that take its events.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use serde_json::Value;
 use tokio::{sync::Mutex, task::JoinSet};
@@ -25,8 +25,6 @@ pub(crate) const LEASE_LIMIT: Duration = Duration::from_secs(3);
 /// The library's default grace after the deadline, and its skew margin.
 const GRACE_MS: u64 = 2_000;
 const SKEW_MARGIN_MS: u64 = 2_000;
-/// The most that an event waits for a function that has asked for one: its deadline counts from then.
-const HANDED_OUT_MS: u64 = 200;
 /// A stale record is one whose lease has passed by *more* than the margin.
 const CLEARLY_STALE_MS: u64 = 100;
 
@@ -265,15 +263,27 @@ impl<'w> Stage<'w> {
 
     /// Waits until the claim that stands is stale: its lease has passed by more than the skew margin.
     pub(crate) async fn lease_passed(&self, delivered_at_ms: u64) -> Result<()> {
-        let record = self.record().await?;
-        let lease =
-            record.pointer("/lease_until/N").and_then(Value::as_str).and_then(|text| text.parse().ok());
-        self.passed(lease, delivered_at_ms, LEASE_LIMIT).await
+        self.passed(lease_of(&self.record().await?), delivered_at_ms, LEASE_LIMIT).await
     }
 
-    /// Waits until the claims of an invocation with this time limit are stale.
+    /// Waits until those claims are stale that an invocation with this time limit has won on this stage, and not settled:
+    /// they all end at once.
     pub(crate) async fn leases_passed(&self, delivered_at_ms: u64, limit: Duration) -> Result<()> {
-        self.passed(None, delivered_at_ms + HANDED_OUT_MS, limit).await
+        let passed = self.wire.since(0);
+        let ids = |meaning: Meaning| {
+            let such = passed.iter().filter(move |one| one.meaning == meaning && one.succeeded());
+            such.filter_map(|one| one.id.as_deref())
+        };
+        let settled: HashSet<_> = ids(Meaning::Settle).collect();
+        let mut lease = None;
+        for id in ids(Meaning::Claim).filter(|id| !settled.contains(id)) {
+            // One may have been settled all the same, by a request whose sender did not live to see its answer.
+            lease = lease_of(&self.world.database.record(&self.tables.idempotency, id).await?);
+            if lease.is_some() {
+                break;
+            }
+        }
+        self.passed(lease, delivered_at_ms, limit).await
     }
 
     async fn passed(&self, lease: Option<u64>, delivered_at_ms: u64, limit: Duration) -> Result<()> {
@@ -318,4 +328,9 @@ impl<'w> Stage<'w> {
         }
         environment
     }
+}
+
+/// Until when a record says that its claim stands.
+fn lease_of(record: &Value) -> Option<u64> {
+    record.pointer("/lease_until/N").and_then(Value::as_str).and_then(|text| text.parse().ok())
 }
