@@ -2,6 +2,7 @@
 //! crashes and lost answers; a table tells what came of it.
 
 pub mod answer;
+mod batch;
 pub mod clock;
 pub mod database;
 pub mod event;
@@ -9,6 +10,7 @@ pub mod function;
 mod http;
 mod judge;
 mod report;
+pub mod runs;
 mod runtime_api;
 mod stage;
 mod steps;
@@ -24,6 +26,7 @@ use clap::Args;
 use tokio::sync::Mutex;
 
 use crate::problem::{Context, Problem, Result};
+use batch::Orders;
 use database::{Database, Tables};
 use event::{Event, Events};
 use function::Function;
@@ -74,7 +77,7 @@ async fn rehearse(arguments: &Arguments) -> Result<ExitCode> {
 
 /// Builds the function, and starts or finds DynamoDB.
 async fn set_up(arguments: &Arguments) -> Result<World> {
-    let (function, events) = subject(arguments).await?;
+    let Subject { function, events, orders } = subject(arguments).await?;
     let database = match &arguments.endpoint_url {
         Some(url) => Database::at(url).await?,
         None => Database::embedded().await?,
@@ -93,7 +96,8 @@ async fn set_up(arguments: &Arguments) -> Result<World> {
     }
     let is_payments = arguments.function.is_none();
     let show = |line: &str| eprintln!("{line}");
-    Ok(World { function, is_payments, events, database, tables, created: Mutex::default(), run_id, show })
+    let created = Mutex::default();
+    Ok(World { function, is_payments, events, orders, database, tables, created, run_id, show })
 }
 
 /// Creates the tables, and plays the steps until they end or the user has had enough.
@@ -108,12 +112,20 @@ async fn play(world: &World) -> Result<Vec<Row>> {
     }
 }
 
-/// The function under test, and its events.
-async fn subject(arguments: &Arguments) -> Result<(Function, Events)> {
+/// What is rehearsed.
+struct Subject {
+    function: Function,
+    events: Events,
+    orders: Option<Orders>,
+}
+
+/// The function under test, and its events; of the examples, both.
+async fn subject(arguments: &Arguments) -> Result<Subject> {
     if let (Some(command), Some(event)) = (&arguments.function, &arguments.event) {
         let function = Function::from_command(command, arguments.count_runs.clone())?;
         eprintln!("Rehearsing {command}");
-        return Ok((function, Events::of_one(Event::read(event)?)));
+        let events = Events::of_one(Event::read(event)?);
+        return Ok(Subject { function, events, orders: None });
     }
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     if !workspace.join("events/payments").is_dir() {
@@ -122,9 +134,12 @@ async fn subject(arguments: &Arguments) -> Result<(Function, Events)> {
              with --function and --event",
         ));
     }
-    eprintln!("Building the example function: cargo build --bin payments");
+    eprintln!("Building the example functions: cargo build --bin payments --bin orders");
     let events = Events::of_payments(&workspace.join("events/payments"))?;
-    Ok((Function::build_payments(&workspace).await?, events))
+    let function = Function::build_example(&workspace, "payments", "creating payment").await?;
+    let orders = Function::build_example(&workspace, "orders", "shipping an order").await?;
+    let orders = Some(Orders::new(orders, &workspace.join("events/orders"))?);
+    Ok(Subject { function, events, orders })
 }
 
 /// Removes the tables from a DynamoDB that outlives the rehearsal. What is left over is told, and fails nothing.

@@ -5,6 +5,8 @@
 
 #[path = "deploy/any_api.rs"]
 mod any_api;
+#[path = "deploy/any_source.rs"]
+mod any_source;
 #[path = "../../tests/support/api.rs"]
 #[expect(unreachable_pub, reason = "other tests use it too")]
 mod api;
@@ -31,8 +33,12 @@ mod http_server;
 #[path = "../../tests/support/secrets.rs"]
 #[expect(dead_code, unreachable_pub, reason = "other tests use the rest of it")]
 mod secrets;
+#[path = "deploy/shapes.rs"]
+mod shapes;
 #[path = "deploy/silence.rs"]
 mod silence;
+#[path = "deploy/sources.rs"]
+mod sources;
 #[path = "deploy/stage.rs"]
 mod stage;
 #[path = "deploy/template.rs"]

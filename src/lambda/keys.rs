@@ -88,6 +88,8 @@ pub fn kafka_record() -> KeyFields {
 
 /// One message of an Amazon MQ event, whose messages you [`run`](crate::Idempotency::run) one by one: ActiveMQ's
 /// `messageID`, or the `basicProperties.messageId` that a publisher to RabbitMQ has set.
+///
+/// Let the payload be the message's `data`: `redelivered` and `brokerOutTime` tell of the delivery, and differ in the next.
 pub fn mq_message() -> KeyFields {
     KeyFields::known(&["/messageID", "/basicProperties/messageId"])
 }

@@ -73,6 +73,11 @@ impl Event {
         serde_json::from_slice(text).map(Self).context("is not JSON")
     }
 
+    /// A part of it, by its JSON Pointer.
+    pub(crate) fn pointer(&self, pointer: &str) -> Option<&Value> {
+        self.0.pointer(pointer)
+    }
+
     /// The bytes to deliver.
     pub fn bytes(&self) -> Bytes {
         Bytes::from(self.0.to_string())

@@ -4,10 +4,7 @@ use std::{
     collections::VecDeque,
     path::{Path, PathBuf},
     process::Stdio,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -21,6 +18,7 @@ use tokio::{
 use super::{
     answer::Answer,
     event::Event,
+    runs::Runs,
     runtime_api::{Phase, Posted, RuntimeApi},
 };
 use crate::problem::{Context, Problem, Result};
@@ -39,11 +37,12 @@ pub struct Function {
 }
 
 impl Function {
-    /// Builds the example function of the workspace, with cargo's own progress shown.
-    pub async fn build_payments(workspace: &Path) -> Result<Self> {
+    /// Builds an example function of the workspace, with cargo's own progress shown; its handler writes `run_mark` at
+    /// each run.
+    pub async fn build_example(workspace: &Path, name: &str, run_mark: &str) -> Result<Self> {
         let choice: &[&str] = if cfg!(debug_assertions) { &[] } else { &["--release"] };
-        let payments = Self::build(workspace, "payments", choice).await?;
-        Ok(Self { run_mark: Some("creating payment".into()), ..payments })
+        let example = Self::build(workspace, name, choice).await?;
+        Ok(Self { run_mark: Some(run_mark.into()), ..example })
     }
 
     /// Builds the binary `name` of the workspace, with cargo's own progress shown; `choice` tells cargo what else it
@@ -126,7 +125,7 @@ impl Sandbox {
     pub async fn start(
         function: &Function,
         environment: &[(&'static str, String)],
-        runs: Arc<AtomicUsize>,
+        runs: Runs,
     ) -> Result<Self> {
         let name = function.name();
         let api = RuntimeApi::start(&name).await.context("no free port on loopback for the Runtime API")?;
@@ -167,6 +166,11 @@ impl Sandbox {
     /// Hands it an event.
     pub fn deliver(&self, event: &Event, limit: Duration) -> Delivery {
         Delivery { answer: self.api.deliver(event.bytes(), limit), limit }
+    }
+
+    /// Hands it an event under this request id, as Lambda does when it retries an asynchronous invoke.
+    pub fn deliver_as(&self, request_id: impl Into<String>, event: &Event, limit: Duration) -> Delivery {
+        Delivery { answer: self.api.deliver_as(request_id.into(), event.bytes(), limit), limit }
     }
 
     /// Waits for the answer; at the deadline the process is killed, as Lambda does.
@@ -263,7 +267,7 @@ struct Output {
 }
 
 impl Output {
-    fn read(child: &mut Child, run_mark: Option<String>, runs: Arc<AtomicUsize>) -> Self {
+    fn read(child: &mut Child, run_mark: Option<String>, runs: Runs) -> Self {
         let last = Arc::new(Mutex::new(VecDeque::new()));
         let (requests, asked) = mpsc::unbounded_channel();
         if let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) {
@@ -302,7 +306,7 @@ impl Output {
 struct Keeper {
     last: Arc<Mutex<VecDeque<String>>>,
     run_mark: Option<String>,
-    runs: Arc<AtomicUsize>,
+    runs: Runs,
 }
 
 impl Keeper {
@@ -335,7 +339,7 @@ impl Keeper {
         let text = String::from_utf8_lossy(line).trim_end().to_owned();
         line.clear();
         if self.run_mark.as_ref().is_some_and(|mark| text.contains(mark.as_str())) {
-            self.runs.fetch_add(1, Ordering::SeqCst);
+            self.runs.add(text.clone());
         }
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.push_back(text);

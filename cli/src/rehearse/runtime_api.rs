@@ -24,7 +24,7 @@ use super::{
 const VERSION: &str = "/2018-06-01";
 const FUNCTION_ARN: &str = "arn:aws:lambda:eu-central-1:123456789012:function:";
 
-/// Numbers the invocations of this process: no two share a request id.
+/// Numbers the invocations of this process: no two share a request id, unless they are told to.
 static INVOCATIONS: AtomicU64 = AtomicU64::new(1);
 
 /// What a function posted for an invocation.
@@ -101,7 +101,16 @@ impl RuntimeApi {
     /// Hands the event to the function when it next asks. Its deadline counts from then, as on Lambda.
     pub(crate) fn deliver(&self, event: Bytes, time_limit: Duration) -> oneshot::Receiver<Posted> {
         let number = INVOCATIONS.fetch_add(1, Ordering::Relaxed);
-        let request_id = format!("{:08x}-0000-4000-8000-{number:012x}", std::process::id());
+        self.deliver_as(format!("{:08x}-0000-4000-8000-{number:012x}", std::process::id()), event, time_limit)
+    }
+
+    /// As [`Self::deliver`], under this request id: Lambda's own retries of an asynchronous invoke share one.
+    pub(crate) fn deliver_as(
+        &self,
+        request_id: String,
+        event: Bytes,
+        time_limit: Duration,
+    ) -> oneshot::Receiver<Posted> {
         let (sender, answer) = oneshot::channel();
         self.shared.unanswered().insert(request_id.clone(), sender);
         // The receiver lives in `shared`, which lives as long as `self`: this cannot fail.
@@ -230,6 +239,17 @@ mod tests {
         let posted = call(&api, Method::POST, &format!("invocation/{id}/response"), "\"done\"").await;
         assert_eq!(posted.status(), StatusCode::ACCEPTED);
         assert_eq!(answer.await.unwrap(), Posted::Response(Bytes::from("\"done\"")));
+    }
+
+    #[tokio::test]
+    async fn a_retry_comes_under_the_request_id_of_the_first_attempt() {
+        let api = RuntimeApi::start("payments").await.unwrap();
+        for _ in 0..2 {
+            let answer = api.deliver_as("5c0f7b1e".into(), Bytes::from("{}"), LIMIT);
+            assert_eq!(next(&api).await.0, "5c0f7b1e");
+            call(&api, Method::POST, "invocation/5c0f7b1e/response", "1").await;
+            assert_eq!(answer.await.unwrap(), Posted::Response(Bytes::from("1")));
+        }
     }
 
     #[tokio::test]

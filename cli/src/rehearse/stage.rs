@@ -1,23 +1,19 @@
 //! Where one step plays: a key of its own, a wire of its own, and the sandboxes that take its events.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::HashSet, time::Duration};
 
 use serde_json::Value;
 use tokio::{sync::Mutex, task::JoinSet};
 
 use super::{
     answer::Answer,
+    batch::{Batch, Orders, Shipped},
     clock,
     database::{ACCESS_KEY, Database, REGION, Tables},
     event::{Event, Events},
     function::{Function, Sandbox},
     report::Row,
+    runs::Runs,
     wire::{Exchange, Meaning, Wire},
 };
 use crate::problem::{Context, Problem, Result};
@@ -41,6 +37,8 @@ pub(crate) struct World {
     pub(crate) is_payments: bool,
     /// What is delivered to it.
     pub(crate) events: Events,
+    /// The other example, which takes batches; none beside a function of the user's.
+    pub(crate) orders: Option<Orders>,
     /// DynamoDB.
     pub(crate) database: Database,
     /// The tables of the steps that need none of their own.
@@ -85,9 +83,11 @@ pub(crate) struct Stage<'w> {
     pub(crate) wire: Wire,
     /// The step's events, under its key.
     pub(crate) events: Events,
+    function: &'w Function,
+    makes_payments: bool,
     tables: Tables,
     order: String,
-    runs: Arc<AtomicUsize>,
+    runs: Runs,
     idle: Mutex<Vec<Sandbox>>,
 }
 
@@ -132,6 +132,26 @@ impl Measured {
 impl<'w> Stage<'w> {
     /// Sets up a stage for the step of this name.
     pub(crate) async fn open(world: &'w World, step: &str) -> Result<Self> {
+        Self::open_for(world, &world.function, world.is_payments, step).await
+    }
+
+    /// Sets up a stage for a step of the function that takes batches, and its batch.
+    pub(crate) async fn open_for_orders(
+        world: &'w World,
+        orders: &'w Orders,
+        step: &str,
+    ) -> Result<(Self, Batch)> {
+        let stage = Self::open_for(world, &orders.function, false, step).await?;
+        let batch = Batch::new(orders, &stage.order);
+        Ok((stage, batch))
+    }
+
+    async fn open_for(
+        world: &'w World,
+        function: &'w Function,
+        makes_payments: bool,
+        step: &str,
+    ) -> Result<Self> {
         let tables = world.tables_for(step);
         if tables.idempotency != world.tables.idempotency {
             world.create_idempotency_table(&tables.idempotency).await?;
@@ -144,9 +164,11 @@ impl<'w> Stage<'w> {
             world,
             wire,
             events: world.events.for_step(&order),
+            function,
+            makes_payments,
             tables,
             order,
-            runs: Arc::default(),
+            runs: Runs::default(),
             idle: Mutex::default(),
         })
     }
@@ -156,7 +178,7 @@ impl<'w> Stage<'w> {
         if let Some(sandbox) = self.idle.lock().await.pop() {
             return Ok(sandbox);
         }
-        Sandbox::start(&self.world.function, &self.environment(), Arc::clone(&self.runs)).await
+        Sandbox::start(self.function, &self.environment(), self.runs.clone()).await
     }
 
     /// Gives a sandbox back for the next event, if it still lives.
@@ -180,8 +202,8 @@ impl<'w> Stage<'w> {
     pub(crate) async fn deliver_at_once(&self, event: &Event, times: usize) -> Result<Vec<Answer>> {
         let mut starting = JoinSet::new();
         for _ in 0..times {
-            let (function, environment) = (self.world.function.clone(), self.environment());
-            let runs = Arc::clone(&self.runs);
+            let (function, environment) = (self.function.clone(), self.environment());
+            let runs = self.runs.clone();
             starting.spawn(async move { Sandbox::start(&function, &environment, runs).await });
         }
         let sandboxes = starting.join_all().await.into_iter().collect::<Result<Vec<_>>>()?;
@@ -202,23 +224,28 @@ impl<'w> Stage<'w> {
     /// Marks the present, to measure from.
     pub(crate) async fn mark(&self) -> Result<Mark> {
         let payments = self.payments().await?;
-        Ok(Mark { wire: self.wire.mark(), runs: self.runs.load(Ordering::SeqCst), payments })
+        Ok(Mark { wire: self.wire.mark(), runs: self.runs.count(), payments })
     }
 
     /// What happened since.
     pub(crate) async fn since(&self, mark: &Mark) -> Result<Measured> {
         let payments = self.payments().await?;
-        let runs = self.runs.load(Ordering::SeqCst).saturating_sub(mark.runs);
+        let runs = self.runs.count().saturating_sub(mark.runs);
         Ok(Measured {
-            runs: self.world.function.counts_runs().then_some(runs),
-            payments: self.world.is_payments.then(|| payments.saturating_sub(mark.payments)),
+            runs: self.function.counts_runs().then_some(runs),
+            payments: self.makes_payments.then(|| payments.saturating_sub(mark.payments)),
             passed: self.wire.since(mark.wire),
         })
     }
 
+    /// The orders that have been shipped since.
+    pub(crate) fn shipped_since(&self, mark: &Mark) -> Result<Vec<Shipped>> {
+        self.runs.since(mark.runs).iter().map(|line| Shipped::read(line)).collect()
+    }
+
     /// How many payments this step has made altogether; none where there are no such things.
     pub(crate) async fn payments(&self) -> Result<usize> {
-        if !self.world.is_payments {
+        if !self.makes_payments {
             return Ok(0);
         }
         self.world.database.payments_of(&self.tables.payments, &self.order).await
@@ -236,18 +263,39 @@ impl<'w> Stage<'w> {
 
     /// Waits until the claim that stands is stale: its lease has passed by more than the skew margin.
     pub(crate) async fn lease_passed(&self, delivered_at_ms: u64) -> Result<()> {
-        let record = self.record().await?;
-        let lease =
-            record.pointer("/lease_until/N").and_then(Value::as_str).and_then(|text| text.parse().ok());
+        self.passed(lease_of(&self.record().await?), delivered_at_ms, LEASE_LIMIT).await
+    }
+
+    /// Waits until those claims are stale that an invocation with this time limit has won on this stage, and not settled:
+    /// they all end at once.
+    pub(crate) async fn leases_passed(&self, delivered_at_ms: u64, limit: Duration) -> Result<()> {
+        let passed = self.wire.since(0);
+        let ids = |meaning: Meaning| {
+            let such = passed.iter().filter(move |one| one.meaning == meaning && one.succeeded());
+            such.filter_map(|one| one.id.as_deref())
+        };
+        let settled: HashSet<_> = ids(Meaning::Settle).collect();
+        let mut lease = None;
+        for id in ids(Meaning::Claim).filter(|id| !settled.contains(id)) {
+            // One may have been settled all the same, by a request whose sender did not live to see its answer.
+            lease = lease_of(&self.world.database.record(&self.tables.idempotency, id).await?);
+            if lease.is_some() {
+                break;
+            }
+        }
+        self.passed(lease, delivered_at_ms, limit).await
+    }
+
+    async fn passed(&self, lease: Option<u64>, delivered_at_ms: u64, limit: Duration) -> Result<()> {
         // Without the attribute (another name is configured, say) the library's defaults tell when.
-        let limit = u64::try_from(LEASE_LIMIT.as_millis()).unwrap_or_default();
+        let limit = clock::millis(limit);
         let lease: u64 = lease.unwrap_or(delivered_at_ms + limit + GRACE_MS);
         let wait = lease.saturating_sub(clock::now_ms());
         if wait > 2 * (limit + GRACE_MS) {
             return Err(Problem::new(format!(
                 "a lease of {} s for an invocation that may take {} s: the rehearsal does not wait for it",
                 wait / 1_000,
-                LEASE_LIMIT.as_secs()
+                limit / 1_000
             )));
         }
         clock::pause_until(lease + SKEW_MARGIN_MS + CLEARLY_STALE_MS).await;
@@ -275,9 +323,14 @@ impl<'w> Stage<'w> {
             ("AWS_ENDPOINT_URL_DYNAMODB", self.wire.endpoint()),
             ("IDEMPOTENCY_TABLE", self.tables.idempotency.clone()),
         ];
-        if self.world.is_payments {
+        if self.makes_payments {
             environment.push(("PAYMENTS_TABLE", self.tables.payments.clone()));
         }
         environment
     }
+}
+
+/// Until when a record says that its claim stands.
+fn lease_of(record: &Value) -> Option<u64> {
+    record.pointer("/lease_until/N").and_then(Value::as_str).and_then(|text| text.parse().ok())
 }

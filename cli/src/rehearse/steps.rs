@@ -1,5 +1,6 @@
 //! The steps: each delivers, observes, and lets the judge compare.
 
+mod batch;
 mod crash;
 mod delivery;
 mod loss;
@@ -20,14 +21,23 @@ pub(crate) async fn play(world: &World) -> Result<Vec<Row>> {
         killed.push(crash::kill(world, point).await?);
     }
     let frozen = crash::freeze(world).await?;
+    let half_done = match &world.orders {
+        Some(orders) => Some(batch::kill(world, orders).await?),
+        None => None,
+    };
 
-    (world.show)("  ...        while the leases of steps 5 and 6 run out, the others:");
+    let waiting = if half_done.is_some() { "5, 6 and 11" } else { "5 and 6" };
+    (world.show)(&format!("  ...        while the leases of steps {waiting} run out, the others:"));
 
     let others = Box::pin(async {
         let mut rows = delivery::in_turn(world).await?;
         let (at_once, lost) = (delivery::at_once(world).await?, loss::both(world).await?);
         rows.splice(delivery::AT_ONCE_AT..delivery::AT_ONCE_AT, at_once);
-        Ok((rows, lost))
+        let batches = match &world.orders {
+            Some(orders) => batch::both(world, orders).await?,
+            None => Vec::new(),
+        };
+        Ok((rows, lost, batches))
     });
     let leases = Box::pin(async {
         let mut after = Vec::new();
@@ -35,11 +45,14 @@ pub(crate) async fn play(world: &World) -> Result<Vec<Row>> {
             after.extend(one.after_the_lease().await?);
         }
         after.extend(frozen.after_the_lease().await?);
-        Ok(after)
+        let half_done = match half_done {
+            Some(half_done) => half_done.after_the_leases().await?,
+            None => Vec::new(),
+        };
+        Ok((after, half_done))
     });
-    let ((mut rows, lost), crashed) = tokio::try_join!(others, leases)?;
-    rows.extend(crashed);
-    rows.extend(lost);
+    let ((mut rows, lost, batches), (crashed, half_done)) = tokio::try_join!(others, leases)?;
+    rows.extend(crashed.into_iter().chain(lost).chain(batches).chain(half_done));
     Ok(rows)
 }
 

@@ -1,6 +1,7 @@
 //! The wire between a function and DynamoDB: a proxy on loopback that counts what passes, and breaks it to order.
 
 use std::{
+    collections::HashSet,
     io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -56,11 +57,31 @@ impl Exchange {
     }
 }
 
-/// A fault to come, once, at the first request that has this meaning.
+/// A fault to come, once, at a request that has this meaning: the first, when as many as are said have passed.
 #[derive(Debug)]
 struct Fault {
     at: Meaning,
+    to_pass: usize,
     kind: FaultKind,
+}
+
+/// A fault that stays: of the items that are claimed one by one, each so manieth is out of reach.
+#[derive(Debug)]
+struct Outage {
+    every: usize,
+    claimed: HashSet<String>,
+    out_of_reach: HashSet<String>,
+}
+
+impl Outage {
+    fn is_met_by(&mut self, exchange: &Exchange) -> bool {
+        let Some(id) = exchange.id.as_ref().filter(|_| exchange.to_store) else { return false };
+        let is_new = exchange.meaning == Meaning::Claim && self.claimed.insert(id.clone());
+        if is_new && self.claimed.len().is_multiple_of(self.every) {
+            self.out_of_reach.insert(id.clone());
+        }
+        self.out_of_reach.contains(id)
+    }
 }
 
 #[derive(Debug)]
@@ -96,6 +117,7 @@ struct Shared {
     tables: Tables,
     log: Mutex<Vec<Exchange>>,
     faults: Mutex<Vec<Fault>>,
+    outage: Mutex<Option<Outage>>,
 }
 
 /// The proxy.
@@ -108,7 +130,13 @@ pub(crate) struct Wire {
 impl Wire {
     /// Listens on a free loopback port, in front of `upstream`.
     pub(crate) async fn start(upstream: Uri, tables: Tables) -> io::Result<Self> {
-        let shared = Arc::new(Shared { upstream, tables, log: Mutex::default(), faults: Mutex::default() });
+        let shared = Arc::new(Shared {
+            upstream,
+            tables,
+            log: Mutex::default(),
+            faults: Mutex::default(),
+            outage: Mutex::default(),
+        });
         let for_server = Arc::clone(&shared);
         let server = Server::start(move |request| Arc::clone(&for_server).handle(request)).await?;
         Ok(Self { server, shared })
@@ -121,19 +149,36 @@ impl Wire {
 
     /// Holds the next request that has this meaning.
     pub(crate) fn hold(&self, at: Meaning) -> Hold {
+        self.hold_after(0, at)
+    }
+
+    /// Holds the next request that has this meaning, once so many have passed.
+    pub(crate) fn hold_after(&self, to_pass: usize, at: Meaning) -> Hold {
         let (reached, on_reached) = oneshot::channel();
         let (release, released) = oneshot::channel();
-        self.break_at(at, FaultKind::Hold { reached, released });
+        self.break_at(at, to_pass, FaultKind::Hold { reached, released });
         Hold { reached: on_reached, release }
+    }
+
+    /// From now on each so manieth item that is claimed is out of reach: whatever is asked of it is answered by 500, and
+    /// not sent on.
+    pub(crate) fn fail_every(&self, every: usize) {
+        let outage = Outage { every, claimed: HashSet::new(), out_of_reach: HashSet::new() };
+        *lock(&self.shared.outage) = Some(outage);
+    }
+
+    /// Ends it.
+    pub(crate) fn recover(&self) {
+        *lock(&self.shared.outage) = None;
     }
 
     /// Loses the answer to the next request that has this meaning, after it has been applied.
     pub(crate) fn lose_answer(&self, at: Meaning) {
-        self.break_at(at, FaultKind::LoseAnswer);
+        self.break_at(at, 0, FaultKind::LoseAnswer);
     }
 
-    fn break_at(&self, at: Meaning, kind: FaultKind) {
-        lock(&self.shared.faults).push(Fault { at, kind });
+    fn break_at(&self, at: Meaning, to_pass: usize, kind: FaultKind) {
+        lock(&self.shared.faults).push(Fault { at, to_pass, kind });
     }
 
     /// Whether a fault that was ordered has not happened.
@@ -166,6 +211,11 @@ impl Shared {
     async fn handle(self: Arc<Self>, request: Request<Bytes>) -> Result<Response<Bytes>, HangUp> {
         let (parts, body) = request.into_parts();
         let exchange = self.read(&parts, &body);
+        if lock(&self.outage).as_mut().is_some_and(|outage| outage.is_met_by(&exchange)) {
+            let failed =
+                json!({ "__type": "InternalServerError", "message": "the rehearsal's wire: out of reach" });
+            return Ok(http::json(StatusCode::INTERNAL_SERVER_ERROR, &failed));
+        }
         let mut lose_answer = false;
         match self.fault_at(exchange.meaning) {
             None => {}
@@ -210,6 +260,10 @@ impl Shared {
     fn fault_at(&self, meaning: Meaning) -> Option<FaultKind> {
         let mut faults = lock(&self.faults);
         let position = faults.iter().position(|fault| fault.at == meaning)?;
+        if let Some(to_pass) = faults[position].to_pass.checked_sub(1) {
+            faults[position].to_pass = to_pass;
+            return None;
+        }
         Some(faults.remove(position).kind)
     }
 

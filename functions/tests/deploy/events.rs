@@ -1,17 +1,14 @@
-//! Every file in `events/` has the shape that its trigger sends, and is answered as its name says.
+//! Every file in `events/` is answered as its name says.
 
 use std::{collections::BTreeSet, fs};
 
-use aws_lambda_events::{eventbridge::EventBridgeEvent, sqs::SqsEvent};
-use lambda_http::aws_lambda_events::{
-    alb::AlbTargetGroupRequest,
-    apigw::{ApiGatewayProxyRequest, ApiGatewayV2httpRequest},
-};
 use lambda_idempotency_cli::rehearse::answer::Answer;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::stage::{Running, database, functions, project};
+use super::{
+    sources,
+    stage::{Running, database, functions, project},
+};
 
 /// What an event is to be answered with.
 #[derive(Clone, Copy, Debug)]
@@ -136,11 +133,18 @@ fn is_as(expected: Expected, answer: &Answer, runs: Runs) -> bool {
     }
 }
 
-/// The messages that a batch's answer names.
-fn come_back(payload: &[u8]) -> BTreeSet<String> {
+/// The records that a batch's answer names.
+pub(crate) fn come_back(payload: &[u8]) -> BTreeSet<String> {
     let answer: Value = serde_json::from_slice(payload).unwrap();
     let failures = answer["batchItemFailures"].as_array().expect("a partial-batch answer");
     failures.iter().map(|failure| failure["itemIdentifier"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Each event's folder and name, of the functions and of the sources.
+pub(crate) fn all_told() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let functions =
+        STORY.iter().flat_map(|(function, story)| story.iter().map(|(event, _)| (*function, *event)));
+    functions.chain(sources::names().map(|event| (sources::FOLDER, event)))
 }
 
 #[test]
@@ -150,95 +154,21 @@ fn every_event_has_its_function_and_its_place_in_the_story() {
         .map(|folder| folder.unwrap().path())
         .flat_map(|folder| {
             let function = folder.file_name().unwrap().to_string_lossy().into_owned();
-            assert!(functions().any(|known| known == function), "events/{function} is no function's folder");
+            let is_known = function == sources::FOLDER || functions().any(|known| known == function);
+            assert!(is_known, "events/{function} is no function's folder");
             fs::read_dir(folder)
                 .unwrap()
                 .map(move |file| (function.clone(), stem(&file.unwrap().path())))
                 .collect::<Vec<_>>()
         })
         .collect();
-    let told = STORY.iter().flat_map(|(function, story)| {
-        story.iter().map(|(event, _)| ((*function).to_owned(), (*event).to_owned()))
-    });
+    let told = all_told().map(|(folder, event)| (folder.to_owned(), event.to_owned()));
     assert_eq!(found, told.collect());
 }
 
 fn stem(path: &std::path::Path) -> String {
     assert_eq!(path.extension().unwrap(), "json", "{}", path.display());
     path.file_stem().unwrap().to_string_lossy().into_owned()
-}
-
-/// Not only what the functions look at: each event is what the crates of AWS say that its trigger sends.
-#[test]
-fn every_event_has_its_triggers_shape() {
-    for (function, story) in STORY {
-        for (event, _) in *story {
-            let path = project().join("events").join(function).join(format!("{event}.json"));
-            let text = fs::read_to_string(&path).unwrap();
-            if let Err(problem) = shape(event, &text) {
-                panic!("{}: {problem}", path.display());
-            }
-        }
-    }
-}
-
-fn shape(event: &str, text: &str) -> Result<(), String> {
-    let is = |it: bool, what: &str| if it { Ok(()) } else { Err(format!("is no {what}")) };
-    let is_at = |domain: Option<String>, what: &str| is(domain.is_some_and(|name| name.contains(what)), what);
-    match event.split('-').next().unwrap() {
-        "http" => {
-            let event: ApiGatewayV2httpRequest = read(text)?;
-            is_at(event.request_context.domain_name, ".execute-api.")?;
-        }
-        "function" => {
-            let event: ApiGatewayV2httpRequest = read(text)?;
-            is_at(event.request_context.domain_name, ".lambda-url.")?;
-        }
-        "rest" => is_at(read::<ApiGatewayProxyRequest>(text)?.request_context.domain_name, ".execute-api.")?,
-        "alb" => {
-            let event: AlbTargetGroupRequest = read(text)?;
-            is(event.request_context.elb.target_group_arn.is_some(), "request of a target group")?;
-        }
-        "sqs" => {
-            let messages = read::<SqsEvent>(text)?.records;
-            is(!messages.is_empty(), "batch with a message")?;
-            is(messages.iter().all(|message| message.message_id.is_some()), "batch of messages with ids")?;
-            return is(
-                messages.iter().all(|message| message.body.is_some()),
-                "batch of messages with bodies",
-            );
-        }
-        "event" => {
-            let event: EventBridgeEvent = read(text)?;
-            return is(event.source == "shop.payments" && event.time.is_some(), "event of EventBridge");
-        }
-        _ => return read::<Value>(text).map(drop),
-    }
-    // The front ends' own types tell which field is missing; what the functions get is `lambda_http`'s.
-    lambda_http::request::from_str(text).map(drop).map_err(|error| error.to_string())
-}
-
-fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
-    serde_json::from_str(text).map_err(|error| error.to_string())
-}
-
-#[test]
-fn an_event_file_that_lacks_a_field_is_told_which() {
-    for (event, field) in [
-        ("payments/http-api", "requestContext"),
-        ("payments/function-url", "requestContext"),
-        ("payments/rest-api", "requestContext"),
-        ("payments/alb", "requestContext"),
-        ("orders/sqs", "Records"),
-        ("receipts/event-bridge", "detail-type"),
-    ] {
-        let text = fs::read_to_string(project().join("events").join(format!("{event}.json"))).unwrap();
-        let mut json: Value = serde_json::from_str(&text).unwrap();
-        json.as_object_mut().unwrap().remove(field).unwrap();
-        let (_, name) = event.split_once('/').unwrap();
-        let told = shape(name, &json.to_string()).unwrap_err();
-        assert!(told.contains(&format!("missing field `{field}`")), "{event}: {told}");
-    }
 }
 
 /// An event of another trigger: the error says which field it lacks.

@@ -11,7 +11,7 @@ use lambda_idempotency_cli::rehearse::{answer::Answer, event::Event};
 use serde_json::Value;
 
 use super::{
-    any_api,
+    any_api, any_source,
     api::CANARY,
     cases::{Api, Found},
     clauses::CASES,
@@ -19,6 +19,7 @@ use super::{
     events::STORY,
     front_ends::{AUTHORIZATION, COOKIE, set_header},
     secrets::Secrets,
+    sources,
     stage::{Running, database, program_and_mark, project},
 };
 
@@ -104,6 +105,24 @@ async fn nothing_secret_is_written_about_any_event() {
     secrets.add(CANARY);
     let told = folder.told(&["claimed", "replayed", "idempotency_executed", "idempotency_mismatch"]);
     holds_none(&told, &secrets, 40);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_secret_is_written_about_the_events_of_any_source() {
+    let (database, folder) = (database().await, Folder::new("sources"));
+    let mut secrets = Secrets::default();
+    for (source, story) in sources::STORY {
+        let (command, mark) = (any_source::command(source), any_source::MARK);
+        let mut running = Running::recorded(&command, mark, &database, folder.file(source)).await;
+        for (name, _) in *story {
+            let event = sources::read(name);
+            sources::note(&mut secrets, source, &event);
+            sources::deliver(&mut running, name, event).await;
+        }
+        assert!(running.marks().await > 0, "{source} was not recorded");
+    }
+    let told = folder.told(&["claimed", "replayed", "returned", "idempotency_executed"]);
+    holds_none(&told, &secrets, 60);
 }
 
 /// Notes what goes through.

@@ -3,10 +3,6 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
     time::Duration,
 };
 
@@ -15,6 +11,7 @@ use lambda_idempotency_cli::rehearse::{
     database::{ACCESS_KEY, Database, REGION},
     event::Event,
     function::{Function, Sandbox},
+    runs::Runs,
 };
 
 /// The functions, and what each writes when its handler runs.
@@ -76,7 +73,7 @@ pub(crate) fn environment(database: &Database) -> Vec<(&'static str, String)> {
 /// One process of a function.
 pub(crate) struct Running {
     sandbox: Sandbox,
-    marks: Arc<AtomicUsize>,
+    marks: Runs,
     recording: Option<Recording>,
 }
 
@@ -101,8 +98,8 @@ impl Running {
     /// Starts this command as a function; the lines of its output that contain `mark` are counted.
     pub(crate) async fn command(command: &str, mark: &str, database: &Database) -> Self {
         let function = Function::from_command(command, Some(mark.into())).unwrap();
-        let marks = Arc::new(AtomicUsize::new(0));
-        let sandbox = Sandbox::start(&function, &environment(database), Arc::clone(&marks)).await.unwrap();
+        let marks = Runs::default();
+        let sandbox = Sandbox::start(&function, &environment(database), marks.clone()).await.unwrap();
         Self { sandbox, marks, recording: None }
     }
 
@@ -118,8 +115,8 @@ impl Running {
         let function = Function::from_command(&command, None).unwrap();
         let mut environment = environment(database);
         environment.push(("RUST_LOG", LOUD.into()));
-        let marks = Arc::default();
-        let sandbox = Sandbox::start(&function, &environment, Arc::clone(&marks)).await.unwrap();
+        let marks = Runs::default();
+        let sandbox = Sandbox::start(&function, &environment, marks.clone()).await.unwrap();
         Self { sandbox, marks, recording: Some(Recording { file, mark }) }
     }
 
@@ -135,12 +132,18 @@ impl Running {
         self.sandbox.answer(delivery).await
     }
 
+    /// Delivers this event under this request id, as Lambda retries an asynchronous invoke.
+    pub(crate) async fn deliver_event_as(&mut self, request_id: &str, event: &Event) -> Answer {
+        let delivery = self.sandbox.deliver_as(request_id, event, LIMIT);
+        self.sandbox.answer(delivery).await
+    }
+
     /// How often the mark has been written by now.
     pub(crate) async fn marks(&self) -> usize {
         if let Some(Recording { file, mark }) = &self.recording {
             return fs::read_to_string(file).unwrap().lines().filter(|line| line.contains(mark)).count();
         }
         self.sandbox.catch_up().await;
-        self.marks.load(Ordering::SeqCst)
+        self.marks.count()
     }
 }

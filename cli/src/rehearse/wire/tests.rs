@@ -114,6 +114,38 @@ async fn a_fault_waits_for_the_request_it_is_meant_for() {
     assert!(wire.fault_is_pending());
 }
 
+#[tokio::test]
+async fn a_hold_lets_as_many_pass_as_it_is_told() {
+    let Bench { wire, database: _database } = bench().await;
+    let mut hold = wire.hold_after(2, Meaning::Claim);
+    for id in ["a", "b"] {
+        assert_eq!(call(wire.endpoint(), "PutItem", claim(id)).await, Ok(StatusCode::OK));
+    }
+    let sent = tokio::spawn(call(wire.endpoint(), "PutItem", claim("c")));
+    assert!(hold.reached(SOON).await);
+    assert!(hold.release());
+    assert_eq!(sent.await.unwrap(), Ok(StatusCode::OK));
+}
+
+#[tokio::test]
+async fn an_item_out_of_reach_stays_so_until_the_store_recovers_and_others_are_not() {
+    let Bench { database, wire } = bench().await;
+    wire.fail_every(2);
+    let put = async |id| call(wire.endpoint(), "PutItem", claim(id)).await;
+    assert_eq!(put("a").await, Ok(StatusCode::OK));
+    for _ in 0..2 {
+        assert_eq!(put("b").await, Ok(StatusCode::INTERNAL_SERVER_ERROR));
+    }
+    let look = json!({ "TableName": "records", "Key": { "id": { "S": "b" } } });
+    assert_eq!(call(wire.endpoint(), "GetItem", look).await, Ok(StatusCode::INTERNAL_SERVER_ERROR));
+    assert_eq!(put("a").await, Ok(StatusCode::BAD_REQUEST), "its condition fails, as it must");
+    assert_eq!(put("c").await, Ok(StatusCode::OK));
+    assert!(database.record("records", "b").await.unwrap().is_null(), "it was not sent on");
+
+    wire.recover();
+    assert_eq!(put("b").await, Ok(StatusCode::OK));
+}
+
 #[test]
 fn requests_to_the_store_are_known_by_their_states() {
     let meaning = |operation: &str, request: Value| meaning_to_store(operation, &request);

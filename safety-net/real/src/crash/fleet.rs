@@ -18,6 +18,7 @@ use lambda_idempotency_cli::{
         clock,
         event::Event,
         function::{self, Function, Sandbox},
+        runs::Runs,
     },
 };
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
@@ -116,7 +117,7 @@ impl Fleet {
         ];
         environment.extend(point.map(|point| (STAND_AT, point.name().into())));
         environment.extend(self.sabotage.map(|sabotage| (SABOTAGE, sabotage.name().into())));
-        let sandbox = Sandbox::start(&self.function, &environment, Arc::default()).await?;
+        let sandbox = Sandbox::start(&self.function, &environment, Runs::default()).await?;
         Ok(Process { sandbox, number, delivered: 0, marker })
     }
 

@@ -1,0 +1,192 @@
+//! A batch of orders, as SQS delivers it, and what its answer and the function's own words tell of them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    path::Path,
+};
+
+use serde_json::{Value, json};
+
+use super::{answer::Answer, event::Event, function::Function};
+use crate::problem::{Problem, Result};
+
+/// The messages of a batch.
+pub(crate) const MESSAGES: usize = 100;
+/// The orders in it: the last messages are of orders that stand in it already.
+pub(crate) const ORDERS: usize = 90;
+
+/// The example function that ships orders, and the messages that its batches are made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Orders {
+    pub(crate) function: Function,
+    first: Value,
+    again: Value,
+}
+
+impl Orders {
+    /// Reads the messages in `folder`.
+    pub(crate) fn new(function: Function, folder: &Path) -> Result<Self> {
+        let message = |file: &str| {
+            let path = folder.join(file);
+            let message = Event::read(&path)?.pointer("/Records/0").cloned();
+            message.ok_or_else(|| Problem::new(format!("the event file {} has no message", path.display())))
+        };
+        Ok(Self { function, first: message("sqs.json")?, again: message("sqs-again.json")? })
+    }
+}
+
+/// A batch of 100 messages of 90 orders.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    /// Its first delivery.
+    pub(crate) first: Event,
+    /// The whole of it again.
+    pub(crate) again: Event,
+    /// By the message's id.
+    order_of: BTreeMap<String, usize>,
+}
+
+impl Batch {
+    /// A batch whose orders bear this name and a number.
+    pub(crate) fn new(orders: &Orders, name: &str) -> Self {
+        let messages = (0..MESSAGES).map(|nth| (format!("{name}-message-{nth}"), nth % ORDERS));
+        let order_of: BTreeMap<String, usize> = messages.collect();
+        let event = |message: &Value| {
+            let records: Vec<_> =
+                order_of.iter().map(|(id, order)| record(message, name, id, *order)).collect();
+            Event::new(json!({ "Records": records }))
+        };
+        Self { first: event(&orders.first), again: event(&orders.again), order_of }
+    }
+
+    /// What the answer says must come back.
+    ///
+    /// # Errors
+    ///
+    /// In words, if it is no answer to a batch, or to another one, or if an order comes back by one of its messages only.
+    pub(crate) fn returned(&self, answer: &Answer) -> Result<Returned, String> {
+        let no_answer = || format!("the answer must name the messages that come back, and was {answer}");
+        let Answer::Payload(payload) = answer else { return Err(no_answer()) };
+        let payload: Value = serde_json::from_slice(payload).unwrap_or_default();
+        let named = payload["batchItemFailures"].as_array().ok_or_else(no_answer)?;
+        let mut orders = BTreeSet::new();
+        for id in named.iter().map(|named| named["itemIdentifier"].as_str().unwrap_or_default()) {
+            orders
+                .insert(*self.order_of.get(id).ok_or_else(|| format!("no message of the batch is `{id}`"))?);
+        }
+        let of_those = self.order_of.values().filter(|order| orders.contains(*order)).count();
+        if of_those != named.len() {
+            return Err(format!("{} messages come back, of orders that have {of_those}", named.len()));
+        }
+        Ok(Returned { messages: named.len(), orders: orders.len() })
+    }
+}
+
+/// The message `id` about an order.
+fn record(message: &Value, name: &str, id: &str, order: usize) -> Value {
+    let mut record = message.clone();
+    record["messageId"] = id.into();
+    let order = json!({ "order_id": format!("{name}-{order}"), "article": "cup", "quantity": 1 });
+    record["body"] = order.to_string().into();
+    // It would be another one, and nobody looks at it.
+    record.as_object_mut().map(|fields| fields.remove("md5OfBody"));
+    record
+}
+
+/// What comes back of a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Returned {
+    pub(crate) messages: usize,
+    pub(crate) orders: usize,
+}
+
+impl fmt::Display for Returned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.messages, self.orders) {
+            (0, _) => f.write_str("all done"),
+            (messages, orders) => write!(f, "{messages} come back, of {orders} orders"),
+        }
+    }
+}
+
+/// An order that was shipped, as the function's handler tells of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Shipped {
+    /// The parcel: the same in each attempt of one order.
+    pub(crate) parcel: String,
+    /// The number of the attempt: after the first one, a takeover.
+    pub(crate) attempt: u32,
+}
+
+impl Shipped {
+    /// Reads the line of a run.
+    pub(crate) fn read(line: &str) -> Result<Self> {
+        let field = |name: &str| {
+            let value = line.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+            value.map(|value| value.trim_matches('"'))
+        };
+        let attempt = field("attempt").and_then(|attempt| attempt.parse().ok());
+        match (field("parcel"), attempt) {
+            (Some(parcel), Some(attempt)) => Ok(Self { parcel: parcel.to_owned(), attempt }),
+            _ => Err(Problem::new(format!("`orders` does not tell its parcel and its attempt: {line}"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch() -> Batch {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../events/orders");
+        Batch::new(&Orders::new(Function::at("orders"), &folder).unwrap(), "step")
+    }
+
+    fn naming(ids: &[&str]) -> Answer {
+        let named: Vec<_> = ids.iter().map(|id| json!({ "itemIdentifier": id })).collect();
+        Answer::Payload(json!({ "batchItemFailures": named }).to_string().into())
+    }
+
+    #[test]
+    fn ten_orders_stand_twice_and_a_redelivery_is_of_the_same_messages() {
+        let batch = batch();
+        let of = |event: &Event, field: &str| -> Vec<String> {
+            let records = event.pointer("/Records").unwrap().as_array().unwrap().clone();
+            records.iter().map(|record| record.pointer(field).unwrap().to_string()).collect()
+        };
+        for same in ["/messageId", "/body"] {
+            assert_eq!(of(&batch.first, same), of(&batch.again, same));
+        }
+        assert_ne!(of(&batch.first, "/receiptHandle"), of(&batch.again, "/receiptHandle"));
+        assert_eq!(of(&batch.first, "/messageId").iter().collect::<BTreeSet<_>>().len(), MESSAGES);
+        assert_eq!(of(&batch.first, "/body").iter().collect::<BTreeSet<_>>().len(), ORDERS);
+    }
+
+    #[test]
+    fn an_answer_names_the_orders_that_come_back_with_all_their_messages() {
+        let batch = batch();
+        assert_eq!(batch.returned(&naming(&[])), Ok(Returned::default()));
+        let both = naming(&["step-message-3", "step-message-93", "step-message-50"]);
+        let returned = batch.returned(&both).unwrap();
+        assert_eq!(returned, Returned { messages: 3, orders: 2 });
+        assert_eq!(returned.to_string(), "3 come back, of 2 orders");
+        for (answer, fault) in [
+            (naming(&["step-message-3"]), "1 messages come back, of orders that have 2"),
+            (naming(&["another"]), "no message of the batch is `another`"),
+            (Answer::Payload(b"{}".to_vec()), "must name the messages"),
+            (Answer::Died("killed".into()), "must name the messages"),
+        ] {
+            let told = batch.returned(&answer).unwrap_err();
+            assert!(told.contains(fault), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_run_tells_its_parcel_and_its_attempt() {
+        let line =
+            r#"INFO Lambda runtime invoke{requestId="1"}: orders: shipping an order parcel="6f-1" attempt=2"#;
+        assert_eq!(Shipped::read(line).unwrap(), Shipped { parcel: "6f-1".into(), attempt: 2 });
+        assert!(Shipped::read("shipping an order").is_err());
+    }
+}

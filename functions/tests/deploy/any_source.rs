@@ -1,0 +1,138 @@
+//! This test program itself as a function: a worker for the events of any source, each wrapped as the documentation says
+//! for it, since an example that is deployed has one. The variable `SOURCE` says which one it is for.
+
+use std::{
+    env,
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+};
+
+use aws_lambda_events::{encodings::Base64Data, eventbridge::EventBridgeEvent, s3::S3Event, sns::SnsEvent};
+use example_functions::Telemetry;
+use lambda_idempotency::{
+    Idempotency, KeyFields, RunError,
+    lambda::{
+        batch::{DynamoDbRecord, Failure, KinesisRecord},
+        event::EventKey,
+        keys,
+    },
+};
+use lambda_runtime::{
+    Error, LambdaEvent, run,
+    tower::{ServiceBuilder, service_fn},
+    tracing,
+};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::Value;
+
+/// What is written when a handler runs.
+pub(crate) const MARK: &str = "a source's handler runs";
+
+/// Numbers the runs of this process: no two answers are the same, unless one of them is a replay.
+static RUNS: AtomicUsize = AtomicUsize::new(1);
+/// A carrier who is closed is so when it is asked for the first time.
+static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// The command that starts this program as a function for `source`.
+pub(crate) fn command(source: &str) -> String {
+    let program = env::current_exe().unwrap();
+    format!(
+        "env SOURCE={source} {} --ignored --nocapture --exact any_source::as_a_function",
+        program.display()
+    )
+}
+
+#[tokio::test]
+#[ignore = "it is the function that other tests start"]
+async fn as_a_function() {
+    if env::var_os("AWS_LAMBDA_RUNTIME_API").is_some() {
+        serve(&env::var("SOURCE").unwrap()).await.unwrap();
+    }
+}
+
+async fn serve(source: &str) -> Result<(), Error> {
+    let telemetry = Telemetry::start()?;
+    let idempotency = Idempotency::from_env().await?;
+    let worker = ServiceBuilder::new().map_result(telemetry.flush_before());
+    match source {
+        "sns" => one::<SnsEvent, _>(&idempotency, telemetry, keys::sns()).await,
+        "s3" => one::<S3Event, _>(&idempotency, telemetry, keys::s3()).await,
+        "scheduler" => one::<EventBridgeEvent, _>(&idempotency, telemetry, keys::scheduler()).await,
+        "step-functions" => one::<Value, _>(&idempotency, telemetry, keys::step_functions()).await,
+        "async-invoke" => one::<Value, _>(&idempotency, telemetry, keys::RequestId).await,
+        "kinesis" => run(worker.service(idempotency.kinesis(KinesisRecord::sequence_key, ship_record))).await,
+        "dynamodb" => {
+            run(worker.service(idempotency.dynamodb_stream(DynamoDbRecord::event_key, ship_change))).await
+        }
+        "kafka" => each(&idempotency, telemetry, keys::kafka_record()).await,
+        "activemq" | "rabbitmq" => each(&idempotency, telemetry, keys::mq_message()).await,
+        other => Err(format!("there is no worker for {other}").into()),
+    }
+}
+
+/// A function whose event is one operation.
+async fn one<T, K>(idempotency: &Idempotency, telemetry: Telemetry, key: K) -> Result<(), Error>
+where
+    T: DeserializeOwned + Send + 'static,
+    K: EventKey<T>,
+{
+    let worker = ServiceBuilder::new()
+        .map_result(telemetry.flush_before())
+        .layer(idempotency.events_by::<T, _>(key))
+        .service(service_fn(async |_: LambdaEvent<T>| Ok::<_, Error>(ship(&Value::Null)?)));
+    run(worker).await
+}
+
+/// A function of a source that has no worker: each record of its event is an operation of its own, one after the other. The
+/// first that fails fails the event, and all of it is delivered again.
+async fn each(idempotency: &Idempotency, telemetry: Telemetry, key: KeyFields) -> Result<(), Error> {
+    let handle = async |event: LambdaEvent<Value>| {
+        let idempotency = idempotency.for_context(&event.context);
+        let mut parcels = Vec::new();
+        for record in records(&event.payload) {
+            let key = key.key_of(record.to_string().as_bytes())?.ok_or_else(|| lacks("name"))?;
+            // Not the whole record: it tells of its delivery, too.
+            let payload = record.get("value").or(record.get("data")).ok_or_else(|| lacks("payload"))?;
+            let parcel: String = idempotency.run(key, payload, async || ship(&decoded(payload)?)).await?;
+            parcels.push(parcel);
+        }
+        Ok::<_, RunError<Error>>(parcels)
+    };
+    run(ServiceBuilder::new().map_result(telemetry.flush_before()).service(service_fn(handle))).await
+}
+
+fn lacks(what: &str) -> RunError<Error> {
+    RunError::Handler(format!("the record has no {what}").into())
+}
+
+/// The records of Kafka by partition, ActiveMQ's messages, or RabbitMQ's by queue.
+pub(crate) fn records(event: &Value) -> Vec<&Value> {
+    let lists = ["records", "messages", "rmqMessagesByQueue"].into_iter().find_map(|name| event.get(name));
+    match lists {
+        Some(Value::Object(lists)) => lists.values().filter_map(Value::as_array).flatten().collect(),
+        Some(Value::Array(list)) => list.iter().collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn decoded(payload: &Value) -> Result<Value, serde_json::Error> {
+    serde_json::from_slice(&Base64Data::deserialize(payload)?.0)
+}
+
+async fn ship_record(record: KinesisRecord) -> Result<String, Failure> {
+    Ok(ship(&record.json()?)?)
+}
+
+async fn ship_change(record: DynamoDbRecord) -> Result<String, Failure> {
+    let change: Value = serde_json::from_str(record.change().get())?;
+    let carrier = &change["NewImage"]["carrier"]["S"];
+    Ok(ship(&serde_json::json!({ "carrier": carrier }))?)
+}
+
+/// The handler of all of them.
+fn ship(order: &Value) -> Result<String, Error> {
+    tracing::info!("{MARK}");
+    if order["carrier"] == "closed" && !WAS_CLOSED.swap(true, Ordering::SeqCst) {
+        return Err("no carrier takes it".into());
+    }
+    Ok(format!("parcel {}", RUNS.fetch_add(1, Ordering::SeqCst)))
+}

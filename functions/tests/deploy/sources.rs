@@ -1,0 +1,168 @@
+//! Every source's events, delivered for the first time and again, to a process that is wrapped as the documentation says
+//! for the source.
+
+use std::{collections::BTreeSet, fs};
+
+use aws_lambda_events::encodings::Base64Data;
+use lambda_idempotency_cli::rehearse::{answer::Answer, event::Event};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{
+    any_source,
+    events::{Runs, come_back},
+    secrets::Secrets,
+    stage::{Running, database, project},
+};
+
+/// The folder of their events.
+pub(crate) const FOLDER: &str = "sources";
+
+/// What an event is to be answered with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Expected {
+    /// A response, by so many runs; without any, the one before.
+    Ran(Runs),
+    /// A batch's answer, by so many runs: this record is named, and all behind it come again.
+    Batch(Runs, Option<&'static str>),
+    /// A function error, by so many runs: all of it is delivered again.
+    Failed(Runs),
+}
+
+use Expected::{Batch, Failed, Ran};
+
+/// Each source's events, in the order of their delivery.
+pub(crate) const STORY: &[(&str, &[(&str, Expected)])] = &[
+    ("sns", &[("sns", Ran(1)), ("sns-again", Ran(0))]),
+    ("s3", &[("s3", Ran(1)), ("s3-again", Ran(0))]),
+    ("scheduler", &[("scheduler", Ran(1)), ("scheduler-again", Ran(0))]),
+    ("step-functions", &[("step-functions", Ran(1)), ("step-functions-again", Ran(0))]),
+    (
+        "async-invoke",
+        &[
+            ("async-invoke", Ran(1)),
+            ("async-invoke-again", Ran(0)),
+            // Another request: what its caller repeats, only a key of the caller's can tell.
+            ("async-invoke-by-its-caller-again", Ran(1)),
+        ],
+    ),
+    (
+        "kinesis",
+        &[
+            ("kinesis", Batch(2, None)),
+            ("kinesis-again", Batch(0, None)),
+            ("kinesis-failing", Batch(3, Some("49667300000000000000000000000000000000000000000004000012"))),
+            ("kinesis-failing-again", Batch(1, None)),
+        ],
+    ),
+    (
+        "dynamodb",
+        &[
+            ("dynamodb", Batch(2, None)),
+            ("dynamodb-again", Batch(0, None)),
+            ("dynamodb-failing", Batch(3, Some("4421584500000000017459756364"))),
+            ("dynamodb-failing-again", Batch(1, None)),
+        ],
+    ),
+    (
+        "kafka",
+        &[
+            ("kafka", Ran(3)),
+            ("kafka-again", Ran(0)),
+            // The second of three fails: the first is not run again, the third for the first time.
+            ("kafka-failing", Failed(2)),
+            ("kafka-failing-again", Ran(2)),
+        ],
+    ),
+    ("activemq", &[("activemq", Ran(2)), ("activemq-again", Ran(0))]),
+    ("rabbitmq", &[("rabbitmq", Ran(2)), ("rabbitmq-again", Ran(0))]),
+];
+
+/// The request that Lambda tries again.
+const REQUEST: &str = "8f5b2c70-4d1e-4a93-b6c8-0e7d9a3f1b52";
+
+/// The names of all events.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    STORY.iter().flat_map(|(_, story)| story.iter().map(|(event, _)| *event))
+}
+
+/// The JSON of an event.
+pub(crate) fn read(event: &str) -> Value {
+    let path = project().join("events").join(FOLDER).join(format!("{event}.json"));
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// Delivers an event, under a request id of its own, unless it is Lambda that tries again.
+pub(crate) async fn deliver(running: &mut Running, name: &str, event: Value) -> Answer {
+    let event = Event::new(event);
+    match name {
+        "async-invoke" | "async-invoke-again" => running.deliver_event_as(REQUEST, &event).await,
+        _ => running.deliver_event(&event).await,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_source_is_handled_once_and_answered_alike_again() {
+    let database = database().await;
+    for (source, story) in STORY {
+        let mut running = Running::command(&any_source::command(source), any_source::MARK, &database).await;
+        let (mut ran, mut before) = (0, None);
+        for (event, expected) in *story {
+            let answer = deliver(&mut running, event, read(event)).await;
+            let runs = running.marks().await - ran;
+            ran += runs;
+            let is_right = is_as(*expected, before.as_ref(), &answer, runs);
+            assert!(is_right, "{event}: {expected:?}, {runs} runs: {answer:?}, after {before:?}");
+            before = Some(answer);
+        }
+    }
+}
+
+fn is_as(expected: Expected, before: Option<&Answer>, answer: &Answer, runs: Runs) -> bool {
+    match (expected, answer) {
+        (Ran(0), Answer::Payload(_)) => runs == 0 && before == Some(answer),
+        (Ran(expected), Answer::Payload(_)) => runs == expected && before != Some(answer),
+        (Failed(expected), Answer::Error { .. }) => runs == expected,
+        (Batch(expected, named), Answer::Payload(payload)) => {
+            runs == expected && come_back(payload) == BTreeSet::from_iter(named.map(str::to_owned))
+        }
+        _ => false,
+    }
+}
+
+/// Notes what a source's event holds of a key or a payload: what its records are known by in the logs is neither.
+pub(crate) fn note(secrets: &mut Secrets, source: &str, event: &Value) {
+    let records = event["Records"].as_array().map(Vec::as_slice).unwrap_or_default();
+    match source {
+        "sns" => {
+            secrets.add(records[0]["Sns"]["MessageId"].as_str().unwrap());
+            secrets.add_body(records[0]["Sns"]["Message"].as_str().unwrap());
+            secrets.add_texts(&records[0]["Sns"]["Subject"]);
+        }
+        "s3" => secrets.add_texts(&records[0]["s3"]),
+        "scheduler" => ["id", "time", "resources"].iter().for_each(|field| secrets.add_texts(&event[field])),
+        "kinesis" => records.iter().for_each(|record| {
+            secrets.add_texts(&record["eventID"]);
+            secrets.add_texts(&record["kinesis"]["partitionKey"]);
+            note_data(secrets, &record["kinesis"]["data"]);
+        }),
+        "dynamodb" => records.iter().for_each(|record| {
+            secrets.add_texts(&record["eventID"]);
+            secrets.add_texts(&record["dynamodb"]["NewImage"]);
+        }),
+        "kafka" | "activemq" | "rabbitmq" => any_source::records(event).into_iter().for_each(|record| {
+            secrets.add_texts(&record["messageID"]);
+            secrets.add_texts(&record["basicProperties"]["messageId"]);
+            ["key", "value", "data"].iter().for_each(|field| note_data(secrets, &record[field]));
+        }),
+        _ => secrets.add_texts(event),
+    }
+}
+
+/// In whatever form it is written, it is known again by what it is decoded.
+fn note_data(secrets: &mut Secrets, data: &Value) {
+    if data.is_string() {
+        let decoded = Base64Data::deserialize(data).unwrap().0;
+        secrets.add_body(std::str::from_utf8(&decoded).unwrap());
+    }
+}
