@@ -60,6 +60,36 @@ pub(super) fn judge(
     }
 }
 
+/// What a copy of a settled record, kept since it was read or written, answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Recalled {
+    /// Its outcome.
+    Replay,
+    /// That the key is in use for something else.
+    Mismatch,
+    /// Nothing: the store has to be asked.
+    Unknown,
+}
+
+/// What `copy` answers to a request with this fingerprint: the same as the record that it was made of.
+///
+/// It counts until the record's expiry, and not the margin longer that the record itself does. Nobody may replace
+/// a settled record before its expiry has passed by the margin: so by every clock within the margin, as long as the
+/// copy counts, the record is what the copy says. Only an operator can make it another one before.
+pub(crate) fn recall(rules: &Rules, fingerprint: Fingerprint, copy: &Record, now: Timestamp) -> Recalled {
+    if now >= copy.expires_at {
+        return Recalled::Unknown;
+    }
+    // Who asks has drawn no owner: it claims nothing.
+    let nobody = Owner::from_bytes(copy.owner.as_bytes().map(|byte| !byte));
+    match judge(rules, nobody, fingerprint, copy, now) {
+        Judgement::Replay => Recalled::Replay,
+        // A STARTED record may be settled or taken over any time.
+        Judgement::Mismatch if copy.lease_until().is_none() => Recalled::Mismatch,
+        _ => Recalled::Unknown,
+    }
+}
+
 /// The attempt's number when `record` is reclaimed: a key that was released and is claimed again for
 /// the same request is the same operation's next attempt; anything else is a new operation.
 pub(super) fn attempt_after_reclaim(fingerprint: Fingerprint, record: &Record) -> u32 {
