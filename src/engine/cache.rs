@@ -252,3 +252,109 @@ impl Idempotency {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Generation, Owner};
+
+    const BYTES: usize = 64 * 1024;
+
+    fn key() -> StoredKey {
+        StoredKey::from_stored("f/run#1")
+    }
+
+    fn copied(generation: u64, response: &'static [u8]) -> Copied {
+        let stored = StoredResponse::new(Bytes::from_static(response));
+        let record = Record {
+            owner: Owner::from_bytes([7; 16]),
+            generation: Generation::new(generation),
+            attempt: 1,
+            fingerprint: Fingerprint::of_bytes(b"request"),
+            lock_acquired_at: Timestamp::from_secs(1000),
+            expires_at: Timestamp::from_secs(2000),
+            request_id: Some("invocation".into()),
+            state: State::Failed(Outcome::Retained(stored)),
+        };
+        Copied::new(&record, &Bytes::from_static(response)).unwrap()
+    }
+
+    fn generation(cache: &LocalCache) -> Option<u64> {
+        cache.get(&key()).map(|copy| copy.record.generation.get())
+    }
+
+    #[test]
+    fn a_later_generation_is_not_replaced_by_an_earlier_one() {
+        let cache = LocalCache::new(BYTES, false).unwrap();
+        for (put, then) in [(2, 2), (1, 2), (3, 3), (3, 3)] {
+            cache.put(cache.ticket(), &key(), copied(put, b"response"));
+            assert_eq!(generation(&cache), Some(then));
+        }
+        // One that is too large takes what is outdated with it.
+        static LARGE: [u8; BYTES] = [0; BYTES];
+        cache.put(cache.ticket(), &key(), copied(2, &LARGE));
+        assert_eq!(generation(&cache), Some(3));
+        cache.put(cache.ticket(), &key(), copied(4, &LARGE));
+        assert_eq!(generation(&cache), None);
+    }
+
+    #[test]
+    fn a_ticket_ends_when_anything_is_forgotten() {
+        type Forgets = fn(&LocalCache);
+        let forgets: [Forgets; 2] =
+            [LocalCache::clear, |cache| cache.forget(&StoredKey::from_stored("another"))];
+        for forget in forgets {
+            let cache = LocalCache::new(BYTES, false).unwrap();
+            let ticket = cache.ticket();
+            cache.put(ticket, &key(), copied(1, b"response"));
+            forget(&cache);
+            cache.put(ticket, &key(), copied(2, b"response"));
+            assert_ne!(generation(&cache), Some(2));
+        }
+    }
+
+    #[test]
+    fn only_the_copy_that_was_seen_is_removed() {
+        let cache = LocalCache::new(BYTES, false).unwrap();
+        cache.put(cache.ticket(), &key(), copied(1, b"response"));
+        let seen = cache.get(&key()).unwrap();
+        cache.put(cache.ticket(), &key(), copied(2, b"response"));
+        cache.remove(&key(), &seen);
+        assert_eq!(generation(&cache), Some(2));
+        cache.remove(&key(), &cache.get(&key()).unwrap());
+        assert_eq!(generation(&cache), None);
+    }
+
+    #[test]
+    fn after_a_panic_under_the_lock_it_is_empty_and_goes_on() {
+        let cache = LocalCache::new(BYTES, false).unwrap();
+        let ticket = cache.ticket();
+        cache.put(ticket, &key(), copied(1, b"response"));
+        std::thread::scope(|scope| {
+            let panics = scope.spawn(|| {
+                let _shelf = cache.shelf.lock();
+                panic!("under the lock");
+            });
+            assert!(panics.join().is_err());
+        });
+        assert_eq!(generation(&cache), None);
+        cache.put(ticket, &key(), copied(2, b"response"));
+        assert_eq!(generation(&cache), None, "the ticket is of before");
+        cache.put(cache.ticket(), &key(), copied(2, b"response"));
+        assert_eq!(generation(&cache), Some(2));
+    }
+
+    #[test]
+    fn a_copy_is_the_record_without_what_nobody_asks_it_for() {
+        let copy = copied(1, b"response");
+        assert_eq!((copy.record.request_id.as_deref(), copy.replay.is_failure), (None, true));
+        let Some((Outcome::Retained(stored), true)) = outcome_of(&copy.record) else { panic!("no failure") };
+        let Place::Inline(kept) = &stored.place else { panic!("in parts") };
+        assert_eq!(stored.decode(kept).unwrap(), copy.replay.response);
+        assert_eq!(
+            copy.bytes(&key()),
+            "f/run#1".len() + "response".len() + size_of::<Copied>() + BOOKKEEPING
+        );
+        assert!(!format!("{copy:?}").contains("response\""), "{copy:?}");
+    }
+}

@@ -98,3 +98,75 @@ pub(super) fn attempt_after_reclaim(fingerprint: Fingerprint, record: &Record) -
         _ => 1,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{outcome::Outcome, record::Generation};
+
+    const MARGIN: u64 = 2000;
+    const EXPIRY: u64 = 100_000;
+
+    fn copy(state: State) -> Record {
+        Record {
+            owner: Owner::from_bytes([7; 16]),
+            generation: Generation::new(1),
+            attempt: 1,
+            fingerprint: Fingerprint::of_bytes(b"request"),
+            lock_acquired_at: Timestamp::from_millis(0),
+            expires_at: Timestamp::from_millis(EXPIRY),
+            request_id: None,
+            state,
+        }
+    }
+
+    fn rules(execution: Execution) -> Rules {
+        let skew_margin = Duration::from_millis(MARGIN);
+        Rules { skew_margin, retention: Duration::from_secs(100), execution }
+    }
+
+    #[test]
+    fn while_a_copy_answers_nobody_within_the_margin_may_replace_its_record() {
+        let other = Owner::from_bytes([9; 16]);
+        for state in [State::Completed(Outcome::Omitted), State::Failed(Outcome::Omitted)] {
+            let copy = copy(state);
+            for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
+                let rules = rules(execution);
+                for request in [&b"request"[..], b"another"] {
+                    let fingerprint = Fingerprint::of_bytes(request);
+                    let mut answered = 0;
+                    for now in EXPIRY - 3000..EXPIRY + 5000 {
+                        let at = |millis| Timestamp::from_millis(millis);
+                        let judged = |millis| judge(&rules, other, fingerprint, &copy, at(millis));
+                        let as_judged = match recall(&rules, fingerprint, &copy, at(now)) {
+                            Recalled::Unknown => continue,
+                            Recalled::Replay => Judgement::Replay,
+                            Recalled::Mismatch => Judgement::Mismatch,
+                        };
+                        answered += 1;
+                        for theirs in [now - MARGIN, now, now + MARGIN] {
+                            assert_eq!(judged(theirs), as_judged, "{request:?} at {now}, by {theirs}");
+                        }
+                    }
+                    assert_eq!(answered, 3000, "until its expiry, and no longer");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_settled_answers_nothing() {
+        for state in [State::Started { lease_until: Timestamp::from_millis(1000) }, State::Released] {
+            for request in [&b"request"[..], b"another"] {
+                for now in [0, 500, 1000, 50_000] {
+                    let (copy, now) = (copy(state.clone()), Timestamp::from_millis(now));
+                    let fingerprint = Fingerprint::of_bytes(request);
+                    let recalled = recall(&rules(Execution::AtLeastOnce), fingerprint, &copy, now);
+                    assert_eq!(recalled, Recalled::Unknown);
+                }
+            }
+        }
+    }
+}
