@@ -48,8 +48,7 @@ impl<V> Lru<V> {
             return;
         }
         while self.bytes > self.most - bytes {
-            let Some((_, oldest)) = self.order.first_key_value() else { break };
-            let oldest = oldest.clone();
+            let Some((_, oldest)) = self.order.pop_first() else { break };
             self.remove(&oldest);
         }
         self.uses += 1;
