@@ -134,7 +134,7 @@ mod tests {
     fn random_operations_answer_as_the_naive_model_does() {
         let [a, b, c, d, e, f, g, h, ..] = random_bits("a test").unwrap();
         let seed = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
-        println!("seed {seed}");
+        eprintln!("seed {seed}");
         let mut random = Random(seed);
         let (mut lru, mut naive) = (Lru::new(MOST), Naive::default());
         for nth in 0..20_000 {
