@@ -30,8 +30,9 @@ use lru::Lru;
 /// One copy takes at most this part of the cache: a large response must not push out everything else.
 const LARGEST_SHARE: usize = 8;
 /// What a copy takes beside its key, its response and itself: its places in the two maps, with the room that
-/// a map leaves free as it grows, and the allocator's own words. Rather too much than too little.
-const BOOKKEEPING: usize = 256;
+/// a map leaves free as it grows, and the allocator's own words. Rather too much than too little: measured with
+/// 20,000 copies, it was 315.
+const BOOKKEEPING: usize = 384;
 
 /// The copies, and who may add to them. One for all clones of an engine.
 #[derive(Debug)]
