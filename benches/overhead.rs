@@ -33,7 +33,7 @@ fn overhead(criterion: &mut Criterion) -> Result<(), Failure> {
 /// Nothing grows with the keys that an engine has seen: the hundred-thousandth costs what the first did.
 fn keys_seen(criterion: &mut Criterion) -> Result<(), Failure> {
     let runtime = runtime()?;
-    let run = Run::new(Wire::Applies)?;
+    let run = Run::new(Wire::Applies, 0)?;
     let mut group = criterion.benchmark_group("keys seen");
     let mut nth = 0_u32;
     for (name, seen) in [("1", 1), ("100,000", 100_000)] {

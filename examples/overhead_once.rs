@@ -4,6 +4,7 @@
 //! ```text
 //! overhead_once CASE COUNT      first-bare, first-run, duplicate-bare, duplicate-run, …
 //! overhead_once keys COUNT      COUNT different keys through one engine; prints the memory in use
+//! overhead_once cached-keys COUNT      the same, with a local cache of 16 MiB
 //! ```
 
 #[path = "../benches/overhead/cases.rs"]
@@ -11,7 +12,7 @@ mod cases;
 
 use std::io::Write as _;
 
-use cases::{CASES, Failure, Prepared, Run, Wire};
+use cases::{CASES, Failure, LOCAL_CACHE, Prepared, Run, Wire};
 
 fn main() -> Result<(), Failure> {
     let mut arguments = std::env::args().skip(1);
@@ -21,8 +22,10 @@ fn main() -> Result<(), Failure> {
     let count: u32 = count.parse()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        if name == "keys" {
-            return Box::pin(keys(count)).await;
+        match name.as_str() {
+            "keys" => return Box::pin(keys(count, 0)).await,
+            "cached-keys" => return Box::pin(keys(count, LOCAL_CACHE)).await,
+            _ => {}
         }
         let (_, case) = CASES.into_iter().find(|(known, _)| *known == name).ok_or_else(|| {
             format!("no case is called {name:?}; there are {}", CASES.map(|(known, _)| known).join(", "))
@@ -37,8 +40,8 @@ fn main() -> Result<(), Failure> {
 
 /// Prints the memory in use after a tenth of the keys, when every pool and cache has its size, and after
 /// all of them.
-async fn keys(count: u32) -> Result<(), Failure> {
-    let run = Run::new(Wire::Applies)?;
+async fn keys(count: u32, local_cache: usize) -> Result<(), Failure> {
+    let run = Run::new(Wire::Applies, local_cache)?;
     let mut output = std::io::stdout().lock();
     for nth in 1..=count {
         run.once(&format!("pay_{nth:014}")).await?;

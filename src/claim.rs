@@ -13,7 +13,7 @@ use crate::{
     observe,
     outcome::Outcome,
     protocol::{End, Held, Intent, Refusal, State},
-    record::{Generation, Record, Status},
+    record::{Generation, Lock, Record, Status},
     store::StoreError,
     time::Timestamp,
 };
@@ -32,6 +32,8 @@ pub struct Claim {
     held: Held,
     /// When the handler must be cut off, where nothing else ends it in time.
     cut_off: Option<Timestamp>,
+    /// What the claim wrote, where a copy of its outcome may be kept.
+    lock: Option<Box<Lock>>,
 }
 
 /// How [`Claim::complete`] and [`Claim::fail`] ended, when they did not fail.
@@ -93,8 +95,9 @@ impl Claim {
         state: State,
         held: Held,
         cut_off: Option<Timestamp>,
+        lock: Option<Box<Lock>>,
     ) -> Self {
-        Self { engine, key, state: Some(state), held, cut_off }
+        Self { engine, key, state: Some(state), held, cut_off, lock }
     }
 
     /// What the handler may know of the claim.
@@ -177,6 +180,7 @@ impl Claim {
 
     /// Settles the claim, and tells how that ended.
     pub(crate) async fn settle(mut self, verdict: Verdict) -> Settled {
+        let copied = self.lock.take().and_then(|lock| Some((lock, verdict.response()?.clone())));
         let intent = self.engine.intent(&self.key, self.held.owner, verdict).await;
         let status = match &intent {
             Intent::Complete(_) => Status::Completed,
@@ -186,7 +190,7 @@ impl Claim {
         let Some(state) = self.state.take() else {
             return Settled { end: End::Unrecorded(Refusal::Unavailable), store_error: None };
         };
-        let settled = self.engine.settle(&self.key, state, intent).await;
+        let settled = self.engine.settle(&self.key, state, intent, copied).await;
         match &settled.end {
             End::Recorded => observe::settled(&self.key, &self.held, status),
             End::Superseded(_) | End::Fenced(_) => observe::fenced(&self.key, &self.held),

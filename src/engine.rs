@@ -2,6 +2,7 @@
 //! and feeds the answers back. It holds no rule of its own.
 
 mod builder;
+mod cache;
 mod drive;
 mod guard;
 mod operator;
@@ -26,6 +27,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     claim::{Claim, Replay},
+    engine::cache::LocalCache,
     error::{Error, ErrorKind, RecordedFailure, RunError},
     fingerprint::Fingerprint,
     invocation::{self, Invocation},
@@ -43,7 +45,7 @@ pub(crate) type OwnerSource = Arc<dyn Fn() -> Result<Owner, Error> + Send + Sync
 /// Makes operations idempotent: one logical operation, one outcome.
 ///
 /// Cheap to clone, and shared by all invocations of a process; it keeps nothing that grows with the
-/// keys it has seen.
+/// keys it has seen. (The [local cache](Builder::local_cache), which is off by default, is bounded.)
 #[derive(Clone)]
 pub struct Idempotency {
     engine: Arc<Engine>,
@@ -60,6 +62,7 @@ pub(crate) struct Engine {
     pub(crate) owners: OwnerSource,
     pub(crate) settings: Settings,
     pub(crate) function: String,
+    pub(crate) local_cache: Option<LocalCache>,
 }
 
 /// What [`Idempotency::begin`] found.
@@ -244,6 +247,14 @@ impl Idempotency {
 }
 
 impl Verdict {
+    /// The response that is to be recorded, if there is one.
+    pub(crate) fn response(&self) -> Option<&Bytes> {
+        match self {
+            Self::Complete(response) | Self::Fail(Some(response)) => Some(response),
+            Self::CompleteOmitted | Self::Fail(None) | Self::Release => None,
+        }
+    }
+
     /// A final failure, to be replayed as `failure`.
     pub(crate) fn failure(failure: &RecordedFailure) -> Self {
         Self::Fail(serde_json::to_vec(failure).ok().map(Bytes::from))
@@ -290,17 +301,21 @@ struct Timing {
 impl Engine {
     fn plan(&self, owner: Owner, fingerprint: Fingerprint, invocation: &Invocation, timing: Timing) -> State {
         State::new(Plan {
-            rules: Rules {
-                skew_margin: self.settings.skew_margin,
-                retention: self.settings.retention,
-                execution: self.settings.execution,
-            },
+            rules: self.rules(),
             owner,
             fingerprint,
             lease_until: timing.lease_until,
             usable_until: timing.usable_until,
             request_id: invocation.request_id().cloned(),
         })
+    }
+
+    fn rules(&self) -> Rules {
+        Rules {
+            skew_margin: self.settings.skew_margin,
+            retention: self.settings.retention,
+            execution: self.settings.execution,
+        }
     }
 
     fn timing(&self, now: Timestamp, deadline: Option<Timestamp>) -> Timing {

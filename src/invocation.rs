@@ -30,6 +30,11 @@ impl Invocation {
         }
     }
 
+    /// Whether anything is known of it. Nothing is, of what runs before the first invocation.
+    pub(crate) fn is_known(&self) -> bool {
+        self.deadline.is_some() || self.request_id.is_some()
+    }
+
     /// When the platform ends the invocation, where that is known.
     pub fn deadline(&self) -> Option<Timestamp> {
         self.deadline

@@ -54,6 +54,15 @@ pub(crate) fn replayed(id: &StoredKey, record: &Record) {
     );
 }
 
+/// Without a request. What was answered is told as if the store had said it.
+pub(crate) fn recalled(id: &StoredKey, record: &Record) {
+    count(Metric::LocalCacheHit);
+    tracing::debug!(
+        target: TARGET, event = "local_cache_hit", %id, generation = record.generation.get(),
+        "answered from the local cache: the store was not asked"
+    );
+}
+
 /// Nothing ran. `is_store_failure` tells whether the store failed, or a rule said no.
 pub(crate) fn refused(id: &StoredKey, error: &Error, is_store_failure: bool) {
     count(refusal(error.kind(), is_store_failure));

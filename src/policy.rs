@@ -111,7 +111,13 @@ pub struct Settings {
     pub max_response: usize,
     /// Whether the platform ends a process at its deadline. Default: found out.
     pub platform: Platform,
+    /// How many bytes of settled records are kept in this process's memory, to answer duplicates without a request.
+    /// Default: 0, none. At least 64 KiB otherwise. See [`Builder::local_cache`](crate::Builder::local_cache).
+    pub local_cache: usize,
 }
+
+/// A smaller local cache would keep next to nothing, and is taken for a mistake in the unit.
+const SMALLEST_LOCAL_CACHE: usize = 64 * 1024;
 
 impl Default for Settings {
     fn default() -> Self {
@@ -126,6 +132,7 @@ impl Default for Settings {
             on_store_failure: OnStoreFailure::default(),
             max_response: 8 * 1024 * 1024,
             platform: Platform::default(),
+            local_cache: 0,
         }
     }
 }
@@ -146,7 +153,8 @@ impl Settings {
 
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] for a duration that is zero, or a lease that leaves no time to run.
+    /// [`ErrorKind::Invalid`] for a duration that is zero, a lease that leaves no time to run, or a local cache that
+    /// is too small to be of use.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         let durations = [
             ("retention", self.retention),
@@ -161,6 +169,12 @@ impl Settings {
             return invalid(format!(
                 "lease_fallback ({:?}) is not longer than lease_grace ({:?}), which leaves the handler no time",
                 self.lease_fallback, self.lease_grace
+            ));
+        }
+        if (1..SMALLEST_LOCAL_CACHE).contains(&self.local_cache) {
+            return invalid(format!(
+                "local_cache is {} bytes, which keeps next to nothing; give it at least {SMALLEST_LOCAL_CACHE}, or 0 for none",
+                self.local_cache
             ));
         }
         Ok(())
@@ -203,6 +217,16 @@ mod tests {
         let mut settings = Settings::default();
         settings.lease_fallback = settings.lease_grace;
         assert!(settings.validate().is_err());
+    }
+
+    #[test]
+    fn a_local_cache_is_off_or_of_a_size_that_keeps_something() {
+        assert_eq!(Settings::default().local_cache, 0);
+        for (bytes, is_valid) in [(0, true), (1, false), (65_535, false), (65_536, true), (usize::MAX, true)]
+        {
+            let settings = Settings { local_cache: bytes, ..Settings::default() };
+            assert_eq!(settings.validate().is_ok(), is_valid, "{bytes}");
+        }
     }
 
     #[test]

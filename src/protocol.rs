@@ -15,6 +15,7 @@ mod judge;
 mod operator;
 mod settle;
 
+pub(crate) use judge::{Recalled, recall};
 pub use operator::{NextDelivery, Outlook, outlook, resolve};
 
 use std::{sync::Arc, time::Duration};

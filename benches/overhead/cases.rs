@@ -39,9 +39,11 @@ pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 const TABLE: &str = "idempotency";
 const KEY: &str = "pay_00000000000017";
+/// Bytes of the local cache, where one is measured.
+pub(crate) const LOCAL_CACHE: usize = 16 * 1024 * 1024;
 
 /// The cases, by the names that the command line and the tables use.
-pub(crate) const CASES: [(&str, Case); 8] = [
+pub(crate) const CASES: [(&str, Case); 9] = [
     ("first-bare", Case::FirstByHand(Effort::Bare)),
     ("first-timeouts", Case::FirstByHand(Effort::Timeouts)),
     ("first-careful", Case::FirstByHand(Effort::Careful)),
@@ -50,6 +52,7 @@ pub(crate) const CASES: [(&str, Case); 8] = [
     ("duplicate-timeouts", Case::DuplicateByHand(Effort::Timeouts)),
     ("duplicate-careful", Case::DuplicateByHand(Effort::Careful)),
     ("duplicate-run", Case::DuplicateRun),
+    ("duplicate-cached", Case::DuplicateCached),
 ];
 
 /// One thing to measure.
@@ -63,6 +66,8 @@ pub(crate) enum Case {
     DuplicateByHand(Effort),
     /// `Idempotency::run`, which answers from the record.
     DuplicateRun,
+    /// The same, from the local cache: no request, so that there is nothing to compare it with.
+    DuplicateCached,
 }
 
 /// How much is done by hand.
@@ -104,10 +109,17 @@ impl Prepared {
         let prepared = match case {
             Case::FirstByHand(effort) => Self::ByHand(Box::new(ByHand::new(Wire::Applies, effort, &item)?)),
             Case::DuplicateByHand(effort) => Self::ByHand(Box::new(ByHand::new(refusal(), effort, &item)?)),
-            Case::FirstRun => Self::Run(Box::new(Run::new(Wire::Applies)?)),
-            Case::DuplicateRun => Self::Run(Box::new(Run::new(refusal())?)),
+            Case::FirstRun => Self::Run(Box::new(Run::new(Wire::Applies, 0)?)),
+            Case::DuplicateRun => Self::Run(Box::new(Run::new(refusal(), 0)?)),
+            Case::DuplicateCached => {
+                let run = Run::new(Wire::Applies, LOCAL_CACHE)?;
+                // Without a copy, this wire would make it a first run again.
+                Box::pin(run.once(KEY)).await?;
+                Self::Run(Box::new(run))
+            }
         };
-        let is_duplicate = matches!(case, Case::DuplicateByHand(_) | Case::DuplicateRun);
+        let is_duplicate =
+            matches!(case, Case::DuplicateByHand(_) | Case::DuplicateRun | Case::DuplicateCached);
         if prepared.once().await? != is_duplicate {
             return Err(format!("{case:?} does not do what it is to do").into());
         }
@@ -135,15 +147,15 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// An engine over `wire`.
+    /// An engine over `wire`, with a local cache of so many bytes.
     ///
     /// # Errors
     ///
     /// None that is expected.
-    pub(crate) fn new(wire: Wire) -> Result<Self, Failure> {
+    pub(crate) fn new(wire: Wire, local_cache: usize) -> Result<Self, Failure> {
         let client = Client::from_conf(config(wire, false));
-        let idempotency =
-            Idempotency::builder(DynamoDbStore::new(client, TABLE)?).function("payments").build()?;
+        let builder = Idempotency::builder(DynamoDbStore::new(client, TABLE)?).function("payments");
+        let idempotency = builder.local_cache(local_cache).build()?;
         Ok(Self { idempotency, receipt: receipt() })
     }
 
@@ -331,7 +343,7 @@ fn sha256(bytes: &[u8]) -> String {
 /// The item that the library leaves behind, as DynamoDB would have it after a first run.
 async fn completed_item() -> Result<Value, Failure> {
     let seen = Arc::default();
-    Box::pin(Run::new(Wire::Records(Arc::clone(&seen)))?.once(KEY)).await?;
+    Box::pin(Run::new(Wire::Records(Arc::clone(&seen)), 0)?.once(KEY)).await?;
     let mut item = seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
     item.remove("lease_until");
     Ok(Value::Object(item))

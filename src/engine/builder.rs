@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
-    engine::{Engine, Idempotency, OwnerSource},
+    engine::{Engine, Idempotency, OwnerSource, cache::LocalCache},
     error::{Error, ErrorKind},
     key::Scope,
     policy::{Execution, OnHandlerError, OnInProgress, OnStoreFailure, Platform, Settings},
@@ -108,6 +108,57 @@ impl Builder {
         self
     }
 
+    /// Keeps settled records in this process's memory, `bytes` at most, and answers duplicates from there without a
+    /// request. Default: 0, off. Otherwise at least 64 KiB; a few MiB are many records.
+    ///
+    /// Worth it where the same process sees the same key again: a client that repeats, a warm function. All clones of
+    /// the engine and all concurrent invocations share one cache. Kept is what the store holds for certain: an
+    /// outcome that was read from it, or recorded by this process. A copy counts key, fingerprint, response and what it
+    /// takes to find it again; what was used longest ago goes first, and what would fill more than an eighth of the
+    /// cache, or was not retained, is not kept.
+    ///
+    /// A copy is judged as the record would be. Another fingerprint is a [`Mismatch`](ErrorKind::Mismatch), and
+    /// from the record's expiry on the store is asked; by clocks within [`Settings::skew_margin`], nobody can have
+    /// replaced the record before. While a copy counts, it answers even when the store is down.
+    ///
+    /// What a copy cannot know, so that it is replayed until the record expires:
+    ///
+    /// - An operator's write from another process, such as `idempotency release` on a completed record, or one whose
+    ///   answer was lost. After it, wait for the expiry, restart the function (a new deployment does), or have it call
+    ///   [`Idempotency::clear_local_cache`]. A [`resolve`](Idempotency::resolve) by this engine drops its copy by itself.
+    /// - A record that was removed by hand, or a table that was restored from a backup.
+    /// - That its own clock is behind by more than the skew margin: it may then replay an outcome that has expired
+    ///   elsewhere, and been replaced.
+    ///
+    /// From a SnapStart snapshot many processes start with one memory. Where the environment says that there is one
+    /// (`AWS_LAMBDA_INITIALIZATION_TYPE` is `snap-start`), only operations of a known [`Invocation`](crate::Invocation)
+    /// are kept, so that the snapshot's cache is empty; after any other restore, call
+    /// [`Idempotency::clear_local_cache`].
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = MemoryStore::new();
+    /// let builder = Idempotency::builder(store.clone()).function("orders");
+    /// let idempotency = builder.local_cache(4 * 1024 * 1024).build()?;
+    ///
+    /// let charge = async || Ok::<_, std::io::Error>(String::from("receipt 1"));
+    /// let first: String = idempotency.run(Key::new("order-17")?, &"12.50 EUR", charge).await?;
+    /// // From here on the store is not asked, so that it is not missed.
+    /// for (key, _) in store.all() {
+    ///     store.set(&key, None);
+    /// }
+    /// let again: String = idempotency.run(Key::new("order-17")?, &"12.50 EUR", charge).await?;
+    /// assert_eq!(first, again);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn local_cache(mut self, bytes: usize) -> Self {
+        self.settings.local_cache = bytes;
+        self
+    }
+
     /// All settings at once.
     pub fn settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
@@ -131,8 +182,8 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] for a duration of zero, an empty or malformed name, or a function whose
-    /// name is neither given nor in the environment.
+    /// [`ErrorKind::Invalid`] for a duration of zero, a local cache of under 64 KiB, an empty or malformed name, or a
+    /// function whose name is neither given nor in the environment.
     pub fn build(self) -> Result<Idempotency, Error> {
         self.build_in(|name| std::env::var(name).ok())
     }
@@ -144,16 +195,19 @@ impl Builder {
     ) -> Result<Idempotency, Error> {
         let variable = |name| environment(name).filter(|value| !value.is_empty());
         self.settings.validate()?;
-        self.settings.platform = self.settings.platform.resolved(
-            variable("AWS_LAMBDA_INITIALIZATION_TYPE").as_deref(),
-            variable("AWS_LAMBDA_MAX_CONCURRENCY").as_deref(),
-        );
+        let initialization = variable("AWS_LAMBDA_INITIALIZATION_TYPE");
+        self.settings.platform = self
+            .settings
+            .platform
+            .resolved(initialization.as_deref(), variable("AWS_LAMBDA_MAX_CONCURRENCY").as_deref());
         let function = match self.function {
             Some(function) => function,
             None => variable("AWS_LAMBDA_FUNCTION_NAME").ok_or_else(no_function)?,
         };
         Scope::new(&function, "x")?;
+        let is_snapshotted = initialization.as_deref() == Some("snap-start");
         let engine = Engine {
+            local_cache: LocalCache::new(self.settings.local_cache, is_snapshotted),
             store: self.store,
             clock: self.clock,
             owners: self.owners,

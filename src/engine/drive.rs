@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
+
 use crate::{
     claim::{Claim, Replay, Settled, outcome_of},
     engine::{Begun, Engine, Verdict},
@@ -12,8 +14,8 @@ use crate::{
     observe,
     outcome::{Outcome, Place, StoredResponse},
     protocol::{Action, End, Event, Fault, Input, Intent, Refusal, State, step},
-    record::{Owner, Record},
-    store::{StoreError, StoreErrorKind},
+    record::{Lock, Owner, Record},
+    store::{StoreError, StoreErrorKind, Write, Written},
     time::{Stopwatch, Timestamp},
 };
 
@@ -40,6 +42,17 @@ pub(crate) enum RefusedBy {
     Outcome,
 }
 
+/// What driving the machine came to.
+struct Driven {
+    state: State,
+    /// The machine's answer.
+    action: Action,
+    /// The store's last error on the way.
+    store_error: Option<StoreError>,
+    /// The last write that was answered, if it was made.
+    applied: Option<Write>,
+}
+
 impl From<Error> for Refused {
     fn from(error: Error) -> Self {
         Self { error, by: RefusedBy::Rule }
@@ -54,26 +67,34 @@ impl Engine {
         fingerprint: Fingerprint,
         invocation: &Invocation,
     ) -> Result<Begun, Refused> {
-        let timing = self.timing(self.clock.now(), invocation.deadline());
+        let (stopwatch, now) = (Stopwatch::start(), self.clock.now());
+        if let Some(answer) = self.recall(key, fingerprint, now) {
+            observe::asked(stopwatch);
+            return answer;
+        }
+        let ticket = self.ticket(invocation);
+        let timing = self.timing(now, invocation.deadline());
         let state = self.plan((self.owners)()?, fingerprint, invocation, timing);
-        let stopwatch = Stopwatch::start();
-        let (state, action, store_error) = self.drive(key, state, Event::Begin).await;
+        let Driven { state, action, store_error, applied } = self.drive(key, state, Event::Begin).await;
         observe::asked(stopwatch);
         let refusal = match action {
             Action::Claimed(held) => {
                 observe::claimed(key, &held);
+                let lock = applied.as_ref().filter(|_| ticket.is_some()).and_then(Write::lock);
                 return Ok(Begun::Claimed(Claim::new(
                     Arc::clone(self),
                     key.clone(),
                     state,
                     held,
                     timing.cut_off,
+                    lock.cloned().map(Box::new),
                 )));
             }
             Action::Replay(record) => {
-                let replay = self.replay(key, &record).await;
                 let refused = |error| Refused { error, by: RefusedBy::Outcome };
-                return replay.map(Begun::Replay).map_err(refused);
+                let replay = self.replay(key, &record).await.map_err(refused)?;
+                self.keep_copy(ticket, key, &record, &replay.response);
+                return Ok(Begun::Replay(replay));
             }
             Action::Refused(refusal) => refusal,
             _ => Refusal::Unavailable,
@@ -86,43 +107,57 @@ impl Engine {
         Err(Refused { error, by })
     }
 
-    /// Settles the claim that `state` holds.
-    pub(crate) async fn settle(&self, key: &StoredKey, state: State, intent: Intent) -> Settled {
+    /// Settles the claim that `state` holds. `copied` is what the claim wrote and the response, where a copy of the
+    /// outcome may be kept.
+    pub(crate) async fn settle(
+        &self,
+        key: &StoredKey,
+        state: State,
+        intent: Intent,
+        copied: Option<(Box<Lock>, Bytes)>,
+    ) -> Settled {
+        let ticket = copied.as_ref().and_then(|_| self.settlement_ticket());
         let stopwatch = Stopwatch::start();
-        let (_, action, store_error) = self.drive(key, state, Event::Settle(intent)).await;
+        let Driven { action, store_error, applied, .. } = self.drive(key, state, Event::Settle(intent)).await;
         observe::settling_ended(stopwatch);
         let end = match action {
             Action::Settled(end) => end,
             _ => End::Unrecorded(Refusal::Unavailable),
         };
+        // What is known to stand there now: the lock, as the store's contract says that the write has changed it.
+        // Whatever came in between, such as a successor, makes it another record, and then none is kept.
+        if matches!(end, End::Recorded)
+            && let (Some((lock, response)), Some(settled)) = (copied, applied)
+            && let Some(record) = settled.apply_to(Some(&(*lock).into()))
+        {
+            self.keep_copy(ticket, key, &record, &response);
+        }
         Settled { end, store_error }
     }
 
-    /// Performs actions until the machine has an answer; with it comes the store's last error.
-    async fn drive(
-        &self,
-        key: &StoredKey,
-        mut state: State,
-        mut event: Event,
-    ) -> (State, Action, Option<StoreError>) {
-        let mut last_error = None;
+    /// Performs actions until the machine has an answer.
+    async fn drive(&self, key: &StoredKey, mut state: State, mut event: Event) -> Driven {
+        let (mut store_error, mut applied) = (None, None);
         loop {
             let (next, action) = step(state, Input { now: self.clock.now(), event });
             state = next;
             event = match action {
                 Action::Apply(write) => match self.store.apply(key, &write).await {
-                    Ok(written) => Event::Answered(written),
-                    Err(error) => failed(error, &mut last_error),
+                    Ok(written) => {
+                        applied = (written == Written::Applied).then_some(write);
+                        Event::Answered(written)
+                    }
+                    Err(error) => failed(error, &mut store_error),
                 },
                 Action::Read => match self.store.read(key).await {
                     Ok(record) => Event::Found(record),
-                    Err(error) => failed(error, &mut last_error),
+                    Err(error) => failed(error, &mut store_error),
                 },
                 Action::Pause(nth) => {
                     self.clock.sleep(pause(nth, state.plan().owner)).await;
                     Event::Resumed
                 }
-                answer => return (state, answer, last_error),
+                action => return Driven { state, action, store_error, applied },
             };
         }
     }
@@ -211,7 +246,7 @@ impl Engine {
         }
     }
 
-    async fn outcome(&self, key: &StoredKey, owner: Owner, response: bytes::Bytes) -> Outcome {
+    async fn outcome(&self, key: &StoredKey, owner: Owner, response: Bytes) -> Outcome {
         let length = response.len();
         if length > self.settings.max_response {
             observe::not_retained(key, Some(length), None);
@@ -231,7 +266,7 @@ impl Engine {
         &self,
         key: &StoredKey,
         owner: Owner,
-        response: bytes::Bytes,
+        response: Bytes,
     ) -> Result<StoredResponse, StoreError> {
         let stored = StoredResponse::new(response);
         let Place::Inline(kept) = &stored.place else { return Ok(stored) };

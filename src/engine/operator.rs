@@ -110,6 +110,8 @@ impl Idempotency {
             Resolution::Release => Intent::Release,
         };
         let write = protocol::resolve(seen, owner, intent, engine.settings.retention, engine.clock.now());
+        // Also when it is not known to be made, or when nobody waits for the answer.
+        let _forget = engine.forget(key);
         let resolved = engine.resolve(key, seen, owner, &write).await?;
         if let Resolved::Made(record) = &resolved {
             observe::resolved(key, record);

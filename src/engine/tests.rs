@@ -3,6 +3,7 @@
 #![expect(clippy::large_futures, reason = "operations nested in tests")]
 #![expect(clippy::disallowed_methods, reason = "tokio's paused clock is the test's own")]
 
+mod cache;
 mod fencing;
 #[cfg(feature = "metrics")]
 mod metrics;

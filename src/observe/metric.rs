@@ -24,6 +24,9 @@ pub enum Metric {
     ClaimRecovered,
     /// Counter: a duplicate was answered from the record.
     Replayed,
+    /// Counter: the local cache had the answer, and the store was not asked. It counts as [`Replayed`](Self::Replayed) or
+    /// [`Mismatch`](Self::Mismatch) too.
+    LocalCacheHit,
     /// Counter: a duplicate was refused, because another claim stands.
     InProgress,
     /// Counter: a key was used again for another request.
@@ -80,6 +83,7 @@ impl Metric {
         Self::Takeover,
         Self::ClaimRecovered,
         Self::Replayed,
+        Self::LocalCacheHit,
         Self::InProgress,
         Self::Mismatch,
         Self::OutcomeUnknown,
@@ -112,6 +116,7 @@ impl Metric {
             Self::Takeover => "idempotency_takeover",
             Self::ClaimRecovered => "idempotency_claim_recovered",
             Self::Replayed => "idempotency_replayed",
+            Self::LocalCacheHit => "idempotency_local_cache_hit",
             Self::InProgress => "idempotency_in_progress",
             Self::Mismatch => "idempotency_mismatch",
             Self::OutcomeUnknown => "idempotency_outcome_unknown",

@@ -60,11 +60,113 @@ pub(super) fn judge(
     }
 }
 
+/// What a copy of a settled record, kept since it was read or written, answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Recalled {
+    /// Its outcome.
+    Replay,
+    /// That the key is in use for something else.
+    Mismatch,
+    /// Nothing: the store has to be asked.
+    Unknown,
+}
+
+/// What `copy` answers to a request with this fingerprint: the same as the record that it was made of.
+///
+/// It counts until the record's expiry, and not the margin longer that the record itself does. Nobody may replace
+/// a settled record before its expiry has passed by the margin: so by every clock within the margin, as long as the
+/// copy counts, the record is what the copy says. Only an operator can make it another one before.
+pub(crate) fn recall(rules: &Rules, fingerprint: Fingerprint, copy: &Record, now: Timestamp) -> Recalled {
+    if now >= copy.expires_at {
+        return Recalled::Unknown;
+    }
+    // Who asks has drawn no owner: it claims nothing.
+    let nobody = Owner::from_bytes(copy.owner.as_bytes().map(|byte| !byte));
+    match judge(rules, nobody, fingerprint, copy, now) {
+        Judgement::Replay => Recalled::Replay,
+        // A STARTED record may be settled or taken over any time.
+        Judgement::Mismatch if copy.lease_until().is_none() => Recalled::Mismatch,
+        _ => Recalled::Unknown,
+    }
+}
+
 /// The attempt's number when `record` is reclaimed: a key that was released and is claimed again for
 /// the same request is the same operation's next attempt; anything else is a new operation.
 pub(super) fn attempt_after_reclaim(fingerprint: Fingerprint, record: &Record) -> u32 {
     match record.state {
         State::Released if record.fingerprint == fingerprint => record.attempt.saturating_add(1),
         _ => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{outcome::Outcome, record::Generation};
+
+    const MARGIN: u64 = 2000;
+    const EXPIRY: u64 = 100_000;
+
+    fn copy(state: State) -> Record {
+        Record {
+            owner: Owner::from_bytes([7; 16]),
+            generation: Generation::new(1),
+            attempt: 1,
+            fingerprint: Fingerprint::of_bytes(b"request"),
+            lock_acquired_at: Timestamp::from_millis(0),
+            expires_at: Timestamp::from_millis(EXPIRY),
+            request_id: None,
+            state,
+        }
+    }
+
+    fn rules(execution: Execution) -> Rules {
+        let skew_margin = Duration::from_millis(MARGIN);
+        Rules { skew_margin, retention: Duration::from_secs(100), execution }
+    }
+
+    #[test]
+    fn while_a_copy_answers_nobody_within_the_margin_may_replace_its_record() {
+        let other = Owner::from_bytes([9; 16]);
+        for state in [State::Completed(Outcome::Omitted), State::Failed(Outcome::Omitted)] {
+            let copy = copy(state);
+            for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
+                let rules = rules(execution);
+                for request in [&b"request"[..], b"another"] {
+                    let fingerprint = Fingerprint::of_bytes(request);
+                    let mut answered = 0;
+                    for now in EXPIRY - 3000..EXPIRY + 5000 {
+                        let at = |millis| Timestamp::from_millis(millis);
+                        let judged = |millis| judge(&rules, other, fingerprint, &copy, at(millis));
+                        let as_judged = match recall(&rules, fingerprint, &copy, at(now)) {
+                            Recalled::Unknown => continue,
+                            Recalled::Replay => Judgement::Replay,
+                            Recalled::Mismatch => Judgement::Mismatch,
+                        };
+                        answered += 1;
+                        for theirs in [now - MARGIN, now, now + MARGIN] {
+                            assert_eq!(judged(theirs), as_judged, "{request:?} at {now}, by {theirs}");
+                        }
+                    }
+                    assert_eq!(answered, 3000, "until its expiry, and no longer");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_settled_answers_nothing() {
+        for state in [State::Started { lease_until: Timestamp::from_millis(1000) }, State::Released] {
+            for request in [&b"request"[..], b"another"] {
+                for now in [0, 500, 1000, 50_000] {
+                    let (copy, now) = (copy(state.clone()), Timestamp::from_millis(now));
+                    let fingerprint = Fingerprint::of_bytes(request);
+                    let recalled = recall(&rules(Execution::AtLeastOnce), fingerprint, &copy, now);
+                    assert_eq!(recalled, Recalled::Unknown);
+                }
+            }
+        }
     }
 }

@@ -44,6 +44,7 @@ const UNRECORDED: &[&str] = &[
 const TOLD: &[&str] = &[
     "event: DEBUG lambda_idempotency message=claimed event=claimed id=",
     "event=replayed",
+    "event=local_cache_hit",
     "event=settled",
     "event=refused",
     "kind=Mismatch",
@@ -67,6 +68,7 @@ const TOLD: &[&str] = &[
     "event=resolved",
     "metric: idempotency_executed",
     "metric: idempotency_replayed",
+    "metric: idempotency_local_cache_hit",
     "metric: idempotency_claim_latency",
     "metric: idempotency_settle_latency",
     "shown: Idempotency {",

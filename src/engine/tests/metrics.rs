@@ -130,6 +130,14 @@ async fn what_the_settings_allow_is_counted() {
     counts(late.run("k", 1), &[("no_time_left", 1)], 1).await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_the_local_cache_answers_is_counted() {
+    let bench = Bench::with(|builder| builder.local_cache(1 << 20));
+    counts(bench.run("k", 1), &[("executed", 1), ("recorded", 1)], 2).await;
+    counts(bench.run("k", 1), &[("local_cache_hit", 1), ("replayed", 1)], 1).await;
+    counts(bench.run("k", 2), &[("local_cache_hit", 1), ("mismatch", 1)], 1).await;
+}
+
 #[test]
 fn each_has_its_unit() {
     let recorded = Recorded::default();

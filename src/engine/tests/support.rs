@@ -177,7 +177,7 @@ impl ResponseParts for ScriptedStore {
 }
 
 /// Tokio's clock, and what it is made to jump by: a jump is seen by the clock and not by the timer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct TestClock {
     start: tokio::time::Instant,
     jump: Arc<AtomicU64>,
@@ -210,7 +210,7 @@ pub(super) struct Bench {
     pub(super) store: ScriptedStore,
     /// Milliseconds that the clock is ahead of the timer.
     pub(super) jump: Arc<AtomicU64>,
-    jump_later: JumpLater,
+    clock: TestClock,
     runs: Arc<AtomicUsize>,
 }
 
@@ -221,22 +221,31 @@ impl Bench {
 
     pub(super) fn with(configure: impl FnOnce(Builder) -> Builder) -> Self {
         let store = ScriptedStore::default();
-        let jump = Arc::new(AtomicU64::new(0));
-        let jump_later = JumpLater::default();
         let start = tokio::runtime::Handle::try_current()
             .map_or_else(|_| std::time::Instant::now().into(), |_| tokio::time::Instant::now());
-        let builder = Idempotency::builder(store.clone()).function("tests").clock(TestClock {
-            start,
-            jump: jump.clone(),
-            jump_later: jump_later.clone(),
-        });
+        let clock = TestClock { start, jump: Arc::default(), jump_later: JumpLater::default() };
+        Self::over(store, clock, Arc::default(), configure)
+    }
+
+    fn over(
+        store: ScriptedStore,
+        clock: TestClock,
+        runs: Arc<AtomicUsize>,
+        configure: impl FnOnce(Builder) -> Builder,
+    ) -> Self {
+        let builder = Idempotency::builder(store.clone()).function("tests").clock(clock.clone());
         let idempotency = configure(builder).build().unwrap();
-        Self { idempotency, store, jump, jump_later, runs: Arc::default() }
+        Self { idempotency, store, jump: clock.jump.clone(), clock, runs }
+    }
+
+    /// Another process: an engine of its own over the same store, with the same clock.
+    pub(super) fn beside(&self, configure: impl FnOnce(Builder) -> Builder) -> Self {
+        Self::over(self.store.clone(), self.clock.clone(), Arc::clone(&self.runs), configure)
     }
 
     /// As if the process were frozen for so many ms after so many looks at the clock.
     pub(super) fn freeze_after(&self, looks: u32, ms: u64) {
-        *self.jump_later.lock().unwrap() = Some((looks, ms));
+        *self.clock.jump_later.lock().unwrap() = Some((looks, ms));
     }
 
     pub(super) fn in_invocation(&self, deadline: Timestamp) -> Self {

@@ -219,6 +219,21 @@ async fn a_right_that_was_taken_away_is_403_and_not_the_stored_answer() {
 }
 
 #[tokio::test]
+async fn with_a_local_cache_a_caller_gets_the_same() {
+    let runs = Runs::default();
+    let builder = Idempotency::builder(empty_store()).function("payments");
+    let idempotency = builder.local_cache(1024 * 1024).build().unwrap();
+    let layer = idempotency.http().replay_if(|request| async move {
+        request.headers.get("authorization").is_none_or(|token| token == "c4n4ry-good")
+    });
+    let with = |token| with_header(post(Some("k"), "{}"), "authorization", token);
+    let requests = [post(Some("k"), "{}"), post(Some("k"), "{}"), post(Some("k"), "[]"), with("c4n4ry-bad")];
+    let answers = deliver(layer, &runs, requests).await;
+    assert_eq!(answers, [(201, false), (201, true), (422, false), (403, false)]);
+    assert_eq!(runs.count(), 1);
+}
+
+#[tokio::test]
 async fn a_status_of_the_users_own_is_answered() {
     let runs = Runs::default();
     let layer = idempotency()
