@@ -7,13 +7,13 @@
 //!
 //! | `cmd` | fields | does | answers |
 //! |---|---|---|---|
-//! | `run` | `n`, `prefix` | `n` calls one after another, keys `PREFIX-0`… | `returned`, `executed`, `errors` by kind, `wall_ns` |
+//! | `run` | `n`, `prefix`, `cache` | `n` calls one after another, keys `PREFIX-0`…; `cache`: with the local cache | `returned`, `executed`, `errors` by kind, `wall_ns` |
 //! | `dup` | `n`, `prefix`, `width`, `handler_ms` | `n` times: `width` calls at once with one key | the same |
 //! | `batch` | `n`, `prefix`, `width` | an SQS event of `n` records, delivered to the library's worker, which runs `width` at once | the same |
 //! | `one` | `key`, `handler_ms`, `remaining_ms`, `fail`, `value` | one call, the deadline `remaining_ms` away | `outcome` (`returned` or `raised`), `value` or `error`, `executed`, `wall_ms` |
 //! | `exit` | | ends | |
 //!
-//! What it does not know, such as `run` with `cache`, is answered by `{"unsupported": …}`.
+//! What it does not know is answered by `{"unsupported": …}`.
 //!
 //! The table is `BENCH_TABLE`; the endpoint, the Region and the credentials are those of
 //! `AWS_ENDPOINT_URL_DYNAMODB`, `AWS_REGION` and so on.
@@ -55,6 +55,9 @@ type Failure = Box<dyn std::error::Error>;
 
 /// The function's remaining time where a command does not say it: what a Lambda function has, about.
 const REMAINING_MS: u64 = 30_000;
+
+/// What the local cache may hold, in bytes, for a command that asks for it.
+const LOCAL_CACHE: usize = 16 * 1024 * 1024;
 
 /// A command.
 #[derive(Clone, Deserialize)]
@@ -107,6 +110,8 @@ type Called = Result<Value, RunError<HandlerError>>;
 #[derive(Clone)]
 struct Bench {
     idempotency: Idempotency,
+    /// The same, with the local cache.
+    cached: Idempotency,
     payload: Value,
     response: Value,
     executed: Arc<AtomicU64>,
@@ -136,7 +141,8 @@ impl Bench {
         let now = SystemClock.now();
         let deadline = now.saturating_add(Duration::from_millis(command.remaining_ms));
         let key = Key::new(event["payment_id"].as_str().unwrap_or_default())?;
-        self.idempotency
+        let idempotency = if command.cache { &self.cached } else { &self.idempotency };
+        idempotency
             .for_invocation(Invocation::entered(now, deadline, "bench-request"))
             .run(key, event, || self.handle(event, command))
             .await
@@ -157,7 +163,6 @@ impl Bench {
         let began = stopwatch();
         let mut tally = Tally::default();
         match command.cmd.as_str() {
-            "run" if command.cache => return json!({ "unsupported": "cache" }),
             "run" => {
                 for nth in 0..command.n {
                     tally.count(self.call_with(format!("{}-{nth}", command.prefix), command).await);
@@ -286,20 +291,22 @@ fn bench() -> Result<Bench, Failure> {
     }
     let table = variable("BENCH_TABLE").unwrap_or_else(|| "idem".into());
     let store = DynamoDbStore::new(Client::from_conf(config.build()), table)?;
-    let mut builder = Idempotency::builder(store).function("bench");
+    let mut builder = Idempotency::builder(store.clone()).function("bench");
+    let mut cached = Idempotency::builder(store).function("bench").local_cache(LOCAL_CACHE);
     let mut arguments = std::env::args().skip(1);
     while let Some(name) = arguments.next() {
         let value = arguments.next().ok_or_else(|| format!("{name} has no value"))?;
         let value = Duration::from_millis(value.parse()?);
-        builder = match name.as_str() {
-            "--skew-margin-ms" => builder.skew_margin(value),
-            "--lease-grace-ms" => builder.lease_grace(value),
+        (builder, cached) = match name.as_str() {
+            "--skew-margin-ms" => (builder.skew_margin(value), cached.skew_margin(value)),
+            "--lease-grace-ms" => (builder.lease_grace(value), cached.lease_grace(value)),
             _ => return Err(format!("{name} is not known").into()),
         };
     }
     let json = |name| serde_json::from_str(&variable(name).unwrap_or_else(|| "{}".into()));
     Ok(Bench {
         idempotency: builder.build()?,
+        cached: cached.build()?,
         payload: json("BENCH_PAYLOAD")?,
         response: json("BENCH_RESPONSE")?,
         executed: Arc::default(),
