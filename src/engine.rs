@@ -226,6 +226,7 @@ impl Idempotency {
             key: StoredKey::new(&self.scope("run")?, key.borrow()),
             fingerprint: Fingerprint::of(payload)?,
             invocation: self.invocation(),
+            cut_off: None,
         };
         let on_error = self.engine.settings.effective_on_handler_error();
         let judge = |result: Result<T, E>| {
@@ -240,7 +241,7 @@ impl Idempotency {
             (verdict, result)
         };
         match self.engine.protect(target, operation, judge).await? {
-            Protected::Ran(result) => result.map_err(RunError::Handler),
+            Protected::Ran(result) | Protected::RanUnrecorded(result) => result.map_err(RunError::Handler),
             Protected::Replayed(replay) => replayed(&replay),
         }
     }

@@ -20,8 +20,8 @@ pub enum ErrorKind {
     /// happened, then settle the record by hand: with the command `idempotency complete` or `release`, or with
     /// [`Idempotency::resolve`](crate::Idempotency::resolve).
     OutcomeUnknown,
-    /// The operation is done, but its response was not kept: do not repeat it; ask for the result some
-    /// other way.
+    /// The operation is done, or failed for good, but its response was not kept: do not repeat it; ask for the result
+    /// some other way.
     NotRetained,
     /// This run outlived its lease and another has taken its place: the other's outcome counts.
     Fenced,
@@ -72,12 +72,25 @@ pub struct Error {
     kind: ErrorKind,
     message: Cow<'static, str>,
     retry_after: Option<Duration>,
+    /// The outcome that was not retained is a final failure.
+    is_of_failure: bool,
     source: Option<Source>,
 }
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, message: message.into(), retry_after: None, source: None }
+        Self { kind, message: message.into(), retry_after: None, is_of_failure: false, source: None }
+    }
+
+    /// The operation failed for good, and what it said of that was not kept.
+    pub(crate) fn failure_not_retained(key: &impl fmt::Display) -> Self {
+        let message = format!("{key}: the operation failed for good, and what it said of that was not kept");
+        Self { is_of_failure: true, ..Self::new(ErrorKind::NotRetained, message) }
+    }
+
+    /// Whether the outcome that was not retained ([`ErrorKind::NotRetained`]) is a final failure, and not a success.
+    pub fn is_of_failure(&self) -> bool {
+        self.is_of_failure
     }
 
     #[must_use]

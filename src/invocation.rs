@@ -10,6 +10,8 @@ use crate::{claim::ClaimHandle, time::Timestamp};
 pub struct Invocation {
     deadline: Option<Timestamp>,
     request_id: Option<Arc<str>>,
+    /// Until when a duplicate may wait, where that is before the deadline says so.
+    last_wait: Option<Timestamp>,
 }
 
 impl Invocation {
@@ -27,7 +29,18 @@ impl Invocation {
         Self {
             deadline: (deadline > now).then_some(deadline),
             request_id: (!request_id.is_empty()).then(|| request_id.into()),
+            last_wait: None,
         }
+    }
+
+    /// The same, in which no duplicate waits after `last`.
+    #[cfg(feature = "events")]
+    pub(crate) fn waiting_until(self, last: Option<Timestamp>) -> Self {
+        Self { last_wait: last, ..self }
+    }
+
+    pub(crate) fn last_wait(&self) -> Option<Timestamp> {
+        self.last_wait
     }
 
     /// Whether anything is known of it. Nothing is, of what runs before the first invocation.

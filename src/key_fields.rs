@@ -1,5 +1,7 @@
 //! [`KeyFields`]: a key out of the fields of an event.
 
+use std::borrow::Cow;
+
 use crate::{
     error::{Error, ErrorKind},
     fingerprint::Fingerprint,
@@ -31,7 +33,11 @@ use crate::{
 /// # Ok::<(), lambda_idempotency::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct KeyFields(Vec<Selector>);
+pub struct KeyFields {
+    fields: Vec<Selector>,
+    /// So many of the first ones have to name something.
+    required: usize,
+}
 
 impl KeyFields {
     /// A key out of these fields, each named as a [`Selector`] is; their order counts.
@@ -44,18 +50,27 @@ impl KeyFields {
         if fields.is_empty() {
             return Err(Error::new(ErrorKind::Invalid, "a key is made of no field; name one at least"));
         }
-        Ok(Self(fields))
+        Ok(Self { fields, required: 0 })
     }
 
-    /// A key out of fields that this library itself names, by JSON Pointers.
+    /// Takes a key for missing if any of its fields is absent, null or blank. Default: if all of them are.
+    #[must_use]
+    pub fn all_required(self) -> Self {
+        Self { required: self.fields.len(), ..self }
+    }
+
+    /// A key out of fields that this library itself names, by JSON Pointers: those that it has to have, and those that it
+    /// may have.
     #[cfg(feature = "events")]
-    pub(crate) fn known(fields: &[&'static str]) -> Self {
-        Self(fields.iter().filter_map(|field| Selector::new(field).ok()).collect())
+    pub(crate) fn known(required: &[&'static str], optional: &[&'static str]) -> Self {
+        let fields = required.iter().chain(optional);
+        let fields = fields.filter_map(|field| Selector::new(field).ok()).collect();
+        Self { fields, required: required.len() }
     }
 
     /// The fields, as they were named.
     pub fn iter(&self) -> impl Iterator<Item = &Selector> {
-        self.0.iter()
+        self.fields.iter()
     }
 
     /// The key in `json`, if there is one.
@@ -64,8 +79,9 @@ impl KeyFields {
     ///
     /// [`ErrorKind::Invalid`] as [`Selector::find`] says.
     pub fn key_of(&self, json: &[u8]) -> Result<Option<Key>, Error> {
-        let found = self.0.iter().map(|field| field.find(json)).collect::<Result<Vec<_>, _>>()?;
-        if !found.iter().flatten().any(|value| names_something(value)) {
+        let found = self.fields.iter().map(|field| field.find(json)).collect::<Result<Vec<_>, _>>()?;
+        let is_there = |value: &Option<Cow<'_, str>>| value.as_deref().is_some_and(names_something);
+        if !found.iter().any(is_there) || !found.iter().take(self.required).all(is_there) {
             return Ok(None);
         }
         if let [Some(value)] = found.as_slice() {
@@ -160,6 +176,9 @@ mod tests {
             assert_eq!(key(&["/a"], json), None, "{json}");
             assert_eq!(key(&["/a", "/a", "/c"], json), None, "{json}");
         }
+        let all = KeyFields::new(["/a", "/b"]).unwrap().all_required();
+        assert!(all.key_of(br#"{"a": 1, "b": " "}"#).unwrap().is_none());
+        assert!(all.key_of(br#"{"a": 1, "b": 0}"#).unwrap().is_some());
         assert_eq!(KeyFields::new([]).unwrap_err().kind(), ErrorKind::Invalid);
     }
 

@@ -87,7 +87,17 @@ pub(crate) fn caller_missing() {
 
 /// A record of a batch comes back. `identifier` is the source's own name for it.
 #[cfg(feature = "events")]
-pub(crate) fn returned(source: &'static str, identifier: &str, kind: &str, detail: &str) {
+pub(crate) fn returned(
+    source: &'static str,
+    identifier: &str,
+    kind: &str,
+    detail: &str,
+    refused: Option<ErrorKind>,
+) {
+    // What the engine was asked for, it has counted.
+    if let Some(kind) = refused {
+        count(refusal(kind, false));
+    }
     tracing::warn!(
         target: TARGET, event = "returned", source, record = identifier, kind, detail,
         "a record of the batch must come back"

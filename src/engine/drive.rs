@@ -180,7 +180,8 @@ impl Engine {
             |what: &str| Error::new(ErrorKind::Corrupt, format!("{key}: {what}. Look at the record"));
         let (response, is_failure) = match outcome_of(record) {
             Some((Outcome::Retained(response), is_failure)) => (response, is_failure),
-            Some((Outcome::Omitted, _)) => {
+            Some((Outcome::Omitted, true)) => return Err(Error::failure_not_retained(key)),
+            Some((Outcome::Omitted, false)) => {
                 return Err(Error::new(
                     ErrorKind::NotRetained,
                     format!("{key}: the operation is done, but its response was not kept"),

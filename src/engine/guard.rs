@@ -34,22 +34,28 @@ pub(super) async fn watch<F: Future>(
     clock: &dyn Clock,
     cut_off: Option<Timestamp>,
 ) -> Ended<F::Output> {
-    let mut future = pin!(future);
+    let mut future = pin!(Some(future));
     let mut has_begun = false;
     let mut limit = cut_off.map(|at| Limit { at, timer: clock.sleep(clock.now().until(at)) });
-    poll_fn(|cx| {
+    let ended = poll_fn(|cx| {
         if limit.as_mut().is_some_and(|limit| limit.has_passed(clock, cx)) {
             return Poll::Ready(if has_begun { Ended::CutOff } else { Ended::NotBegun });
         }
         has_begun = true;
         // What a panic leaves behind in the future is never seen: it is not polled again.
-        match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+        let Some(running) = future.as_mut().as_pin_mut() else { return Poll::Ready(Ended::CutOff) };
+        match catch_unwind(AssertUnwindSafe(|| running.poll(cx))) {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(value)) => Poll::Ready(Ended::Returned(value)),
             Err(payload) => Poll::Ready(Ended::Panicked(payload)),
         }
     })
-    .await
+    .await;
+    if matches!(ended, Ended::CutOff | Ended::NotBegun) {
+        // It may panic as it is dropped, and is cut off all the same.
+        let _ = catch_unwind(AssertUnwindSafe(|| future.set(None)));
+    }
+    ended
 }
 
 struct Limit {

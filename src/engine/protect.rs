@@ -16,6 +16,7 @@ use crate::{
     observe,
     policy::{Execution, OnHandlerError, OnStoreFailure},
     protocol::{End, Refusal},
+    time::Timestamp,
 };
 
 /// One delivery of one operation.
@@ -23,12 +24,16 @@ pub(crate) struct Operation {
     pub(crate) key: StoredKey,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) invocation: Invocation,
+    /// When the handler is cut off, if that is before its claim's own time.
+    pub(crate) cut_off: Option<Timestamp>,
 }
 
 /// What a wrapper answers with.
 pub(crate) enum Protected<T> {
     /// The handler ran now, and this is its answer.
     Ran(T),
+    /// The same, and its outcome is not known to be stored.
+    RanUnrecorded(T),
     /// The record has the outcome.
     Replayed(Replay),
 }
@@ -86,7 +91,7 @@ impl Engine {
     where
         Fut: Future<Output = T>,
     {
-        let Operation { key, fingerprint, invocation } = operation;
+        let Operation { key, fingerprint, invocation, cut_off } = operation;
         let claim = match self.begin(&key, fingerprint, &invocation).await {
             Ok(Begun::Claimed(claim)) => claim,
             Ok(Begun::Replay(replay)) => return Ok(Protected::Replayed(replay)),
@@ -96,18 +101,17 @@ impl Engine {
             {
                 observe::unprotected("store failure");
                 let surroundings = Surroundings { invocation, claim: None };
-                let running = within(surroundings, async { handler().await });
-                return self.unclaimed(running).await.map(|value| Protected::Ran(judge(value).1));
+                let running = within(surroundings, async { judge(handler().await).1 });
+                return self.unclaimed(running).await.map(Protected::RanUnrecorded);
             }
             Err(refused) => return Err(refused.error.into()),
         };
         let surroundings = Surroundings { invocation, claim: Some(claim.handle()) };
-        let running = within(surroundings, async { handler().await });
-        match watch(running, &*self.clock, claim.cut_off()).await {
-            Ended::Returned(value) => {
-                let (verdict, answer) = judge(value);
-                Ok(self.settle_returned(claim, answer, verdict).await?)
-            }
+        // What the answer's own code does, such as serialising it, is the handler's too: it may panic.
+        let running = within(surroundings, async { judge(handler().await) });
+        let cut_off = claim.cut_off().into_iter().chain(cut_off).min();
+        match watch(running, &*self.clock, cut_off).await {
+            Ended::Returned((verdict, answer)) => Ok(self.settle_returned(claim, answer, verdict).await?),
             Ended::Panicked(payload) => {
                 observe::panicked(claim.key(), claim.held());
                 let verdict = match self.settings.effective_on_handler_error() {
@@ -145,7 +149,7 @@ impl Engine {
     #[cfg(feature = "events")]
     pub(crate) async fn until<T>(
         &self,
-        at: Option<crate::time::Timestamp>,
+        at: Option<Timestamp>,
         running: impl Future<Output = T>,
     ) -> Option<T> {
         match watch(running, &*self.clock, at).await {
@@ -169,7 +173,7 @@ impl Engine {
             _ if is_released => Ok(Protected::Ran(answer)),
             End::Recorded => Ok(Protected::Ran(answer)),
             // An error would make sure that it runs a second time.
-            End::Unrecorded(_) => Ok(Protected::Ran(answer)),
+            End::Unrecorded(_) => Ok(Protected::RanUnrecorded(answer)),
             End::Superseded(record) => {
                 let outcome = self.successors_outcome(&key, &record, ErrorKind::InProgress).await;
                 outcome.map(Protected::Replayed)

@@ -57,7 +57,8 @@ impl Engine {
         let OnInProgress::Wait(budget) = self.settings.on_in_progress else { return None };
         let now = self.clock.now();
         let half = invocation.deadline().map(|deadline| now.until(deadline) / 2);
-        Some(now.saturating_add(half.map_or(budget, |half| half.min(budget))))
+        let until = now.saturating_add(half.map_or(budget, |half| half.min(budget)));
+        Some(invocation.last_wait().map_or(until, |last| last.min(until)))
     }
 }
 

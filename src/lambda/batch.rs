@@ -34,7 +34,7 @@
 //! | another delivery is at work on it | comes back: to acknowledge it would delete the only copy |
 //! | it has no key, or cannot be read | comes back, and no handler runs |
 //! | the store is down, or no time is left | comes back, and no handler runs |
-//! | the same key and payload stand twice in the batch | runs once, and both end alike; the store is asked once |
+//! | the same key and payload stand twice in the batch | runs once, and both end alike; the store is asked once. (In another group of a FIFO queue it is a delivery of its own, and may come back as in progress) |
 //! | its key was used with another payload | comes back, and no handler runs |
 //!
 //! Why a record comes back is told in one event (`returned`) with the record's own identifier, and never with its
@@ -47,14 +47,16 @@
 //! item, with [`in_order`](Batch::in_order).
 //!
 //! Lambda reads a stream's answer as a checkpoint: it delivers everything again from the first failure on. So that one
-//! alone is named; what succeeded behind it is recorded, and acknowledged the next time. This goes together with
-//! `BisectBatchOnFunctionError` and with `MaximumRetryAttempts`.
+//! alone is named; what succeeded behind it is recorded, and acknowledged the next time. A record that can never succeed,
+//! because it cannot be read, say, holds up its shard for as long as the mapping allows: set `MaximumRetryAttempts`, a
+//! destination for failures, and `BisectBatchOnFunctionError`, without which what waits behind it is given up with it.
 //!
 //! # Time
 //!
-//! Near the invocation's deadline no new record is claimed, and the answer is given while there is still time for it
-//! ([`reserve`](Batch::reserve)): what has not ended then comes back. A handler that was still at work is dropped; its lease
-//! frees the key.
+//! Near the invocation's deadline no new record is claimed; then handlers that are still at work are cut off, what the others
+//! have returned is settled, and the answer is given while there is still time for it ([`reserve`](Batch::reserve)). What has not
+//! ended comes back. The lease of one that was cut off frees its key; at most once, nobody knows its outcome, and it
+//! takes an operator.
 
 mod answer;
 mod dynamodb;
@@ -105,20 +107,36 @@ impl Idempotency {
     /// - a field of the body, by [`Key::from_json`](crate::Key::from_json): one *order* runs once, however often it was sent.
     ///
     /// The body is what must be the same when a key comes again.
-    pub fn sqs<K, H>(&self, key: K, handler: H) -> Batch<SqsMessage, K, H> {
+    ///
+    /// Message attributes do not count: a queue that tells its operations apart by them alone needs a key that does, too.
+    pub fn sqs<K, I, H>(&self, key: K, handler: H) -> Batch<SqsMessage, K, H>
+    where
+        K: Fn(&SqsMessage) -> I,
+        I: IntoKey,
+    {
         Batch::new(self, key, handler)
     }
 
     /// A worker for a Kinesis data stream. `key` names the operation that a record stands for:
     /// [`KinesisRecord::sequence_key`] for one *record*, however often Lambda delivers it, or a field of the data, since a
     /// producer that retries makes two records.
-    pub fn kinesis<K, H>(&self, key: K, handler: H) -> Batch<KinesisRecord, K, H> {
+    pub fn kinesis<K, I, H>(&self, key: K, handler: H) -> Batch<KinesisRecord, K, H>
+    where
+        K: Fn(&KinesisRecord) -> I,
+        I: IntoKey,
+    {
         Batch::new(self, key, handler)
     }
 
     /// A worker for a DynamoDB stream. `key` names the operation that a change stands for:
     /// [`DynamoDbRecord::event_key`] for one *change*, however often Lambda delivers it.
-    pub fn dynamodb_stream<K, H>(&self, key: K, handler: H) -> Batch<DynamoDbRecord, K, H> {
+    ///
+    /// The event's name, the item's key and its images are what must be the same when a key comes again.
+    pub fn dynamodb_stream<K, I, H>(&self, key: K, handler: H) -> Batch<DynamoDbRecord, K, H>
+    where
+        K: Fn(&DynamoDbRecord) -> I,
+        I: IntoKey,
+    {
         Batch::new(self, key, handler)
     }
 }
@@ -180,8 +198,9 @@ impl<R, K, H> Batch<R, K, H> {
         self
     }
 
-    /// Gives the answer so long before the invocation's deadline, and claims nothing in as much time again before that, or in
-    /// the last third of the invocation's time, if that is shorter. Default: 500 ms.
+    /// Cuts handlers off so long before the invocation's deadline, and claims nothing in as much time again before that: or
+    /// a sixth of the invocation's time, if that is shorter. Half of it is left for what is being settled then, the other half
+    /// for the answer. Default: 500 ms.
     pub fn reserve(mut self, time: Duration) -> Self {
         self.choices.reserve = time;
         self

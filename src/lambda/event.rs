@@ -296,14 +296,18 @@ where
         if let Some(tenant) = tenant(&context) {
             scope = scope.with_caller(tenant)?;
         }
-        let operation =
-            Operation { key: StoredKey::new(&scope, &key), fingerprint: self.fingerprint(&raw)?, invocation };
+        let operation = Operation {
+            key: StoredKey::new(&scope, &key),
+            fingerprint: self.fingerprint(&raw)?,
+            invocation,
+            cut_off: None,
+        };
         drop(raw);
         let on_error = self.idempotency.settings().effective_on_handler_error();
         let handler = || inner.call(LambdaEvent::new(payload, context));
         let judge = |result: Result<R, S::Error>| judge(result, on_error);
         match self.idempotency.engine().protect(operation, handler, judge).await? {
-            Protected::Ran(result) => result,
+            Protected::Ran(result) | Protected::RanUnrecorded(result) => result,
             Protected::Replayed(replay) if replay.is_failure() => Err(recorded_failure(replay.response())),
             Protected::Replayed(replay) => Ok(recorded_response(replay.response())?),
         }

@@ -249,7 +249,8 @@ impl HttpLayer {
             Err(problem) => return Ok(Answer::Whole(self.problem(problem))),
         };
         let for_replay = self.config.may_replay.as_ref().map(|may_replay| (may_replay, parts.clone()));
-        let operation = Operation { key: StoredKey::new(&scope, &key), fingerprint, invocation };
+        let operation =
+            Operation { key: StoredKey::new(&scope, &key), fingerprint, invocation, cut_off: None };
         let handler = || {
             let mut request = Request::from_parts(parts, body);
             if let Some(claim) = current() {
@@ -260,7 +261,7 @@ impl HttpLayer {
         };
         let judge = |result| (self.verdict(&result), result);
         match self.idempotency.engine().protect(operation, handler, judge).await {
-            Ok(Protected::Ran(result)) => result,
+            Ok(Protected::Ran(result) | Protected::RanUnrecorded(result)) => result,
             Ok(Protected::Replayed(replay)) => {
                 let may_replay = match for_replay {
                     Some((may_replay, parts)) => may_replay(parts).await,

@@ -5,7 +5,7 @@
 //! | EventBridge | [`event_bridge`] | every delivery of one event | an event that its producer put twice |
 //! | EventBridge Scheduler | [`scheduler`] | every delivery of one scheduled time | the next one |
 //! | SNS | [`sns`] | every delivery of one message | a message that was published twice |
-//! | S3 | [`s3`] | every notification of one change of an object | the object written again, with the same bytes too |
+//! | S3 | [`s3`] | every notification of one PUT or DELETE of an object | the object written again, with the same bytes too |
 //! | Step Functions | [`step_functions`] | every retry of one entry into the state | the state entered again, in a loop or a redrive |
 //! | an asynchronous invoke | [`RequestId`] | Lambda's own retries | an invoke that its caller repeats |
 //! | SQS | [`SqsMessage::message_key`](super::batch::SqsMessage::message_key) | every delivery of one message | a message that was sent twice |
@@ -41,36 +41,49 @@ use crate::{error::Error, key::Key, key_fields::KeyFields, lambda::event::EventK
 
 /// An EventBridge event's id (`id`).
 pub fn event_bridge() -> KeyFields {
-    KeyFields::known(&["/id"])
+    KeyFields::known(&["/id"], &[])
 }
 
-/// The schedule's ARN and the time that it was for (`resources` and `time` of the event that EventBridge Scheduler
-/// sends where the target has no input of its own). With an input of your own, put `<aws.scheduler.execution-id>` into a
-/// field of it, and take that.
+/// The schedule's ARN and the time that it was for: `resources` and `time` of the event that EventBridge Scheduler sends
+/// where the target has no input of its own. Compare these and the detail alone, since nothing says that the event's id
+/// stays the same: `.fingerprint_fields(["/resources/0", "/time", "/detail"])`.
+///
+/// With an input of your own, put `<aws.scheduler.schedule-arn>` and `<aws.scheduler.scheduled-time>` into fields of it, and
+/// take those. Not `<aws.scheduler.execution-id>`, which is another for each attempt ("Adding context attributes",
+/// EventBridge Scheduler user guide).
 pub fn scheduler() -> KeyFields {
-    KeyFields::known(&["/resources/0", "/time"])
+    KeyFields::known(&["/resources/0", "/time"], &[])
 }
 
 /// An SNS message's id. Lambda gets one message an event.
 pub fn sns() -> KeyFields {
-    KeyFields::known(&["/Records/0/Sns/MessageId"])
+    KeyFields::known(&["/Records/0/Sns/MessageId"], &[])
 }
 
-/// The change of an object: bucket, key, version and sequencer. S3 sends one record an event.
+/// The change of an object: what happened, bucket, key, version and sequencer. S3 sends one record an event.
+///
+/// S3 numbers PUTs and DELETEs alone ("Event message structure", S3 user guide). A notification without a sequencer, of a
+/// tag, say, has no key here: name one of your own for those.
 pub fn s3() -> KeyFields {
-    KeyFields::known(&[
-        "/Records/0/s3/bucket/name",
-        "/Records/0/s3/object/key",
-        "/Records/0/s3/object/versionId",
-        "/Records/0/s3/object/sequencer",
-    ])
+    KeyFields::known(
+        &[
+            "/Records/0/eventName",
+            "/Records/0/s3/bucket/name",
+            "/Records/0/s3/object/key",
+            "/Records/0/s3/object/sequencer",
+        ],
+        &["/Records/0/s3/object/versionId"],
+    )
 }
 
-/// An execution's entry into the state that calls the function: the fields `execution` and `entered` of the payload,
-/// which the state machine fills from its context: `"execution.$": "$$.Execution.Id"` and
-/// `"entered.$": "$$.State.EnteredTime"`.
+/// An execution's entry into the state that calls the function: the fields `execution`, `state` and `entered` of the
+/// payload, which the state machine fills from its context: `"execution.$": "$$.Execution.Id"`, `"state.$": "$$.State.Name"`
+/// and `"entered.$": "$$.State.EnteredTime"`.
+///
+/// The time is in milliseconds, and the iterations of a Map can enter in the same one: there, add
+/// `"item.$": "$$.Map.Item.Index"`, which counts too where it is.
 pub fn step_functions() -> KeyFields {
-    KeyFields::known(&["/execution", "/entered"])
+    KeyFields::known(&["/execution", "/state", "/entered"], &["/item"])
 }
 
 /// One record of a Kafka event, whose records you [`run`](crate::Idempotency::run) one by one: topic, partition and offset.
@@ -83,7 +96,7 @@ pub fn step_functions() -> KeyFields {
 /// # Ok::<(), lambda_idempotency::Error>(())
 /// ```
 pub fn kafka_record() -> KeyFields {
-    KeyFields::known(&["/topic", "/partition", "/offset"])
+    KeyFields::known(&["/topic", "/partition", "/offset"], &[])
 }
 
 /// One message of an Amazon MQ event, whose messages you [`run`](crate::Idempotency::run) one by one: ActiveMQ's
@@ -91,7 +104,7 @@ pub fn kafka_record() -> KeyFields {
 ///
 /// Let the payload be the message's `data`: `redelivered` and `brokerOutTime` tell of the delivery, and differ in the next.
 pub fn mq_message() -> KeyFields {
-    KeyFields::known(&["/messageID", "/basicProperties/messageId"])
+    KeyFields::known(&[], &["/messageID", "/basicProperties/messageId"])
 }
 
 /// The invocation's request id, which Lambda's own retries of an asynchronous invoke share.
@@ -115,14 +128,14 @@ mod tests {
     #[test]
     fn every_field_is_a_pointer() {
         let all = [event_bridge(), scheduler(), sns(), s3(), step_functions(), kafka_record(), mq_message()];
-        assert_eq!(all.iter().map(|fields| fields.iter().count()).collect::<Vec<_>>(), [1, 2, 1, 4, 2, 3, 2]);
+        assert_eq!(all.iter().map(|fields| fields.iter().count()).collect::<Vec<_>>(), [1, 2, 1, 5, 4, 3, 2]);
     }
 
     #[test]
     fn what_a_source_calls_one_is_one_key() {
         let s3_event = |key: &str, sequencer: &str| {
             format!(
-                r#"{{"Records": [{{"eventSource": "aws:s3", "responseElements": {{"x-amz-request-id": "{key}{sequencer}"}},
+                r#"{{"Records": [{{"eventSource": "aws:s3", "eventName": "ObjectCreated:Put", "responseElements": {{"x-amz-request-id": "{key}{sequencer}"}},
                     "s3": {{"bucket": {{"name": "b"}}, "object": {{"key": "{key}", "size": 1, "sequencer": "{sequencer}"}}}}}}]}}"#
             )
         };
@@ -145,7 +158,13 @@ mod tests {
             )
         };
         assert_ne!(key(&scheduler(), &scheduled("10:00")), key(&scheduler(), &scheduled("11:00")));
-        assert!(key(&step_functions(), r#"{"execution": "arn:e", "entered": "10:00"}"#).is_some());
+        let entered = |item: u8| {
+            format!(r#"{{"execution": "arn:e", "state": "Charge", "entered": "10:00", "item": {item}}}"#)
+        };
+        assert_ne!(key(&step_functions(), &entered(0)), key(&step_functions(), &entered(1)));
+        let tagged = s3_event("k", "00A").replace(r#", "sequencer": "00A""#, "");
+        assert_eq!(key(&s3(), &tagged), None, "what S3 does not number is no one change");
+        assert_eq!(key(&scheduler(), r#"{"time": "10:00"}"#), None);
         assert_eq!(
             key(&mq_message(), r#"{"messageID": "ID:1"}"#),
             key(&mq_message(), r#"{"messageID": "ID:1", "x": 1}"#)

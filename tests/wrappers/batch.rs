@@ -17,11 +17,12 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Clock, Execution, Idempotency, Key, MissingKey,
+    Builder, Clock, Execution, Idempotency, Key, MissingKey, OnInProgress, OnStoreFailure,
     lambda::batch::{Failure, OnFinalFailure, SqsMessage},
     store::memory::MemoryStore,
 };
-use serde_json::json;
+use lambda_runtime::{Context, LambdaEvent, tower::Service as _};
+use serde_json::{json, value::RawValue};
 
 use crate::{api::CANARY, recording, store::empty_store};
 use support::{Bench, Message, Paused, by_id, by_order, deliver, deliver_by, sqs, told};
@@ -252,6 +253,53 @@ async fn an_empty_batch_has_an_empty_answer_and_another_source_is_an_error() {
     assert_eq!(bench.ran(), [""; 0]);
 }
 
+/// Who acknowledges what failed for good has its record left, or has the message back.
+#[tokio::test]
+async fn a_failure_that_is_not_recorded_comes_back_whatever_the_policy() {
+    let batch = sqs([Message::new("m1", "final 1"), Message::new("m2", "a"), Message::new("m3", "fail 1")]);
+    for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
+        let bench = Bench::with(|builder| builder.execution(execution));
+        bench.settles_in_vain();
+        let worker = bench.worker(by_order).on_final_failure(OnFinalFailure::Acknowledge);
+        assert_eq!(deliver(&worker, &batch).await, ["m1", "m3"], "{execution:?}: a success is not repeated");
+    }
+    // Unprotected, nothing is ever recorded.
+    let bench = Bench::with(|builder| builder.on_store_failure(OnStoreFailure::RunUnprotected));
+    bench.store.is_down.store(true, Ordering::SeqCst);
+    let worker = bench.worker(by_order).on_final_failure(OnFinalFailure::Acknowledge);
+    assert_eq!(deliver(&worker, &batch).await, ["m1", "m3"]);
+}
+
+#[tokio::test]
+async fn a_failure_whose_words_are_not_retained_is_a_failure_still() {
+    let batch = sqs([Message::new("m1", "final 1"), Message::new("m2", "a")]);
+    for (policy, returned) in [(OnFinalFailure::Return, vec!["m1"]), (OnFinalFailure::Acknowledge, vec![])] {
+        let bench = Bench::with(|builder| builder.max_response(0));
+        for _ in 0..2 {
+            let worker = bench.worker(by_order).on_final_failure(policy);
+            assert_eq!(deliver(&worker, &batch).await, returned, "{policy:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_panics_as_it_is_written_is_one_messages_own() {
+    struct Bomb(bool);
+    impl serde::Serialize for Bomb {
+        fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            assert!(!self.0, "as it was told");
+            serializer.serialize_unit()
+        }
+    }
+    let bench = Bench::new();
+    let handler = |message: SqsMessage| async move { Ok::<_, Failure>(Bomb(message.message_id() == "m2")) };
+    let mut worker = bench.idempotency.sqs(by_id, handler);
+    let batch = sqs(["m1", "m2", "m3"].map(|id| Message::new(id, id)));
+    let event = LambdaEvent::new(RawValue::from_string(batch.to_string()).unwrap(), Context::default());
+    let answer = worker.call(event).await.unwrap();
+    assert_eq!(answer.returned().collect::<Vec<_>>(), ["m2"]);
+}
+
 /// In memory, since a network would not wait for a paused clock.
 fn paused() -> (Bench, Paused) {
     let clock = Paused::new();
@@ -281,6 +329,80 @@ async fn near_the_deadline_nothing_is_claimed_and_the_answer_still_comes() {
     assert_eq!(deliver_by(&worker, &batch, clock.after(300_000)).await, ["m4"]);
     tokio::time::advance(Duration::from_secs(60)).await;
     assert_eq!(deliver_by(&worker, &batch, clock.after(300_000)).await, [""; 0]);
+}
+
+/// What a handler has returned is settled, though the time for handlers is over.
+#[tokio::test(start_paused = true)]
+async fn what_is_on_its_way_to_the_store_at_the_end_is_waited_for() {
+    for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
+        let clock = Paused::new();
+        let build = |builder: Builder| builder.clock(clock.clone()).execution(execution);
+        let bench = Bench::over(Arc::new(MemoryStore::new()), build);
+        bench.is_slow(200);
+        let worker = bench.worker(by_order).reserve(Duration::from_millis(500));
+        let batch = sqs([Message::new("m1", "takes 9250")]);
+        assert_eq!(deliver_by(&worker, &batch, clock.after(10_000)).await, [""; 0], "returned at 9.45 s");
+        assert_eq!(bench.ran(), ["takes 9250"]);
+    }
+}
+
+/// Nothing ran, so that it may run the next time, at most once as well.
+#[tokio::test(start_paused = true)]
+async fn a_claim_whose_answer_is_late_is_given_back() {
+    let clock = Paused::new();
+    let build = |builder: Builder| builder.clock(clock.clone()).execution(Execution::AtMostOnce);
+    let bench = Bench::over(Arc::new(MemoryStore::new()), build);
+    let worker = bench.worker(by_order).reserve(Duration::from_millis(2_000));
+    let batch = sqs([Message::new("m1", "a")]);
+    // Of 12 s: no claim after 8, handlers cut off at 10, the answer at 11.
+    bench.is_slow(10_200);
+    let returned = tokio::join!(deliver_by(&worker, &batch, clock.after(12_000)), async {
+        tokio::time::advance(Duration::from_millis(1)).await;
+        bench.is_slow(300);
+    });
+    assert_eq!((returned.0, bench.ran().len()), (vec!["m1".to_owned()], 0));
+    assert_eq!(deliver_by(&worker, &batch, clock.after(12_000)).await, [""; 0], "not for ever unknown");
+    assert_eq!(bench.ran(), ["a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_another_claims_nothing_near_the_end() {
+    let clock = Paused::new();
+    let wait = OnInProgress::Wait(Duration::from_secs(60));
+    let bench = Bench::over(Arc::new(MemoryStore::new()), |builder| {
+        builder.clock(clock.clone()).on_in_progress(wait)
+    });
+    let worker = bench.worker(by_order).reserve(Duration::from_secs(5));
+    let first = sqs([Message::new("m1", "takes 23000")]);
+    // It is dropped there at 9.95 s; its lease ends at 12 s, and with the margin at 14.
+    let (first, second) = tokio::join!(deliver_by(&worker, &first, clock.after(10_000)), async {
+        tokio::task::yield_now().await;
+        let batch = sqs([Message::new("m1", "takes 23000")]);
+        deliver_by(&worker, &batch, clock.after(12_000)).await
+    });
+    assert_eq!((first, second), (vec!["m1".to_owned()], vec!["m1".to_owned()]));
+    assert_eq!(bench.ran(), ["takes 23000"], "its wait ended before the other's lease");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_panics_as_it_is_dropped_takes_no_answer_along() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            assert!(std::thread::panicking(), "as it was told");
+        }
+    }
+    let (bench, clock) = paused();
+    let handler = |message: SqsMessage| async move {
+        if message.message_id() == "m1" {
+            let _bomb = Bomb;
+            std::future::pending::<()>().await;
+        }
+        Ok::<_, Failure>("done".to_owned())
+    };
+    let worker = bench.idempotency.sqs(by_id, handler);
+    let batch = sqs([Message::new("m1", "a"), Message::new("m2", "b")]);
+    assert_eq!(deliver_by(&worker, &batch, clock.after(3_000)).await, ["m1"]);
 }
 
 #[tokio::test(start_paused = true)]

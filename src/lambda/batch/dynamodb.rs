@@ -1,6 +1,6 @@
 //! The changes of a DynamoDB stream.
 
-use std::{borrow::Cow, fmt};
+use std::fmt;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -35,6 +35,17 @@ struct Change<'r> {
     sequence_number: String,
     #[serde(borrow, default)]
     keys: Option<&'r RawValue>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Images<'r> {
+    #[serde(borrow)]
+    keys: Option<&'r RawValue>,
+    #[serde(borrow)]
+    new_image: Option<&'r RawValue>,
+    #[serde(borrow)]
+    old_image: Option<&'r RawValue>,
 }
 
 impl DynamoDbRecord {
@@ -122,7 +133,13 @@ impl Read for DynamoDbRecord {
         Some(Fingerprint::builder("item").json_or_bytes("keys", keys.get()).finish().to_string())
     }
 
-    fn payload(&self) -> Cow<'_, [u8]> {
-        self.change.get().as_bytes().into()
+    /// Not its number and its time, which every change has for itself.
+    fn fingerprint(&self) -> Fingerprint {
+        let images: Images<'_> = serde_json::from_str(self.change.get()).unwrap_or_default();
+        let text = |value: Option<&'_ RawValue>| value.map_or("null", RawValue::get).to_owned();
+        let builder = Fingerprint::builder(Self::VIA).part("event", &self.event_name);
+        let builder =
+            builder.json_or_bytes("keys", text(images.keys)).json_or_bytes("new", text(images.new_image));
+        builder.json_or_bytes("old", text(images.old_image)).finish()
     }
 }

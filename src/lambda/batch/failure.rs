@@ -2,7 +2,7 @@
 
 use std::{any::type_name, fmt};
 
-use crate::error::RecordedFailure;
+use crate::error::{Error, RecordedFailure};
 
 /// How a record's handler failed: so that it may be tried again, or for good.
 ///
@@ -22,8 +22,8 @@ use crate::error::RecordedFailure;
 pub struct Failure(pub(super) How);
 
 pub(super) enum How {
-    /// The error's type; its text may quote the record.
-    Again(&'static str),
+    /// The error's type, and its text if it is this library's own: another's may quote the record.
+    Again(&'static str, String),
     ForGood(RecordedFailure),
 }
 
@@ -36,8 +36,10 @@ impl Failure {
 }
 
 impl<E: Into<Box<dyn std::error::Error + Send + Sync>>> From<E> for Failure {
-    fn from(_: E) -> Self {
-        Self(How::Again(type_name::<E>()))
+    fn from(error: E) -> Self {
+        let error = error.into();
+        let own = error.downcast_ref::<Error>().map(ToString::to_string);
+        Self(How::Again(type_name::<E>(), own.unwrap_or_default()))
     }
 }
 
@@ -45,7 +47,7 @@ impl fmt::Debug for Failure {
     /// Shows the type, never the text.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            How::Again(error_type) => write!(f, "Failure({error_type})"),
+            How::Again(error_type, _) => write!(f, "Failure({error_type})"),
             How::ForGood(failure) => write!(f, "Failure({}, for good)", failure.error_type),
         }
     }
@@ -58,6 +60,7 @@ pub enum OnFinalFailure {
     /// It comes back until the source gives it up: towards the dead-letter queue, or the stream's destination for failures.
     #[default]
     Return,
-    /// It is acknowledged, and gone; the record in the table is what is left of it.
+    /// It is acknowledged, and gone; the record in the table is what is left of it. One whose failure could not be recorded
+    /// comes back all the same.
     Acknowledge,
 }

@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use super::record::{Record, malformed, sealed::Read};
 use crate::{
     error::{Error, ErrorKind},
+    fingerprint::Fingerprint,
     key::Key,
 };
 
@@ -149,7 +150,7 @@ impl Read for KinesisRecord {
         grouped.map(|grouped| grouped.kinesis.partition_key)
     }
 
-    fn payload(&self) -> Cow<'_, [u8]> {
-        self.data().into()
+    fn fingerprint(&self) -> Fingerprint {
+        Fingerprint::builder(Self::VIA).json_or_bytes("payload", self.data()).finish()
     }
 }

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use super::{Batch, Record};
 use crate::{
     error::{Error, ErrorKind},
-    fingerprint::{Fingerprint, FingerprintBuilder},
+    fingerprint::Fingerprint,
     key::{Key, Scope, StoredKey},
     lambda::{event::IntoKey, tenant},
     policy::MissingKey,
@@ -114,9 +114,7 @@ where
 }
 
 fn protected<R: Record>(record: &R, scope: &Scope, key: &Key) -> Work {
-    let fingerprint = Fingerprint::builder(R::VIA);
-    let fingerprint = FingerprintBuilder::json_or_bytes(fingerprint, "payload", record.payload()).finish();
-    Work::Protected(StoredKey::new(scope, key), fingerprint)
+    Work::Protected(StoredKey::new(scope, key), record.fingerprint())
 }
 
 fn unidentified<R: Record>(place: usize) -> Error {

@@ -5,7 +5,10 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::error::{Error, ErrorKind};
+use crate::{
+    error::{Error, ErrorKind},
+    fingerprint::Fingerprint,
+};
 
 /// A record of a batch: an [`SqsMessage`](super::SqsMessage), a [`KinesisRecord`](super::KinesisRecord) or a
 /// [`DynamoDbRecord`](super::DynamoDbRecord). No other type can be one.
@@ -18,7 +21,7 @@ pub trait Record: sealed::Read {
 }
 
 pub(super) mod sealed {
-    use super::{Cow, Error, RawValue};
+    use super::{Error, Fingerprint, RawValue};
 
     /// What a batch asks of a record.
     pub trait Read: Sized + Send + 'static {
@@ -42,7 +45,7 @@ pub(super) mod sealed {
         fn group_in(raw: &RawValue, in_order: bool) -> Option<String>;
 
         /// What must be the same when its key comes again.
-        fn payload(&self) -> Cow<'_, [u8]>;
+        fn fingerprint(&self) -> Fingerprint;
     }
 }
 

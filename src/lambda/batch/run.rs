@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     future::Future,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Mutex, PoisonError},
     time::Duration,
 };
@@ -43,11 +44,13 @@ pub(super) enum Fate {
 pub(super) enum Reason {
     /// The library said so.
     Refused(ErrorKind),
-    /// Another delivery is at work on it, for so long at most.
-    InProgress(Option<Duration>),
-    /// The handler failed; its error's type.
-    Failed(String),
+    /// Another delivery is at work on it, until then at most.
+    InProgress(Timestamp),
+    /// The handler failed; its error's type, and what may be told of it.
+    Failed(&'static str, String),
     FailedForGood,
+    /// It failed for good, which is not known to be stored.
+    Unrecorded,
     Panicked,
     /// One before it in its group comes back.
     Behind,
@@ -69,7 +72,12 @@ struct Delivery<'b, R, K, H> {
 #[derive(Clone, Copy)]
 struct Times {
     no_claim_after: Option<Timestamp>,
+    /// When handlers are cut off. What they have returned by then may still be settled.
+    cut_off: Option<Timestamp>,
+    /// When nothing is waited for any more.
     answer_at: Option<Timestamp>,
+    /// When the last request that only helps is given up.
+    hide_until: Option<Timestamp>,
 }
 
 impl<R, K, I, H, Fut, T> Batch<R, K, H>
@@ -87,6 +95,7 @@ where
         let records = record::records(&payload, R::SOURCE).inspect_err(observe::refused_unasked)?;
         let (planned, lanes) = self.plan(&records, &context).inspect_err(observe::refused_unasked)?;
         let times = self.times(&invocation);
+        let invocation = invocation.waiting_until(times.no_claim_after);
         let fates = Mutex::new(vec![None; records.len()]);
         let delivery = Delivery { batch: self, records, planned, invocation, times, fates };
         delivery.run(lanes).await;
@@ -97,11 +106,12 @@ where
     fn times(&self, invocation: &Invocation) -> Times {
         let reserve = self.choices.reserve;
         let now = self.idempotency.engine().clock.now();
-        let last = |deadline: Timestamp| (reserve * 2).min(now.until(deadline) / 3);
-        Times {
-            no_claim_after: invocation.deadline().map(|deadline| deadline.saturating_sub(last(deadline))),
-            answer_at: invocation.deadline().map(|deadline| deadline.saturating_sub(last(deadline) / 2)),
-        }
+        let before = |part: u32| {
+            let deadline = invocation.deadline()?;
+            let last = reserve.saturating_mul(2).min(now.until(deadline) / 3);
+            Some(deadline.saturating_sub(last / part))
+        };
+        Times { no_claim_after: before(1), cut_off: before(2), answer_at: before(4), hide_until: before(8) }
     }
 }
 
@@ -125,6 +135,8 @@ where
         };
         // What is not done by then has no fate, and comes back.
         let _ = self.batch.idempotency.engine().until(self.times.answer_at, all).await;
+        // What is dropped may panic, and the answer comes all the same.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(running)));
     }
 
     /// Runs a lane's records one after the other.
@@ -179,19 +191,29 @@ where
         };
         let engine = self.batch.idempotency.engine();
         let on_error = self.batch.idempotency.settings().effective_on_handler_error();
-        let operation = Operation { key: key.clone(), fingerprint, invocation: self.invocation.clone() };
+        let operation = Operation {
+            key: key.clone(),
+            fingerprint,
+            invocation: self.invocation.clone(),
+            cut_off: self.times.cut_off,
+        };
         let handler = || (self.batch.handler)(record);
         match engine.protect_caught(operation, handler, |result| judge(result, on_error)).await {
-            Ok(Protected::Ran(Ok(()))) => Fate::Done,
+            Ok(Protected::Ran(Ok(())) | Protected::RanUnrecorded(Ok(()))) => Fate::Done,
             Ok(Protected::Ran(Err(Reason::FailedForGood))) => self.failed_for_good(),
+            Ok(Protected::RanUnrecorded(Err(reason))) => Fate::Returned(unrecorded(reason)),
             Ok(Protected::Ran(Err(reason))) => Fate::Returned(reason),
             Ok(Protected::Replayed(replay)) if replay.is_failure() => self.failed_for_good(),
             Ok(Protected::Replayed(_)) => Fate::Done,
             Err(Stopped::Panicked(_)) => Fate::Returned(Reason::Panicked),
+            Err(Stopped::Refused(error)) if error.is_of_failure() => self.failed_for_good(),
             // It is done: nobody reads a record's response.
             Err(Stopped::Refused(error)) if error.kind() == ErrorKind::NotRetained => Fate::Done,
             Err(Stopped::Refused(error)) if error.kind() == ErrorKind::InProgress => {
-                Fate::Returned(Reason::InProgress(error.retry_after()))
+                let wait = error.retry_after().unwrap_or_default();
+                let margin = self.batch.idempotency.settings().skew_margin;
+                let until = engine.clock.now().saturating_add(wait).saturating_add(margin);
+                Fate::Returned(Reason::InProgress(until))
             }
             Err(Stopped::Refused(error)) => Fate::Returned(Reason::Refused(error.kind())),
         }
@@ -207,11 +229,8 @@ where
         let surroundings = Surroundings { invocation: self.invocation.clone(), claim: None };
         let running = within(surroundings, async { (self.batch.handler)(record).await });
         match self.batch.idempotency.engine().unclaimed(running).await {
-            Ok(result) => match judge(result, OnHandlerError::Release).1 {
-                Ok(()) => Fate::Done,
-                Err(Reason::FailedForGood) => self.failed_for_good(),
-                Err(reason) => Fate::Returned(reason),
-            },
+            Ok(Ok(_)) => Fate::Done,
+            Ok(Err(failure)) => Fate::Returned(unrecorded(Reason::of(failure.0))),
             Err(_) => Fate::Returned(Reason::Panicked),
         }
     }
@@ -230,18 +249,17 @@ where
     /// Hides what another delivery is at work on until that one's lease has ended.
     async fn hide(&self) {
         let Some(visibility) = &self.batch.visibility else { return };
+        let now = self.batch.idempotency.engine().clock.now();
         let messages: Vec<_> = {
             let fates = self.fates.lock().unwrap_or_else(PoisonError::into_inner);
             let waits = fates.iter().zip(&self.records).filter_map(|(fate, raw)| match fate {
-                Some(Fate::Returned(Reason::InProgress(Some(wait)))) => Some((R::receipt_in(raw)?, *wait)),
+                Some(Fate::Returned(Reason::InProgress(until))) => Some((R::receipt_in(raw)?, *until)),
                 _ => None,
             });
-            waits.map(|(receipt, wait)| (receipt, visibility::seconds(wait))).collect()
+            waits.map(|(receipt, until)| (receipt, visibility::seconds(now.until(until)))).collect()
         };
-        let clock = &self.batch.idempotency.engine().clock;
-        // The reserve is for the answer; half of it may be spent on this.
-        let within = self.times.answer_at.map(|at| clock.now().until(at) + self.batch.choices.reserve / 2);
-        if !messages.is_empty() {
+        let within = self.times.hide_until.map(|at| now.until(at));
+        if !messages.is_empty() && within != Some(Duration::ZERO) {
             visibility.hide(&messages, within).await;
         }
     }
@@ -271,13 +289,19 @@ where
                 _ => (kind.as_str(), ""),
             },
             Reason::InProgress(_) => (ErrorKind::InProgress.as_str(), "another delivery is at work on it"),
-            Reason::Failed(error_type) => ("HandlerError", error_type.as_str()),
+            Reason::Failed(error_type, detail) if detail.is_empty() => ("HandlerError", *error_type),
+            Reason::Failed(_, detail) => ("HandlerError", detail.as_str()),
             Reason::FailedForGood => ("Failed", "for good: its handler does not run again"),
+            Reason::Unrecorded => ("Unrecorded", "it failed for good, which is not stored"),
             Reason::Panicked => ("Panic", "its handler panicked"),
             Reason::Behind => ("Behind", "one before it in its group comes back"),
             Reason::NoTimeLeft => ("NoTimeLeft", "the invocation's time was over"),
         };
-        observe::returned(R::SOURCE, &planned.identifier, kind, detail);
+        let refused = match (reason, &planned.work) {
+            (Reason::Refused(kind), Work::Refused(..)) => Some(*kind),
+            _ => None,
+        };
+        observe::returned(R::SOURCE, &planned.identifier, kind, detail, refused);
     }
 }
 
@@ -292,12 +316,24 @@ fn judge<T: Serialize>(
             (verdict.unwrap_or(Verdict::CompleteOmitted), Ok(()))
         }
         (Err(Failure(How::ForGood(failure))), _) => (Verdict::failure(&failure), Err(Reason::FailedForGood)),
-        (Err(Failure(How::Again(error_type))), OnHandlerError::Release) => {
-            (Verdict::Release, Err(Reason::Failed(error_type.into())))
-        }
-        (Err(Failure(How::Again(error_type))), OnHandlerError::Record) => {
+        (Err(Failure(how)), OnHandlerError::Release) => (Verdict::Release, Err(Reason::of(how))),
+        (Err(Failure(How::Again(error_type, _))), OnHandlerError::Record) => {
             let failure = RecordedFailure::new(error_type, "the handler returned an error");
             (Verdict::failure(&failure), Err(Reason::FailedForGood))
         }
     }
+}
+
+impl Reason {
+    fn of(how: How) -> Self {
+        match how {
+            How::Again(error_type, detail) => Self::Failed(error_type, detail),
+            How::ForGood(_) => Self::FailedForGood,
+        }
+    }
+}
+
+/// A record that failed for good may be acknowledged if its failure is recorded, since that is what is left of it then.
+fn unrecorded(reason: Reason) -> Reason {
+    if reason == Reason::FailedForGood { Reason::Unrecorded } else { reason }
 }

@@ -1,6 +1,6 @@
 //! The messages of an SQS queue.
 
-use std::{borrow::Cow, collections::HashMap, fmt};
+use std::{collections::HashMap, fmt};
 
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 use super::record::{Record, malformed, sealed::Read};
 use crate::{
     error::{Error, ErrorKind},
+    fingerprint::Fingerprint,
     key::Key,
 };
 
@@ -151,7 +152,7 @@ impl Read for SqsMessage {
         queue_arn.ends_with(".fifo").then_some(attributes.group)
     }
 
-    fn payload(&self) -> Cow<'_, [u8]> {
-        self.body().as_bytes().into()
+    fn fingerprint(&self) -> Fingerprint {
+        Fingerprint::builder(Self::VIA).json_or_bytes("payload", self.body()).finish()
     }
 }

@@ -175,7 +175,10 @@ impl From<ProblemKind> for Problem {
 
 impl From<&Error> for Problem {
     fn from(error: &Error) -> Self {
-        let kind = ProblemKind::from(error.kind());
+        let kind = match error.is_of_failure() {
+            true => ProblemKind::OperationFailed,
+            false => ProblemKind::from(error.kind()),
+        };
         let wait = || error.retry_after().unwrap_or(SOON).min(LONGEST_WAIT);
         Self { kind, retry_after: kind.is_retryable().then(wait) }
     }

@@ -1,7 +1,7 @@
 //! The values of a search, with the text of every number that a float does not hold exactly.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::{BTreeMap, HashMap},
     fmt,
 };
@@ -31,13 +31,20 @@ pub(super) enum Unread {
 impl Values {
     /// The value that `json` is, of at most so many values, with all that have been read.
     pub(super) fn read(&mut self, json: &str, most: usize) -> Result<Rcvar, Unread> {
-        let reading =
-            Reading { values: RefCell::new(self), numbers: RefCell::new(Scan { json, at: 0 }), most };
+        let reading = Reading {
+            count: Cell::new(self.count),
+            texts: RefCell::default(),
+            numbers: RefCell::new(Scan { json, at: 0 }),
+            most,
+        };
         let mut reader = serde_json::Deserializer::from_str(json);
         let read = Value(&reading).deserialize(&mut reader).and_then(|value| reader.end().map(|()| value));
-        let is_too_many = reading.values.borrow().count > most;
+        self.count = reading.count.get();
+        let is_too_many = self.count > most;
         match read {
             Ok(value) => {
+                // Of what was read in vain nothing is left: its addresses are free again.
+                self.texts.extend(reading.texts.take());
                 self.roots.push(Rcvar::clone(&value));
                 Ok(value)
             }
@@ -61,16 +68,16 @@ fn address(value: &Rcvar) -> usize {
 
 /// One text that is being read.
 struct Reading<'r> {
-    values: RefCell<&'r mut Values>,
+    count: Cell<usize>,
+    texts: RefCell<HashMap<usize, Box<str>>>,
     numbers: RefCell<Scan<'r>>,
     most: usize,
 }
 
 impl Reading<'_> {
     fn made<E: Error>(&self, value: Variable) -> Result<Rcvar, E> {
-        let mut values = self.values.borrow_mut();
-        values.count += 1;
-        if values.count > self.most {
+        self.count.set(self.count.get() + 1);
+        if self.count.get() > self.most {
             return Err(E::custom("too many values"));
         }
         Ok(Rcvar::new(value))
@@ -83,7 +90,7 @@ impl Reading<'_> {
         let is_exact = number.is_i64() || number.is_u64();
         let value = self.made(Variable::Number(number))?;
         if let Some(text) = text.filter(|_| !is_exact) {
-            self.values.borrow_mut().texts.insert(address(&value), text.into());
+            self.texts.borrow_mut().insert(address(&value), text.into());
         }
         Ok(value)
     }

@@ -99,6 +99,16 @@ fn a_text_becomes_the_number_that_it_is() {
     finds("[to_number(no), to_number(list), to_number(`2`)]", json, "[null,null,2]");
 }
 
+/// What was read in vain leaves its addresses to others, and must not leave its texts.
+#[test]
+fn what_was_read_in_vain_lends_its_texts_to_nothing() {
+    for number in ["1", "7", "8"] {
+        let json = format!(r#"{{"a": "[1.5,2.5,3.5,4.5 x", "b": "{number}", "items": [1, 2]}}"#);
+        finds("[to_number(a), to_number(b)]", &json, &format!("[null,{number}]"));
+        finds("[to_number(a), length(items)]", &json, "[null,2]");
+    }
+}
+
 /// One operation has one key, whatever else its event holds.
 #[test]
 fn what_is_calculated_does_not_depend_on_what_was_not_selected() {

@@ -137,6 +137,28 @@ async fn an_items_changes_keep_their_order_where_it_is_asked_for() {
     assert_eq!(bench.ran().len(), 7, "and once");
 }
 
+/// Two changes that say the same of an order are one operation by the order's key, though each has a number of its own.
+#[tokio::test]
+async fn a_changes_number_and_time_are_not_compared() {
+    let bench = Bench::new();
+    let orders = bench.clone();
+    let worker = bench.idempotency.dynamodb_stream(
+        |record: &DynamoDbRecord| Key::from_json(record, "/NewImage/order/S"),
+        move |_: DynamoDbRecord| {
+            let orders = orders.clone();
+            async move { orders.handle("{\"order\": \"o\"}").await }
+        },
+    );
+    assert_eq!(deliver(&worker, &changes(&[(101, "a", "o"), (102, "a", "o")])).await, [""; 0]);
+    assert_eq!(deliver(&worker, &changes(&[(103, "a", "o")])).await, [""; 0]);
+    assert_eq!(bench.ran(), ["o"]);
+    assert_eq!(
+        deliver(&worker, &changes(&[(104, "b", "o")])).await,
+        ["104"],
+        "another item is another payload"
+    );
+}
+
 #[tokio::test]
 async fn a_record_that_cannot_be_read_is_the_checkpoint() {
     let bench = Bench::new();

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -85,6 +85,8 @@ pub(super) struct Counting {
     inner: Arc<dyn Store>,
     pub(super) requests: Arc<AtomicUsize>,
     pub(super) is_down: Arc<AtomicBool>,
+    takes_claims_alone: Arc<AtomicBool>,
+    millis: Arc<AtomicU64>,
 }
 
 impl Counting {
@@ -106,7 +108,13 @@ impl Store for Counting {
         Box::pin(async move {
             self.asked()?;
             // As a network does: let the others go on.
-            tokio::task::yield_now().await;
+            match self.millis.load(Ordering::SeqCst) {
+                0 => tokio::task::yield_now().await,
+                millis => SystemClock.sleep(Duration::from_millis(millis)).await,
+            }
+            if self.takes_claims_alone.load(Ordering::SeqCst) && !matches!(write, Write::Claim(..)) {
+                return Err(StoreError::new(StoreErrorKind::Unavailable, "down"));
+            }
             self.inner.apply(key, write).await
         })
     }
@@ -148,7 +156,13 @@ impl Bench {
 
     pub(super) fn over(inner: Arc<dyn Store>, build: impl FnOnce(Builder) -> Builder) -> Self {
         recording::begin();
-        let store = Counting { inner, requests: Arc::default(), is_down: Arc::default() };
+        let store = Counting {
+            inner,
+            requests: Arc::default(),
+            is_down: Arc::default(),
+            takes_claims_alone: Arc::default(),
+            millis: Arc::default(),
+        };
         let idempotency = build(Idempotency::builder(store.clone()).function("ship")).build().unwrap();
         let orders = Orders {
             ran: Arc::default(),
@@ -171,6 +185,7 @@ impl Bench {
     >
     where
         K: Fn(&SqsMessage) -> I,
+        I: IntoKey,
     {
         let orders = self.orders.clone();
         let worker = self.idempotency.sqs(key, move |message: SqsMessage| {
@@ -202,6 +217,16 @@ impl Bench {
 
     pub(super) fn requests(&self) -> usize {
         self.store.requests.load(Ordering::SeqCst)
+    }
+
+    /// Settles in vain from here on: the store takes claims alone.
+    pub(super) fn settles_in_vain(&self) {
+        self.store.takes_claims_alone.store(true, Ordering::SeqCst);
+    }
+
+    /// Makes each request to the store take so long.
+    pub(super) fn is_slow(&self, millis: u64) {
+        self.store.millis.store(millis, Ordering::SeqCst);
     }
 
     /// How many ran at once, at most.
