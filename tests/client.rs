@@ -4,6 +4,10 @@
 
 #[path = "client/answers.rs"]
 mod answers;
+#[cfg(feature = "metrics")]
+#[path = "support/audit.rs"]
+#[expect(unreachable_pub, reason = "other tests use it too")]
+mod audit;
 #[path = "client/budget.rs"]
 mod budget;
 #[path = "support/http_server.rs"]
@@ -16,5 +20,16 @@ mod keys;
 mod layer;
 #[path = "client/lost.rs"]
 mod lost;
+#[cfg(feature = "metrics")]
+#[path = "support/recording.rs"]
+#[expect(dead_code, unreachable_pub, reason = "other tests use the rest of it")]
+mod recording;
+#[cfg(feature = "metrics")]
+#[path = "support/secrets.rs"]
+#[expect(dead_code, unreachable_pub, reason = "other tests use the rest of it")]
+mod secrets;
+#[cfg(feature = "metrics")]
+#[path = "client/silence.rs"]
+mod silence;
 #[path = "client/stage.rs"]
 mod stage;

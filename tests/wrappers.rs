@@ -5,6 +5,9 @@
 #[path = "support/api.rs"]
 #[expect(dead_code, unreachable_pub, reason = "other tests use the rest of it")]
 mod api;
+#[path = "support/audit.rs"]
+#[expect(unreachable_pub, reason = "other tests use it too")]
+mod audit;
 #[path = "wrappers/batch.rs"]
 mod batch;
 #[path = "support/cases.rs"]

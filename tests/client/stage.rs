@@ -43,9 +43,13 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) async fn new(script: impl IntoIterator<Item = Reply>) -> Self {
+        #[cfg(feature = "metrics")]
+        crate::recording::begin();
         let received = Arc::new(Mutex::new(Vec::new()));
         let (seen, script) = (Arc::clone(&received), Mutex::new(script.into_iter().collect::<Vec<_>>()));
         let server = Server::start(move |request| {
+            #[cfg(feature = "metrics")]
+            crate::silence::note(&request);
             seen.lock().unwrap().push(request);
             let mut script = script.lock().unwrap();
             let reply = if script.is_empty() { answer_with(201, &[], CREATED) } else { script.remove(0) };
@@ -82,6 +86,8 @@ impl Stage {
 
 /// A client on loopback, whatever proxy the environment names.
 pub(crate) fn client(rules: IdempotentRequests) -> ClientWithMiddleware {
+    #[cfg(feature = "metrics")]
+    crate::recording::shown(&rules);
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
     ClientBuilder::new(http).with(rules).build()
 }

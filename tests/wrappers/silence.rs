@@ -4,12 +4,7 @@
 #[path = "silence/rare.rs"]
 mod rare;
 
-use std::{
-    collections::BTreeSet,
-    env, fs,
-    path::PathBuf,
-    process::{Command, Output},
-};
+use std::{collections::BTreeSet, env};
 
 use bytes::Bytes;
 use lambda_idempotency::{
@@ -20,10 +15,7 @@ use lambda_idempotency::{
 };
 use tower::Layer;
 
-use crate::{
-    api::CANARY,
-    recording::{self, FOLDER, Recorded},
-};
+use crate::{api::CANARY, audit, recording};
 
 /// Set, it makes one test tell secrets.
 const LEAK: &str = "IDEMPOTENCY_TEST_LEAK";
@@ -83,57 +75,15 @@ const TOLD: &[&str] = &[
     "panicked at",
 ];
 
-/// Runs this program again, with a recording of its own.
-fn recorded(name: &str, arguments: &[&str], leak: bool) -> (Recorded, Output) {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-    // What a failed run of the same number has left would be searched again.
-    let _ = fs::remove_dir_all(&folder);
-    fs::create_dir_all(&folder).unwrap();
-    let mut run = Command::new(env::current_exe().unwrap());
-    // In threads, which have the tests' names; and with all that they print.
-    run.args(["--test-threads", "2", "--nocapture"]).args(arguments).env(FOLDER, &folder);
-    if leak {
-        run.env(LEAK, "1");
-    }
-    let output = run.output().unwrap();
-    let printed = [&output.stdout[..], &output.stderr[..]].concat();
-    let recorded = Recorded::read(&folder, &String::from_utf8_lossy(&printed));
-    fs::remove_dir_all(&folder).unwrap();
-    (recorded, output)
-}
-
-/// The names of this program's tests.
-fn tests() -> BTreeSet<String> {
-    let list = Command::new(env::current_exe().unwrap()).args(["--list", "--format", "terse"]).output();
-    let list = String::from_utf8(list.unwrap().stdout).unwrap();
-    list.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect()
-}
-
 #[test]
 fn audit_finds_no_secret_in_what_all_the_tests_tell() {
-    let (recorded, output) = recorded("silence", &["--skip", AUDITS], false);
-    let printed = String::from_utf8_lossy(&output.stdout);
-    let mut tests = tests();
-    tests.retain(|test| !test.starts_with(AUDITS));
-    let passed = format!("test result: ok. {} passed; 0 failed; 0 ignored", tests.len());
-    assert!(output.status.success() && printed.contains(&passed), "not {passed}: {printed}");
-
-    for test in UNRECORDED {
-        assert!(tests.remove(*test) && !recorded.begun.contains(*test), "{test} is gone, or is recorded");
-    }
-    let unrecorded: Vec<_> = tests.difference(&recorded.begun).collect();
-    assert!(unrecorded.is_empty(), "no part of the support that records was used in {unrecorded:?}");
+    let (mut recorded, output) = audit::recorded("silence", &["--skip", AUDITS], None);
+    audit::assert_whole(&audit::tests(AUDITS), UNRECORDED, &recorded, &output);
     let lacking: Vec<_> = TOLD.iter().filter(|fact| !recorded.told.contains(**fact)).collect();
     assert!(lacking.is_empty(), "the recording lacks {lacking:?}");
     assert!(recorded.secrets.len() > 100, "{} secrets: most were not noted", recorded.secrets.len());
-
-    let mut secrets = recorded.secrets;
-    secrets.add(CANARY);
-    let found = secrets.found_in(&recorded.told);
-    let lines = recorded.told.lines().filter(|line| line.to_lowercase().contains(CANARY));
-    let lines: Vec<_> = lines.take(10).collect();
-    let first: Vec<_> = found.iter().take(10).collect();
-    assert!(found.is_empty(), "told: {} secrets, {first:#?}\namong others in {lines:#?}", found.len());
+    recorded.secrets.add(CANARY);
+    audit::assert_silent(&recorded);
 }
 
 /// Each way in which a secret could get out.
@@ -146,7 +96,7 @@ fn leaked(way: &str) -> String {
 #[test]
 fn audit_finds_what_is_leaked() {
     let leaking = ["--exact", "silence::what_is_leaked_on_demand"];
-    let (recorded, output) = recorded("leak", &leaking, true);
+    let (recorded, output) = audit::recorded("leak", &leaking, Some(LEAK));
     assert!(output.status.success());
     let found: BTreeSet<_> =
         recorded.secrets.found_in(&recorded.told).into_iter().map(|(of, _)| of).collect();

@@ -1,0 +1,86 @@
+//! What the client tells holds no key, no token and no body: all the tests of this program run once more, recorded, and
+//! what they told is searched.
+
+use std::fmt::Debug;
+
+use lambda_idempotency::client::{self, IdempotentRequests, OperationKey};
+use reqwest_middleware::ClientBuilder;
+
+use crate::{
+    audit,
+    http_server::{Received, Reply},
+    recording,
+    stage::{CREATED, Stage, answer},
+};
+
+/// Tests of this name start others, and are not started by them.
+const AUDITS: &str = "silence::audit_";
+
+/// What was sent must not be told.
+pub(crate) fn note(request: &Received) {
+    recording::secrets(|secrets| {
+        if let Some(key) = request.headers.get("idempotency-key") {
+            secrets.add(key);
+            secrets.add(key.trim_matches('"'));
+        }
+        secrets.add_body(&String::from_utf8_lossy(&request.body));
+        secrets.add_body(CREATED);
+    });
+}
+
+#[test]
+fn audit_finds_no_secret_in_what_all_the_tests_tell() {
+    let (recorded, output) = audit::recorded("client-silence", &["--skip", AUDITS], None);
+    audit::assert_whole(&audit::tests(AUDITS), UNRECORDED, &recorded, &output);
+    for fact in ["event=sent_again", "shown: Unanswered", "shown: OperationKey", "said: "] {
+        assert!(recorded.told.contains(fact), "the recording lacks {fact}");
+    }
+    assert!(recorded.secrets.len() > 20, "{} secrets: most were not noted", recorded.secrets.len());
+    audit::assert_silent(&recorded);
+}
+
+/// What begins no recording: it sends nothing.
+const UNRECORDED: &[&str] = &["secrets::a_secret_is_found_in_every_form_and_nothing_else_is"];
+
+/// A middleware behind the client, which logs the headers of what is sent.
+struct Logs;
+
+#[async_trait::async_trait]
+impl reqwest_middleware::Middleware for Logs {
+    async fn handle(
+        &self,
+        request: reqwest::Request,
+        extensions: &mut lambda_http::http::Extensions,
+        next: reqwest_middleware::Next<'_>,
+    ) -> Result<reqwest::Response, reqwest_middleware::Error> {
+        recording::shown(request.headers());
+        next.run(request, extensions).await
+    }
+}
+
+fn shown<T: Debug>(value: T) -> T {
+    recording::shown(&value);
+    value
+}
+
+#[tokio::test]
+async fn what_is_handed_on_shows_no_key_and_no_url() {
+    let token = "c4n4ry-access-token";
+    recording::secrets(|secrets| secrets.add(token));
+    let stage = Stage::new([answer(503), Reply::Dropped, Reply::Dropped]).await;
+    let rules = shown(IdempotentRequests::new().max_attempts(3).clock(stage.clock.clone()));
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = ClientBuilder::new(http).with(rules).with(Logs).build();
+    let url = stage.server.url(&format!("/payments?access_token={token}"));
+    let sent = client.post(&url).header("idempotency-key", "c4n4ry-key-1").body("c4n4ry-body").send().await;
+    let error = sent.unwrap_err();
+    recording::error(client::unanswered(&error).unwrap());
+    shown(client::unanswered(&error).unwrap());
+    shown(OperationKey::new("c4n4ry-key-1").unwrap());
+
+    let given = OperationKey::new("c4n4ry-key-2").unwrap();
+    let sent = client.post(&url).with_extension(given).header("idempotency-key", "c4n4ry-key-3").send().await;
+    let reqwest_middleware::Error::Middleware(differ) = sent.unwrap_err() else { panic!("two keys") };
+    let differ: &lambda_idempotency::Error = differ.downcast_ref().unwrap();
+    recording::error(differ);
+}

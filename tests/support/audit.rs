@@ -1,0 +1,58 @@
+//! A program of tests that runs itself once more, recorded.
+
+use std::{
+    collections::BTreeSet,
+    env, fs,
+    path::PathBuf,
+    process::{Command, Output},
+};
+
+use crate::recording::{FOLDER, Recorded};
+
+/// Runs this program again, with a recording of its own.
+pub fn recorded(name: &str, arguments: &[&str], variable: Option<&str>) -> (Recorded, Output) {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    // What a failed run of the same number has left would be searched again.
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    let mut run = Command::new(env::current_exe().unwrap());
+    // In threads, which have the tests' names; and with all that they print.
+    run.args(["--test-threads", "2", "--nocapture"]).args(arguments).env(FOLDER, &folder);
+    run.envs(variable.map(|variable| (variable, "1")));
+    let output = run.output().unwrap();
+    let printed = [&output.stdout[..], &output.stderr[..]].concat();
+    let recorded = Recorded::read(&folder, &String::from_utf8_lossy(&printed));
+    fs::remove_dir_all(&folder).unwrap();
+    (recorded, output)
+}
+
+/// The names of this program's tests, but for those that begin with `audits`, which start others.
+pub fn tests(audits: &str) -> BTreeSet<String> {
+    let list = Command::new(env::current_exe().unwrap()).args(["--list", "--format", "terse"]).output();
+    let list = String::from_utf8(list.unwrap().stdout).unwrap();
+    let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
+    names.filter(|name| !name.starts_with(audits)).map(str::to_owned).collect()
+}
+
+/// All of `tests` have passed, and have been recorded.
+pub fn assert_whole(tests: &BTreeSet<String>, unrecorded: &[&str], recorded: &Recorded, output: &Output) {
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let passed = format!("test result: ok. {} passed; 0 failed; 0 ignored", tests.len());
+    assert!(output.status.success() && printed.contains(&passed), "not {passed}: {printed}");
+
+    let mut tests = tests.clone();
+    for test in unrecorded {
+        assert!(tests.remove(*test) && !recorded.begun.contains(*test), "{test} is gone, or is recorded");
+    }
+    let unrecorded: Vec<_> = tests.difference(&recorded.begun).collect();
+    assert!(unrecorded.is_empty(), "no part of the support that records was used in {unrecorded:?}");
+}
+
+/// What was told holds none of the secrets.
+pub fn assert_silent(recorded: &Recorded) {
+    let found = recorded.secrets.found_in(&recorded.told);
+    let in_line = |line: &&str| found.iter().any(|(secret, _)| line.contains(secret));
+    let lines: Vec<_> = recorded.told.lines().filter(in_line).take(10).collect();
+    let first: Vec<_> = found.iter().take(10).collect();
+    assert!(found.is_empty(), "told: {} secrets, {first:#?}\namong others in {lines:#?}", found.len());
+}
