@@ -38,11 +38,19 @@ enum Does {
     Panics,
 }
 
+/// How an operation has ended.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    payload: u64,
+    does: Does,
+    /// Otherwise the store did not take it, and it may run again.
+    is_recorded: bool,
+}
+
 /// What the handlers know, and what they find wrong.
 #[derive(Default)]
 struct Known {
-    /// The payload that was handled, and how.
-    settled: BTreeMap<u64, (u64, Does)>,
+    settled: BTreeMap<u64, Ended>,
     running: BTreeSet<u64>,
     acknowledged: BTreeSet<usize>,
     wrong: Vec<String>,
@@ -118,8 +126,10 @@ impl Queue {
             _ => self.clock.after(1_000 + self.below(20_000)),
         };
         self.store.is_down.store(!is_end && self.below(10) == 0, Ordering::SeqCst);
+        let is_in_vain = !is_end && self.below(6) == 0;
+        self.store.takes_claims_alone.store(is_in_vain, Ordering::SeqCst);
         let width = NonZeroUsize::new(1 + self.below(5) as usize).unwrap();
-        let worker = self.idempotency.sqs(by_order, self.handler(is_end));
+        let worker = self.idempotency.sqs(by_order, self.handler(is_end, !is_in_vain));
         let worker = worker.concurrency(width).on_final_failure(self.policy);
         let event = self.event(&batch);
         let one = || async {
@@ -138,8 +148,10 @@ impl Queue {
         for place in batch.iter().filter(|place| !returned.contains(place)) {
             let Sent { key, payload, .. } = self.sent[*place];
             let may_be = match known.settled.get(&key) {
-                Some((handled, Does::Succeeds)) => *handled == payload,
-                Some((handled, _)) => *handled == payload && self.policy == OnFinalFailure::Acknowledge,
+                Some(Ended { payload: handled, does: Does::Succeeds, .. }) => *handled == payload,
+                Some(Ended { payload: handled, is_recorded, .. }) => {
+                    *handled == payload && *is_recorded && self.policy == OnFinalFailure::Acknowledge
+                }
                 None => false,
             };
             if !may_be {
@@ -152,6 +164,7 @@ impl Queue {
     fn handler(
         &self,
         is_end: bool,
+        is_recorded: bool,
     ) -> impl Fn(SqsMessage) -> BoxFuture<'static, Result<String, Failure>> + Clone + Send + Sync + 'static
     {
         let (random, known) = (Arc::clone(&self.random), Arc::clone(&self.known));
@@ -172,7 +185,7 @@ impl Queue {
                 SystemClock.sleep(Duration::from_millis(takes)).await;
                 drop(running);
                 if matches!(does, Does::Succeeds | Does::FailsForGood) {
-                    known.lock().unwrap().settled.insert(key, (payload, does));
+                    known.lock().unwrap().settled.insert(key, Ended { payload, does, is_recorded });
                 }
                 match does {
                     Does::Succeeds => Ok("done".to_owned()),
@@ -200,8 +213,9 @@ impl Queue {
         let mut blocked = BTreeSet::new();
         for place in left {
             let Sent { key, payload, group } = self.sent[place];
-            let never = known.settled.get(&key).is_some_and(|(handled, does)| {
-                *handled != payload || *does != Does::Succeeds && self.policy == OnFinalFailure::Return
+            let never = known.settled.get(&key).is_some_and(|ended| {
+                ended.payload != payload
+                    || ended.does != Does::Succeeds && self.policy == OnFinalFailure::Return
             });
             if never {
                 blocked.insert(group);
@@ -216,9 +230,9 @@ impl Queue {
 impl Known {
     fn check_is_behind(&mut self, place: usize, earlier: usize, of_earlier: &Sent, policy: OnFinalFailure) {
         let is_done = match self.settled.get(&of_earlier.key) {
-            Some((handled, does)) => {
-                *handled == of_earlier.payload
-                    && (*does == Does::Succeeds || policy == OnFinalFailure::Acknowledge)
+            Some(ended) => {
+                ended.payload == of_earlier.payload
+                    && (ended.does == Does::Succeeds || policy == OnFinalFailure::Acknowledge)
             }
             None => false,
         };
@@ -254,7 +268,7 @@ impl Running {
         if !state.running.insert(key) {
             state.wrong.push(format!("operation {key} runs twice at a time"));
         }
-        if state.settled.contains_key(&key) {
+        if state.settled.get(&key).is_some_and(|ended| ended.is_recorded) {
             state.wrong.push(format!("operation {key} runs again, though it has ended"));
         }
         Self { known: Arc::clone(known), key }

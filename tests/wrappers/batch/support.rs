@@ -85,7 +85,7 @@ pub(super) struct Counting {
     inner: Arc<dyn Store>,
     pub(super) requests: Arc<AtomicUsize>,
     pub(super) is_down: Arc<AtomicBool>,
-    takes_claims_alone: Arc<AtomicBool>,
+    pub(super) takes_claims_alone: Arc<AtomicBool>,
     millis: Arc<AtomicU64>,
 }
 
