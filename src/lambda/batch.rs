@@ -21,7 +21,7 @@
 //! # async fn main() -> Result<(), Error> {
 //! # let store = lambda_idempotency::store::memory::MemoryStore::new();
 //! let idempotency = Idempotency::builder(store).build()?;
-//! run(idempotency.sqs(|message: &SqsMessage| Key::from_json(message, "/order_id"), ship)).await
+//! run(idempotency.sqs(|message| Key::from_json(message, "/order_id"), ship)).await
 //! # }
 //! ```
 //!

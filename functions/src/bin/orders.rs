@@ -32,7 +32,7 @@ async fn main() -> Result<(), Error> {
 
     run(ServiceBuilder::new()
         .map_result(telemetry.flush_before())
-        .service(idempotency.sqs(|message: &SqsMessage| Key::from_json(message, "/order_id"), ship)))
+        .service(idempotency.sqs(|message| Key::from_json(message, "/order_id"), ship)))
     .await
 }
 
