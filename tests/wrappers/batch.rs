@@ -157,13 +157,13 @@ async fn a_fifo_group_keeps_its_order_and_its_rest_comes_back_after_a_failure() 
 #[tokio::test]
 async fn groups_run_side_by_side_and_a_standard_queues_group_keeps_no_order() {
     for (is_fifo, widest) in [(true, 1), (false, 3)] {
-        let bench = Bench::new();
+        let bench = Bench::in_memory();
         let messages = ["x", "y", "z"].map(|order| Message::new(order, order).in_group("one"));
         let messages = messages.map(|message| if is_fifo { message.fifo() } else { message });
         assert_eq!(deliver(&bench.worker(by_id), &sqs(messages)).await, [""; 0]);
         assert_eq!(bench.widest(), widest, "FIFO: {is_fifo}");
     }
-    let bench = Bench::new();
+    let bench = Bench::in_memory();
     let messages = ["x", "y", "z"].map(|order| Message::new(order, order).in_group(order).fifo());
     deliver(&bench.worker(by_id), &sqs(messages)).await;
     assert_eq!(bench.widest(), 3);
@@ -171,7 +171,7 @@ async fn groups_run_side_by_side_and_a_standard_queues_group_keeps_no_order() {
 
 #[tokio::test]
 async fn no_more_run_at_a_time_than_are_asked_for_even_of_ten_thousand() {
-    let bench = Bench::new();
+    let bench = Bench::in_memory();
     let orders = if recording::is_on() { 90 } else { 9_000 };
     let messages =
         (0..orders * 10 / 9).map(|nth| Message::new(&format!("m{nth}"), &format!("o{}", nth % orders)));

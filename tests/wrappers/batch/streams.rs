@@ -83,7 +83,7 @@ async fn the_first_failure_alone_is_named_and_what_succeeded_behind_it_is_record
 
 #[tokio::test]
 async fn a_partition_keys_order_is_kept_where_it_is_asked_for() {
-    let bench = Bench::new();
+    let bench = Bench::in_memory();
     let orders = bench.clone();
     let worker = bench.idempotency.kinesis(
         |record: &KinesisRecord| Key::from_json(record, "/order"),

@@ -14,7 +14,7 @@ use lambda_idempotency::{
         batch::{self, Batch, BatchAnswer, Failure, SqsMessage},
         event::IntoKey,
     },
-    store::{StoreError, StoreErrorKind, Write, Written},
+    store::{StoreError, StoreErrorKind, Write, Written, memory::MemoryStore},
 };
 use lambda_runtime::{Context, LambdaEvent, tower::ServiceExt};
 use serde_json::{Value, json, value::RawValue};
@@ -152,6 +152,11 @@ impl Bench {
 
     pub(super) fn with(build: impl FnOnce(Builder) -> Builder) -> Self {
         Self::over(empty_store(), build)
+    }
+
+    /// For what is counted while it runs: a network's answers come when they come.
+    pub(super) fn in_memory() -> Self {
+        Self::over(Arc::new(MemoryStore::new()), |builder| builder)
     }
 
     pub(super) fn over(inner: Arc<dyn Store>, build: impl FnOnce(Builder) -> Builder) -> Self {
