@@ -15,6 +15,9 @@ use crate::error::{Error, ErrorKind};
 /// How deep arrays and objects may be nested: as deep as `serde_json` reads by default.
 const MAX_DEPTH: u8 = 127;
 
+/// What is set aside for the members of an object before they come, in bytes.
+const MOST_ROOM: usize = 2048;
+
 /// Feeds the canonical form of `text` into `hash`.
 pub(super) fn update(hash: &mut Sha256, text: &[u8]) -> Result<(), Error> {
     let valid: &RawValue = serde_json::from_slice(text).map_err(|error| {
@@ -142,7 +145,9 @@ impl<'a> Scanner<'a> {
     }
 
     fn object(&mut self, out: &mut impl Sink) -> Result<(), Stop> {
-        let (mut bytes, mut members) = (Vec::new(), Vec::new());
+        // What is left of the text is enough in most cases; a hostile one may nest a hundred objects.
+        let room = (2 * (self.text.len() - self.at)).min(MOST_ROOM);
+        let (mut bytes, mut members) = (Vec::with_capacity(room), Vec::with_capacity(16));
         while !self.closed_by(b'}')? {
             members.push(self.member(&mut bytes)?);
         }
