@@ -105,13 +105,15 @@ impl Fingerprint {
     /// strings, or is nested more than 127 deep.
     pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self, Error> {
         // The serialiser's error is not kept: a `Serialize` of the user's may put the payload into it.
-        let text = serde_json::to_vec(value).map_err(|_| {
+        let text = serde_json::to_string(value).map_err(|_| {
             Error::new(
                 ErrorKind::Invalid,
                 "the payload's type cannot be serialised as JSON for its fingerprint",
             )
         })?;
-        Self::of_json(&text)
+        let mut hash = started(b'J');
+        json::update_valid(&mut hash, &text)?;
+        Ok(Self::from_hash(hash))
     }
 
     /// The fingerprint of exactly these bytes. It never equals a JSON text's, not even of the same text.

@@ -24,7 +24,12 @@ pub(super) fn update(hash: &mut Sha256, text: &[u8]) -> Result<(), Error> {
         // Such an error says what was expected and where, never what was there.
         Error::new(ErrorKind::Invalid, "the payload is not JSON").with_source(error)
     })?;
-    let mut scanner = Scanner { text: valid.get(), at: 0, depth: 0 };
+    update_valid(hash, valid.get())
+}
+
+/// [`update`], of a text that `serde_json` itself has written, and need not read to see that it is JSON.
+pub(super) fn update_valid(hash: &mut Sha256, text: &str) -> Result<(), Error> {
+    let mut scanner = Scanner { text, at: 0, depth: 0 };
     scanner.value(hash).map_err(|stop| {
         let why = match stop {
             Stop::TooDeep => "is nested more than 127 deep",
