@@ -28,7 +28,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::{
     claim::{Claim, Replay},
     engine::cache::LocalCache,
-    error::{Error, ErrorKind, RecordedFailure, RunError},
+    error::{Error, ErrorKind, RecordedFailure, RunError, place},
     fingerprint::Fingerprint,
     invocation::{self, Invocation},
     key::{Key, Scope, StoredKey},
@@ -265,14 +265,12 @@ impl Verdict {
 /// A recorded result as a typed one.
 fn replayed<T: DeserializeOwned, E>(replay: &Replay) -> Result<T, RunError<E>> {
     let corrupt = |error: serde_json::Error| {
-        // Only where it went wrong: the error's text may quote the response.
         Error::new(
             ErrorKind::Corrupt,
             format!(
-                "the recorded result does not read as {} (line {}, column {}); nothing ran",
+                "the recorded result does not read as {} ({}); nothing ran",
                 std::any::type_name::<T>(),
-                error.line(),
-                error.column()
+                place(&error)
             ),
         )
     };

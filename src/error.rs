@@ -147,6 +147,11 @@ impl StdError for Error {
     }
 }
 
+/// Where a text is not the JSON that it should be: all that may be told, since the error's own text may quote it.
+pub(crate) fn place(error: &serde_json::Error) -> String {
+    format!("line {}, column {}", error.line(), error.column())
+}
+
 /// A failure that was recorded as the operation's outcome, as a replay gives it back.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]

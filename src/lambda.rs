@@ -36,6 +36,12 @@ impl Idempotency {
     }
 }
 
+/// The service that was made ready, which is the one to call; a clone takes its place.
+pub(crate) fn take_ready<S: Clone>(service: &mut S) -> S {
+    let clone = service.clone();
+    std::mem::replace(service, clone)
+}
+
 /// Who asks, as far as the context says: the tenant of a function with tenant isolation.
 pub(crate) fn tenant(context: &Context) -> Option<&str> {
     context.tenant_id.as_deref().filter(|tenant| !tenant.is_empty())

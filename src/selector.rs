@@ -8,7 +8,7 @@ use std::{borrow::Cow, fmt, str::FromStr};
 
 use serde_json::value::RawValue;
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, place};
 use pointer::Pointer;
 
 /// Names a field of a JSON text: a JSON Pointer (RFC 6901), such as `/order/id`, or, with the feature `jmespath`, a
@@ -192,7 +192,7 @@ fn length_of_string(bytes: &[u8]) -> usize {
 
 /// Where it went wrong; the error's own text may quote what it read.
 fn not_json(error: &serde_json::Error) -> Error {
-    let place = format!("line {}, column {}", error.line(), error.column());
+    let place = place(error);
     Error::new(ErrorKind::Invalid, format!("the text to select a field of is not JSON: {place}"))
 }
 

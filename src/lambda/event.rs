@@ -38,13 +38,13 @@ use tower::{Layer, Service};
 
 use crate::{
     engine::{Idempotency, Operation, Protected, Verdict},
-    error::{Error, ErrorKind, RecordedFailure, RunError},
+    error::{Error, ErrorKind, RecordedFailure, RunError, place},
     fingerprint::{Fingerprint, FingerprintBuilder},
     future::BoxFuture,
     invocation::{Surroundings, within},
     key::{Key, StoredKey},
     key_fields::KeyFields,
-    lambda::tenant,
+    lambda::{take_ready, tenant},
     observe,
     policy::{MissingKey, OnHandlerError},
     selector::{self, Selector},
@@ -255,9 +255,7 @@ where
     }
 
     fn call(&mut self, event: LambdaEvent<Box<RawValue>>) -> Self::Future {
-        // The service that was made ready is the one to call; the clone takes its place.
-        let clone = self.inner.clone();
-        let inner = std::mem::replace(&mut self.inner, clone);
+        let inner = take_ready(&mut self.inner);
         let layer = self.layer.clone();
         Box::pin(async move { layer.handle(inner, event).await })
     }
@@ -386,11 +384,6 @@ fn not_an_event<T>(error: &serde_json::Error) -> Error {
     let missing = field.map(|field| format!(" it has no field `{field}`,")).unwrap_or_default();
     Error::new(
         ErrorKind::Invalid,
-        format!(
-            "the event does not read as {}:{missing} line {}, column {}; nothing ran",
-            type_name::<T>(),
-            error.line(),
-            error.column()
-        ),
+        format!("the event does not read as {}:{missing} {}; nothing ran", type_name::<T>(), place(error)),
     )
 }

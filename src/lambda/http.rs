@@ -124,7 +124,7 @@ use crate::{
     future::BoxFuture,
     invocation::{Invocation, Surroundings, within},
     key::{Key, Scope, StoredKey},
-    lambda::tenant,
+    lambda::{take_ready, tenant},
     observe,
     policy::{Execution, OnHandlerError},
 };
@@ -185,9 +185,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The service that was made ready is the one to call; the clone takes its place.
-        let clone = self.inner.clone();
-        let inner = std::mem::replace(&mut self.inner, clone);
+        let inner = take_ready(&mut self.inner);
         let layer = self.layer.clone();
         Box::pin(async move {
             match layer.call::<Buffered, _, _>(inner, request).await? {

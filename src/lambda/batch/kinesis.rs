@@ -6,7 +6,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
-use super::record::{Record, malformed, sealed::Read};
+use super::record::{self, Record, malformed, sealed::Read};
 use crate::{
     error::{Error, ErrorKind},
     fingerprint::Fingerprint,
@@ -74,11 +74,7 @@ impl KinesisRecord {
     ///
     /// [`ErrorKind::Invalid`] if it is not the JSON of a `T`. The error tells where, and quotes nothing.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        serde_json::from_slice(self.data()).map_err(|error| {
-            let place = format!("line {}, column {}", error.line(), error.column());
-            let wanted = std::any::type_name::<T>();
-            Error::new(ErrorKind::Invalid, format!("the record's data does not read as {wanted}: {place}"))
-        })
+        record::json("the record's data", self.data())
     }
 
     /// The whole record, as Lambda delivered it.

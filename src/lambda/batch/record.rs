@@ -1,12 +1,12 @@
 //! What a record of any source is to a batch, and the records of an event.
 
-use std::borrow::Cow;
+use std::{any::type_name, borrow::Cow};
 
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
 use crate::{
-    error::{Error, ErrorKind},
+    error::{Error, ErrorKind, place},
     fingerprint::Fingerprint,
 };
 
@@ -105,8 +105,19 @@ fn not_a_batch(wanted: &str, got: &str) -> Error {
 
 /// Where a record is not what it should be; no more of the error's own text, which may quote it.
 pub(super) fn malformed(what: &str, error: &serde_json::Error) -> Error {
-    let place = format!("line {}, column {}", error.line(), error.column());
-    Error::new(ErrorKind::Invalid, format!("the record is no {what}: {place}; nothing ran"))
+    Error::new(ErrorKind::Invalid, format!("the record is no {what}: {}; nothing ran", place(error)))
+}
+
+/// What a record holds, read as JSON.
+///
+/// # Errors
+///
+/// Where it is not the JSON of a `T`; no more of the error's own text, which may quote it.
+pub(super) fn json<T: DeserializeOwned>(what: &str, text: &[u8]) -> Result<T, Error> {
+    serde_json::from_slice(text).map_err(|error| {
+        let problem = format!("{what} does not read as {}: {}", type_name::<T>(), place(&error));
+        Error::new(ErrorKind::Invalid, problem)
+    })
 }
 
 #[cfg(test)]

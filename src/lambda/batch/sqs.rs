@@ -5,12 +5,8 @@ use std::{collections::HashMap, fmt};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
 
-use super::record::{Record, malformed, sealed::Read};
-use crate::{
-    error::{Error, ErrorKind},
-    fingerprint::Fingerprint,
-    key::Key,
-};
+use super::record::{self, Record, malformed, sealed::Read};
+use crate::{error::Error, fingerprint::Fingerprint, key::Key};
 
 /// A message of an SQS queue.
 #[derive(Clone)]
@@ -42,7 +38,7 @@ impl SqsMessage {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidKey`] if the id is none that SQS gives.
+    /// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey) if the id is none that SQS gives.
     pub fn message_key(&self) -> Result<Key, Error> {
         Key::new(self.message_id())
     }
@@ -56,13 +52,9 @@ impl SqsMessage {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if it is not the JSON of a `T`. The error tells where, and quotes nothing.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if it is not the JSON of a `T`. The error tells where, and quotes nothing.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        serde_json::from_str(self.body()).map_err(|error| {
-            let place = format!("line {}, column {}", error.line(), error.column());
-            let wanted = std::any::type_name::<T>();
-            Error::new(ErrorKind::Invalid, format!("the message's body does not read as {wanted}: {place}"))
-        })
+        record::json("the message's body", self.body().as_bytes())
     }
 
     /// The message group, of a FIFO queue or of a fair one.

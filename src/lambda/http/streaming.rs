@@ -9,7 +9,7 @@ use super::{
     BoxError, HttpLayer,
     answer::{Answer, ResponseBody, Streaming},
 };
-use crate::future::BoxFuture;
+use crate::{future::BoxFuture, lambda::take_ready};
 
 impl HttpLayer {
     /// The same contract for a function that streams: for `lambda_http::run_with_streaming_response`, in front of
@@ -87,9 +87,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The service that was made ready is the one to call; the clone takes its place.
-        let clone = self.inner.clone();
-        let inner = std::mem::replace(&mut self.inner, clone);
+        let inner = take_ready(&mut self.inner);
         let layer = self.layer.clone();
         Box::pin(
             async move { layer.call::<Streaming, _, _>(inner, request).await.map(Answer::into_streaming) },
