@@ -429,7 +429,11 @@ fn took_over(write: &Write) -> bool {
     match write {
         Write::TakeOver { .. } => true,
         Write::Reclaim { seen, .. } => seen.lease_until.is_some(),
-        Write::Claim(_) | Write::Settle { .. } | Write::Resolve { .. } => false,
+        Write::Claim(_)
+        | Write::Settle { .. }
+        | Write::Extend { .. }
+        | Write::Conclude { .. }
+        | Write::Resolve { .. } => false,
     }
 }
 

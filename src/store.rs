@@ -4,7 +4,7 @@
 pub mod dynamodb;
 pub mod memory;
 
-use std::{borrow::Cow, error::Error as StdError, fmt, sync::Arc};
+use std::{any::Any, borrow::Cow, error::Error as StdError, fmt, sync::Arc};
 
 use bytes::Bytes;
 
@@ -67,6 +67,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     fn parts(&self) -> Option<&dyn ResponseParts> {
         None
     }
+
+    /// The capability to settle a record and to make the handler's own writes in one transaction, if the store has it.
+    fn transactions(&self) -> Option<&dyn Transactions> {
+        None
+    }
 }
 
 #[deny(clippy::missing_trait_methods)]
@@ -85,6 +90,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn parts(&self) -> Option<&dyn ResponseParts> {
         (**self).parts()
+    }
+
+    fn transactions(&self) -> Option<&dyn Transactions> {
+        (**self).transactions()
     }
 }
 
@@ -125,6 +134,51 @@ pub trait ResponseParts: Send + Sync {
     ) -> BoxFuture<'a, Result<Bytes, StoreError>>;
 }
 
+/// Writes of the handler's own, in the types of the store that makes them.
+pub type OwnWrites = dyn Any + Send + Sync;
+
+/// A store's optional capability: a write of the protocol and writes of the handler's own in one transaction, so that
+/// either all of them are made or none is.
+pub trait Transactions: Send + Sync {
+    /// Whether `writes` can be made together with one on the record of `key`, as far as that can be told before
+    /// anything is sent.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreErrorKind::Rejected`], with what is wrong: they are of another store's type, too many, too large, two of
+    /// them are on one item, or one is on the record itself.
+    fn check(&self, key: &StoredKey, writes: &OwnWrites) -> Result<(), StoreError>;
+
+    /// Makes `write` on `key`, if its condition holds, and with it `writes`, if theirs hold; or nothing.
+    ///
+    /// `token` names this transaction, in at most 36 characters: if it was made before, it is not made again, and
+    /// answered as then. Whoever uses a token again uses it with the same write and writes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Store::apply`]. [`StoreErrorKind::Conflict`] says that another transaction has one of the items just now;
+    /// if it is marked [`maybe_applied`](StoreError::maybe_applied), that may be this very one, sent before.
+    fn commit<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+        writes: &'a OwnWrites,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<Committed, StoreError>>;
+}
+
+/// What became of a transaction that was answered.
+#[derive(Debug)]
+#[must_use]
+pub enum Committed {
+    /// What became of the write to the record. If it was refused, nothing was written, whatever stood in the way of
+    /// the handler's own writes too.
+    Answered(Written),
+    /// The record's condition held, and one of the handler's own failed. Nothing was written. This is what the store
+    /// tells about it, in its own types.
+    Declined(Box<dyn Any + Send + Sync>),
+}
+
 /// One conditional write: a transition of the protocol, with all the values it needs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Write {
@@ -155,6 +209,27 @@ pub enum Write {
         generation: Generation,
         /// What the record becomes.
         settlement: Settlement,
+    },
+    /// T7, STARTED → STARTED: moves the lease, and the expiry with it, if the record is STARTED, has this owner and
+    /// generation, and its lease ends before the new one. A lease is never shortened, so that an extension which
+    /// arrives late does no harm.
+    Extend {
+        /// The claim's owner.
+        owner: Owner,
+        /// The claim's generation.
+        generation: Generation,
+        /// Until when the claim is to stand.
+        lease_until: Timestamp,
+        /// Until when the record is to count.
+        expires_at: Timestamp,
+    },
+    /// Without a claim, absent or a record that no longer counts → settled: puts the whole record, if there is none,
+    /// or the one that is there is the very version that was seen. Nothing of an earlier record stays.
+    Conclude {
+        /// The version that was seen; `None` if there was no record.
+        seen: Option<Seen>,
+        /// What takes its place.
+        record: Record,
     },
     /// An operator's write, whatever the status is → settled: puts a new owner and generation into the
     /// record and settles it, if it is the very version that was seen. Nothing of an outcome that was
@@ -239,7 +314,7 @@ impl Write {
     pub const fn lock(&self) -> Option<&Lock> {
         match self {
             Self::Claim(lock) | Self::Reclaim { lock, .. } | Self::TakeOver { lock, .. } => Some(lock),
-            Self::Settle { .. } | Self::Resolve { .. } => None,
+            Self::Settle { .. } | Self::Extend { .. } | Self::Conclude { .. } | Self::Resolve { .. } => None,
         }
     }
 
@@ -261,6 +336,17 @@ impl Write {
                     && record.generation == *generation =>
             {
                 Some(settled(record.clone(), settlement))
+            }
+            (Self::Extend { owner, generation, lease_until, expires_at }, Some(record))
+                if record.owner == *owner
+                    && record.generation == *generation
+                    && record.lease_until().is_some_and(|ends| ends < *lease_until) =>
+            {
+                let state = State::Started { lease_until: *lease_until };
+                Some(Record { state, expires_at: *expires_at, ..record.clone() })
+            }
+            (Self::Conclude { seen, record }, current) if *seen == current.map(Seen::of) => {
+                Some(record.clone())
             }
             (Self::Resolve { seen, owner, generation, settlement }, Some(record))
                 if Seen::of(record) == *seen =>

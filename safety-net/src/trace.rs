@@ -175,6 +175,14 @@ fn sent<P: Protocol>(net: &Net<'_, P>, write: u32) -> String {
                 Settlement::Release => format!("T6 release (generation {generation})"),
             }
         }
+        Write::Extend { lease_until, generation, .. } => {
+            let generation = show_generation(*generation);
+            format!("T7 extension until {} (generation {generation})", show_time(*lease_until))
+        }
+        Write::Conclude { record, .. } => {
+            let generation = show_generation(record.generation);
+            format!("conclusion to {} (generation {generation})", record.status().as_str())
+        }
         Write::Resolve { settlement, generation, .. } => {
             let generation = show_generation(*generation);
             format!("write to {} (generation {generation})", settlement.status().as_str())

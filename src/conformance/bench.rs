@@ -157,6 +157,13 @@ pub(super) fn described(write: &Write) -> String {
         Write::Settle { owner, generation, settlement } => {
             format!("a settlement to {} by {owner:?}, generation {generation}", settlement.status().as_str())
         }
+        Write::Extend { owner, generation, lease_until, .. } => {
+            format!("an extension to {lease_until:?} by {owner:?}, generation {generation}")
+        }
+        Write::Conclude { seen, record } => {
+            let (status, generation) = (record.status().as_str(), record.generation);
+            format!("a conclusion to {status} as generation {generation} of what was seen as {seen:?}")
+        }
         Write::Resolve { seen, generation, settlement, .. } => {
             let status = settlement.status().as_str();
             format!("an operator's {status} as generation {generation} of what was seen as {seen:?}")

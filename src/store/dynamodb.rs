@@ -107,7 +107,7 @@ use crate::{
     future::BoxFuture,
     key::StoredKey,
     record::{Lock, Record, Status},
-    store::{ResponseParts, Store, StoreError, StoreErrorKind, Write, Written},
+    store::{ResponseParts, Seen, Store, StoreError, StoreErrorKind, Write, Written},
 };
 
 /// The sort key of every record, in a table that has one.
@@ -256,24 +256,17 @@ impl DynamoDbStore {
         let plans = &self.inner.plans;
         match write {
             Write::Claim(lock) => {
-                match self.put(key, lock, &plans.claim, None).await? {
-                    // Something is there, or the condition would have held. An endpoint that does not send
-                    // it along is no DynamoDB of today; it must not be taken for "absent". What is there may be
-                    // what an earlier attempt of the SDK made.
-                    Written::Refused(None) => {
-                        let found = self.get(key).await.map_err(|error| error.maybe_applied(true));
-                        Ok(Written::Refused(found?))
-                    }
-                    written => Ok(written),
-                }
+                let written = self.put(key, self.lock_item(key, lock), &plans.claim, None).await?;
+                self.shown(key, written).await
             }
             Write::Reclaim { seen, lock } => match (seen.status, seen.lease_until) {
                 // No record is at this version: a STARTED one has a lease.
                 (Status::Started, None) => Ok(Written::Refused(self.get(key).await?)),
-                (_, Some(_)) => {
-                    self.put(key, lock, &plans.reclaim_started, Some(values::reclaim(seen))).await
+                (_, lease_until) => {
+                    let plan =
+                        if lease_until.is_some() { &plans.reclaim_started } else { &plans.reclaim_settled };
+                    self.put(key, self.lock_item(key, lock), plan, Some(values::reclaim(seen))).await
                 }
-                (_, None) => self.put(key, lock, &plans.reclaim_settled, Some(values::reclaim(seen))).await,
             },
             Write::TakeOver { seen, lock } => match seen.lease_until {
                 None => Ok(Written::Refused(self.get(key).await?)),
@@ -286,6 +279,17 @@ impl DynamoDbStore {
             Write::Settle { owner, generation, settlement } => {
                 let (plan, values) = values::settle(&plans.settle, settlement);
                 self.update(key, plan, values::of_mine(values, *owner, *generation)).await
+            }
+            Write::Extend { owner, generation, lease_until, expires_at } => {
+                let values = values::extend(*lease_until, *expires_at);
+                self.update(key, &plans.extend, values::of_mine(values, *owner, *generation)).await
+            }
+            Write::Conclude { seen, record } => {
+                let Some((plan, values)) = self.conclusion(seen.as_ref()) else {
+                    return Ok(Written::Refused(self.get(key).await?));
+                };
+                let written = self.put(key, self.record_item(key, record), plan, values).await?;
+                if seen.is_none() { self.shown(key, written).await } else { Ok(written) }
             }
             Write::Resolve { seen, owner, generation, settlement } => {
                 let plans = match (seen.status, seen.lease_until) {
@@ -300,16 +304,52 @@ impl DynamoDbStore {
         }
     }
 
-    /// T1 and T2: puts the whole item.
+    fn lock_item(&self, key: &StoredKey, lock: &Lock) -> Item {
+        let mut item = self.record_key(key);
+        codec::put_lock(&mut item, lock, &self.inner.attributes);
+        item
+    }
+
+    fn record_item(&self, key: &StoredKey, record: &Record) -> Item {
+        let mut item = self.record_key(key);
+        codec::put_record(&mut item, record, &self.inner.attributes);
+        item
+    }
+
+    /// The condition on which a record is put that no claim precedes; `None` if no record is at this version: a
+    /// STARTED one has a lease, and no other has.
+    fn conclusion(&self, seen: Option<&Seen>) -> Option<(&Plan, Option<Values>)> {
+        let plans = &self.inner.plans;
+        let Some(seen) = seen else { return Some((&plans.conclude_absent, None)) };
+        let plan = match (seen.status, seen.lease_until) {
+            (Status::Started, Some(_)) => &plans.conclude_started,
+            (Status::Completed | Status::Failed | Status::Released, None) => &plans.conclude_settled,
+            _ => return None,
+        };
+        Some((plan, Some(values::as_seen(seen))))
+    }
+
+    /// The same answer to a write that wants nothing to be there, with what is there. Something is, or the condition
+    /// would have held. An endpoint that does not send it along is no DynamoDB of today; it must not be taken for
+    /// "absent". What is there may be what an earlier attempt of the SDK made.
+    async fn shown(&self, key: &StoredKey, written: Written) -> Result<Written, StoreError> {
+        match written {
+            Written::Refused(None) => {
+                let found = self.get(key).await.map_err(|error| error.maybe_applied(true));
+                Ok(Written::Refused(found?))
+            }
+            written => Ok(written),
+        }
+    }
+
+    /// T1, T2 and a conclusion: puts the whole item.
     async fn put(
         &self,
         key: &StoredKey,
-        lock: &Lock,
+        item: Item,
         plan: &Plan,
         values: Option<Values>,
     ) -> Result<Written, StoreError> {
-        let mut item = self.record_key(key);
-        codec::put_lock(&mut item, lock, &self.inner.attributes);
         let request = self
             .inner
             .client
@@ -335,7 +375,7 @@ impl DynamoDbStore {
         }
     }
 
-    /// T3 to T6, and an operator's write: updates the item.
+    /// T3 to T7, and an operator's write: updates the item.
     async fn update(&self, key: &StoredKey, plan: &Plan, values: Values) -> Result<Written, StoreError> {
         let request = self
             .inner

@@ -220,7 +220,7 @@ impl Faulty {
     fn holds(&self, write: &Write, current: Option<&Record>) -> bool {
         let now = SystemClock.now();
         let tested = |condition, holds| holds || self.is(Fault::Untested(condition));
-        let Some(record) = current else { return matches!(write, Write::Claim(_)) };
+        let Some(record) = current else { return write.apply_to(None).is_some() };
         match write {
             Write::Claim(_) => {
                 tested(Condition::ClaimAbsent, false)
@@ -266,6 +266,7 @@ impl Faulty {
                     && self.all_same(Condition::Settle, &[Field::Owner, Field::Generation], &seen, record)
                     && !(self.is(Fault::LateSettlementRefused) && late)
             }
+            Write::Extend { .. } | Write::Conclude { .. } => write.apply_to(Some(record)).is_some(),
             Write::Resolve { seen, .. } => {
                 use Field::{ExpiresAt, Generation, LeaseUntil, LockAcquiredAt, Owner, Status};
                 let required = [Status, Owner, Generation, LockAcquiredAt, LeaseUntil, ExpiresAt];
@@ -339,8 +340,13 @@ impl Faulty {
                 }
                 record
             }
-            (Write::Settle { .. } | Write::Resolve { .. }, None) => {
-                unreachable!("a settlement of nothing is refused")
+            (Write::Extend { lease_until, expires_at, .. }, Some(current)) => {
+                let state = State::Started { lease_until: *lease_until };
+                Record { state, expires_at: *expires_at, ..current.clone() }
+            }
+            (Write::Conclude { record, .. }, _) => record.clone(),
+            (Write::Settle { .. } | Write::Extend { .. } | Write::Resolve { .. }, None) => {
+                unreachable!("what changes a record is refused where there is none")
             }
         };
         self.stored(record)

@@ -94,6 +94,7 @@ impl<P: Protocol> Net<'_, P> {
             Write::TakeOver { .. } => Mark::RefusedT3,
             Write::Settle { .. } => Mark::RefusedSettle,
             Write::Resolve { .. } => Mark::OperatorLost,
+            Write::Extend { .. } | Write::Conclude { .. } => Mark::RefusedSettle,
         });
         let is_current = current.is_some_and(|record| holds(it, write, record, sender));
         it.flaws.unless(!is_current, Invariant::OwnerNotRefused);
@@ -113,6 +114,7 @@ impl<P: Protocol> Net<'_, P> {
             Write::Reclaim { seen, .. } | Write::TakeOver { seen, .. } | Write::Resolve { seen, .. } => {
                 it.flaws.unless(*seen == Seen::of(current), Invariant::ClaimSeesVersion);
             }
+            Write::Extend { .. } | Write::Conclude { .. } => {}
             Write::Settle { settlement, .. } => {
                 // To say the same again is no change.
                 let is_same =

@@ -201,6 +201,8 @@ impl Audit {
             Write::Settle { generation, settlement, .. } | Write::Resolve { generation, settlement, .. } => {
                 record_settlement(book, key, *generation, settlement)
             }
+            // No lease is extended here, and nothing is concluded without a claim.
+            Write::Extend { .. } | Write::Conclude { .. } => {}
             Write::Claim(_) | Write::Reclaim { .. } | Write::TakeOver { .. } => {
                 book.figures.reclaims += u64::from(matches!(write, Write::Reclaim { .. }));
                 book.figures.takeovers += u64::from(matches!(write, Write::TakeOver { .. }));
@@ -527,6 +529,13 @@ fn shown(write: &Write) -> String {
         Write::TakeOver { lock, .. } => format!("T3 by {:?}, generation {}", lock.owner, lock.generation),
         Write::Settle { owner, generation, settlement } => {
             format!("{} by {owner:?}, generation {generation}", settlement.status().as_str())
+        }
+        Write::Extend { owner, generation, lease_until, .. } => {
+            format!("T7 by {owner:?}, generation {generation}, lease {lease_until:?}")
+        }
+        Write::Conclude { record, .. } => {
+            let status = record.status().as_str();
+            format!("{status} unclaimed by {:?}, generation {}", record.owner, record.generation)
         }
         Write::Resolve { owner, generation, settlement, .. } => {
             format!("operator's {} by {owner:?}, generation {generation}", settlement.status().as_str())

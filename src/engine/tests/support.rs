@@ -123,6 +123,8 @@ impl Store for ScriptedStore {
             Write::Reclaim { .. } => "reclaim",
             Write::TakeOver { .. } => "take over",
             Write::Settle { .. } => "settle",
+            Write::Extend { .. } => "extend",
+            Write::Conclude { .. } => "conclude",
             Write::Resolve { .. } => "resolve",
         };
         Box::pin(async move {

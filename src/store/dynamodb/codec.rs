@@ -92,6 +92,31 @@ pub(super) fn put_lock(item: &mut Item, lock: &Lock, names: &AttributeNames) {
     put(Attribute::Version, number(RECORD_VERSION));
 }
 
+/// Puts all of `record` into `item`, which has the key already.
+pub(super) fn put_record(item: &mut Item, record: &Record, names: &AttributeNames) {
+    let lease_until = record.lease_until();
+    put_lock(item, &record.lock_until(lease_until.unwrap_or(record.lock_acquired_at)), names);
+    if lease_until.is_none() {
+        item.remove(names.of(Attribute::LeaseUntil));
+    }
+    let mut put = |attribute, value| item.insert(names.of(attribute).to_owned(), value);
+    put(Attribute::Status, status(record.status()));
+    match &record.state {
+        State::Started { .. } | State::Released => {}
+        State::Completed(Outcome::Omitted) | State::Failed(Outcome::Omitted) => {
+            put(Attribute::ResponseEncoding, omitted());
+        }
+        State::Completed(Outcome::Retained(response)) | State::Failed(Outcome::Retained(response)) => {
+            put(Attribute::ResponseEncoding, encoding(response));
+            put(Attribute::ResponseLength, number(response.length));
+            put(Attribute::ResponseSha256, sha256(&response.sha256));
+            if let Place::Inline(kept) = &response.place {
+                put(Attribute::Response, binary(kept));
+            }
+        }
+    }
+}
+
 /// Why an item is not a record. It names the attribute, and never has its value.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unreadable {

@@ -91,18 +91,37 @@ const SETTLE: Settling<Transition> = Settling {
     release: Transition { update: Some("SET #status = :status REMOVE #lease_until"), condition: MINE },
 };
 
-/// An operator's write on a STARTED record: it is the very version that was seen.
-const RESOLVE_STARTED: Settling<Transition> = resolve(
-    "#status = :seen_status AND #owner = :seen_owner AND #generation = :seen_generation \
-     AND #lock_acquired_at = :seen_lock_acquired_at AND #expires_at = :seen_expires_at \
-     AND #lease_until = :seen_lease_until",
-);
+/// T7. A lease is never shortened.
+pub(super) const EXTEND: Transition = Transition {
+    update: Some("SET #lease_until = :lease_until, #expires_at = :expires_at"),
+    condition: "#status = :started AND #owner = :owner AND #generation = :generation \
+                AND #lease_until < :lease_until",
+};
 
-/// The same on a settled record, which has no lease.
-const RESOLVE_SETTLED: Settling<Transition> = resolve(
-    "#status = :seen_status AND #owner = :seen_owner AND #generation = :seen_generation \
-     AND #lock_acquired_at = :seen_lock_acquired_at AND #expires_at = :seen_expires_at",
-);
+/// A STARTED record is the very version that was seen.
+const STARTED_AS_SEEN: &str = "#status = :seen_status AND #owner = :seen_owner AND #generation = :seen_generation \
+     AND #lock_acquired_at = :seen_lock_acquired_at AND #expires_at = :seen_expires_at \
+     AND #lease_until = :seen_lease_until";
+
+/// The same of a settled record, which has no lease.
+const SETTLED_AS_SEEN: &str = "#status = :seen_status AND #owner = :seen_owner AND #generation = :seen_generation \
+     AND #lock_acquired_at = :seen_lock_acquired_at AND #expires_at = :seen_expires_at";
+
+/// Without a claim, absent → settled. The whole item is put, here and in the two that follow.
+pub(super) const CONCLUDE_ABSENT: Transition =
+    Transition { update: None, condition: "attribute_not_exists(#id)" };
+
+/// Without a claim, a STARTED record that no longer counts → settled.
+pub(super) const CONCLUDE_STARTED: Transition = Transition { update: None, condition: STARTED_AS_SEEN };
+
+/// Without a claim, a settled record that no longer counts → settled.
+pub(super) const CONCLUDE_SETTLED: Transition = Transition { update: None, condition: SETTLED_AS_SEEN };
+
+/// An operator's write on a STARTED record.
+const RESOLVE_STARTED: Settling<Transition> = resolve(STARTED_AS_SEEN);
+
+/// The same on a settled record.
+const RESOLVE_SETTLED: Settling<Transition> = resolve(SETTLED_AS_SEEN);
 
 /// Of the old lease and the old outcome, it removes whatever it does not set.
 const fn resolve(condition: &'static str) -> Settling<Transition> {
@@ -181,6 +200,10 @@ pub(super) struct Plans {
     pub(super) take_over: Plan,
     pub(super) take_over_nameless: Plan,
     pub(super) settle: Settling<Plan>,
+    pub(super) extend: Plan,
+    pub(super) conclude_absent: Plan,
+    pub(super) conclude_started: Plan,
+    pub(super) conclude_settled: Plan,
     pub(super) resolve_started: Settling<Plan>,
     pub(super) resolve_settled: Settling<Plan>,
 }
@@ -195,6 +218,10 @@ impl Plans {
             take_over: plan(TAKE_OVER),
             take_over_nameless: plan(TAKE_OVER_NAMELESS),
             settle: SETTLE.map(plan),
+            extend: plan(EXTEND),
+            conclude_absent: plan(CONCLUDE_ABSENT),
+            conclude_started: plan(CONCLUDE_STARTED),
+            conclude_settled: plan(CONCLUDE_SETTLED),
             resolve_started: RESOLVE_STARTED.map(plan),
             resolve_settled: RESOLVE_SETTLED.map(plan),
         }
@@ -235,6 +262,10 @@ mod tests {
             ("T2 reclaim, STARTED".to_owned(), RECLAIM_STARTED),
             ("T3 take over".to_owned(), TAKE_OVER),
             ("T3 take over, no request id".to_owned(), TAKE_OVER_NAMELESS),
+            ("T7 extend".to_owned(), EXTEND),
+            ("conclude, absent".to_owned(), CONCLUDE_ABSENT),
+            ("conclude, STARTED".to_owned(), CONCLUDE_STARTED),
+            ("conclude, settled".to_owned(), CONCLUDE_SETTLED),
         ];
         for ([settle, release], Settling { inline, parts, omitted, release: released }) in [
             (["T4/T5 complete or fail", "T6 release"], SETTLE),

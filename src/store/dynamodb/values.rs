@@ -85,10 +85,24 @@ pub(super) fn of_mine(mut values: Values, owner: Owner, generation: Generation) 
     values
 }
 
+/// Values for the expressions of T7.
+pub(super) fn extend(lease_until: Timestamp, expires_at: Timestamp) -> Values {
+    let mut values = Values::with_capacity(8);
+    values.insert(":lease_until".to_owned(), codec::millis(lease_until));
+    values.insert(":expires_at".to_owned(), codec::seconds(expires_at));
+    values
+}
+
+/// The whole version that was seen.
+pub(super) fn as_seen(seen: &Seen) -> Values {
+    let mut values = reclaim(seen);
+    values.insert(":seen_lock_acquired_at".to_owned(), codec::millis(seen.lock_acquired_at));
+    values
+}
+
 /// Adds the version that an operator saw, and whose write it becomes.
 pub(super) fn of_operator(mut values: Values, seen: &Seen, owner: Owner, generation: Generation) -> Values {
-    values.extend(reclaim(seen));
-    values.insert(":seen_lock_acquired_at".to_owned(), codec::millis(seen.lock_acquired_at));
+    values.extend(as_seen(seen));
     values.insert(":owner".to_owned(), codec::owner(owner));
     values.insert(":generation".to_owned(), codec::generation(generation));
     values

@@ -14,7 +14,7 @@ use std::{
 
 use lambda_idempotency::{
     BoxFuture, Record, StoredKey,
-    store::{ResponseParts, Settlement, Store, StoreError, Write, Written},
+    store::{ResponseParts, Settlement, Store, StoreError, Transactions, Write, Written},
 };
 
 /// How often a standing process looks whether it may go on.
@@ -35,6 +35,10 @@ pub enum Call {
     Fail,
     /// T6.
     Release,
+    /// T7: the function under test knows its deadline, so no point is there.
+    Extend,
+    /// The finished record, without a claim: so does no function under test.
+    Conclude,
 }
 
 impl Call {
@@ -44,6 +48,8 @@ impl Call {
             Write::Reclaim { .. } => Self::Reclaim,
             Write::TakeOver { .. } => Self::TakeOver,
             // Only an operator resolves; the functions under test settle.
+            Write::Extend { .. } => Self::Extend,
+            Write::Conclude { .. } => Self::Conclude,
             Write::Settle { settlement, .. } | Write::Resolve { settlement, .. } => match settlement {
                 Settlement::Complete(..) => Self::Complete,
                 Settlement::Fail(..) => Self::Fail,
@@ -107,6 +113,10 @@ impl Point {
             Self::After(Call::Fail) => "after_failure_applied",
             Self::Before(Call::Release) => "before_release_sent",
             Self::After(Call::Release) => "after_release_applied",
+            Self::Before(Call::Extend) => "before_extension_sent",
+            Self::After(Call::Extend) => "after_extension_applied",
+            Self::Before(Call::Conclude) => "before_conclusion_sent",
+            Self::After(Call::Conclude) => "after_conclusion_applied",
             Self::Answered => "answered",
         }
     }
@@ -196,6 +206,10 @@ impl<S: Store> Store for StandingStore<S> {
 
     fn parts(&self) -> Option<&dyn ResponseParts> {
         self.inner.parts()
+    }
+
+    fn transactions(&self) -> Option<&dyn Transactions> {
+        self.inner.transactions()
     }
 }
 

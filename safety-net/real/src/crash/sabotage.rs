@@ -7,7 +7,7 @@ use std::{
 
 use lambda_idempotency::{
     BoxFuture, Record, State, StoredKey, Timestamp,
-    store::{ResponseParts, Seen, Store, StoreError, Write, Written},
+    store::{ResponseParts, Seen, Store, StoreError, Transactions, Write, Written},
 };
 
 /// One way to break a function.
@@ -152,5 +152,9 @@ impl<S: Store> Store for SabotagedStore<S> {
 
     fn parts(&self) -> Option<&dyn ResponseParts> {
         self.inner.parts()
+    }
+
+    fn transactions(&self) -> Option<&dyn Transactions> {
+        self.inner.transactions()
     }
 }

@@ -53,8 +53,8 @@ impl Meaning {
             Write::Settle { settlement: Settlement::Complete(..), .. } => Self::Complete,
             Write::Settle { settlement: Settlement::Fail(..), .. } => Self::Fail,
             Write::Settle { settlement: Settlement::Release, .. } => Self::Release,
-            // An operator's, and no function's.
-            Write::Resolve { .. } => Self::Other,
+            // An operator's, and no function's; nor does this one extend a lease or conclude without a claim.
+            Write::Resolve { .. } | Write::Extend { .. } | Write::Conclude { .. } => Self::Other,
         }
     }
 
