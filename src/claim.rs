@@ -183,7 +183,7 @@ impl Claim {
         let copied = self.lock.take().and_then(|lock| Some((lock, verdict.response()?.clone())));
         let intent = self.engine.intent(&self.key, self.held.owner, verdict).await;
         let status = match &intent {
-            Intent::Complete(_) => Status::Completed,
+            Intent::Complete(_) | Intent::Commit(_) => Status::Completed,
             Intent::Fail(_) => Status::Failed,
             Intent::Release => Status::Released,
         };
@@ -194,7 +194,7 @@ impl Claim {
         match &settled.end {
             End::Recorded => observe::settled(&self.key, &self.held, status),
             End::Superseded(_) | End::Fenced(_) => observe::fenced(&self.key, &self.held),
-            End::Unrecorded(_) => {
+            End::Unrecorded(_) | End::NotCommitted(_) | End::Unresolved(_) => {
                 let cause = settled.store_error.as_ref();
                 observe::unrecorded(&self.key, &self.held, cause.map(|error| error as _));
             }
@@ -221,7 +221,7 @@ fn settle_error(key: &StoredKey, end: End, store_error: Option<StoreError>) -> E
                 "{key}: this run outlived its lease and was taken over; repeat to get the successor's outcome"
             ),
         ),
-        End::Recorded | End::Unrecorded(_) => Error::new(
+        End::Recorded | End::Unrecorded(_) | End::NotCommitted(_) | End::Unresolved(_) => Error::new(
             ErrorKind::Unrecorded,
             format!("{key}: the handler ran, but its outcome is not known to be stored"),
         ),

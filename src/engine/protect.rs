@@ -173,7 +173,9 @@ impl Engine {
             _ if is_released => Ok(Protected::Ran(answer)),
             End::Recorded => Ok(Protected::Ran(answer)),
             // An error would make sure that it runs a second time.
-            End::Unrecorded(_) => Ok(Protected::RanUnrecorded(answer)),
+            End::Unrecorded(_) | End::NotCommitted(_) | End::Unresolved(_) => {
+                Ok(Protected::RanUnrecorded(answer))
+            }
             End::Superseded(record) => {
                 let outcome = self.successors_outcome(&key, &record, ErrorKind::InProgress).await;
                 outcome.map(Protected::Replayed)
