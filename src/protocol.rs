@@ -37,7 +37,7 @@ use crate::{
     fingerprint::Fingerprint,
     outcome::Outcome,
     policy::Execution,
-    record::{Generation, Lock, Owner, Record},
+    record::{Generation, Lock, Owner, Record, Status},
     store::{Seen, Settlement, StoreErrorKind, Write, Written},
     time::Timestamp,
 };
@@ -154,6 +154,25 @@ pub enum Intent {
     Fail(Outcome),
     /// Give the key back.
     Release,
+}
+
+impl Intent {
+    /// The status that the record gets.
+    pub const fn status(&self) -> Status {
+        match self {
+            Self::Complete(_) | Self::Commit(_) => Status::Completed,
+            Self::Fail(_) => Status::Failed,
+            Self::Release => Status::Released,
+        }
+    }
+
+    /// The same, together with the handler's own writes: they go along with a success alone.
+    pub(crate) fn committed(self) -> Self {
+        match self {
+            Self::Complete(outcome) => Self::Commit(outcome),
+            other => other,
+        }
+    }
 }
 
 /// What a claim is for.

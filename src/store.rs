@@ -134,7 +134,13 @@ pub trait ResponseParts: Send + Sync {
     ) -> BoxFuture<'a, Result<Bytes, StoreError>>;
 }
 
-/// Writes of the handler's own, in the types of the store that makes them.
+/// Writes of a handler's own, in the types of one kind of store; for DynamoDB, `store::dynamodb::Transaction`.
+pub trait Writes: Any + Clone + Send + Sync {
+    /// Puts what `more` has behind what is here.
+    fn append(&mut self, more: Self);
+}
+
+/// [`Writes`] of whatever type.
 pub type OwnWrites = dyn Any + Send + Sync;
 
 /// A store's optional capability: a write of the protocol and writes of the handler's own in one transaction, so that
@@ -315,6 +321,15 @@ impl Write {
         match self {
             Self::Claim(lock) | Self::Reclaim { lock, .. } | Self::TakeOver { lock, .. } => Some(lock),
             Self::Settle { .. } | Self::Extend { .. } | Self::Conclude { .. } | Self::Resolve { .. } => None,
+        }
+    }
+
+    /// The owner and the generation under which it settles, where it settles what a delivery has done.
+    pub(crate) const fn settled_as(&self) -> Option<(Owner, Generation)> {
+        match self {
+            Self::Settle { owner, generation, .. } => Some((*owner, *generation)),
+            Self::Conclude { record, .. } => Some((record.owner, record.generation)),
+            _ => None,
         }
     }
 

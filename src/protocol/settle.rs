@@ -125,17 +125,9 @@ pub(super) fn over(end: End) -> Next {
     (Phase::Over, Action::Settled(end))
 }
 
-fn asked_for(intent: &Intent) -> Status {
-    match intent {
-        Intent::Complete(_) | Intent::Commit(_) => Status::Completed,
-        Intent::Fail(_) => Status::Failed,
-        Intent::Release => Status::Released,
-    }
-}
-
 /// Whether this record is what its owner asked for with `intent`.
 pub(super) fn is_outcome_of(owner: Owner, intent: &Intent, record: &Record) -> bool {
-    record.owner == owner && record.status() == asked_for(intent)
+    record.owner == owner && record.status() == intent.status()
 }
 
 fn retains(intent: &Intent) -> bool {
