@@ -148,7 +148,8 @@ impl Engine {
         let staging = Staging::new(Arc::clone(&self.store), key.clone());
         let surroundings = Surroundings { invocation, claim: right.handle(), staging: Some(staging.clone()) };
         // What the answer's own code does, such as serialising it, is the handler's too: it may panic.
-        let running = within(surroundings.clone(), async { Ok(judge(handler().await)) });
+        // Boxed, since every future that it is passed through would make room for it again.
+        let running = Box::pin(within(surroundings.clone(), async { Ok(judge(handler().await)) }));
         let mut ended: Ended<Result<_, Error>> = self.watch_under(&mut right, latest, running).await;
         loop {
             let (verdict, answer) = match ended {
@@ -182,12 +183,12 @@ impl Engine {
                 return Err(error.into());
             };
             staging.reopen();
-            let answering = within(surroundings.clone(), async {
+            let answering = Box::pin(within(surroundings.clone(), async {
                 match on_declined(&*details).and_then(&mut again) {
                     Some(answer) => Ok(judge(answer.await)),
                     None => Err(of_another_type::<T>(&key)),
                 }
-            });
+            }));
             ended = self.watch_under(&mut right, latest, answering).await;
         }
     }
