@@ -218,7 +218,7 @@ pub enum Write {
     },
     /// T7, STARTED → STARTED: moves the lease, and the expiry with it, if the record is STARTED, has this owner and
     /// generation, and its lease ends before the new one. A lease is never shortened, so that an extension which
-    /// arrives late does no harm.
+    /// arrives late does no harm. Nothing else changes, and neither lease is compared with the time.
     Extend {
         /// The claim's owner.
         owner: Owner,
@@ -230,7 +230,8 @@ pub enum Write {
         expires_at: Timestamp,
     },
     /// Without a claim, absent or a record that no longer counts → settled: puts the whole record, if there is none,
-    /// or the one that is there is the very version that was seen. Nothing of an earlier record stays.
+    /// or the one that is there is the very version that was seen, in all six parts. Nothing of an earlier record
+    /// stays. The machine puts settled records; to a store, it is a record as any other, whatever its state.
     Conclude {
         /// The version that was seen; `None` if there was no record.
         seen: Option<Seen>,
