@@ -211,9 +211,9 @@ enum Phase {
     /// definitely not made.
     Open { seen: Option<Record>, losses: u8, submissions: u32 },
     /// A transaction is with the store, or a conclusion is; or it is about to be sent again after a pause.
-    Committing(Commit),
+    Committing(Box<Commit>),
     /// It was answered doubtfully, and so was its repetition; the record is being read.
-    LookingForCommit(Commit),
+    LookingForCommit(Box<Commit>),
     /// The settlement is with the store, or about to be sent again after a pause.
     Settling { held: Held, intent: Intent, retries: u8 },
     /// The settlement was answered doubtfully; the record is being read.
@@ -398,8 +398,8 @@ pub fn step(state: State, input: Input) -> (State, Action) {
         (Phase::Open { seen, losses, submissions }, Event::Settle(intent)) => {
             open::conclude(&plan, now, open::Basis { seen, losses, submissions }, intent)
         }
-        (Phase::Committing(commit), event) => commit::committing(&plan, now, commit, event),
-        (Phase::LookingForCommit(commit), event) => commit::looking(&plan, now, commit, event),
+        (Phase::Committing(commit), event) => commit::committing(&plan, now, *commit, event),
+        (Phase::LookingForCommit(commit), event) => commit::looking(&plan, now, *commit, event),
         (Phase::Settling { held, intent, retries }, event) => {
             settle::settling(&plan, now, held, intent, retries, event)
         }

@@ -7,7 +7,7 @@ mod support;
 use std::{collections::HashSet, error::Error as _, sync::Arc, time::Duration};
 
 use lambda_idempotency::{
-    Owner,
+    Owner, StoredKey,
     conformance::{self, Failure},
     store::{Store, StoreError, StoreErrorKind, memory::MemoryStore},
 };
@@ -41,6 +41,34 @@ mod memory {
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn conforms() {
         prove(Arc::new(MemoryStore::new()), 20_000).await;
+    }
+}
+
+/// The one that the guide has.
+#[allow(unreachable_pub, reason = "it is to be read as a store of a library's")]
+#[path = "../examples/file_store/store.rs"]
+mod file_store;
+
+mod file {
+    use super::{file_store::FileStore, *};
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn conforms() {
+        let folder = std::env::temp_dir().join(format!("file-store-{}", Owner::random().unwrap()));
+        prove(Arc::new(FileStore::new(&folder).unwrap()), 300).await;
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// Half a record is neither a record nor none.
+    #[tokio::test]
+    async fn what_cannot_be_read_is_corrupt() {
+        let folder = std::env::temp_dir().join(format!("file-store-{}", Owner::random().unwrap()));
+        let (store, key) = (FileStore::new(&folder).unwrap(), StoredKey::from_stored("orders/run#1"));
+        assert_eq!(store.read(&key).await.unwrap(), None);
+        let path = folder.join(lambda_idempotency::Fingerprint::of_bytes(b"orders/run#1").to_string());
+        std::fs::write(path, b"{\"status\":\"COMPLETED\"").unwrap();
+        assert_eq!(store.read(&key).await.unwrap_err().kind(), StoreErrorKind::Corrupt);
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }
 

@@ -68,7 +68,7 @@ fn submit(commit: Commit) -> Next {
         // Nothing goes along with it.
         _ => Action::Apply(commit.write.clone()),
     };
-    (Phase::Committing(commit), action)
+    (Phase::Committing(Box::new(commit)), action)
 }
 
 pub(super) fn committing(plan: &Plan, now: Timestamp, commit: Commit, event: Event) -> Next {
@@ -86,7 +86,7 @@ pub(super) fn committing(plan: &Plan, now: Timestamp, commit: Commit, event: Eve
         }
         Event::Failed(Fault { kind, .. }) => declined(commit, Decline::Store(kind)),
         Event::Resumed => submit(commit),
-        _ => (Phase::Committing(commit), Action::Nothing),
+        _ => (Phase::Committing(Box::new(commit)), Action::Nothing),
     }
 }
 
@@ -95,7 +95,7 @@ fn contended(plan: &Plan, now: Timestamp, commit: Commit, maybe_applied: bool) -
     let doubts = commit.doubts.saturating_add(maybe_applied.into());
     if commit.contention >= MAX_CONTENTION || now >= plan.usable_until {
         return if doubts > 0 {
-            (Phase::LookingForCommit(Commit { doubts: MAX_DOUBTS, ..commit }), Action::Read)
+            (Phase::LookingForCommit(Box::new(Commit { doubts: MAX_DOUBTS, ..commit })), Action::Read)
         } else {
             declined(commit, Decline::Store(StoreErrorKind::Conflict))
         };
@@ -104,7 +104,7 @@ fn contended(plan: &Plan, now: Timestamp, commit: Commit, maybe_applied: bool) -
     // Definitely not made, and nothing of it is on its way: the next is another to the store.
     let submission = if doubts == 0 { commit.submission.saturating_add(1) } else { commit.submission };
     let again = Commit { contention: nth + 1, submission, doubts, ..commit };
-    (Phase::Committing(again), Action::Pause(nth))
+    (Phase::Committing(Box::new(again)), Action::Pause(nth))
 }
 
 /// The same request is sent once more; then the record is looked at.
@@ -114,14 +114,14 @@ fn doubtful(commit: Commit, kind: StoreErrorKind) -> Next {
     if doubts == 1 && kind != StoreErrorKind::Corrupt {
         return submit(commit);
     }
-    (Phase::LookingForCommit(commit), Action::Read)
+    (Phase::LookingForCommit(Box::new(commit)), Action::Read)
 }
 
 pub(super) fn looking(plan: &Plan, now: Timestamp, commit: Commit, event: Event) -> Next {
     match event {
         Event::Found(record) => examine(plan, now, commit, record, false),
         Event::Failed(_) => unresolved(&commit),
-        _ => (Phase::LookingForCommit(commit), Action::Nothing),
+        _ => (Phase::LookingForCommit(Box::new(commit)), Action::Nothing),
     }
 }
 
