@@ -3,6 +3,8 @@
 #[cfg(feature = "dynamodb")]
 pub mod dynamodb;
 pub mod memory;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 
 use std::{any::Any, borrow::Cow, error::Error as StdError, fmt, sync::Arc};
 

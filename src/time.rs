@@ -120,6 +120,16 @@ impl Clock for SystemClock {
     }
 }
 
+/// What `future` gives, or `None` if it has not given it after `limit`.
+///
+/// # Cancel safety
+///
+/// As `future`'s: at the limit, it is dropped.
+#[cfg(feature = "postgres")]
+pub(crate) async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(limit, future).await.ok()
+}
+
 /// How long something takes, for metrics: no rule ever asks it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stopwatch(Instant);

@@ -127,6 +127,95 @@ mod dynamodb {
     }
 }
 
+#[cfg(feature = "postgres")]
+mod postgres {
+    use lambda_idempotency::{
+        BoxFuture, Record, StoredKey,
+        store::{
+            Write, Written,
+            postgres::{Looked, PostgresStore, PostgresStoreBuilder, deadpool_postgres, tokio_postgres},
+        },
+    };
+
+    use super::{support::postgres::Server, *};
+
+    async fn prove_as(configure: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder) {
+        let Some(server) = Server::shared() else { return };
+        // On a busy machine, a hundred writes at once take their time, which is not what is proved here.
+        let patience = Duration::from_secs(30);
+        let store = server
+            .store(|builder| {
+                configure(builder)
+                    .connect_timeout(2 * patience)
+                    .statement_timeout(2 * patience)
+                    .lock_timeout(patience)
+            })
+            .await;
+        let store: Arc<dyn Store> = Arc::new(store);
+        conformance::check_contention(Arc::clone(&store), 64, 10).await;
+        prove(store, 2000).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn conforms() {
+        prove_as(|builder| builder).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn conforms_with_many_connections_and_none_prepared() {
+        prove_as(|builder| builder.connections(16).prepared_statements(false)).await;
+    }
+
+    /// Every write and every read in a transaction of its own, that somebody else has opened.
+    #[derive(Debug)]
+    struct InTransactions {
+        store: PostgresStore,
+        pool: deadpool_postgres::Pool,
+    }
+
+    impl Store for InTransactions {
+        fn apply<'a>(
+            &'a self,
+            key: &'a StoredKey,
+            write: &'a Write,
+        ) -> BoxFuture<'a, Result<Written, StoreError>> {
+            Box::pin(async move {
+                let mut client = self.pool.get().await.unwrap();
+                let transaction = client.transaction().await.unwrap();
+                let written = self.store.in_transaction(&transaction).apply(key, write).await?;
+                transaction.commit().await.unwrap();
+                Ok(written)
+            })
+        }
+
+        fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+            Box::pin(async move {
+                let mut client = self.pool.get().await.unwrap();
+                let transaction = client.transaction().await.unwrap();
+                let looked = self.store.in_transaction(&transaction).lock_and_read(key).await?;
+                // Waited for, or the next read might find the key's lock still taken.
+                transaction.rollback().await.unwrap();
+                match looked {
+                    Looked::Free(record) => Ok(record),
+                    Looked::Busy => panic!("nobody else reads this key"),
+                }
+            })
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn conforms_in_transactions_of_others() {
+        let Some(server) = Server::shared() else { return };
+        let patience = Duration::from_secs(30);
+        let store =
+            server.store(|builder| builder.statement_timeout(2 * patience).lock_timeout(patience)).await;
+        let config = server.url().parse().unwrap();
+        let manager = deadpool_postgres::Manager::new(config, tokio_postgres::NoTls);
+        let pool = deadpool_postgres::Pool::builder(manager).max_size(8).build().unwrap();
+        prove(Arc::new(InTransactions { store, pool }), 1000).await;
+    }
+}
+
 #[test]
 fn an_arc_of_a_store_can_do_what_the_store_can() {
     assert!(Store::parts(&Arc::new(Faulty::new(Fault::None))).is_some());

@@ -6,3 +6,5 @@
 #[cfg(feature = "dynamodb")]
 pub mod emulator;
 pub mod faulty;
+#[cfg(feature = "postgres")]
+pub mod postgres;
