@@ -3,6 +3,8 @@
 #[cfg(feature = "dynamodb")]
 pub mod dynamodb;
 pub mod memory;
+#[cfg(feature = "redis")]
+pub mod redis;
 
 use std::{any::Any, borrow::Cow, error::Error as StdError, fmt, sync::Arc};
 

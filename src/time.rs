@@ -120,7 +120,13 @@ impl Clock for SystemClock {
     }
 }
 
-/// How long something takes, for metrics: no rule ever asks it.
+/// What `future` gives, unless it takes longer than `limit`: then it is dropped.
+#[cfg(feature = "redis")]
+pub(crate) async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(limit, future).await.ok()
+}
+
+/// How long something takes, for metrics and idle connections: no rule ever asks it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stopwatch(Instant);
 
