@@ -5,6 +5,8 @@ pub mod dynamodb;
 pub mod memory;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod redis;
 
 use std::{any::Any, borrow::Cow, error::Error as StdError, fmt, sync::Arc};
 

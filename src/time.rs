@@ -125,12 +125,12 @@ impl Clock for SystemClock {
 /// # Cancel safety
 ///
 /// As `future`'s: at the limit, it is dropped.
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(limit, future).await.ok()
 }
 
-/// How long something takes, for metrics: no rule ever asks it.
+/// How long something takes, for metrics and idle connections: no rule ever asks it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stopwatch(Instant);
 

@@ -216,6 +216,33 @@ mod postgres {
     }
 }
 
+#[cfg(feature = "redis")]
+mod redis {
+    use lambda_idempotency::store::redis::RedisStore;
+
+    use super::{support::redis::shared, *};
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn conforms() {
+        let Some(server) = shared() else { return };
+        let store = Arc::new(patient(&server.url()));
+        prove(store.clone(), 5000).await;
+        conformance::check_contention(store, 64, 20).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn conforms_under_another_prefix_in_another_database() {
+        let Some(server) = shared() else { return };
+        prove(Arc::new(patient(&format!("{}/3?prefix={{t}}*", server.url()))), 1000).await;
+    }
+
+    /// On a busy machine a server may take its time, which is not what is proved here.
+    fn patient(url: &str) -> RedisStore {
+        let (attempt, operation) = (Duration::from_secs(30), Duration::from_secs(60));
+        RedisStore::builder(url).attempt_timeout(attempt).operation_timeout(operation).build().unwrap()
+    }
+}
+
 #[test]
 fn an_arc_of_a_store_can_do_what_the_store_can() {
     assert!(Store::parts(&Arc::new(Faulty::new(Fault::None))).is_some());

@@ -1,4 +1,4 @@
-//! What the tests share: an embedded DynamoDB, and stores that are wrong on purpose.
+//! What the tests share: an embedded DynamoDB, a Redis, and stores that are wrong on purpose.
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
@@ -8,3 +8,5 @@ pub mod emulator;
 pub mod faulty;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod redis;

@@ -1,0 +1,229 @@
+//! Where Redis is: a store's URL taken apart. A password never leaves this module but towards Redis.
+
+use std::{fmt, sync::Arc};
+
+use percent_encoding::percent_decode_str;
+use url::{Host, Url};
+
+use crate::error::{Error, ErrorKind};
+
+const DEFAULT_PORT: u16 = 6379;
+
+/// A host, by name or number, and a port.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Address {
+    pub(super) host: Arc<str>,
+    pub(super) port: u16,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+impl Address {
+    /// The address in `host:port`, of which the host may be in brackets, and may be empty where `default` has one.
+    pub(super) fn parse(text: &str, default: Option<&Self>) -> Option<Self> {
+        let (host, port) = text.rsplit_once(':')?;
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let host: Arc<str> = match (host, default) {
+            ("" | "?", default) => Arc::clone(&default?.host),
+            (host, _) => host.into(),
+        };
+        Some(Self { host, port: port.parse().ok().filter(|port| *port != 0)? })
+    }
+}
+
+/// Who we are to Redis.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Credentials {
+    pub(super) user: Option<String>,
+    pub(super) password: String,
+}
+
+/// All that a URL says.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Location {
+    pub(super) address: Address,
+    /// More nodes of the cluster.
+    pub(super) nodes: Vec<Address>,
+    pub(super) is_cluster: bool,
+    pub(super) has_tls: bool,
+    pub(super) credentials: Option<Credentials>,
+    pub(super) database: u32,
+    pub(super) key_prefix: Option<String>,
+}
+
+impl Location {
+    /// What `text` says, or what is wrong with it, without any of it that may be secret.
+    pub(super) fn parse(text: &str) -> Result<Self, Error> {
+        let url = Url::parse(text).map_err(|error| invalid(format!("is no URL: {error}")))?;
+        let (is_cluster, has_tls) = match url.scheme() {
+            "redis" | "valkey" => (false, false),
+            "rediss" | "valkeys" => (false, true),
+            "redis-cluster" | "valkey-cluster" => (true, false),
+            "rediss-cluster" | "valkeys-cluster" => (true, true),
+            scheme => return Err(invalid(format!("has the scheme {scheme:?}, which is not known"))),
+        };
+        let host: Arc<str> = match url.host() {
+            Some(Host::Ipv6(address)) => address.to_string().into(),
+            Some(host) => decoded(&host.to_string(), "host")?.into(),
+            None => return Err(invalid("names no host")),
+        };
+        let mut location = Self {
+            address: Address { host, port: url.port().unwrap_or(DEFAULT_PORT) },
+            nodes: Vec::new(),
+            is_cluster,
+            has_tls,
+            credentials: credentials(&url)?,
+            database: database(url.path())?,
+            key_prefix: None,
+        };
+        for (name, value) in url.query_pairs() {
+            location.set(&name, &value)?;
+        }
+        if location.is_cluster && location.database != 0 {
+            return Err(invalid("names a database, and a cluster has only one; leave it out"));
+        }
+        if !location.is_cluster && !location.nodes.is_empty() {
+            return Err(invalid("names nodes, which only a cluster has; say cluster=true"));
+        }
+        Ok(location)
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), Error> {
+        match name {
+            "cluster" => match value {
+                "true" => self.is_cluster = true,
+                "false" if !self.is_cluster => {}
+                _ => return Err(invalid("has the parameter cluster with another value than true")),
+            },
+            "node" => {
+                let node = Address::parse(value, None);
+                self.nodes.push(node.ok_or_else(|| invalid("has a node that is not HOST:PORT"))?);
+            }
+            "prefix" if value.is_empty() => return Err(invalid("has the parameter prefix without a value")),
+            "prefix" => self.key_prefix = Some(value.to_owned()),
+            _ => {
+                let known = "there are cluster, node and prefix";
+                return Err(invalid(format!("has the parameter {name:?}, which is not known; {known}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn credentials(url: &Url) -> Result<Option<Credentials>, Error> {
+    let user = Some(decoded(url.username(), "user name")?).filter(|user| !user.is_empty());
+    match url.password() {
+        Some(password) => Ok(Some(Credentials { user, password: decoded(password, "password")? })),
+        None if user.is_some() => Err(invalid("has a user name without a password")),
+        None => Ok(None),
+    }
+}
+
+fn database(path: &str) -> Result<u32, Error> {
+    match path.trim_matches('/') {
+        "" => Ok(0),
+        number => number.parse().map_err(|_| invalid("has a path that is no database's number")),
+    }
+}
+
+fn decoded(text: &str, what: &str) -> Result<String, Error> {
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded.map(Into::into).map_err(|_| invalid(format!("has a {what} that is not UTF-8")))
+}
+
+fn invalid(what: impl fmt::Display) -> Error {
+    let example =
+        "write redis://HOST:PORT, rediss:// for TLS, redis-cluster:// or rediss-cluster:// for a cluster";
+    Error::new(ErrorKind::Invalid, format!("the URL of the Redis store {what}; {example}"))
+}
+
+/// Never the credentials.
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tls = if self.has_tls { "s" } else { "" };
+        let cluster = if self.is_cluster { "-cluster" } else { "" };
+        write!(f, "redis{tls}{cluster}://{}/{}", self.address, self.database)
+    }
+}
+
+impl fmt::Debug for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Credentials(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_says_all() {
+        let plain = Location::parse("redis://localhost").unwrap();
+        assert_eq!(plain.to_string(), "redis://localhost:6379/0");
+        assert!(plain.credentials.is_none() && !plain.has_tls && !plain.is_cluster);
+
+        let full = Location::parse("rediss://us%40er:p%3Aw@[::1]:7000/3?prefix=a%3A").unwrap();
+        assert_eq!(full.to_string(), "rediss://[::1]:7000/3");
+        assert_eq!(full.key_prefix.as_deref(), Some("a:"));
+        let credentials = full.credentials.unwrap();
+        assert_eq!((credentials.user.as_deref(), &*credentials.password), (Some("us@er"), "p:w"));
+
+        let cluster = Location::parse("rediss-cluster://:pw@a:1?node=b:2&node=[::1]:3").unwrap();
+        assert_eq!(cluster.to_string(), "rediss-cluster://a:1/0");
+        let nodes: Vec<_> = cluster.nodes.iter().map(ToString::to_string).collect();
+        assert_eq!(nodes, ["b:2", "[::1]:3"]);
+        assert_eq!(cluster.credentials.unwrap().user, None);
+        assert!(Location::parse("redis://a?cluster=true").unwrap().is_cluster);
+        assert!(Location::parse("valkeys://a").unwrap().has_tls);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_and_no_password_shown() {
+        for (text, says) in [
+            ("", "no URL"),
+            ("redis://:secret@h:99999", "port"),
+            ("redis://:secret@", "host"),
+            ("http://:secret@h", "scheme"),
+            ("redis://secret@h", "without a password"),
+            ("redis://:secret@h/notes", "database"),
+            ("redis://:secret@h?colour=red", "colour"),
+            ("redis://:secret@h?prefix=", "prefix"),
+            ("redis://:secret@h?cluster=maybe", "cluster"),
+            ("redis://:secret@h?node=b:2", "only a cluster has"),
+            ("redis-cluster://:secret@h?node=b", "HOST:PORT"),
+            ("redis-cluster://:secret@h/2", "only one"),
+            ("redis://:%ff@h", "UTF-8"),
+        ] {
+            let error = Location::parse(text).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().contains(says), "{text}: {error}");
+            assert!(!error.to_string().contains("secret"), "{error}");
+        }
+        let location = Location::parse("redis://user:secret@h").unwrap();
+        assert!(!format!("{location:?} {:?}", location.credentials).contains("secret"));
+    }
+
+    #[test]
+    fn a_node_that_does_not_know_its_host_has_the_one_that_was_asked() {
+        let asked = Address { host: "asked".into(), port: 1 };
+        assert_eq!(Address::parse(":7", Some(&asked)).unwrap().to_string(), "asked:7");
+        assert_eq!(Address::parse("?:7", Some(&asked)).unwrap().to_string(), "asked:7");
+        assert_eq!(Address::parse("b:7", Some(&asked)).unwrap().to_string(), "b:7");
+        for wrong in ["", "b", ":7", "b:", "b:0", "b:70000"] {
+            assert_eq!(Address::parse(wrong, None), None, "{wrong}");
+        }
+    }
+}

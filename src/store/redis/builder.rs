@@ -1,0 +1,176 @@
+//! How a [`RedisStore`] is made.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use tokio_rustls::rustls::{
+    ClientConfig, RootCertStore,
+    crypto::aws_lc_rs,
+    pki_types::{CertificateDer, pem::PemObject},
+};
+
+use super::{
+    Inner, RedisStore,
+    address::{Address, Credentials, Location},
+    cluster::Nodes,
+    connection::Connector,
+};
+use crate::error::{Error, ErrorKind};
+
+const DEFAULT_KEY_PREFIX: &str = "idempotency:";
+const DEFAULT_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
+const DEFAULT_OPERATION_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Configures a [`RedisStore`]; made by [`RedisStore::builder`].
+#[derive(Clone)]
+#[must_use]
+pub struct RedisStoreBuilder {
+    url: String,
+    nodes: Vec<String>,
+    credentials: Option<Credentials>,
+    key_prefix: Option<String>,
+    root_certificates: Option<Vec<u8>>,
+    attempt_timeout: Duration,
+    operation_timeout: Duration,
+}
+
+impl RedisStoreBuilder {
+    pub(super) fn new(url: String) -> Self {
+        Self {
+            url,
+            nodes: Vec::new(),
+            credentials: None,
+            key_prefix: None,
+            root_certificates: None,
+            attempt_timeout: DEFAULT_ATTEMPT_TIMEOUT,
+            operation_timeout: DEFAULT_OPERATION_TIMEOUT,
+        }
+    }
+
+    /// Asks this node of the cluster too, as `host:port`, where the one in the URL cannot be reached.
+    pub fn node(mut self, node: impl Into<String>) -> Self {
+        self.nodes.push(node.into());
+        self
+    }
+
+    /// Introduces itself by this name and password, instead of what the URL says.
+    pub fn credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
+        let user = Some(user.into()).filter(|user| !user.is_empty());
+        self.credentials = Some(Credentials { user, password: password.into() });
+        self
+    }
+
+    /// Puts this in front of every key. Default `idempotency:`, or what the URL says.
+    pub fn key_prefix(mut self, key_prefix: impl Into<String>) -> Self {
+        self.key_prefix = Some(key_prefix.into());
+        self
+    }
+
+    /// Trusts these authorities, certificates in PEM, instead of those that the machine does.
+    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.root_certificates = Some(pem.into());
+        self
+    }
+
+    /// How long one attempt of a request may take; making a connection for it may take as long again. Default 1 s.
+    pub fn attempt_timeout(mut self, attempt_timeout: Duration) -> Self {
+        self.attempt_timeout = attempt_timeout;
+        self
+    }
+
+    /// How long a request may take with all its attempts. Default 3 s.
+    pub fn operation_timeout(mut self, operation_timeout: Duration) -> Self {
+        self.operation_timeout = operation_timeout;
+        self
+    }
+
+    /// Builds the store. No request is made, and no connection; where the URL wants TLS, the machine's certificates are
+    /// read, unless some were given.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] for a URL or a node that makes no sense, a time-out of zero, an empty key prefix, and where
+    /// there is no authority to trust. No message has the password in it.
+    pub fn build(self) -> Result<RedisStore, Error> {
+        let location = Location::parse(&self.url)?;
+        for (what, timeout) in [("attempt", self.attempt_timeout), ("operation", self.operation_timeout)] {
+            if timeout.is_zero() {
+                return Err(invalid(format!("the {what} time-out is zero; no request could succeed")));
+            }
+        }
+        if !self.nodes.is_empty() && !location.is_cluster {
+            return Err(invalid(
+                "nodes are given, and the URL names no cluster; write redis-cluster:// there",
+            ));
+        }
+        let key_prefix = self.key_prefix.or_else(|| location.key_prefix.clone());
+        let key_prefix = key_prefix.unwrap_or_else(|| DEFAULT_KEY_PREFIX.to_owned());
+        if key_prefix.is_empty() {
+            return Err(invalid("the key prefix is empty; give one, or leave it out"));
+        }
+        let mut seeds = vec![location.address.clone()];
+        seeds.extend(location.nodes.iter().cloned());
+        for node in &self.nodes {
+            let address = Address::parse(node, None);
+            seeds.push(address.ok_or_else(|| invalid(format!("the node {node:?} is not HOST:PORT")))?);
+        }
+        let connector = Connector {
+            tls: if location.has_tls { Some(tls(self.root_certificates.as_deref())?) } else { None },
+            credentials: self.credentials.or_else(|| location.credentials.clone()),
+            database: location.database,
+            timeout: self.attempt_timeout,
+        };
+        Ok(RedisStore {
+            inner: Arc::new(Inner {
+                nodes: Nodes::new(seeds, location.is_cluster),
+                location,
+                connector,
+                key_prefix,
+                operation_timeout: self.operation_timeout,
+            }),
+        })
+    }
+}
+
+/// With the cryptography named, since the process may have set another or none.
+fn tls(root_certificates: Option<&[u8]>) -> Result<Arc<ClientConfig>, Error> {
+    let mut roots = RootCertStore::empty();
+    match root_certificates {
+        Some(pem) => {
+            let wrong =
+                |error: &dyn fmt::Display| invalid(format!("the root certificates are no PEM: {error}"));
+            for certificate in CertificateDer::pem_slice_iter(pem) {
+                let certificate = certificate.map_err(|error| wrong(&error))?;
+                roots.add(certificate).map_err(|error| wrong(&error))?;
+            }
+        }
+        // Of a machine's many certificates, one that cannot be read is no reason to trust none.
+        None => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
+    }
+    if roots.is_empty() {
+        return Err(invalid(
+            "no authority is known to trust for TLS; set SSL_CERT_FILE, or give root certificates",
+        ));
+    }
+    let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| invalid(format!("TLS cannot be used here: {error}")))?;
+    Ok(Arc::new(config.with_root_certificates(roots).with_no_client_auth()))
+}
+
+fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+    Error::new(ErrorKind::Invalid, message)
+}
+
+/// Neither the URL, which has a password in it, nor the credentials are shown.
+impl fmt::Debug for RedisStoreBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let location = Location::parse(&self.url);
+        f.debug_struct("RedisStoreBuilder")
+            .field("location", &location.as_ref().ok())
+            .field("nodes", &self.nodes)
+            .field("key_prefix", &self.key_prefix)
+            .field("attempt_timeout", &self.attempt_timeout)
+            .field("operation_timeout", &self.operation_timeout)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,122 @@
+//! One request of the store: the attempts it takes, and what is certain after them.
+
+use redis::{Cmd, Pipeline, Value, cmd};
+
+use super::{
+    RedisStore,
+    cluster::slot,
+    connection::{Live, Node},
+    fault::{Class, Fault},
+    transition::Transition,
+};
+use crate::{store::StoreError, time::within};
+
+/// How often a request is sent, at most, where nothing redirects it.
+const MAX_ATTEMPTS: usize = 3;
+/// How many nodes a request may be sent on to: in a cluster that agrees with itself, one.
+const MAX_REDIRECTIONS: usize = 5;
+
+/// What is asked of one record.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Request<'a> {
+    Transition(&'a Transition),
+    Read,
+}
+
+impl RedisStore {
+    /// Sends `request` on the record under `key`, and gives Redis's answer.
+    ///
+    /// A transition that may have been made is sent again: each is made at most once, whatever arrives of it and when,
+    /// because its condition does not hold a second time.
+    pub(super) async fn call(&self, key: &str, request: Request<'_>) -> Result<Value, StoreError> {
+        let mut maybe_applied = false;
+        let attempts = self.attempts(key, request, &mut maybe_applied);
+        let answer = within(self.inner.operation_timeout, attempts).await;
+        let answer = answer.unwrap_or_else(|| Err(Fault::new(Class::TimedOut, self.inner.nodes.seed())));
+        // A read writes nothing, whatever became of its attempts.
+        answer.map_err(|fault| fault.into_error(maybe_applied && !matches!(request, Request::Read)))
+    }
+
+    async fn attempts(
+        &self,
+        key: &str,
+        request: Request<'_>,
+        maybe_applied: &mut bool,
+    ) -> Result<Value, Fault> {
+        let (nodes, connector) = (&self.inner.nodes, &self.inner.connector);
+        let (mut attempts, mut redirections) = (0, 0);
+        let mut redirected: Option<(std::sync::Arc<Node>, bool)> = None;
+        loop {
+            let (node, asks) = match redirected.take() {
+                Some(redirected) => redirected,
+                None => (nodes.of(slot(key), connector).await?, false),
+            };
+            attempts += 1;
+            let fault = match self.attempt(&node, key, request, asks, maybe_applied).await {
+                Ok(answer) => return Ok(answer),
+                Err(fault) => fault,
+            };
+            match &fault.class {
+                Class::Elsewhere { .. } if !nodes.is_cluster() => {
+                    return Err(Fault::new(Class::IsCluster, &node.address));
+                }
+                Class::Elsewhere { node, for_good } if redirections < MAX_REDIRECTIONS => {
+                    if *for_good {
+                        nodes.forget();
+                    }
+                    redirected = Some((nodes.at(node), !for_good));
+                    (attempts, redirections) = (0, redirections + 1);
+                }
+                // Another node may have taken over this one's slots.
+                Class::NotReached if nodes.is_cluster() && attempts < MAX_ATTEMPTS => nodes.forget(),
+                _ if fault.may_pass_at_once() && attempts < MAX_ATTEMPTS => nodes.forget(),
+                _ => return Err(fault),
+            }
+        }
+    }
+
+    /// Sends the request to `node` once; `maybe_applied` is set from the moment when it may have been carried out, until
+    /// it is certain that it was not.
+    async fn attempt(
+        &self,
+        node: &Node,
+        key: &str,
+        request: Request<'_>,
+        asks: bool,
+        maybe_applied: &mut bool,
+    ) -> Result<Value, Fault> {
+        let live = node.connection(&self.inner.connector).await?;
+        let before = std::mem::replace(maybe_applied, true);
+        let answer = within(self.inner.connector.timeout, sent(&live, node, key, request, asks)).await;
+        let answer = answer.unwrap_or_else(|| Err(Fault::new(Class::TimedOut, &node.address)));
+        if let Err(fault) = &answer {
+            *maybe_applied = before || !fault.is_definite();
+            if fault.may_pass_at_once() {
+                node.discard(&live);
+            }
+        }
+        answer
+    }
+}
+
+async fn sent(live: &Live, node: &Node, key: &str, request: Request<'_>, asks: bool) -> Result<Value, Fault> {
+    let send = async |command| send(live, node, command, asks).await;
+    match request {
+        Request::Read => send(cmd("HGETALL").arg(key).take()).await,
+        Request::Transition(transition) => match send(transition.by_digest(key)).await {
+            // Redis has started anew, or was told to forget its scripts.
+            Err(fault) if fault.class == Class::NoScript => send(transition.by_source(key)).await,
+            answer => answer,
+        },
+    }
+}
+
+async fn send(live: &Live, node: &Node, command: Cmd, asks: bool) -> Result<Value, Fault> {
+    if !asks {
+        return live.send(&command, &node.address).await;
+    }
+    // A node takes a request for a slot that is still on its way to it only right behind this one.
+    let mut commands = Pipeline::new();
+    commands.cmd("ASKING").add_command(command);
+    live.send_all(&commands, 2, &node.address).await
+}

@@ -1,0 +1,265 @@
+//! Records to the fields of a hash and back. All that comes from Redis is checked: what cannot be understood is said by
+//! field, never guessed, and never shown.
+
+use std::str::FromStr;
+
+use bytes::Bytes;
+
+use crate::{
+    fingerprint::Fingerprint,
+    key::{Hex, parse_hex},
+    outcome::{Encoding, Outcome, Place, StoredResponse},
+    record::{Generation, Lock, Owner, RECORD_VERSION, Record, State, Status},
+    time::Timestamp,
+};
+
+/// A record's field, by its name in the hash.
+pub(super) type Field = &'static str;
+
+pub(super) const VERSION: Field = "version";
+pub(super) const STATUS: Field = "status";
+pub(super) const OWNER: Field = "owner";
+pub(super) const GENERATION: Field = "generation";
+pub(super) const ATTEMPT: Field = "attempt";
+pub(super) const FINGERPRINT: Field = "fingerprint";
+pub(super) const LOCK_ACQUIRED_AT: Field = "lock_acquired_at";
+pub(super) const LEASE_UNTIL: Field = "lease_until";
+pub(super) const EXPIRES_AT: Field = "expires_at";
+pub(super) const REQUEST_ID: Field = "request_id";
+pub(super) const RESPONSE_ENCODING: Field = "response_encoding";
+pub(super) const RESPONSE_LENGTH: Field = "response_length";
+pub(super) const RESPONSE_SHA256: Field = "response_sha256";
+pub(super) const RESPONSE: Field = "response";
+
+/// The fields that only some records have.
+pub(super) const OPTIONAL: [Field; 6] =
+    [LEASE_UNTIL, REQUEST_ID, RESPONSE_ENCODING, RESPONSE_LENGTH, RESPONSE_SHA256, RESPONSE];
+
+/// What `response_encoding` says of a response that was not kept.
+const OMITTED: &str = "omitted";
+
+/// Fields with their values, as they are to be set.
+pub(super) type Values = Vec<(Field, Bytes)>;
+
+pub(super) fn text(value: impl ToString) -> Bytes {
+    value.to_string().into()
+}
+
+pub(super) fn millis(time: Timestamp) -> Bytes {
+    text(time.as_millis())
+}
+
+pub(super) fn word(word: &'static str) -> Bytes {
+    Bytes::from_static(word.as_bytes())
+}
+
+/// All that a claim sets.
+pub(super) fn lock(lock: &Lock) -> Values {
+    let mut values = vec![
+        (VERSION, text(RECORD_VERSION)),
+        (STATUS, word(Status::Started.as_str())),
+        (OWNER, text(lock.owner)),
+        (GENERATION, text(lock.generation)),
+        (ATTEMPT, text(lock.attempt)),
+        (FINGERPRINT, text(lock.fingerprint)),
+        (LOCK_ACQUIRED_AT, millis(lock.lock_acquired_at)),
+        (LEASE_UNTIL, millis(lock.lease_until)),
+        (EXPIRES_AT, millis(lock.expires_at)),
+    ];
+    values.extend(lock.request_id.as_ref().map(|request_id| (REQUEST_ID, text(request_id))));
+    values
+}
+
+/// All of a record.
+pub(super) fn record(record: &Record) -> Values {
+    let lease_until = record.lease_until();
+    let mut values = lock(&record.lock_until(lease_until.unwrap_or(record.lock_acquired_at)));
+    if lease_until.is_none() {
+        values.retain(|(field, _)| *field != LEASE_UNTIL && *field != STATUS);
+        values.push((STATUS, word(record.status().as_str())));
+    }
+    if let State::Completed(kept) | State::Failed(kept) = &record.state {
+        values.extend(outcome(kept));
+    }
+    values
+}
+
+/// What is kept of a response.
+pub(super) fn outcome(outcome: &Outcome) -> Values {
+    let Outcome::Retained(response) = outcome else { return vec![(RESPONSE_ENCODING, word(OMITTED))] };
+    let mut values = vec![
+        (RESPONSE_ENCODING, encoding(response)),
+        (RESPONSE_LENGTH, text(response.length)),
+        (RESPONSE_SHA256, text(Hex(&response.sha256))),
+    ];
+    if let Place::Inline(kept) = &response.place {
+        values.push((RESPONSE, kept.clone()));
+    }
+    values
+}
+
+fn encoding(response: &StoredResponse) -> Bytes {
+    let how = match response.encoding {
+        Encoding::Identity => "identity",
+        Encoding::Deflate => "deflate",
+    };
+    match response.place {
+        Place::Inline(_) => word(how),
+        Place::Parts(count) => text(format_args!("{how}/{count}")),
+    }
+}
+
+/// Why a hash is not a record. It names the field, and never has its value.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Unreadable {
+    pub(super) field: Field,
+    pub(super) why: &'static str,
+}
+
+/// The record that these fields are.
+pub(super) fn decode(fields: Vec<(Bytes, Bytes)>) -> Result<Record, Unreadable> {
+    let mut fields = Fields(fields);
+    // The version first: nothing else can be judged before it.
+    if fields.number::<u32>(VERSION)? != RECORD_VERSION {
+        return Err(Unreadable { field: VERSION, why: "is one that this library does not know" });
+    }
+    Ok(Record {
+        owner: fields.parsed(OWNER, Owner::from_hex)?,
+        generation: Generation::new(fields.number(GENERATION)?),
+        attempt: fields.number(ATTEMPT)?,
+        fingerprint: fields.parsed(FINGERPRINT, Fingerprint::from_stored)?,
+        lock_acquired_at: fields.millis(LOCK_ACQUIRED_AT)?,
+        expires_at: fields.millis(EXPIRES_AT)?,
+        request_id: if fields.has(REQUEST_ID) { Some(fields.text(REQUEST_ID)?.into()) } else { None },
+        state: state(&mut fields)?,
+    })
+}
+
+fn state(fields: &mut Fields) -> Result<State, Unreadable> {
+    let status = fields.text(STATUS)?;
+    let status = Status::from_stored(&status).ok_or(OTHER_FORM.of(STATUS))?;
+    let state = match status {
+        Status::Started => State::Started { lease_until: fields.millis(LEASE_UNTIL)? },
+        Status::Completed => State::Completed(kept(fields)?),
+        Status::Failed => State::Failed(kept(fields)?),
+        Status::Released => State::Released,
+    };
+    // Whatever belongs to another state makes this one half-settled: what happened cannot be told.
+    let left_over = OPTIONAL.into_iter().find(|field| fields.has(field));
+    match left_over {
+        Some(field) => Err(Unreadable { field, why: "does not belong to the record's status" }),
+        None => Ok(state),
+    }
+}
+
+fn kept(fields: &mut Fields) -> Result<Outcome, Unreadable> {
+    let written = fields.text(RESPONSE_ENCODING)?;
+    if written == OMITTED {
+        return Ok(Outcome::Omitted);
+    }
+    let (encoding, parts) = parse_encoding(&written).ok_or(OTHER_FORM.of(RESPONSE_ENCODING))?;
+    Ok(Outcome::Retained(StoredResponse {
+        encoding,
+        length: fields.number(RESPONSE_LENGTH)?,
+        sha256: fields.digest(RESPONSE_SHA256)?,
+        place: match parts {
+            Some(count) => Place::Parts(count),
+            None => Place::Inline(fields.take(RESPONSE)?),
+        },
+    }))
+}
+
+fn parse_encoding(text: &str) -> Option<(Encoding, Option<u32>)> {
+    let (how, parts) = match text.split_once('/') {
+        Some((how, count)) => (how, Some(parse_number(count)?)),
+        None => (text, None),
+    };
+    match how {
+        "identity" => Some((Encoding::Identity, parts)),
+        "deflate" => Some((Encoding::Deflate, parts)),
+        _ => None,
+    }
+}
+
+/// A number in the one form that this library writes: the script compares texts, and a number in another form would
+/// never be equal to itself.
+fn parse_number<T: FromStr + ToString>(digits: &str) -> Option<T> {
+    digits.parse().ok().filter(|number: &T| number.to_string() == digits)
+}
+
+struct Form(&'static str);
+
+impl Form {
+    const fn of(&self, field: Field) -> Unreadable {
+        Unreadable { field, why: self.0 }
+    }
+}
+
+const OTHER_FORM: Form = Form("is not in the form that this library writes");
+
+/// A record's fields; each can be taken once, and those that are left over can be asked for.
+struct Fields(Vec<(Bytes, Bytes)>);
+
+impl Fields {
+    fn has(&self, field: Field) -> bool {
+        self.0.iter().any(|(name, _)| name == field)
+    }
+
+    fn take(&mut self, field: Field) -> Result<Bytes, Unreadable> {
+        let at = self.0.iter().position(|(name, _)| name == field);
+        let at = at.ok_or(Unreadable { field, why: "is missing" })?;
+        Ok(self.0.swap_remove(at).1)
+    }
+
+    fn text(&mut self, field: Field) -> Result<String, Unreadable> {
+        let bytes = self.take(field)?;
+        String::from_utf8(bytes.into()).map_err(|_| Unreadable { field, why: "is not text" })
+    }
+
+    fn number<T: FromStr + ToString>(&mut self, field: Field) -> Result<T, Unreadable> {
+        let why = "is not a whole number in its range";
+        parse_number(&self.text(field)?).ok_or(Unreadable { field, why })
+    }
+
+    fn millis(&mut self, field: Field) -> Result<Timestamp, Unreadable> {
+        self.number(field).map(Timestamp::from_millis)
+    }
+
+    /// What is compared as text has to come out as the text that went in.
+    fn parsed<T: ToString>(&mut self, field: Field, parse: fn(&str) -> Option<T>) -> Result<T, Unreadable> {
+        let text = self.text(field)?;
+        parse(&text).filter(|value| value.to_string() == text).ok_or(OTHER_FORM.of(field))
+    }
+
+    fn digest(&mut self, field: Field) -> Result<[u8; 32], Unreadable> {
+        let text = self.text(field)?;
+        parse_hex(&text).ok_or(OTHER_FORM.of(field))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_one_form() {
+        assert_eq!(parse_number::<u64>("18446744073709551615"), Some(u64::MAX));
+        for wrong in ["", "+1", "-1", "1.5", "1e3", " 1", "01", "18446744073709551616"] {
+            assert_eq!(parse_number::<u64>(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn encodings_read_back_as_they_are_written() {
+        for (text, parsed) in [
+            ("identity", Some((Encoding::Identity, None))),
+            ("deflate/16", Some((Encoding::Deflate, Some(16)))),
+            ("gzip", None),
+            ("identity/", None),
+            ("identity/+1", None),
+            ("deflate/4294967296", None),
+        ] {
+            assert_eq!(parse_encoding(text), parsed, "{text}");
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Connections: how one is made, and how a node keeps one.
+
+use std::{
+    fmt, io,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use redis::{
+    AsyncConnectionConfig, Pipeline, ProtocolVersion, RedisConnectionInfo, Value, aio::MultiplexedConnection,
+    cmd,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    task::JoinHandle,
+};
+use tokio_rustls::{
+    TlsConnector,
+    rustls::{ClientConfig, pki_types::ServerName},
+};
+
+use super::{
+    address::{Address, Credentials},
+    fault::{Class, Fault},
+};
+use crate::time::{Stopwatch, within};
+
+/// A connection that was idle for so long is asked whether it is still there before anything is sent on it. A frozen
+/// sandbox's connections die unseen, and a request on a dead one costs the time-out of an attempt.
+const IDLE: Duration = Duration::from_secs(10);
+/// How long that answer may take.
+const PING_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// How connections are made.
+pub(super) struct Connector {
+    pub(super) tls: Option<Arc<ClientConfig>>,
+    pub(super) credentials: Option<Credentials>,
+    pub(super) database: u32,
+    /// How long making one may take, and one answer on it.
+    pub(super) timeout: Duration,
+}
+
+impl Connector {
+    async fn connect(&self, at: &Address) -> Result<Live, Fault> {
+        let made = within(self.timeout, self.connect_now(at)).await;
+        made.unwrap_or_else(|| Err(Fault::new(Class::NotReached, at)))
+    }
+
+    async fn connect_now(&self, at: &Address) -> Result<Live, Fault> {
+        let failed = |error: io::Error| Fault::of_connecting(&error, at);
+        let stream = TcpStream::connect((&*at.host, at.port)).await.map_err(failed)?;
+        stream.set_nodelay(true).map_err(failed)?;
+        let live = match &self.tls {
+            None => Live::over(stream, at).await?,
+            Some(config) => {
+                let name = ServerName::try_from(at.host.to_string());
+                let name =
+                    name.map_err(|error| failed(io::Error::new(io::ErrorKind::InvalidInput, error)))?;
+                let connector = TlsConnector::from(Arc::clone(config));
+                Live::over(connector.connect(name, stream).await.map_err(failed)?, at).await?
+            }
+        };
+        self.introduce(&live, at).await?;
+        Ok(live)
+    }
+
+    /// Says who we are, and which database we want.
+    async fn introduce(&self, live: &Live, at: &Address) -> Result<(), Fault> {
+        let mut commands = Pipeline::new();
+        if let Some(Credentials { user, password }) = &self.credentials {
+            commands.cmd("AUTH").arg(user.as_deref()).arg(password);
+        }
+        if self.database != 0 {
+            commands.cmd("SELECT").arg(self.database);
+        }
+        match commands.len() {
+            0 => Ok(()),
+            count => match live.send_all(&commands, count, at).await {
+                Ok(_) => Ok(()),
+                // Nothing but names was sent so far.
+                Err(fault) if fault.class == Class::Lost => Err(Fault::new(Class::NotReached, at)),
+                Err(fault) => Err(fault),
+            },
+        }
+    }
+}
+
+/// A connection with the task that drives it. Clones share both, and the task ends with the last of them.
+#[derive(Clone)]
+pub(super) struct Live {
+    connection: MultiplexedConnection,
+    driver: Arc<Driver>,
+}
+
+struct Driver {
+    task: JoinHandle<()>,
+    has_ended: Arc<AtomicBool>,
+    used: Mutex<Stopwatch>,
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Says that the driver has ended, in whatever way: its runtime may have gone, too.
+struct Ending(Arc<AtomicBool>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+impl Live {
+    async fn over<S>(stream: S, at: &Address) -> Result<Self, Fault>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        // Without credentials nothing is sent yet. The time-outs are the caller's.
+        let info =
+            RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name();
+        let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
+        let made = MultiplexedConnection::new_with_config(&info, stream, config).await;
+        let (connection, driver) = made.map_err(|error| Fault::of_request(error, at))?;
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let ending = Ending(Arc::clone(&has_ended));
+        let task = tokio::spawn(async move {
+            let _ending = ending;
+            driver.await;
+        });
+        let used = Mutex::new(Stopwatch::start());
+        Ok(Self { connection, driver: Arc::new(Driver { task, has_ended, used }) })
+    }
+
+    fn has_ended(&self) -> bool {
+        self.driver.has_ended.load(Ordering::Acquire)
+    }
+
+    fn is_idle(&self) -> bool {
+        locked(&self.driver.used).read() > IDLE
+    }
+
+    async fn is_there(&self, at: &Address) -> bool {
+        let asked = within(PING_TIMEOUT, self.send(&cmd("PING"), at)).await;
+        // An error is an answer, too.
+        asked.is_some_and(|answer| answer.is_ok() || answer.is_err_and(|fault| fault.class != Class::Lost))
+    }
+
+    /// Sends one command and waits for its answer.
+    pub(super) async fn send(&self, command: &redis::Cmd, at: &Address) -> Result<Value, Fault> {
+        *locked(&self.driver.used) = Stopwatch::start();
+        let answer = self.connection.clone().send_packed_command(command).await;
+        answered(answer.map_err(|error| Fault::of_request(error, at))?, at)
+    }
+
+    /// Sends `count` commands with nothing in between, and gives the last one's answer, or the first error.
+    pub(super) async fn send_all(
+        &self,
+        commands: &Pipeline,
+        count: usize,
+        at: &Address,
+    ) -> Result<Value, Fault> {
+        *locked(&self.driver.used) = Stopwatch::start();
+        let answers = self.connection.clone().send_packed_commands(commands, 0, count).await;
+        let mut last = Value::Nil;
+        for answer in answers.map_err(|error| Fault::of_request(error, at))? {
+            last = answered(answer, at)?;
+        }
+        Ok(last)
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.driver, &other.driver)
+    }
+}
+
+fn answered(answer: Value, at: &Address) -> Result<Value, Fault> {
+    match answer {
+        Value::ServerError(error) => Err(Fault::of_answer(&error, at)),
+        answer => Ok(answer),
+    }
+}
+
+/// One server, with the connection to it, if there is one.
+pub(super) struct Node {
+    pub(super) address: Address,
+    live: Mutex<Option<Live>>,
+    /// Held by whoever makes a connection, so that there is one for all who want it.
+    gate: tokio::sync::Mutex<()>,
+}
+
+impl Node {
+    pub(super) fn new(address: Address) -> Self {
+        Self { address, live: Mutex::new(None), gate: tokio::sync::Mutex::new(()) }
+    }
+
+    /// The connection to this node, as far as can be told without a request of consequence.
+    pub(super) async fn connection(&self, connector: &Connector) -> Result<Live, Fault> {
+        if let Some(live) = self.live().filter(|live| !live.is_idle()) {
+            return Ok(live);
+        }
+        let _gate = self.gate.lock().await;
+        if let Some(live) = self.live() {
+            if !live.is_idle() || live.is_there(&self.address).await {
+                return Ok(live);
+            }
+            self.discard(&live);
+        }
+        // Boxed, so that every request does not make room for a path that few take.
+        let live = Box::pin(connector.connect(&self.address)).await?;
+        *locked(&self.live) = Some(live.clone());
+        Ok(live)
+    }
+
+    fn live(&self) -> Option<Live> {
+        locked(&self.live).clone().filter(|live| !live.has_ended())
+    }
+
+    /// Uses this connection no more.
+    pub(super) fn discard(&self, live: &Live) {
+        let mut kept = locked(&self.live);
+        if kept.as_ref().is_some_and(|kept| kept.is_same(live)) {
+            *kept = None;
+        }
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Node({})", self.address)
+    }
+}
+
+/// No code panics while it holds one of these locks, so what a poisoned one guards is whole.
+pub(super) fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
+}

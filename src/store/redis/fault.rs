@@ -1,0 +1,383 @@
+//! What can go wrong to the store's errors: what happened, whether the write may have been made all the same, and what
+//! to do about it.
+//!
+//! An answer of Redis is never kept: the text of an error may repeat a command with all its arguments. What stays is
+//! its code.
+
+use std::{error::Error as StdError, fmt, io};
+
+use redis::{ErrorKind, RedisError, ServerError};
+
+use super::address::Address;
+use crate::store::{StoreError, StoreErrorKind};
+
+/// What went wrong: what the message says, the store error's kind, and what is tried next follow from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    /// No connection came about.
+    NotReached,
+    /// The other side is not who it should be.
+    NotTrusted,
+    /// No answer in time.
+    TimedOut,
+    /// The connection ended before the answer.
+    Lost,
+    /// What came is no answer of Redis.
+    Unreadable,
+    /// The script is not there yet.
+    NoScript,
+    /// Another node of the cluster has the key, for good or until the slot has moved.
+    Elsewhere { node: Address, for_good: bool },
+    /// There is a cluster, and we were not told.
+    IsCluster,
+    /// No node has the key's slot just now.
+    ClusterDown,
+    /// It is a replica.
+    ReadOnly,
+    /// Its memory is full.
+    OutOfMemory,
+    /// It reads its data from the disk.
+    Loading,
+    /// It has lost its primary.
+    NoPrimary,
+    /// It has too few replicas.
+    TooFewReplicas,
+    /// It cannot write to its disk.
+    DiskFails,
+    /// Another script runs.
+    Busy,
+    /// It takes no more connections.
+    TooManyConnections,
+    /// It does not know us.
+    NotAuthenticated,
+    /// It knows us, and we may not.
+    NotPermitted,
+    /// What is under the key is no hash.
+    NoHash,
+    /// There is no such database.
+    NoDatabase,
+    /// It refuses for another reason.
+    Refused,
+}
+
+/// Which code means what ("redis.io", error replies, and the messages of the server's sources).
+const CODES: &[(&str, Class)] = &[
+    ("NOSCRIPT", Class::NoScript),
+    ("CLUSTERDOWN", Class::ClusterDown),
+    ("TRYAGAIN", Class::ClusterDown),
+    ("READONLY", Class::ReadOnly),
+    ("OOM", Class::OutOfMemory),
+    ("LOADING", Class::Loading),
+    ("MASTERDOWN", Class::NoPrimary),
+    ("NOREPLICAS", Class::TooFewReplicas),
+    ("MISCONF", Class::DiskFails),
+    ("BUSY", Class::Busy),
+    ("NOAUTH", Class::NotAuthenticated),
+    ("WRONGPASS", Class::NotAuthenticated),
+    ("NOPERM", Class::NotPermitted),
+    ("WRONGTYPE", Class::NoHash),
+];
+
+/// Something that went wrong, and where.
+#[derive(Debug)]
+pub(super) struct Fault {
+    pub(super) class: Class,
+    at: Address,
+    cause: Option<Cause>,
+}
+
+/// What is left of an error: the `source()` of the store's error.
+#[derive(Debug)]
+struct Cause(String);
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl StdError for Cause {}
+
+impl Fault {
+    pub(super) fn new(class: Class, at: &Address) -> Self {
+        Self { class, at: at.clone(), cause: None }
+    }
+
+    /// What came of an attempt to connect.
+    pub(super) fn of_connecting(error: &io::Error, at: &Address) -> Self {
+        // rustls wraps what it finds wrong with the other side into an error of this kind.
+        let class = match error.kind() {
+            io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => Class::NotTrusted,
+            _ => Class::NotReached,
+        };
+        Self { cause: Some(Cause(error.to_string())), ..Self::new(class, at) }
+    }
+
+    /// What came of a request.
+    pub(super) fn of_request(error: RedisError, at: &Address) -> Self {
+        let (kind, text) = (error.kind(), error.to_string());
+        match ServerError::try_from(error) {
+            Ok(error) => Self::of_answer(&error, at),
+            Err(_) if kind == ErrorKind::Parse => Self::new(Class::Unreadable, at),
+            Err(_) => Self { cause: Some(Cause(text)), ..Self::new(Class::Lost, at) },
+        }
+    }
+
+    /// What an error says that Redis answered with.
+    pub(super) fn of_answer(error: &ServerError, at: &Address) -> Self {
+        let (code, details) = (error.code(), error.details().unwrap_or_default());
+        let class = match code {
+            "MOVED" | "ASK" => elsewhere(code, details, at),
+            // Up to version 6, a script's error is wrapped into a sentence.
+            "ERR" => of_sentence(details),
+            code if code.starts_with('@') => of_sentence(details),
+            code => of_code(code),
+        };
+        let is_code = code.len() <= 32 && code.bytes().all(|byte| byte.is_ascii_uppercase());
+        Self { cause: is_code.then(|| Cause(format!("it answered {code}"))), ..Self::new(class, at) }
+    }
+
+    /// Whether it is certain that this request changed nothing.
+    pub(super) fn is_definite(&self) -> bool {
+        match self.class {
+            Class::NotReached
+            | Class::NotTrusted
+            | Class::NoScript
+            | Class::Elsewhere { .. }
+            | Class::IsCluster
+            | Class::ClusterDown
+            | Class::ReadOnly
+            | Class::OutOfMemory
+            | Class::Loading
+            | Class::NoPrimary
+            | Class::TooFewReplicas
+            | Class::DiskFails
+            | Class::Busy
+            | Class::TooManyConnections
+            | Class::NotAuthenticated
+            | Class::NoHash
+            | Class::NoDatabase => true,
+            // Where the script may not call one of its commands, it may have called those before.
+            Class::TimedOut | Class::Lost | Class::Unreadable | Class::NotPermitted | Class::Refused => false,
+        }
+    }
+
+    /// Whether another attempt on a new connection may go better, though nobody waits for anything.
+    pub(super) fn may_pass_at_once(&self) -> bool {
+        matches!(self.class, Class::TimedOut | Class::Lost | Class::ReadOnly)
+    }
+
+    const fn kind(&self) -> StoreErrorKind {
+        match self.class {
+            Class::NotReached
+            | Class::TimedOut
+            | Class::Lost
+            | Class::Unreadable
+            | Class::NoScript
+            | Class::Elsewhere { .. }
+            | Class::ClusterDown
+            | Class::ReadOnly
+            | Class::OutOfMemory
+            | Class::Loading
+            | Class::NoPrimary
+            | Class::TooFewReplicas
+            | Class::DiskFails
+            | Class::Busy
+            | Class::TooManyConnections => StoreErrorKind::Unavailable,
+            Class::NotTrusted
+            | Class::IsCluster
+            | Class::NotAuthenticated
+            | Class::NotPermitted
+            | Class::NoDatabase
+            | Class::Refused => StoreErrorKind::Rejected,
+            Class::NoHash => StoreErrorKind::Corrupt,
+        }
+    }
+
+    /// The store's error; ambiguous if any of the requests behind it was.
+    pub(super) fn into_error(self, maybe_applied: bool) -> StoreError {
+        let error = StoreError::new(self.kind(), self.message()).maybe_applied(maybe_applied);
+        match self.cause {
+            Some(cause) => error.with_source(cause),
+            None => error,
+        }
+    }
+
+    fn message(&self) -> String {
+        let at = &self.at;
+        match &self.class {
+            Class::NotReached => {
+                format!(
+                    "Redis at {at} could not be reached; check the address, TLS or not, the network and that it runs"
+                )
+            }
+            Class::NotTrusted => format!(
+                "Redis at {at} could not be trusted; check that it speaks TLS, that its certificate is for this host, \
+                 and that its authority is known here (SSL_CERT_FILE, or where the store is built)"
+            ),
+            Class::TimedOut => format!("Redis at {at} did not answer in time"),
+            Class::Lost => format!("the connection to Redis at {at} was lost before the answer"),
+            Class::Unreadable => {
+                format!("what answers at {at} is not Redis; check the address, and TLS or not")
+            }
+            Class::NoScript => format!("Redis at {at} does not keep the script that it was sent"),
+            Class::Elsewhere { .. } => {
+                format!("the nodes of the Redis cluster at {at} do not agree on who has the record")
+            }
+            Class::IsCluster => format!(
+                "Redis at {at} is a node of a cluster; say so in the URL: redis-cluster:// or rediss-cluster://"
+            ),
+            Class::ClusterDown => {
+                format!("the Redis cluster at {at} does not serve the record's slot just now")
+            }
+            Class::ReadOnly => format!(
+                "Redis at {at} is a replica, which takes no writes; after a fail-over this passes, else give the \
+                 primary's address"
+            ),
+            Class::OutOfMemory => format!(
+                "Redis at {at} has no memory left, and takes no new records; give it more, or keep records for less long"
+            ),
+            Class::Loading => format!("Redis at {at} has started just now, and is still loading its data"),
+            Class::NoPrimary => format!("Redis at {at} is a replica that has lost its primary"),
+            Class::TooFewReplicas => {
+                format!(
+                    "Redis at {at} has fewer replicas than it needs to take writes (min-replicas-to-write)"
+                )
+            }
+            Class::DiskFails => {
+                format!("Redis at {at} takes no writes because it cannot save its data; see its log")
+            }
+            Class::Busy => format!("Redis at {at} is busy with another script"),
+            Class::TooManyConnections => {
+                format!(
+                    "Redis at {at} takes no more connections; raise its maxclients, or run fewer functions at once"
+                )
+            }
+            Class::NotAuthenticated => format!(
+                "Redis at {at} refused the user name or the password, or wants one; check those in the URL"
+            ),
+            Class::NotPermitted => format!(
+                "Redis at {at} does not permit this user a command that the store needs; see the store's documentation \
+                 for the list"
+            ),
+            Class::NoHash => format!("a record in Redis at {at} cannot be read: it is no hash"),
+            Class::NoDatabase => format!("Redis at {at} has no database of the number that the URL names"),
+            Class::Refused => {
+                format!("Redis at {at} refused the request; the store needs Redis 6 or later, or Valkey")
+            }
+        }
+    }
+}
+
+fn of_code(code: &str) -> Class {
+    CODES.iter().find(|(known, _)| *known == code).map_or(Class::Refused, |(_, class)| class.clone())
+}
+
+/// What a sentence is about that has no code of its own, or one inside.
+fn of_sentence(text: &str) -> Class {
+    // The command's arguments follow: whatever is in them.
+    if text.starts_with("unknown") {
+        return Class::Refused;
+    }
+    for (phrase, class) in [
+        ("max number of clients", Class::TooManyConnections),
+        ("user executing the script can't", Class::NotPermitted),
+        ("invalid password", Class::NotAuthenticated),
+        // Of strangers, Redis does not even read a command of this length.
+        ("unauthenticated", Class::NotAuthenticated),
+        ("AUTH", Class::NotAuthenticated),
+        ("DB index", Class::NoDatabase),
+        ("SELECT", Class::NoDatabase),
+    ] {
+        if text.contains(phrase) {
+            return class;
+        }
+    }
+    let words = text.split(|c: char| !c.is_ascii_uppercase());
+    let mut classes = words.map(of_code);
+    classes.find(|class| *class != Class::Refused).unwrap_or(Class::Refused)
+}
+
+/// `MOVED 3999 host:port`, and `ASK` likewise.
+fn elsewhere(code: &str, details: &str, asked: &Address) -> Class {
+    let node = details.split_whitespace().nth(1).and_then(|node| Address::parse(node, Some(asked)));
+    node.map_or(Class::Unreadable, |node| Class::Elsewhere { node, for_good: code == "MOVED" })
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::parse_redis_value;
+
+    use super::*;
+
+    fn at() -> Address {
+        Address { host: "h".into(), port: 1 }
+    }
+
+    fn answered(line: &str) -> Fault {
+        match parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap() {
+            redis::Value::ServerError(error) => Fault::of_answer(&error, &at()),
+            value => panic!("{value:?}"),
+        }
+    }
+
+    #[test]
+    fn every_code_has_its_kind_and_says_whether_it_is_certain() {
+        use StoreErrorKind::{Corrupt, Rejected, Unavailable};
+        for (line, kind, is_definite) in [
+            (
+                "OOM command not allowed when used memory > 'maxmemory'. script: ab, on @user_script:9.",
+                Unavailable,
+                true,
+            ),
+            ("READONLY You can't write against a read only replica.", Unavailable, true),
+            ("LOADING Redis is loading the dataset in memory", Unavailable, true),
+            ("MASTERDOWN Link with MASTER is down", Unavailable, true),
+            ("CLUSTERDOWN Hash slot not served", Unavailable, true),
+            ("BUSY Redis is busy running a script.", Unavailable, true),
+            ("TRYAGAIN Multiple keys request during rehashing of slot", Unavailable, true),
+            ("MISCONF Redis is configured to save RDB snapshots", Unavailable, true),
+            ("NOREPLICAS Not enough good replicas to write.", Unavailable, true),
+            ("ERR max number of clients reached", Unavailable, true),
+            ("NOAUTH Authentication required.", Rejected, true),
+            ("WRONGPASS invalid username-password pair", Rejected, true),
+            ("ERR invalid password", Rejected, true),
+            ("ERR Protocol error: unauthenticated multibulk length", Rejected, true),
+            ("ERR Client sent AUTH, but no password is set", Rejected, true),
+            ("NOPERM this user has no permissions to run the 'hset' command", Rejected, false),
+            ("ERR The user executing the script can't run this command or subcommand", Rejected, false),
+            ("ERR DB index is out of range", Rejected, true),
+            ("WRONGTYPE Operation against a key holding the wrong kind of value", Corrupt, true),
+            ("ERR unknown command 'EVALSHA'", Rejected, false),
+            ("SOMETHING else", Rejected, false),
+            (
+                "ERR Error running script (call to f_ab): @user_script:9: -OOM command not allowed",
+                Unavailable,
+                true,
+            ),
+            ("ERR Error running script (call to f_ab): @user_script:9: WRONGTYPE Operation", Corrupt, true),
+        ] {
+            let fault = answered(line);
+            assert_eq!((fault.kind(), fault.is_definite()), (kind, is_definite), "{line}");
+        }
+    }
+
+    #[test]
+    fn nothing_of_an_answer_is_kept_but_its_code() {
+        for line in ["ERR unknown command, with args: 'secret'", "SECRET-secret x", "WRONGTYPE secret"] {
+            let error = answered(line).into_error(false);
+            let text = format!("{error} {error:?} {:?}", error.source().map(ToString::to_string));
+            assert!(!text.contains("secret"), "{text}");
+        }
+    }
+
+    #[test]
+    fn another_node_is_found_in_the_answer() {
+        let class = answered("MOVED 3999 127.0.0.1:6381").class;
+        let node = Address { host: "127.0.0.1".into(), port: 6381 };
+        assert_eq!(class, Class::Elsewhere { node, for_good: true });
+        let node = Address { host: "h".into(), port: 6381 };
+        assert_eq!(answered("ASK 3999 :6381").class, Class::Elsewhere { node, for_good: false });
+        assert_eq!(answered("MOVED 3999").class, Class::Unreadable);
+    }
+}

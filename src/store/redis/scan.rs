@@ -1,0 +1,147 @@
+//! Going through all records, for an operator.
+
+use redis::{Value, cmd};
+use tokio::task::JoinSet;
+
+use super::{
+    RedisStore,
+    fault::{Class, Fault},
+};
+use crate::{
+    key::StoredKey,
+    record::Record,
+    store::{StoreError, StoreErrorKind},
+    time::within,
+};
+
+/// How many keys Redis looks at for one page, about.
+const LOOKS_AT: usize = 200;
+
+/// Some of the records; see [`RedisStore::scan`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ScanPage {
+    /// The records by their keys, in no order; one that cannot be read is an error.
+    pub records: Vec<(StoredKey, Result<Record, StoreError>)>,
+    /// Where to go on, if there is more.
+    pub next: Option<ScanPosition>,
+}
+
+/// Where a scan goes on.
+#[derive(Clone, Debug)]
+pub struct ScanPosition {
+    node: usize,
+    cursor: u64,
+}
+
+impl RedisStore {
+    /// Some of the records, from the beginning or from where an earlier page ended: for an operator, and not for a
+    /// handler, since Redis passes all of its keys. A page can be empty though more follow.
+    ///
+    /// Records that are there from the first page to the last are found, and may be found twice; the whole is no
+    /// snapshot. In a cluster, the nodes are gone through one after the other.
+    ///
+    /// Needs the command `SCAN`.
+    ///
+    /// # Errors
+    ///
+    /// If Redis could not be asked, or refuses to answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
+    ///
+    /// ```no_run
+    /// # async fn example(store: lambda_idempotency::store::redis::RedisStore)
+    /// # -> Result<(), lambda_idempotency::store::StoreError> {
+    /// let mut position = None;
+    /// loop {
+    ///     let page = store.scan(position).await?;
+    ///     for (key, record) in page.records {
+    ///         println!("{key} {:?}", record.map(|record| record.status()));
+    ///     }
+    ///     position = page.next;
+    ///     if position.is_none() {
+    ///         return Ok(());
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    pub async fn scan(&self, from: Option<ScanPosition>) -> Result<ScanPage, StoreError> {
+        let position = from.unwrap_or(ScanPosition { node: 0, cursor: 0 });
+        let looked = within(self.inner.operation_timeout, self.keys(&position)).await;
+        let looked = looked.unwrap_or_else(|| Err(Fault::new(Class::TimedOut, self.inner.nodes.seed())));
+        let (keys, next) = looked.map_err(|fault| fault.into_error(false))?;
+        let mut reads = JoinSet::new();
+        for key in keys {
+            let store = self.clone();
+            reads.spawn(async move {
+                let record = store.get(&key).await;
+                (key, record)
+            });
+        }
+        let mut records = Vec::new();
+        for (key, record) in reads.join_all().await {
+            match record {
+                Ok(Some(record)) => records.push((key, Ok(record))),
+                Ok(None) => {}
+                Err(error) if error.kind() == StoreErrorKind::Corrupt => records.push((key, Err(error))),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(ScanPage { records, next })
+    }
+
+    async fn keys(&self, from: &ScanPosition) -> Result<(Vec<StoredKey>, Option<ScanPosition>), Fault> {
+        let (nodes, connector) = (&self.inner.nodes, &self.inner.connector);
+        let all = nodes.all(connector).await?;
+        let Some(node) = all.get(from.node) else { return Ok((Vec::new(), None)) };
+        let live = node.connection(connector).await?;
+        let pattern = format!("{}*", literal(&self.inner.key_prefix));
+        let mut command = cmd("SCAN");
+        command.arg(from.cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(LOOKS_AT);
+        let answer = live.send(&command, &node.address).await?;
+        let (cursor, found) = page(answer).ok_or_else(|| Fault::new(Class::Unreadable, &node.address))?;
+        let stored = found.iter().filter_map(|key| key.strip_prefix(&*self.inner.key_prefix));
+        let next = match cursor {
+            0 => (from.node + 1 < all.len()).then_some(ScanPosition { node: from.node + 1, cursor: 0 }),
+            cursor => Some(ScanPosition { node: from.node, cursor }),
+        };
+        Ok((stored.map(StoredKey::from_stored).collect(), next))
+    }
+}
+
+/// What `SCAN` answers: where it goes on, and keys. One that is not text is none of ours.
+fn page(answer: Value) -> Option<(u64, Vec<String>)> {
+    let Value::Array(parts) = answer else { return None };
+    let [Value::BulkString(cursor), Value::Array(keys)] = parts.as_slice() else { return None };
+    let cursor = std::str::from_utf8(cursor).ok()?.parse().ok()?;
+    let text = |key: &Value| match key {
+        Value::BulkString(key) => String::from_utf8(key.clone()).ok(),
+        _ => None,
+    };
+    Some((cursor, keys.iter().filter_map(text).collect()))
+}
+
+/// A pattern that matches `text` alone.
+fn literal(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len());
+    for c in text.chars() {
+        if matches!(c, '*' | '?' | '[' | ']' | '\\' | '^') {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+    pattern
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_is_no_pattern() {
+        assert_eq!(literal("a:b"), "a:b");
+        assert_eq!(literal("a*[b]?\\^"), "a\\*\\[b\\]\\?\\\\\\^");
+    }
+}

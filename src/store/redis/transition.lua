@@ -1,0 +1,53 @@
+-- One transition of one record: makes it if its conditions hold, or answers with the record that stood in the way.
+--
+-- KEYS[1]  the record, a hash
+-- ARGV     how many conditions, and each as a relation, a field and a value;
+--          how many fields to remove, and their names;
+--          when Redis is to remove the record, or nothing if that stays as it is;
+--          the fields to set, each with its value
+--
+-- Answers 1, or the record as HGETALL gives it: empty if there is none.
+
+local record, at = KEYS[1], 0
+
+local function take()
+  at = at + 1
+  return ARGV[at]
+end
+
+-- Whether one number is less than another; both have at most 20 digits. Lua's own numbers would lose their ends, so
+-- that they are compared in halves, which are exact.
+local function is_less(one, other)
+  if not string.find(one, '^%d+$') or #one > 20 then return false end
+  one, other = string.rep('0', 20 - #one) .. one, string.rep('0', 20 - #other) .. other
+  local high, other_high = tonumber(string.sub(one, 1, 10)), tonumber(string.sub(other, 1, 10))
+  if high ~= other_high then return high < other_high end
+  return tonumber(string.sub(one, 11)) < tonumber(string.sub(other, 11))
+end
+
+local function holds(relation, field, value)
+  if relation == 'no record' then return redis.call('EXISTS', record) == 0 end
+  local found = redis.call('HGET', record, field)
+  if relation == 'missing' then return not found end
+  if not found then return false end
+  if relation == 'equal' then return found == value end
+  return relation == 'less' and is_less(found, value)
+end
+
+for _ = 1, tonumber(take()) do
+  if not holds(take(), take(), take()) then return redis.call('HGETALL', record) end
+end
+
+-- What is removed goes first, since that needs no memory: Redis ends a script for want of memory before its first
+-- write and never later. So a first claim, which removes nothing, is refused where memory is full, and an outcome is
+-- recorded all the same.
+local removed = {}
+for n = 1, tonumber(take()) do removed[n] = take() end
+local removal = take()
+if #removed > 0 then redis.call('HDEL', record, unpack(removed)) end
+
+local fields = {}
+while at < #ARGV do fields[#fields + 1] = take() end
+redis.call('HSET', record, unpack(fields))
+if removal ~= '' then redis.call('PEXPIREAT', record, removal) end
+return 1

@@ -1,0 +1,19 @@
+//! The Redis store against a real server, and against a wire that fails.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
+#![cfg(feature = "redis")]
+#![expect(clippy::disallowed_methods, reason = "these tests measure what real time-outs take")]
+
+#[path = "support/redis.rs"]
+#[allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
+mod server;
+
+mod redis {
+    mod cluster;
+    mod faults;
+    mod fixtures;
+    mod records;
+    mod refusals;
+    mod tls;
+    mod wire;
+}

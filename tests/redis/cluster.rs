@@ -1,0 +1,159 @@
+//! A cluster: of one node, and of two that share the slots and hand them over.
+
+use lambda_idempotency::{
+    Store, StoredKey, conformance,
+    store::{StoreErrorKind, Written},
+};
+
+use super::fixtures::{chain, claim, claimed, complete, completed, fresh_key, hasty, patient, started};
+use crate::server::RedisServer;
+
+const CLUSTER: [&str; 4] = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"];
+const LAST_SLOT: u16 = 16_383;
+
+fn serve(server: &RedisServer, first: u16, last: u16) {
+    let answer = server.run(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]);
+    assert_eq!(answer, "OK");
+}
+
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..500 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    panic!("{what}");
+}
+
+fn is_up(server: &RedisServer) -> bool {
+    server.run(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
+}
+
+fn url(server: &RedisServer) -> String {
+    format!("redis-cluster://{}", server.address())
+}
+
+fn id(server: &RedisServer) -> String {
+    server.run(&["CLUSTER", "MYID"])
+}
+
+fn slot(server: &RedisServer, key: &StoredKey) -> String {
+    server.run(&["CLUSTER", "KEYSLOT", &format!("idempotency:{key}")])
+}
+
+/// Two nodes that know each other, with half of the slots each.
+async fn two() -> Option<[RedisServer; 2]> {
+    let (one, other) = (RedisServer::start(&CLUSTER)?, RedisServer::start(&CLUSTER)?);
+    serve(&one, 0, 8191);
+    serve(&other, 8192, LAST_SLOT);
+    let (host, port) = (other.address().ip().to_string(), other.address().port().to_string());
+    assert_eq!(one.run(&["CLUSTER", "SET-CONFIG-EPOCH", "1"]), "OK");
+    assert_eq!(other.run(&["CLUSTER", "SET-CONFIG-EPOCH", "2"]), "OK");
+    assert_eq!(one.run(&["CLUSTER", "MEET", &host, &port]), "OK");
+    until("the nodes did not meet", || is_up(&one) && is_up(&other)).await;
+    Some([one, other])
+}
+
+/// A key that is in the half of the slots that this is in.
+fn key_in(server: &RedisServer, first_half: bool) -> StoredKey {
+    loop {
+        let key = fresh_key();
+        if (slot(server, &key).parse::<u16>().unwrap() < 8192) == first_half {
+            return key;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_node_with_all_slots_conforms() {
+    let Some(server) = RedisServer::start(&CLUSTER) else { return };
+    // Before it has any.
+    let error = claim(&hasty(&url(&server)), &fresh_key()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+    assert!(!error.is_maybe_applied() && error.to_string().contains("slot"), "{error}");
+    serve(&server, 0, LAST_SLOT);
+    until("the cluster did not come up", || is_up(&server)).await;
+    conformance::check(&patient(&url(&server))).await;
+    // Who was not told that it is a cluster gets along while there is one node.
+    claimed(&patient(&server.url()), &fresh_key()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_nodes_conform_and_each_request_goes_to_its_node() {
+    let Some(nodes) = two().await else { return };
+    let store = patient(&url(&nodes[0]));
+    conformance::check(&store).await;
+    for (node, first_half) in [(&nodes[0], true), (&nodes[1], false)] {
+        let (before, key) = (node.calls("evalsha"), key_in(node, first_half));
+        claimed(&store, &key).await;
+        assert_eq!(store.apply(&key, &complete()).await.unwrap(), Written::Applied);
+        assert_eq!(claim(&store, &key).await.unwrap(), Written::Refused(Some(completed())));
+        assert_eq!(node.calls("evalsha"), before + 3, "no redirection");
+    }
+    // The records of both are listed.
+    let (mut found, mut position) = (0, None);
+    loop {
+        let page = store.scan(position).await.unwrap();
+        found += page.records.len();
+        position = page.next;
+        if position.is_none() {
+            break;
+        }
+    }
+    let there: usize = nodes.iter().map(|node| node.run(&["DBSIZE"]).parse::<usize>().unwrap()).sum();
+    assert_eq!(found, there);
+    // Who was not told that it is a cluster is told what to write.
+    let error = claim(&hasty(&nodes[0].url()), &key_in(&nodes[0], false)).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Rejected);
+    assert!(error.to_string().contains("redis-cluster://"), "{error}");
+}
+
+#[tokio::test]
+async fn a_slot_that_moves_is_followed() {
+    let Some([one, other]) = two().await else { return };
+    let (store, key) = (patient(&url(&one)), key_in(&one, true));
+    claimed(&store, &key).await;
+    let slot = slot(&one, &key);
+    assert_eq!(other.run(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(&one)]), "OK");
+    assert_eq!(one.run(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(&other)]), "OK");
+    // The key is still here.
+    assert_eq!(claim(&store, &key).await.unwrap(), Written::Refused(Some(started())));
+    let (host, port) = (other.address().ip().to_string(), other.address().port().to_string());
+    let redis_key = format!("idempotency:{key}");
+    assert_eq!(one.run(&["MIGRATE", &host, &port, &redis_key, "0", "5000"]), "OK");
+    // The key is there, and the slot is here: ASK.
+    assert_eq!(claim(&store, &key).await.unwrap(), Written::Refused(Some(started())));
+    assert_eq!(store.apply(&key, &complete()).await.unwrap(), Written::Applied);
+    assert_eq!(store.read(&key).await.unwrap(), Some(completed()));
+    assert!(other.calls("asking") >= 3);
+    // Both are there: MOVED, once.
+    for node in [&other, &one] {
+        assert_eq!(node.run(&["CLUSTER", "SETSLOT", &slot, "NODE", &id(&other)]), "OK");
+    }
+    let moved = one.calls("evalsha");
+    for _ in 0..3 {
+        assert_eq!(claim(&store, &key).await.unwrap(), Written::Refused(Some(completed())));
+    }
+    assert!(one.calls("evalsha") <= moved + 1, "the new node is remembered");
+}
+
+#[tokio::test]
+async fn a_node_that_is_gone_is_certain_and_the_others_serve() {
+    let Some([one, other]) = two().await else { return };
+    // Half a cluster serves its half.
+    for node in [&one, &other] {
+        assert_eq!(node.run(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]), "OK");
+    }
+    let (here, there) = (key_in(&one, true), key_in(&one, false));
+    let store = hasty(&format!("{}?node={}", url(&other), one.address()));
+    for key in [&here, &there] {
+        claimed(&store, key).await;
+    }
+    drop(other);
+    let error = store.apply(&there, &complete()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{}", chain(&error));
+    assert_eq!(store.apply(&here, &complete()).await.unwrap(), Written::Applied);
+    let error = claim(&store, &there).await.unwrap_err();
+    assert!(!error.is_maybe_applied(), "{}", chain(&error));
+}

@@ -1,0 +1,301 @@
+//! A wire that fails, before a command arrives and after it: what is said to be certain must be, and what may have been
+//! made must be said so. And what a connection that dies costs: nothing.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use lambda_idempotency::{
+    Idempotency, Key, Store,
+    store::{StoreErrorKind, Write, Written, redis::RedisStore},
+};
+
+use super::{
+    fixtures::{
+        chain, claim, claimed, complete, completed, fresh_key, hasty, lock, patient, settle, settlements,
+        started, writes_on_started,
+    },
+    wire::{Reply, Wire},
+};
+use crate::server::{RedisServer, shared};
+
+const LOST: [Reply; 2] = [Reply::ForwardThenClose, Reply::ForwardThenHang];
+
+#[tokio::test]
+async fn each_failure_has_its_kind_and_says_whether_it_is_certain() {
+    use Reply::{Answer, Close, Hang, Reset};
+    let oom = Answer("-OOM command not allowed when used memory > 'maxmemory'.\r\n");
+    let cases: Vec<(&str, Vec<Reply>, bool, Option<usize>)> = vec![
+        ("nobody answers", vec![Hang], true, Some(3)),
+        ("closed", vec![Close], true, Some(3)),
+        ("reset", vec![Reset], true, Some(3)),
+        ("no memory", vec![oom], false, Some(1)),
+        ("closed, then no memory", vec![Close, oom], true, Some(2)),
+        ("hangs, then no memory", vec![Hang, oom], true, Some(2)),
+        ("a replica each time", vec![Answer("-READONLY secret\r\n")], false, Some(3)),
+        ("HTTP", vec![Answer("HTTP/1.1 400 secret\r\n\r\n")], true, Some(1)),
+        ("an answer of another kind", vec![Answer("$6\r\nsecret\r\n")], true, Some(1)),
+    ];
+    for (name, script, maybe_applied, commands) in cases {
+        let wire = Wire::scripted(None, &script).await;
+        let began = Instant::now();
+        let error = claim(&hasty(&wire.url()), &fresh_key()).await.unwrap_err();
+        assert!(began.elapsed() < Duration::from_secs(3), "{name}: {:?}", began.elapsed());
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{name}: {error}");
+        assert_eq!(error.is_maybe_applied(), maybe_applied, "{name}: {error}");
+        assert!(!chain(&error).contains("secret"), "{name}: {}", chain(&error));
+        if let Some(commands) = commands {
+            assert_eq!(wire.commands().len(), commands, "{name}: {:?}", wire.commands());
+        }
+        // A read that fails has written nothing.
+        let wire = Wire::scripted(None, &script).await;
+        let error = hasty(&wire.url()).read(&fresh_key()).await.unwrap_err();
+        assert!(!error.is_maybe_applied(), "{name}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_down_is_certain_and_said_at_once() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let store = hasty(&format!("redis://user:secret@{address}"));
+    for write in [Write::Claim(lock()), complete()] {
+        let began = Instant::now();
+        let error = store.apply(&fresh_key(), &write).await.unwrap_err();
+        assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+        assert!(!error.is_maybe_applied(), "nobody was there to apply it");
+        assert!(error.to_string().contains("could not be reached"), "{error}");
+        assert!(chain(&error).contains("Connection refused"), "{}", chain(&error));
+        assert!(!chain(&error).contains("secret"), "{}", chain(&error));
+    }
+}
+
+#[tokio::test]
+async fn a_host_that_takes_no_connection_is_certain_and_within_the_budget() {
+    // A backlog that is full: the kernel lets the next one wait.
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(0).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut fillers = Vec::new();
+    for _ in 0..3 {
+        let connect = tokio::net::TcpStream::connect(address);
+        fillers.push(tokio::time::timeout(Duration::from_millis(100), connect).await);
+    }
+    let began = Instant::now();
+    let error = claim(&hasty(&format!("redis://{address}")), &fresh_key()).await.unwrap_err();
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    assert!(!error.is_maybe_applied(), "{error}");
+    assert!(error.to_string().contains("could not be reached"), "{error}");
+}
+
+#[tokio::test]
+async fn a_command_that_was_lost_on_its_way_is_sent_again() {
+    let Some(server) = shared() else { return };
+    for lost in [Reply::Close, Reply::Reset, Reply::Hang] {
+        let wire = Wire::scripted(Some(server.address()), &[lost, Reply::Forward]).await;
+        let key = fresh_key();
+        assert_eq!(claim(&hasty(&wire.url()), &key).await.unwrap(), Written::Applied, "{lost:?}");
+        assert_eq!(patient(&server.url()).read(&key).await.unwrap(), Some(started()));
+    }
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_seen_by_the_owner_in_the_record() {
+    let Some(server) = shared() else { return };
+    let direct = patient(&server.url());
+    // The script is there, so that a transition is one command.
+    claimed(&direct, &fresh_key()).await;
+    for lost in LOST {
+        let wire = Wire::scripted(Some(server.address()), &[lost, Reply::Forward]).await;
+        let key = fresh_key();
+        let written = claim(&hasty(&wire.url()), &key).await.unwrap();
+        assert_eq!(written, Written::Refused(Some(started())));
+        for write in writes_on_started() {
+            let key = fresh_key();
+            claimed(&direct, &key).await;
+            let wire = Wire::scripted(Some(server.address()), &[lost, Reply::Forward]).await;
+            let written = hasty(&wire.url()).apply(&key, &write).await.unwrap();
+            let after = write.apply_to(Some(&started()));
+            // An operator's write, and a release, do not hold a second time; neither does any other.
+            assert_eq!(written, Written::Refused(after), "{write:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_write_whose_every_answer_is_lost_may_have_been_made_and_was() {
+    let Some(server) = shared() else { return };
+    claimed(&patient(&server.url()), &fresh_key()).await;
+    for lost in LOST {
+        let wire = Wire::scripted(Some(server.address()), &[lost]).await;
+        let key = fresh_key();
+        let error = claim(&hasty(&wire.url()), &key).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+        assert!(error.is_maybe_applied());
+        assert_eq!(patient(&server.url()).read(&key).await.unwrap(), Some(started()));
+    }
+}
+
+#[tokio::test]
+async fn a_completion_whose_answer_is_lost_is_resolved_by_the_engine() {
+    let Some(server) = shared() else { return };
+    for lost in LOST {
+        // The claim, whether its script was there or not, then the lost completion.
+        let wire = Wire::new(Some(server.address()), {
+            let settles = std::sync::atomic::AtomicBool::new(false);
+            move |nth, name| match name {
+                "EVALSHA" if nth > 0 && !settles.swap(true, std::sync::atomic::Ordering::Relaxed) => lost,
+                _ => Reply::Forward,
+            }
+        })
+        .await;
+        claimed(&patient(&server.url()), &fresh_key()).await;
+        let engine = Idempotency::builder(hasty(&wire.url())).function("payments").build().unwrap();
+        let key = Key::new(lambda_idempotency::Owner::random().unwrap().to_string()).unwrap();
+        for _ in 0..2 {
+            let done: String = engine
+                .run(key.clone(), &1, async || Ok::<_, std::io::Error>("done".to_owned()))
+                .await
+                .unwrap();
+            assert_eq!(done, "done");
+        }
+        assert_eq!(wire.commands(), ["EVALSHA"; 4], "a claim, a completion twice, a duplicate");
+    }
+}
+
+#[tokio::test]
+async fn a_first_run_is_two_requests_and_a_duplicate_one() {
+    let Some(server) = shared() else { return };
+    claimed(&patient(&server.url()), &fresh_key()).await;
+    let wire = Wire::scripted(Some(server.address()), &[Reply::Forward]).await;
+    let engine = Idempotency::builder(patient(&wire.url())).function("payments").build().unwrap();
+    let key = Key::new(lambda_idempotency::Owner::random().unwrap().to_string()).unwrap();
+    let run = || engine.run(key.clone(), &"12.50", async || Ok::<_, std::io::Error>("x".repeat(100_000)));
+    let first: String = run().await.unwrap();
+    assert_eq!(wire.commands(), ["EVALSHA"; 2]);
+    let second: String = run().await.unwrap();
+    assert_eq!(wire.commands(), ["EVALSHA"; 3]);
+    assert_eq!(first, second);
+}
+
+#[tokio::test]
+async fn every_transition_is_one_request() {
+    let Some(server) = shared() else { return };
+    let direct = patient(&server.url());
+    claimed(&direct, &fresh_key()).await;
+    let wire = Wire::scripted(Some(server.address()), &[Reply::Forward]).await;
+    let store = patient(&wire.url());
+    let mut made = 0;
+    for write in writes_on_started() {
+        let key = fresh_key();
+        claimed(&direct, &key).await;
+        assert_eq!(store.apply(&key, &write).await.unwrap(), Written::Applied);
+        assert_eq!(store.apply(&key, &Write::Claim(lock())).await.unwrap(), {
+            Written::Refused(write.apply_to(Some(&started())))
+        });
+        made += 2;
+        assert_eq!(wire.commands().len(), made, "{write:?}");
+    }
+}
+
+#[tokio::test]
+async fn scripts_that_were_forgotten_are_sent_again() {
+    // A server of its own: the others would have to send theirs again, too.
+    let Some(server) = RedisServer::start(&[]) else { return };
+    let wire = Wire::scripted(Some(server.address()), &[Reply::Forward]).await;
+    let (store, key) = (patient(&wire.url()), fresh_key());
+    assert_eq!(claim(&store, &key).await.unwrap(), Written::Applied);
+    assert_eq!(wire.commands(), ["EVALSHA", "EVAL"]);
+    assert_eq!(server.run(&["SCRIPT", "FLUSH"]), "OK");
+    assert_eq!(store.apply(&key, &complete()).await.unwrap(), Written::Applied);
+    assert_eq!(wire.commands(), ["EVALSHA", "EVAL", "EVALSHA", "EVAL"]);
+    assert_eq!(claim(&store, &key).await.unwrap(), Written::Refused(Some(completed())));
+    assert_eq!(wire.commands().len(), 5);
+}
+
+#[tokio::test]
+async fn a_connection_that_dies_between_requests_costs_no_failure() {
+    let Some(server) = RedisServer::start(&[]) else { return };
+    let wire = Wire::scripted(Some(server.address()), &[Reply::Forward]).await;
+    for (store, kill) in [
+        (
+            hasty(&server.url()),
+            Box::new(|| drop(server.run(&["CLIENT", "KILL", "TYPE", "normal"]))) as Box<dyn Fn()>,
+        ),
+        (hasty(&wire.url()), Box::new(|| wire.cut())),
+    ] {
+        for settlement in settlements() {
+            let key = fresh_key();
+            assert_eq!(claim(&store, &key).await.unwrap(), Written::Applied);
+            kill();
+            let written = store.apply(&key, &settle(settlement)).await;
+            assert_eq!(written.unwrap(), Written::Applied);
+        }
+    }
+}
+
+/// The connection is there, but nothing comes or goes: as after hours in a frozen sandbox.
+#[tokio::test]
+async fn a_connection_that_falls_silent_costs_one_time_out_and_no_failure() {
+    let Some(server) = shared() else { return };
+    // The third command and whatever follows it on its connection is lost.
+    let wire =
+        Wire::new(Some(server.address()), |nth, _| if nth == 2 { Reply::Hang } else { Reply::Forward }).await;
+    claimed(&patient(&server.url()), &fresh_key()).await;
+    let (store, key) = (hasty(&wire.url()), fresh_key());
+    claimed(&store, &key).await;
+    assert_eq!(claim(&store, &key).await.unwrap(), Written::Refused(Some(started())));
+    let began = Instant::now();
+    assert_eq!(store.apply(&key, &complete()).await.unwrap(), Written::Applied);
+    assert!(began.elapsed() < Duration::from_millis(1500), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn one_connection_serves_all_and_a_dropped_request_harms_none() {
+    let Some(server) = RedisServer::start(&[]) else { return };
+    let store = Arc::new(patient(&server.url()));
+    claimed(&store, &fresh_key()).await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..200u64 {
+        let store = Arc::clone(&store);
+        tasks.spawn(async move {
+            let key = fresh_key();
+            if n % 3 == 0 {
+                let _ = tokio::time::timeout(Duration::from_micros(n), claim(&store, &key)).await;
+            } else {
+                assert_eq!(claim(&store, &key).await.unwrap(), Written::Applied);
+                assert_eq!(store.read(&key).await.unwrap(), Some(started()));
+            }
+        });
+    }
+    while let Some(task) = tasks.join_next().await {
+        task.unwrap();
+    }
+    // Those of the store, and that of `run` itself.
+    let clients = server.run(&["CLIENT", "LIST", "TYPE", "normal"]);
+    assert_eq!(clients.lines().count(), 2, "{clients}");
+    drop(store);
+    for _ in 0..100 {
+        if server.run(&["CLIENT", "LIST", "TYPE", "normal"]).lines().count() == 1 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("the connection outlives the store");
+}
+
+/// Each of `#[tokio::test]` has a runtime of its own; so may whoever uses the store.
+#[test]
+fn a_store_outlives_its_runtime() {
+    let Some(server) = shared() else { return };
+    let store: RedisStore = patient(&server.url());
+    for _ in 0..3 {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let written = runtime.block_on(claim(&store, &fresh_key())).unwrap();
+        assert_eq!(written, Written::Applied);
+    }
+}

@@ -1,0 +1,144 @@
+//! Records and writes to test with, and what is asked of a store.
+
+use std::{error::Error, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use lambda_idempotency::{
+    Encoding, Fingerprint, Generation, Key, Lock, Outcome, Owner, Place, Record, Scope, State, Store,
+    StoredKey, StoredResponse, Timestamp,
+    store::{Seen, Settlement, StoreError, Write, Written, redis::RedisStore},
+};
+
+/// A key that no other test has.
+pub(crate) fn fresh_key() -> StoredKey {
+    let key = Key::new(Owner::random().unwrap().to_string()).unwrap();
+    StoredKey::new(&Scope::new("payments", "http").unwrap(), &key)
+}
+
+pub(crate) fn owner(byte: u8) -> Owner {
+    Owner::from_bytes([byte; 16])
+}
+
+pub(crate) const fn ms(millis: u64) -> Timestamp {
+    Timestamp::from_millis(millis)
+}
+
+/// In 2050: after it Redis may remove a record.
+pub(crate) const EXPIRES_AT: u64 = 2_524_608_000_000;
+
+pub(crate) fn lock() -> Lock {
+    Lock {
+        owner: owner(0x0a),
+        generation: Generation::new(1_795_000_000_123),
+        attempt: 1,
+        fingerprint: Fingerprint::from_digest([0xf1; 32]),
+        lock_acquired_at: ms(1_795_000_000_124),
+        lease_until: ms(1_795_000_060_125),
+        expires_at: ms(EXPIRES_AT),
+        request_id: Some(Arc::from("8f5c1a66-7d4e-4b1e-9c0a-3d1f2b7a9e10")),
+    }
+}
+
+/// The lock that another claim would put in the place of [`lock`]: every field is another.
+pub(crate) fn next_lock() -> Lock {
+    Lock {
+        owner: owner(0xbb),
+        generation: Generation::new(1_795_000_070_001),
+        attempt: 2,
+        fingerprint: Fingerprint::from_digest([0xf1; 32]),
+        lock_acquired_at: ms(1_795_000_070_002),
+        lease_until: ms(1_795_000_130_003),
+        expires_at: ms(EXPIRES_AT + 70_000),
+        request_id: Some(Arc::from("another-request")),
+    }
+}
+
+pub(crate) fn started() -> Record {
+    lock().into()
+}
+
+pub(crate) fn inline() -> Outcome {
+    Outcome::Retained(StoredResponse {
+        encoding: Encoding::Identity,
+        length: 5,
+        sha256: [0x5a; 32],
+        place: Place::Inline(Bytes::from_static(b"\x00hi\xff!")),
+    })
+}
+
+pub(crate) fn completed() -> Record {
+    Record { state: State::Completed(inline()), expires_at: ms(EXPIRES_AT + 1000), ..started() }
+}
+
+pub(crate) fn settlements() -> [Settlement; 4] {
+    let expires_at = ms(EXPIRES_AT + 1000);
+    [
+        Settlement::Complete(inline(), expires_at),
+        Settlement::Complete(Outcome::Omitted, expires_at),
+        Settlement::Fail(inline(), expires_at),
+        Settlement::Release,
+    ]
+}
+
+pub(crate) fn settle(settlement: Settlement) -> Write {
+    Write::Settle { owner: lock().owner, generation: lock().generation, settlement }
+}
+
+pub(crate) fn complete() -> Write {
+    settle(Settlement::Complete(inline(), ms(EXPIRES_AT + 1000)))
+}
+
+pub(crate) fn extend(lease_until: u64) -> Write {
+    let (Lock { owner, generation, .. }, expires_at) = (lock(), ms(EXPIRES_AT + 2000));
+    Write::Extend { owner, generation, lease_until: ms(lease_until), expires_at }
+}
+
+/// One write of each kind that meets [`started`] and is made.
+pub(crate) fn writes_on_started() -> Vec<Write> {
+    let seen = Seen::of(&started());
+    let mut writes = vec![
+        Write::Reclaim { seen, lock: next_lock() },
+        Write::TakeOver { seen, lock: next_lock() },
+        Write::TakeOver { seen, lock: Lock { request_id: None, ..next_lock() } },
+        extend(1_795_000_090_000),
+        Write::Conclude { seen: Some(seen), record: completed() },
+    ];
+    for settlement in settlements() {
+        writes.push(settle(settlement.clone()));
+        let (owner, generation) = (owner(0xcc), Generation::new(1_795_000_080_004));
+        writes.push(Write::Resolve { seen, owner, generation, settlement });
+    }
+    writes
+}
+
+/// A store whose attempts end soon.
+pub(crate) fn hasty(url: &str) -> RedisStore {
+    let (attempt, operation) = (Duration::from_millis(600), Duration::from_millis(2500));
+    RedisStore::builder(url).attempt_timeout(attempt).operation_timeout(operation).build().unwrap()
+}
+
+/// A store that waits for a busy machine.
+pub(crate) fn patient(url: &str) -> RedisStore {
+    let (attempt, operation) = (Duration::from_secs(20), Duration::from_secs(60));
+    RedisStore::builder(url).attempt_timeout(attempt).operation_timeout(operation).build().unwrap()
+}
+
+pub(crate) async fn claim(store: &RedisStore, key: &StoredKey) -> Result<Written, StoreError> {
+    store.apply(key, &Write::Claim(lock())).await
+}
+
+/// Claims, which must be made.
+pub(crate) async fn claimed(store: &RedisStore, key: &StoredKey) {
+    assert_eq!(claim(store, key).await.unwrap(), Written::Applied);
+}
+
+/// All that an error says, and what it says for developers.
+pub(crate) fn chain(error: &StoreError) -> String {
+    let mut text = format!("{error} / {error:?}");
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(&format!(" / {error} / {error:?}"));
+        source = error.source();
+    }
+    text
+}

@@ -1,0 +1,356 @@
+//! The hash as it is documented, hashes that are no record, what the contract's suite does not reach, and the scan.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use lambda_idempotency::{
+    Lock, Outcome, Record, State, Store, StoredKey, StoredResponse,
+    store::{Seen, Settlement, StoreErrorKind, Write, Written, redis::RedisStore},
+};
+
+use super::fixtures::{
+    EXPIRES_AT, chain, claim, claimed, complete, completed, extend, fresh_key, lock, ms, next_lock, patient,
+    settle, started, writes_on_started,
+};
+use crate::server::{RedisServer, shared};
+
+fn hash(server: &RedisServer, key: &StoredKey) -> Vec<(String, String)> {
+    let answer = server.run(&["HGETALL", &format!("idempotency:{key}")]);
+    let lines: Vec<&str> = answer.split('\n').collect();
+    let mut fields: Vec<_> = lines.chunks(2).map(|pair| (pair[0].to_owned(), pair[1].to_owned())).collect();
+    fields.sort();
+    fields
+}
+
+/// Changing this breaks every record that users have: a new version of the format, not an edit.
+#[tokio::test]
+async fn the_hash_is_pinned() {
+    let Some(server) = shared() else { return };
+    let (store, key) = (patient(&server.url()), fresh_key());
+    claimed(&store, &key).await;
+    let of_lock = [
+        ("attempt", "1"),
+        ("expires_at", "2524608000000"),
+        ("fingerprint", &format!("1:{}", "f1".repeat(32))),
+        ("generation", "1795000000123"),
+        ("lease_until", "1795000060125"),
+        ("lock_acquired_at", "1795000000124"),
+        ("owner", &"0a".repeat(16)),
+        ("request_id", "8f5c1a66-7d4e-4b1e-9c0a-3d1f2b7a9e10"),
+        ("status", "STARTED"),
+        ("version", "1"),
+    ];
+    let owned = |fields: &[(&str, &str)]| -> Vec<(String, String)> {
+        fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    };
+    assert_eq!(hash(server, &key), owned(&of_lock));
+
+    let response = StoredResponse::new(Bytes::from_static(b"done"));
+    let settlement = Settlement::Complete(Outcome::Retained(response), ms(EXPIRES_AT + 1000));
+    assert_eq!(store.apply(&key, &settle(settlement)).await.unwrap(), Written::Applied);
+    let mut of_completed: Vec<_> = of_lock.into_iter().filter(|(name, _)| *name != "lease_until").collect();
+    of_completed.retain(|(name, _)| !matches!(*name, "status" | "expires_at"));
+    of_completed.extend([
+        ("expires_at", "2524608001000"),
+        ("response", "done"),
+        ("response_encoding", "identity"),
+        ("response_length", "4"),
+        ("response_sha256", "a4c3ed04a95a3da14a9d235c83d868bed7c0f45cf7f3faa751ee8f50598d2211"),
+        ("status", "COMPLETED"),
+    ]);
+    of_completed.sort_unstable();
+    assert_eq!(hash(server, &key), owned(&of_completed));
+}
+
+#[tokio::test]
+async fn redis_removes_a_record_a_day_after_it_has_expired() {
+    let Some(server) = shared() else { return };
+    let day = 86_400_000;
+    for (expires_at, removed_at) in [
+        (EXPIRES_AT, (EXPIRES_AT + day).to_string()),
+        // What a timestamp can be, and Redis cannot.
+        (u64::MAX / 1000 * 1000, i64::MAX.to_string()),
+        (i64::MAX as u64, i64::MAX.to_string()),
+        (i64::MAX as u64 - day, i64::MAX.to_string()),
+    ] {
+        let (store, key) = (patient(&server.url()), fresh_key());
+        let removal = || server.run(&["PEXPIRETIME", &format!("idempotency:{key}")]);
+        let lock = Lock { expires_at: ms(expires_at), ..lock() };
+        assert_eq!(store.apply(&key, &Write::Claim(lock.clone())).await.unwrap(), Written::Applied);
+        assert_eq!(removal(), removed_at);
+        assert_eq!(store.read(&key).await.unwrap(), Some(Record::from(lock)));
+        // A release leaves it as it is; whatever moves the expiry moves it, too.
+        assert_eq!(store.apply(&key, &settle(Settlement::Release)).await.unwrap(), Written::Applied);
+        assert_eq!(removal(), removed_at);
+    }
+    for write in writes_on_started() {
+        let (store, key) = (patient(&server.url()), fresh_key());
+        claimed(&store, &key).await;
+        assert_eq!(store.apply(&key, &write).await.unwrap(), Written::Applied);
+        let expires_at = write.apply_to(Some(&started())).unwrap().expires_at.as_millis();
+        let removal = server.run(&["PEXPIRETIME", &format!("idempotency:{key}")]);
+        assert_eq!(removal, (expires_at + day).to_string(), "{write:?}");
+    }
+}
+
+/// A lease is moved where it ends before the new one: by the numbers, not by the texts, and to the last digit.
+#[tokio::test]
+async fn leases_are_compared_as_numbers_of_twenty_digits() {
+    let Some(server) = shared() else { return };
+    let store = patient(&server.url());
+    let edges = [
+        0,
+        1,
+        9,
+        10,
+        99,
+        100,
+        9_999_999_999,
+        10_000_000_000,
+        (1 << 53) - 1,
+        1 << 53,
+        (1 << 53) + 1,
+        9_999_999_999_999_999_999,
+        10_000_000_000_000_000_000,
+        u64::MAX - 1,
+        u64::MAX,
+    ];
+    for before in edges {
+        let key = fresh_key();
+        for after in edges {
+            server.run(&["DEL", &format!("idempotency:{key}")]);
+            let lock = Lock { lease_until: ms(before), ..lock() };
+            assert_eq!(store.apply(&key, &Write::Claim(lock.clone())).await.unwrap(), Written::Applied);
+            let record = Record::from(lock);
+            let write = extend(after);
+            match write.apply_to(Some(&record)) {
+                Some(extended) => {
+                    assert_eq!(
+                        store.apply(&key, &write).await.unwrap(),
+                        Written::Applied,
+                        "{before} {after}"
+                    );
+                    assert_eq!(store.read(&key).await.unwrap(), Some(extended));
+                }
+                None => {
+                    let refused = Written::Refused(Some(record));
+                    assert_eq!(store.apply(&key, &write).await.unwrap(), refused, "{before} {after}");
+                }
+            }
+        }
+    }
+}
+
+/// Every write on every record, with each field of what was seen as it is and as it is not.
+#[tokio::test]
+async fn every_write_on_every_record_is_answered_as_the_contract_says() {
+    let Some(server) = shared() else { return };
+    let store = patient(&server.url());
+    let failed = Record { state: State::Failed(Outcome::Omitted), ..completed() };
+    let released = Record { state: State::Released, ..Record::from(next_lock()) };
+    let records =
+        [None, Some(started()), Some(completed()), Some(failed), Some(released), Some(next_lock().into())];
+    let mut writes = writes_on_started();
+    writes.push(Write::Claim(next_lock()));
+    writes.push(Write::Conclude { seen: None, record: Record { request_id: None, ..completed() } });
+    for record in records.iter().flatten() {
+        for seen in changed(Seen::of(record)) {
+            writes.push(Write::Reclaim { seen, lock: Lock { request_id: None, ..next_lock() } });
+            writes.push(Write::TakeOver { seen, lock: next_lock() });
+            writes.push(Write::Conclude { seen: Some(seen), record: completed() });
+            let Lock { owner, generation, .. } = next_lock();
+            writes.push(Write::Resolve { seen, owner, generation, settlement: Settlement::Release });
+        }
+    }
+    let key = fresh_key();
+    for record in &records {
+        for write in &writes {
+            server.run(&["DEL", &format!("idempotency:{key}")]);
+            if let Some(record) = record {
+                let put = Write::Conclude { seen: None, record: record.clone() };
+                assert_eq!(store.apply(&key, &put).await.unwrap(), Written::Applied);
+            }
+            let written = store.apply(&key, write).await.unwrap();
+            let after = store.read(&key).await.unwrap();
+            match write.apply_to(record.as_ref()) {
+                Some(expected) => {
+                    assert_eq!((written, after), (Written::Applied, Some(expected)), "{write:?}")
+                }
+                None => {
+                    assert_eq!((written, &after), (Written::Refused(record.clone()), record), "{write:?}")
+                }
+            }
+        }
+    }
+}
+
+/// `seen`, and it with one field changed at a time.
+fn changed(seen: Seen) -> Vec<Seen> {
+    let other = Seen::of(&Record { expires_at: ms(1), lock_acquired_at: ms(2), ..next_lock().into() });
+    let mut all = vec![
+        seen,
+        Seen { status: lambda_idempotency::Status::Failed, ..seen },
+        Seen { owner: super::fixtures::owner(0x77), ..seen },
+        Seen { generation: lambda_idempotency::Generation::new(5), ..seen },
+        Seen { lock_acquired_at: other.lock_acquired_at, ..seen },
+        Seen { expires_at: other.expires_at, ..seen },
+        Seen { lease_until: Some(ms(3)), ..seen },
+    ];
+    all.push(Seen { lease_until: None, ..seen });
+    all
+}
+
+#[tokio::test]
+async fn hashes_that_are_no_record_are_corrupt_by_field() {
+    let Some(server) = shared() else { return };
+    let store = patient(&server.url());
+    let cases: Vec<(&str, Option<&str>, &str)> = vec![
+        ("version", None, "is missing"),
+        ("version", Some("2"), "does not know"),
+        ("version", Some("secret"), "whole number"),
+        ("status", None, "is missing"),
+        ("status", Some("secret"), "not in the form"),
+        ("owner", Some("secret"), "not in the form"),
+        ("owner", Some("0A0A0A0A0A0A0A0A0A0A0A0A0A0A0A0A"), "not in the form"),
+        ("generation", Some("18446744073709551616"), "whole number"),
+        ("generation", Some("01795000000123"), "whole number"),
+        ("generation", Some("1.795e12"), "whole number"),
+        ("attempt", Some("4294967296"), "whole number"),
+        ("fingerprint", Some("secret"), "not in the form"),
+        ("lock_acquired_at", Some("-1"), "whole number"),
+        ("expires_at", Some(""), "whole number"),
+        ("response", None, "is missing"),
+        ("response_encoding", None, "is missing"),
+        ("response_encoding", Some("secret"), "not in the form"),
+        ("response_length", None, "is missing"),
+        ("response_sha256", Some("secret"), "not in the form"),
+        ("lease_until", Some("1795000060125"), "does not belong"),
+    ];
+    for (field, becomes, why) in cases {
+        let key = fresh_key();
+        claimed(&store, &key).await;
+        assert_eq!(store.apply(&key, &complete()).await.unwrap(), Written::Applied);
+        let redis_key = format!("idempotency:{key}");
+        match becomes {
+            Some(value) => server.run(&["HSET", &redis_key, field, value]),
+            None => server.run(&["HDEL", &redis_key, field]),
+        };
+        let before = hash(server, &key);
+        for error in [claim(&store, &key).await.unwrap_err(), store.read(&key).await.unwrap_err()] {
+            assert_eq!(error.kind(), StoreErrorKind::Corrupt, "{field} {becomes:?}: {error}");
+            assert!(!error.is_maybe_applied());
+            let text = error.to_string();
+            assert!(text.contains(&format!("`{field}`")) && text.contains(why), "{field} {why}: {text}");
+            assert!(!chain(&error).contains("secret"), "{}", chain(&error));
+        }
+        assert_eq!(hash(server, &key), before);
+    }
+    // A field that nobody knows is left alone.
+    let key = fresh_key();
+    claimed(&store, &key).await;
+    server.run(&["HSET", &format!("idempotency:{key}"), "colour", "red"]);
+    assert_eq!(store.read(&key).await.unwrap(), Some(started()));
+}
+
+/// What Lambda lets a streamed response be, and what a synchronous one is.
+#[tokio::test]
+async fn large_responses_stay_in_the_record() {
+    let Some(server) = shared() else { return };
+    let store = patient(&server.url());
+    assert!(store.parts().is_none() && store.transactions().is_none());
+    for length in [6 * 1024 * 1024, 20 * 1024 * 1024] {
+        let mut noise = vec![0u8; length];
+        let mut state = 1u64;
+        for byte in &mut noise {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            *byte = (state >> 33) as u8;
+        }
+        let outcome = Outcome::Retained(StoredResponse::new(noise.into()));
+        let key = fresh_key();
+        claimed(&store, &key).await;
+        let write = settle(Settlement::Complete(outcome, ms(EXPIRES_AT)));
+        assert_eq!(store.apply(&key, &write).await.unwrap(), Written::Applied);
+        let found = claim(&store, &key).await.unwrap();
+        assert!(
+            found == Written::Refused(write.apply_to(Some(&started()))),
+            "{length} bytes came back otherwise"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_scan_finds_all_records_of_its_prefix_and_no_others() {
+    let Some(server) = RedisServer::start(&[]) else { return };
+    let url = format!("{}?prefix=a*%5B:", server.url());
+    let store = patient(&url);
+    let mut expected = BTreeSet::new();
+    for _ in 0..1000 {
+        let key = fresh_key();
+        claimed(&store, &key).await;
+        expected.insert(key);
+    }
+    for other in ["a[:x", "aX[:x", "b", "a*"] {
+        server.run(&["SET", other, "x"]);
+    }
+    claimed(&patient(&server.url()), &fresh_key()).await;
+    server.run(&["SET", "a*[:string", "secret"]);
+    let (mut found, mut unreadable) = (BTreeSet::new(), BTreeSet::new());
+    let mut position = None;
+    loop {
+        let page = store.scan(position).await.unwrap();
+        for (key, record) in page.records {
+            match record {
+                Ok(record) => {
+                    assert_eq!(record, started());
+                    found.insert(key);
+                }
+                Err(error) => {
+                    assert_eq!(error.kind(), StoreErrorKind::Corrupt);
+                    unreadable.insert(key.to_string());
+                }
+            }
+        }
+        position = page.next;
+        if position.is_none() {
+            break;
+        }
+    }
+    assert_eq!(found, expected);
+    assert_eq!(unreadable, BTreeSet::from(["string".to_owned()]));
+}
+
+#[test]
+fn what_cannot_be_configured_is_refused() {
+    let builder = || RedisStore::builder("redis://:secret@localhost");
+    for (error, says) in [
+        (RedisStore::new("mysql://u:secret@h").unwrap_err(), "scheme"),
+        (builder().attempt_timeout(Duration::ZERO).build().unwrap_err(), "attempt time-out is zero"),
+        (builder().operation_timeout(Duration::ZERO).build().unwrap_err(), "operation time-out is zero"),
+        (builder().key_prefix("").build().unwrap_err(), "prefix is empty"),
+        (builder().node("h:1").build().unwrap_err(), "no cluster"),
+        (RedisStore::builder("redis-cluster://h").node("h").build().unwrap_err(), "not HOST:PORT"),
+        (RedisStore::builder("rediss://h").root_certificates("").build().unwrap_err(), "no authority"),
+        (
+            RedisStore::builder("rediss://h")
+                .root_certificates("-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n")
+                .build()
+                .unwrap_err(),
+            "no PEM",
+        ),
+    ] {
+        assert_eq!(error.kind(), lambda_idempotency::ErrorKind::Invalid);
+        assert!(error.to_string().contains(says), "{error}");
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+    let builder = builder().credentials("user", "hidden");
+    assert!(
+        !format!("{builder:?}").contains("hidden") && !format!("{builder:?}").contains("secret"),
+        "{builder:?}"
+    );
+    let store = Arc::new(builder.build().unwrap());
+    assert!(
+        !format!("{store:?}").contains("hidden") && !format!("{store:?}").contains("secret"),
+        "{store:?}"
+    );
+    assert_eq!(store.location(), "redis://localhost:6379/0");
+}

@@ -1,0 +1,255 @@
+//! What a server refuses: each refusal has its kind, says what to do, and is certain.
+
+use lambda_idempotency::{
+    Store,
+    store::{StoreErrorKind, Write, Written},
+};
+
+use super::fixtures::{
+    chain, claim, claimed, complete, completed, extend, fresh_key, hasty, lock, patient, started,
+    writes_on_started,
+};
+use crate::server::{RedisServer, shared};
+
+async fn refused(server: &RedisServer, kind: StoreErrorKind, says: &str) {
+    let (store, key) = (hasty(&server.url()), fresh_key());
+    let error = claim(&store, &key).await.unwrap_err();
+    assert_eq!(error.kind(), kind, "{}", chain(&error));
+    assert!(!error.is_maybe_applied(), "{}", chain(&error));
+    assert!(error.to_string().contains(says), "{error}");
+}
+
+#[tokio::test]
+async fn where_memory_is_full_no_claim_is_made_and_every_claim_is_settled() {
+    let Some(server) = RedisServer::start(&[]) else { return };
+    let store = patient(&server.url());
+    let mut open = Vec::new();
+    for write in writes_on_started() {
+        let key = fresh_key();
+        claimed(&store, &key).await;
+        open.push((key, write));
+    }
+    server.run(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    assert_eq!(server.run(&["CONFIG", "SET", "maxmemory", "1"]), "OK");
+    refused(&server, StoreErrorKind::Unavailable, "no memory left").await;
+    for (key, write) in open {
+        assert_eq!(store.apply(&key, &write).await.unwrap(), Written::Applied, "{write:?}");
+        assert_eq!(store.read(&key).await.unwrap(), write.apply_to(Some(&started())), "{write:?}");
+    }
+    // The script is not kept either, and its source is refused as it is.
+    server.run(&["SCRIPT", "FLUSH"]);
+    refused(&server, StoreErrorKind::Unavailable, "no memory left").await;
+    server.run(&["CONFIG", "SET", "maxmemory", "0"]);
+    assert_eq!(claim(&store, &fresh_key()).await.unwrap(), Written::Applied);
+}
+
+#[tokio::test]
+async fn a_replica_takes_no_writes_and_changes_nothing() {
+    let Some(server) = RedisServer::start(&[]) else { return };
+    let (store, key) = (patient(&server.url()), fresh_key());
+    claimed(&store, &key).await;
+    // Of a primary that nobody has heard of.
+    server.run(&["CONFIG", "SET", "replica-serve-stale-data", "yes"]);
+    assert_eq!(server.run(&["REPLICAOF", "127.0.0.1", "1"]), "OK");
+    refused(&server, StoreErrorKind::Unavailable, "is a replica").await;
+    for write in writes_on_started() {
+        let error = store.apply(&key, &write).await.unwrap_err();
+        assert!(!error.is_maybe_applied(), "{error}");
+    }
+    assert_eq!(store.read(&key).await.unwrap(), Some(started()));
+    server.run(&["CONFIG", "SET", "replica-serve-stale-data", "no"]);
+    refused(&server, StoreErrorKind::Unavailable, "has lost its primary").await;
+    server.run(&["REPLICAOF", "NO", "ONE"]);
+    assert_eq!(store.apply(&key, &complete()).await.unwrap(), Written::Applied);
+}
+
+#[tokio::test]
+async fn too_few_replicas_change_nothing() {
+    let Some(server) = RedisServer::start(&[]) else { return };
+    let (store, key) = (patient(&server.url()), fresh_key());
+    claimed(&store, &key).await;
+    server.run(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    refused(&server, StoreErrorKind::Unavailable, "fewer replicas").await;
+    for write in writes_on_started() {
+        let error = store.apply(&key, &write).await.unwrap_err();
+        assert!(!error.is_maybe_applied(), "{error}");
+    }
+    // What needs no write is answered.
+    assert_eq!(claim(&store, &key).await.unwrap(), Written::Refused(Some(started())));
+    assert_eq!(store.read(&key).await.unwrap(), Some(started()));
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_save_is_said_to() {
+    let Some(server) = RedisServer::start(&[]) else { return };
+    claimed(&patient(&server.url()), &fresh_key()).await;
+    server.run(&["CONFIG", "SET", "save", "3600 1"]);
+    // Its folder has gone.
+    let gone = server.folder().with_extension("gone");
+    std::fs::rename(server.folder(), &gone).unwrap();
+    server.run(&["BGSAVE"]);
+    for _ in 0..200 {
+        if server.run(&["INFO", "persistence"]).contains("rdb_last_bgsave_status:err") {
+            refused(&server, StoreErrorKind::Unavailable, "cannot save").await;
+            std::fs::rename(gone, server.folder()).unwrap();
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    std::fs::rename(gone, server.folder()).unwrap();
+    // A server that keeps its folder open saves all the same.
+    eprintln!("SKIPPED: this server saves into a folder that has gone");
+}
+
+#[tokio::test]
+async fn a_server_that_loads_its_data_is_said_to() {
+    let Some(server) = RedisServer::start(&["--enable-debug-command", "yes"]) else { return };
+    let store = patient(&server.url());
+    claimed(&store, &fresh_key()).await;
+    assert_eq!(server.run(&["DEBUG", "POPULATE", "200", "k", "10"]), "OK");
+    // A tenth of a second a key, in which it answers nobody but with LOADING.
+    server.run(&["CONFIG", "SET", "key-load-delay", "100000"]);
+    server.run(&["CONFIG", "SET", "loading-process-events-interval-bytes", "1024"]);
+    let address = server.address();
+    let reload = std::thread::spawn(move || {
+        use std::io::Write as _;
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        stream.write_all(b"DEBUG RELOAD\r\n").unwrap();
+        std::thread::sleep(std::time::Duration::from_secs(4));
+    });
+    for _ in 0..60 {
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        match claim(&store, &fresh_key()).await {
+            Err(error) if error.to_string().contains("still loading") => {
+                assert_eq!(error.kind(), StoreErrorKind::Unavailable);
+                assert!(!error.is_maybe_applied(), "{error}");
+                return;
+            }
+            _ => {}
+        }
+    }
+    reload.join().unwrap();
+    panic!("it never said that it loads");
+}
+
+#[tokio::test]
+async fn a_busy_server_is_said_to_be() {
+    let Some(server) = RedisServer::start(&["--busy-reply-threshold", "1"]) else { return };
+    claimed(&patient(&server.url()), &fresh_key()).await;
+    let address = server.address();
+    let busy = std::thread::spawn(move || {
+        use std::io::{Read as _, Write as _};
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        stream.write_all(b"*3\r\n$4\r\nEVAL\r\n$17\r\nwhile true do end\r\n$1\r\n0\r\n").unwrap();
+        let _ = stream.read(&mut [0; 100]);
+    });
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    refused(&server, StoreErrorKind::Unavailable, "busy").await;
+    assert_eq!(server.run(&["SCRIPT", "KILL"]), "OK");
+    busy.join().unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_wants_a_password_says_so_and_shows_none() {
+    let Some(server) = RedisServer::start(&["--requirepass", "correct"]) else { return };
+    for user in ["", ":secret@", "default:secret@", "nobody:secret@"] {
+        let store = hasty(&format!("redis://{user}{}", server.address()));
+        let error = claim(&store, &fresh_key()).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Rejected, "{user}: {}", chain(&error));
+        assert!(!error.is_maybe_applied(), "{user}: {}", chain(&error));
+        assert!(error.to_string().contains("check those in the URL"), "{user}: {}", chain(&error));
+        assert!(!chain(&error).contains("secret"), "{}", chain(&error));
+        assert!(!format!("{store:?}").contains("secret"), "{store:?}");
+    }
+    for user in [":correct@", "default:correct@"] {
+        let store = patient(&format!("redis://{user}{}/2", server.address()));
+        assert_eq!(claim(&store, &fresh_key()).await.unwrap(), Written::Applied);
+    }
+    // And the other way round: a password for a server that has none.
+    let Some(server) = shared() else { return };
+    let error =
+        claim(&hasty(&format!("redis://:secret@{}", server.address())), &fresh_key()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Rejected, "{error}");
+    assert!(!chain(&error).contains("secret"), "{}", chain(&error));
+    let error = claim(&hasty(&format!("redis://{}/99", server.address())), &fresh_key()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Rejected, "{error}");
+    assert!(error.to_string().contains("no database"), "{error}");
+}
+
+#[tokio::test]
+async fn the_documented_permissions_are_enough_and_each_is_needed() {
+    let Some(server) = RedisServer::start(&[]) else { return };
+    let needed = ["+evalsha", "+eval", "+exists", "+hget", "+hgetall", "+hset", "+hdel", "+pexpireat"];
+    let user = |name: &str, without: &str| {
+        let mut rule = vec!["ACL", "SETUSER", name, "reset", "on", ">pw", "~idempotency:*", "+ping"];
+        rule.extend(needed.iter().filter(|command| **command != without));
+        assert_eq!(server.run(&rule), "OK");
+        hasty(&format!("redis://{name}:pw@{}", server.address()))
+    };
+    let store = user("enough", "");
+    for write in writes_on_started() {
+        let key = fresh_key();
+        assert_eq!(claim(&store, &key).await.unwrap(), Written::Applied);
+        assert_eq!(store.apply(&key, &write).await.unwrap(), Written::Applied, "{write:?}");
+        assert_eq!(store.read(&key).await.unwrap(), write.apply_to(Some(&started())));
+    }
+    for without in needed {
+        // Where the script is there already, its source is not sent.
+        server.run(&["SCRIPT", "FLUSH"]);
+        let (store, key) = (user("less", without), fresh_key());
+        let mut refusals = Vec::new();
+        for write in [Write::Claim(lock()), complete(), Write::Claim(lock())] {
+            refusals.extend(store.apply(&key, &write).await.err());
+        }
+        refusals.extend(store.read(&key).await.err());
+        assert!(!refusals.is_empty(), "{without} is not needed");
+        for error in &refusals {
+            assert_eq!(error.kind(), StoreErrorKind::Rejected, "{without}: {error}");
+            assert!(error.to_string().contains("does not permit"), "{without}: {error}");
+        }
+    }
+    // Another's keys are not ours.
+    server.run(&["ACL", "SETUSER", "elsewhere", "on", ">pw", "~other:*", "+@all"]);
+    let store = hasty(&format!("redis://elsewhere:pw@{}", server.address()));
+    assert_eq!(claim(&store, &fresh_key()).await.unwrap_err().kind(), StoreErrorKind::Rejected);
+}
+
+#[tokio::test]
+async fn what_is_no_hash_is_corrupt_and_left_alone() {
+    let Some(server) = shared() else { return };
+    let (store, key) = (patient(&server.url()), fresh_key());
+    let redis_key = format!("idempotency:{key}");
+    server.run(&["SET", &redis_key, "secret"]);
+    for write in [Write::Claim(lock()), complete(), extend(1)] {
+        let error = store.apply(&key, &write).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Corrupt, "{error}");
+        assert!(!error.is_maybe_applied(), "{error}");
+        assert!(!chain(&error).contains("secret"), "{error}");
+    }
+    assert_eq!(store.read(&key).await.unwrap_err().kind(), StoreErrorKind::Corrupt);
+    assert_eq!(server.run(&["GET", &redis_key]), "secret");
+    server.run(&["DEL", &redis_key]);
+    assert_eq!(claim(&store, &key).await.unwrap(), Written::Applied);
+    assert_eq!(store.apply(&key, &complete()).await.unwrap(), Written::Applied);
+    assert_eq!(store.read(&key).await.unwrap(), Some(completed()));
+}
+
+#[tokio::test]
+async fn a_server_with_all_its_connections_taken_is_said_to_be() {
+    let Some(server) = RedisServer::start(&["--maxclients", "1"]) else { return };
+    // Until the one that looked whether it is up has gone.
+    let _taken = loop {
+        use std::io::{Read as _, Write as _};
+        let mut stream = std::net::TcpStream::connect(server.address()).unwrap();
+        stream.write_all(b"PING\r\n").unwrap();
+        let mut answer = [0; 1];
+        if stream.read(&mut answer).is_ok_and(|read| read == 1) && answer == *b"+" {
+            break stream;
+        }
+    };
+    for user in ["", ":pw@"] {
+        let store = hasty(&format!("redis://{user}{}", server.address()));
+        let error = claim(&store, &fresh_key()).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{}", chain(&error));
+    }
+}

@@ -1,0 +1,102 @@
+//! TLS: an authority of the test's own, by `openssl`.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use lambda_idempotency::{
+    Store,
+    store::{StoreErrorKind, Written, redis::RedisStore},
+};
+
+use super::fixtures::{chain, claim, complete, completed, fresh_key, hasty, started};
+use crate::server::{RedisServer, has, new_folder};
+
+fn openssl(folder: &Path, arguments: &str) {
+    let status = Command::new("openssl")
+        .args(arguments.split(' '))
+        .current_dir(folder)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    assert!(status.unwrap().success(), "openssl {arguments}");
+}
+
+/// A server that speaks nothing but TLS, for `127.0.0.1` and `localhost`, and its authority.
+fn secure_server() -> Option<(RedisServer, Vec<u8>)> {
+    if !has("openssl", "openssl") {
+        return None;
+    }
+    let folder = new_folder();
+    fs::write(folder.join("names"), "subjectAltName=IP:127.0.0.1,DNS:localhost\n").unwrap();
+    let key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
+    openssl(&folder, &format!("req -x509 {key} -keyout ca.key -out ca.pem -days 2 -subj /CN=tests"));
+    openssl(&folder, &format!("req {key} -keyout redis.key -out redis.csr -subj /CN=redis"));
+    openssl(
+        &folder,
+        "x509 -req -in redis.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out redis.pem",
+    );
+    let authority = fs::read(folder.join("ca.pem")).unwrap();
+    let file = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    let (certificate, key, ca) = (file("redis.pem"), file("redis.key"), file("ca.pem"));
+    let settings = [
+        "--tls-cert-file",
+        &certificate,
+        "--tls-key-file",
+        &key,
+        "--tls-ca-cert-file",
+        &ca,
+        "--tls-auth-clients",
+        "no",
+    ];
+    let server = RedisServer::start_with_tls(&folder, &settings)?;
+    Some((server, authority))
+}
+
+#[tokio::test]
+async fn a_server_is_trusted_by_its_authority_and_by_its_name() {
+    let Some((server, authority)) = secure_server() else { return };
+    let port = server.tls_port();
+    for host in ["127.0.0.1", "localhost"] {
+        let url = format!("rediss://{host}:{port}");
+        let store = RedisStore::builder(&url).root_certificates(authority.clone()).build().unwrap();
+        let key = fresh_key();
+        assert_eq!(claim(&store, &key).await.unwrap(), Written::Applied);
+        assert_eq!(store.read(&key).await.unwrap(), Some(started()));
+        assert_eq!(store.apply(&key, &complete()).await.unwrap(), Written::Applied);
+        assert_eq!(claim(&store, &key).await.unwrap(), Written::Refused(Some(completed())));
+    }
+    // An authority that is not known here, and a name that the certificate does not have.
+    let url = format!("rediss://:secret@127.0.0.1:{port}");
+    let by_another_name = format!("rediss://:secret@127.0.0.2:{port}");
+    let other = RedisStore::builder(by_another_name).root_certificates(authority.clone()).build().unwrap();
+    let mut untrusted = vec![(other, "certificate")];
+    // A machine with no certificates at all says so where the store is built.
+    untrusted.extend(RedisStore::new(&url).map(|store| (store, "UnknownIssuer")));
+    for (store, says) in untrusted {
+        let error = claim(&store, &fresh_key()).await.unwrap_err();
+        if error.kind() == StoreErrorKind::Unavailable && chain(&error).contains("refused") {
+            continue; // This machine has one loopback address only.
+        }
+        assert_eq!(error.kind(), StoreErrorKind::Rejected, "{}", chain(&error));
+        assert!(!error.is_maybe_applied());
+        assert!(error.to_string().contains("could not be trusted"), "{error}");
+        assert!(chain(&error).contains(says), "{}", chain(&error));
+        assert!(!chain(&error).contains("secret"), "{}", chain(&error));
+    }
+}
+
+#[tokio::test]
+async fn tls_where_there_is_none_and_none_where_there_is() {
+    let Some((server, authority)) = secure_server() else { return };
+    let error =
+        claim(&hasty(&format!("redis://127.0.0.1:{}", server.tls_port())), &fresh_key()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{}", chain(&error));
+    let url = format!("rediss://{}", server.address());
+    let store = RedisStore::builder(url).root_certificates(authority).build().unwrap();
+    let error = claim(&store, &fresh_key()).await.unwrap_err();
+    assert!(!error.is_maybe_applied(), "{}", chain(&error));
+    assert!(error.to_string().contains("TLS"), "{}", chain(&error));
+}

@@ -1,0 +1,233 @@
+//! A Redis on loopback: Debian's `redis-server`, or whatever is called so, started by the test.
+//!
+//! The server ends with the test process, even if that is killed: a shell between them waits on its standard input,
+//! which is closed then, and stops the server. Only the standard library is used, so that any package's tests may
+//! take this file.
+
+use std::{
+    env, fs,
+    io::{BufRead, BufReader, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::OnceLock,
+    thread,
+    time::Duration,
+};
+
+/// Starts the server, and stops it when the standard input ends. What it left on the disk goes with it.
+const SUPERVISOR: &str = r#"
+folder=$1; shift
+redis-server "$@" >"$folder/log" 2>&1 &
+server=$!
+cat >/dev/null
+kill -9 "$server" 2>/dev/null
+wait "$server" 2>/dev/null
+rm -rf "$folder"
+"#;
+
+/// A server with data of its own, in memory only.
+#[derive(Debug)]
+pub struct RedisServer {
+    supervisor: Child,
+    address: SocketAddr,
+    tls_port: u16,
+    folder: PathBuf,
+}
+
+/// The one server that a test binary's tests share. `None` says that there is no `redis-server`, which fails where the
+/// environment has CI=true.
+pub fn shared() -> Option<&'static RedisServer> {
+    static SHARED: OnceLock<Option<RedisServer>> = OnceLock::new();
+    SHARED.get_or_init(|| RedisServer::start(&[])).as_ref()
+}
+
+/// Whether `program` is there. If it is not, that is said, or fails in CI.
+pub fn has(program: &str, package: &str) -> bool {
+    let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if found.is_ok() {
+        return true;
+    }
+    let message = format!("{program} is missing; install it: apt-get install {package}");
+    assert!(env::var("CI").as_deref() != Ok("true"), "{message}");
+    eprintln!("SKIPPED: {message}");
+    false
+}
+
+impl RedisServer {
+    /// Starts one with these settings beside those that every test wants, each as `--name`, `value`, …
+    pub fn start(settings: &[&str]) -> Option<Self> {
+        Self::start_in(&new_folder(), settings, false)
+    }
+
+    /// The same, with a second port that speaks TLS, and files in `folder` that the settings name. It goes with the
+    /// server.
+    pub fn start_with_tls(folder: &Path, settings: &[&str]) -> Option<Self> {
+        Self::start_in(folder, settings, true)
+    }
+
+    fn start_in(folder: &Path, settings: &[&str], has_tls: bool) -> Option<Self> {
+        if !has("redis-server", "redis-server") {
+            let _ = fs::remove_dir_all(folder);
+            return None;
+        }
+        for _ in 0..20 {
+            if let Some(server) = Self::start_once(folder, settings, has_tls) {
+                return Some(server);
+            }
+        }
+        panic!("redis-server did not start: {}", fs::read_to_string(folder.join("log")).unwrap_or_default());
+    }
+
+    /// One attempt: another process may take the port in the meantime.
+    fn start_once(folder: &Path, settings: &[&str], has_tls: bool) -> Option<Self> {
+        fs::create_dir_all(folder).expect("a folder for the server");
+        let (port, tls_port) = (free_port(), if has_tls { free_port() } else { 0 });
+        let supervisor = Command::new("sh")
+            .args(["-c", SUPERVISOR, "supervisor"])
+            .arg(folder)
+            .args([
+                "--port",
+                &port.to_string(),
+                "--tls-port",
+                &tls_port.to_string(),
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+            ])
+            .args(["--daemonize", "no", "--dir"])
+            .arg(folder)
+            .args(settings)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("a shell");
+        let (address, folder) = (([127, 0, 0, 1], port).into(), folder.to_owned());
+        let server = Self { supervisor, address, tls_port, folder: folder.clone() };
+        for _ in 0..400 {
+            let log = fs::read_to_string(folder.join("log")).unwrap_or_default();
+            if log.contains("Ready to accept connections") || log.contains("Server initialized") {
+                if TcpStream::connect(server.address).is_ok() {
+                    return Some(server);
+                }
+            } else if log.contains("Failed listening") || log.contains("FATAL CONFIG") {
+                eprintln!("{log}");
+                return None;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        None
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its URL, without a password.
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.address)
+    }
+
+    /// Where it speaks TLS.
+    pub fn tls_port(&self) -> u16 {
+        self.tls_port
+    }
+
+    /// Where its files are.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Runs a command, and gives its answer as text: an array's elements a line each, an error with a `-` before it.
+    pub fn run(&self, command: &[&str]) -> String {
+        self.run_as(&[], command)
+    }
+
+    /// The same, introduced by these arguments of AUTH.
+    pub fn run_as(&self, credentials: &[&str], command: &[&str]) -> String {
+        let mut stream = TcpStream::connect(self.address).expect("the server");
+        let mut request = Vec::new();
+        if !credentials.is_empty() {
+            let auth: Vec<&str> = ["AUTH"].iter().chain(credentials).copied().collect();
+            request.extend(packed(&auth));
+        }
+        request.extend(packed(command));
+        stream.write_all(&request).expect("the server takes a command");
+        let mut reader = BufReader::new(stream);
+        if !credentials.is_empty() {
+            assert_eq!(answer(&mut reader), "OK");
+        }
+        answer(&mut reader)
+    }
+
+    /// How often `command` was called, as the server counts.
+    pub fn calls(&self, command: &str) -> u64 {
+        let statistics = self.run(&["INFO", "commandstats"]);
+        let prefix = format!("cmdstat_{command}:calls=");
+        let line = statistics.lines().find_map(|line| line.strip_prefix(&prefix));
+        let calls = line.and_then(|line| line.split(',').next());
+        calls.map_or(0, |calls| calls.parse().expect("a number"))
+    }
+}
+
+/// The supervisor's standard input is closed, and it stops the server.
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        drop(self.supervisor.stdin.take());
+        let _ = self.supervisor.wait();
+    }
+}
+
+/// A folder that nobody else has.
+pub fn new_folder() -> PathBuf {
+    static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let folder = env::temp_dir().join(format!("idempotency-redis-{}-{count}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a temporary folder");
+    folder
+}
+
+/// A port that is free now, low enough for a cluster's second one, 10,000 higher.
+fn free_port() -> u16 {
+    loop {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port on loopback");
+        let port = listener.local_addr().expect("its address").port();
+        if port < 55_000 {
+            return port;
+        }
+    }
+}
+
+fn packed(command: &[&str]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", command.len()).into_bytes();
+    for argument in command {
+        bytes.extend(format!("${}\r\n{argument}\r\n", argument.len()).into_bytes());
+    }
+    bytes
+}
+
+fn answer(reader: &mut impl BufRead) -> String {
+    let mut line = String::new();
+    reader.read_line(&mut line).expect("an answer");
+    let (kind, rest) = line.trim_end().split_at(1.min(line.len()));
+    match kind {
+        "+" | ":" => rest.to_owned(),
+        "$" if rest == "-1" => "(nil)".to_owned(),
+        "$" => {
+            let mut bytes = vec![0; rest.parse::<usize>().expect("a length") + 2];
+            reader.read_exact(&mut bytes).expect("all of the answer");
+            bytes.truncate(bytes.len() - 2);
+            String::from_utf8_lossy(&bytes).into_owned()
+        }
+        "*" => {
+            let count = rest.parse().unwrap_or(0);
+            (0..count).map(|_| answer(reader)).collect::<Vec<_>>().join("\n")
+        }
+        _ => line.trim_end().to_owned(),
+    }
+}
