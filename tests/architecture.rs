@@ -36,17 +36,22 @@ const LAYERS: &[&[&str]] = &[
     &["observe", "invocation", "staging", "claim", "engine"],
     // Where all meets.
     &["environment"],
+    &["in_transaction"],
     &["lambda"],
     // The other side.
     &["client"],
 ];
 
 /// Who may name a store that is not itself: who is asked for it by name, and who compares with it.
-const MAY_NAME_A_STORE: &[(&str, &str)] =
-    &[("environment", "dynamodb"), ("environment", "memory"), ("conformance", "memory")];
+const MAY_NAME_A_STORE: &[(&str, &str)] = &[
+    ("environment", "dynamodb"),
+    ("environment", "memory"),
+    ("conformance", "memory"),
+    ("in_transaction", "postgres"),
+];
 
 /// What nothing names: it is there for who uses the library, or brings everything together.
-const NAMED_BY_NOBODY: &[&str] = &["client", "conformance", "environment", "guide"];
+const NAMED_BY_NOBODY: &[&str] = &["client", "conformance", "environment", "guide", "in_transaction"];
 
 const LONGEST_FILE: usize = 600;
 

@@ -46,7 +46,7 @@ impl Extension {
 }
 
 impl Engine {
-    pub(super) fn timing(&self, now: Timestamp, deadline: Option<Timestamp>) -> Timing {
+    pub(crate) fn timing(&self, now: Timestamp, deadline: Option<Timestamp>) -> Timing {
         let grace = self.settings.lease_grace;
         if let Some(length) = self.settings.lease_extension {
             let limits = deadline

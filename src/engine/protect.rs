@@ -2,6 +2,7 @@
 
 use std::{
     any::{Any, type_name},
+    error::Error as _,
     future::{Future, Ready, ready},
     panic::resume_unwind,
     sync::Arc,
@@ -425,8 +426,12 @@ pub(crate) fn not_made(key: &StoredKey, why: Decline, cause: Option<StoreError>)
         Decline::Store(StoreErrorKind::Rejected) => ErrorKind::Invalid,
         Decline::Store(StoreErrorKind::Corrupt) => ErrorKind::Corrupt,
     };
-    let told = cause.as_ref().filter(|_| kind == ErrorKind::Invalid);
-    let told = told.map(|cause| format!(": {cause}")).unwrap_or_default();
+    // What is to be corrected is said at once: most people see the first sentence alone.
+    let told = cause.as_ref().filter(|_| kind == ErrorKind::Invalid).map(|cause| match cause.source() {
+        Some(inner) => format!(": {cause} ({inner})"),
+        None => format!(": {cause}"),
+    });
+    let told = told.unwrap_or_default();
     let error = Error::new(
         kind,
         format!("{key}: the handler's own writes could not be made{told}; nothing was written"),

@@ -105,7 +105,7 @@ pub fn append(table: &str, key: &str, line: &Line) -> Result<Update> {
     Update::builder()
         .table_name(table)
         .key("id", AttributeValue::S(key.to_owned()))
-        .update_expression("SET lines = list_append(if_not_exists(lines, :none), :line)")
+        .update_expression("SET effects = list_append(if_not_exists(effects, :none), :line)")
         .expression_attribute_values(":none", list(vec![]))
         .expression_attribute_values(":line", list(vec![AttributeValue::S(line)]))
         .build()
@@ -119,7 +119,7 @@ impl EffectsTable {
             self.client.get_item().table_name(&self.name).key("id", id).consistent_read(true).send().await;
         let read =
             read.map_err(|error| DisplayErrorContext(&error).to_string()).context("reading the effects")?;
-        let Some(lines) = read.item().and_then(|item| item.get("lines")) else { return Ok(Vec::new()) };
+        let Some(lines) = read.item().and_then(|item| item.get("effects")) else { return Ok(Vec::new()) };
         let lines = lines.as_l().map_err(|_| Problem::new("the effects are no list"))?;
         let read = |line: &AttributeValue| {
             let text = line.as_s().map_err(|_| Problem::new("an effect is no text"))?;

@@ -47,7 +47,10 @@ async fn processes_may_die_and_stand_still_at_any_moment() {
 
 /// A function that is broken in this way is caught, with these words, when its process dies or stands still at `point`.
 async fn assert_caught(sabotage: Sabotage, point: Point, words: &str) {
-    let form = Form::Ledger;
+    assert_caught_in(Form::Ledger, sabotage, point, words).await;
+}
+
+async fn assert_caught_in(form: Form, sabotage: Sabotage, point: Point, words: &str) {
     let servers = vec![Server::embedded().await.unwrap()];
     let rows = scenario::check(&function(), servers, &[point], 1, Some(sabotage), form).await.unwrap();
     let violations: Vec<String> =
@@ -71,5 +74,15 @@ async fn a_function_without_its_claim_is_caught() {
         assert_caught(Sabotage::Unclaimed, Point::Answered, "'s lease ran"),
         assert_caught(Sabotage::Impatient, Point::AfterEffect, "'s lease ran"),
         assert_caught(Sabotage::EffectFirst, Point::Entered, "generation 0 had two effects"),
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_is_none_is_caught() {
+    let (entered, applied) = (Point::Entered, Point::After(Call::Complete));
+    tokio::join!(
+        assert_caught_in(Form::Transaction, Sabotage::Torn, applied, "transaction, and happened 0 times"),
+        assert_caught_in(Form::Transaction, Sabotage::Repeated, entered, "transaction, and happened 2 times"),
+        assert_caught_in(Form::ClaimFree, Sabotage::Torn, entered, "transaction, and happened 0 times"),
     );
 }
