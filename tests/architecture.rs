@@ -42,8 +42,12 @@ const LAYERS: &[&[&str]] = &[
 ];
 
 /// Who may name a store that is not itself: who is asked for it by name, and who compares with it.
-const MAY_NAME_A_STORE: &[(&str, &str)] =
-    &[("environment", "dynamodb"), ("environment", "memory"), ("conformance", "memory")];
+const MAY_NAME_A_STORE: &[(&str, &str)] = &[
+    ("environment", "dynamodb"),
+    ("environment", "memory"),
+    ("environment", "redis"),
+    ("conformance", "memory"),
+];
 
 /// What nothing names: it is there for who uses the library, or brings everything together.
 const NAMED_BY_NOBODY: &[&str] = &["client", "conformance", "environment", "guide"];
