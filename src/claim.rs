@@ -1,20 +1,31 @@
 //! The [`Claim`]: the exclusive right to run one operation, and [`ClaimHandle`], what a handler may
 //! ask of it.
 
-use std::{fmt, sync::Arc};
+mod commit;
+
+pub use commit::{Commitment, NotMade};
+
+use std::{
+    any::Any,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use bytes::Bytes;
 
 use crate::{
-    engine::{Engine, Verdict},
+    engine::{Engine, Timing, Verdict},
     error::{Error, ErrorKind},
     invocation,
     key::StoredKey,
     observe,
     outcome::Outcome,
-    protocol::{End, Held, Intent, Refusal, State},
+    protocol::{Action, Decline, End, Event, Fault, Held, Input, Refusal, State, step},
     record::{Generation, Lock, Record, Status},
-    store::StoreError,
+    store::{OwnWrites, StoreError},
     time::Timestamp,
 };
 
@@ -26,12 +37,10 @@ use crate::{
 #[must_use = "a claim that is not settled blocks its key until the lease ends"]
 pub struct Claim {
     engine: Arc<Engine>,
-    key: StoredKey,
+    claimed: Arc<Claimed>,
     /// The machine, in the state that holds the claim; gone once it is being settled.
     state: Option<State>,
-    held: Held,
-    /// When the handler must be cut off, where nothing else ends it in time.
-    cut_off: Option<Timestamp>,
+    timing: Timing,
     /// What the claim wrote, where a copy of its outcome may be kept.
     lock: Option<Box<Lock>>,
 }
@@ -94,28 +103,35 @@ impl Claim {
         key: StoredKey,
         state: State,
         held: Held,
-        cut_off: Option<Timestamp>,
+        timing: Timing,
         lock: Option<Box<Lock>>,
     ) -> Self {
-        Self { engine, key, state: Some(state), held, cut_off, lock }
+        let lease_until = AtomicU64::new(held.lease_until.as_millis());
+        let claimed = Arc::new(Claimed { key, held, lease_until });
+        Self { engine, claimed, state: Some(state), timing, lock }
     }
 
     /// What the handler may know of the claim.
     pub fn handle(&self) -> ClaimHandle {
-        ClaimHandle { claim: Arc::new(Claimed { key: self.key.clone(), held: self.held.clone() }) }
+        ClaimHandle { claim: Arc::clone(&self.claimed) }
     }
 
-    /// When the handler must be cut off, where nothing else ends it before the lease does.
-    pub(crate) fn cut_off(&self) -> Option<Timestamp> {
-        self.cut_off
+    /// How long its lease is, and when its handler is cut off.
+    pub(crate) fn timing(&self) -> &Timing {
+        &self.timing
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
     }
 
     pub(crate) fn key(&self) -> &StoredKey {
-        &self.key
+        &self.claimed.key
     }
 
-    pub(crate) fn held(&self) -> &Held {
-        &self.held
+    /// The claim as it is held now.
+    pub(crate) fn held(&self) -> Held {
+        Held { lease_until: self.claimed.lease_until(), ..self.claimed.held.clone() }
     }
 
     /// T4: stores `response` as the operation's outcome.
@@ -159,7 +175,7 @@ impl Claim {
     ///
     /// Dropping the future leaves the key released or not; the lease frees it.
     pub async fn release(self) -> Result<(), Error> {
-        let key = self.key.clone();
+        let key = self.key().clone();
         match self.settle(Verdict::Release).await {
             Settled { end: End::Recorded, .. } => Ok(()),
             Settled { end, store_error, .. } => Err(settle_error(&key, end, store_error)),
@@ -167,7 +183,7 @@ impl Claim {
     }
 
     async fn record(self, verdict: Verdict) -> Result<Completion, Error> {
-        let (engine, key) = (Arc::clone(&self.engine), self.key.clone());
+        let (engine, key) = (Arc::clone(&self.engine), self.key().clone());
         match self.settle(verdict).await {
             Settled { end: End::Recorded, .. } => Ok(Completion::Recorded),
             Settled { end: End::Superseded(record), .. } => {
@@ -181,25 +197,122 @@ impl Claim {
     /// Settles the claim, and tells how that ended.
     pub(crate) async fn settle(mut self, verdict: Verdict) -> Settled {
         let copied = self.lock.take().and_then(|lock| Some((lock, verdict.response()?.clone())));
-        let intent = self.engine.intent(&self.key, self.held.owner, verdict).await;
-        let status = match &intent {
-            Intent::Complete(_) => Status::Completed,
-            Intent::Fail(_) => Status::Failed,
-            Intent::Release => Status::Released,
-        };
+        let intent = self.engine.intent(self.key(), self.claimed.held.owner, verdict).await;
+        let status = intent.status();
         let Some(state) = self.state.take() else {
             return Settled { end: End::Unrecorded(Refusal::Unavailable), store_error: None };
         };
-        let settled = self.engine.settle(&self.key, state, intent, copied).await;
-        match &settled.end {
-            End::Recorded => observe::settled(&self.key, &self.held, status),
-            End::Superseded(_) | End::Fenced(_) => observe::fenced(&self.key, &self.held),
-            End::Unrecorded(_) => {
-                let cause = settled.store_error.as_ref();
-                observe::unrecorded(&self.key, &self.held, cause.map(|error| error as _));
+        let settled = self.engine.settle(self.key(), state, intent, copied).await;
+        self.tell(&settled, status);
+        settled
+    }
+
+    /// T8: settles the claim together with the handler's own writes.
+    ///
+    /// # Errors
+    ///
+    /// The claim, still held, if the transaction was definitely not made.
+    pub(crate) async fn settle_with(
+        mut self,
+        verdict: Verdict,
+        writes: &OwnWrites,
+    ) -> Result<Settled, Turned<Self>> {
+        let copied = self.lock.clone().and_then(|lock| Some((lock, verdict.response()?.clone())));
+        let intent = self.engine.intent(self.key(), self.claimed.held.owner, verdict).await.committed();
+        let Some(state) = self.state.take() else {
+            return Ok(Settled { end: End::Unrecorded(Refusal::Unavailable), store_error: None });
+        };
+        match self.engine.settle_with(self.key(), state, intent, Some(writes), copied).await {
+            Ok(settled) => {
+                self.tell(&settled, Status::Completed);
+                Ok(settled)
+            }
+            Err(turned) => {
+                self.state = Some(turned.right);
+                Err(Turned {
+                    right: self,
+                    why: turned.why,
+                    details: turned.details,
+                    store_error: turned.store_error,
+                })
             }
         }
-        settled
+    }
+
+    fn tell(&self, settled: &Settled, status: Status) {
+        let (key, held) = (self.key(), self.held());
+        let cause = settled.store_error.as_ref().map(|error| error as _);
+        match &settled.end {
+            End::Recorded => observe::settled(key, &held, status),
+            End::Superseded(_) | End::Fenced(_) => observe::fenced(key, &held),
+            End::Unrecorded(_) => observe::unrecorded(key, &held, cause),
+            End::Unresolved(_) => observe::unresolved(key, cause),
+            // Whoever answers has the error for it, and tells.
+            End::NotCommitted(_) => {}
+        }
+    }
+
+    /// T7: asks for the claim to stand until then.
+    pub(crate) async fn extend_until(&mut self, until: Timestamp) -> Extended {
+        let Some(Action::Apply(write)) = self.step(Event::Extend(until)) else { return Extended::NotNow };
+        let event = match self.engine.store.apply(self.key(), &write).await {
+            Ok(written) => Event::Answered(written),
+            Err(error) => {
+                Event::Failed(Fault { kind: error.kind(), maybe_applied: error.is_maybe_applied() })
+            }
+        };
+        match self.step(event) {
+            Some(Action::Extended(held)) => {
+                self.claimed.lease_until.store(held.lease_until.as_millis(), Ordering::Relaxed);
+                observe::extended(self.key(), &held);
+                Extended::Until(held.lease_until)
+            }
+            Some(Action::Lost) => {
+                observe::fenced(self.key(), &self.held());
+                Extended::Lost
+            }
+            _ => {
+                observe::not_extended(self.key(), &self.held());
+                Extended::NotNow
+            }
+        }
+    }
+
+    /// The state stays where it is: whoever drops the future of an extension still holds the claim.
+    fn step(&mut self, event: Event) -> Option<Action> {
+        let input = Input { now: self.engine.clock.now(), event };
+        let (state, action) = step(self.state.take()?, input);
+        self.state = Some(state);
+        Some(action)
+    }
+}
+
+/// What became of an extension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extended {
+    /// The claim stands until then.
+    Until(Timestamp),
+    /// It stands as before.
+    NotNow,
+    /// It has been taken over.
+    Lost,
+}
+
+/// A transaction that was definitely not made.
+pub(crate) struct Turned<R> {
+    /// What it was to be made under, held as before.
+    pub(crate) right: R,
+    pub(crate) why: Decline,
+    /// What the store tells of a condition that failed.
+    pub(crate) details: Option<Box<dyn Any + Send + Sync>>,
+    pub(crate) store_error: Option<StoreError>,
+}
+
+impl<R> Turned<R> {
+    /// The same under another right.
+    pub(crate) fn map<S>(self, f: impl FnOnce(R) -> S) -> Turned<S> {
+        let Self { right, why, details, store_error } = self;
+        Turned { right: f(right), why, details, store_error }
     }
 }
 
@@ -221,7 +334,7 @@ fn settle_error(key: &StoredKey, end: End, store_error: Option<StoreError>) -> E
                 "{key}: this run outlived its lease and was taken over; repeat to get the successor's outcome"
             ),
         ),
-        End::Recorded | End::Unrecorded(_) => Error::new(
+        End::Recorded | End::Unrecorded(_) | End::NotCommitted(_) | End::Unresolved(_) => Error::new(
             ErrorKind::Unrecorded,
             format!("{key}: the handler ran, but its outcome is not known to be stored"),
         ),
@@ -235,14 +348,14 @@ fn settle_error(key: &StoredKey, end: End, store_error: Option<StoreError>) -> E
 impl Drop for Claim {
     fn drop(&mut self) {
         if self.state.is_some() {
-            observe::abandoned(&self.key, &self.held);
+            observe::abandoned(self.key(), &self.held());
         }
     }
 }
 
 impl fmt::Debug for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Claim").field("key", &self.key).field("held", &self.held).finish_non_exhaustive()
+        f.debug_struct("Claim").field("key", self.key()).field("held", &self.held()).finish_non_exhaustive()
     }
 }
 
@@ -255,7 +368,16 @@ pub struct ClaimHandle {
 #[derive(Debug)]
 struct Claimed {
     key: StoredKey,
+    /// The claim as it was made.
     held: Held,
+    /// Until when it stands now, in milliseconds: an extension moves it.
+    lease_until: AtomicU64,
+}
+
+impl Claimed {
+    fn lease_until(&self) -> Timestamp {
+        Timestamp::from_millis(self.lease_until.load(Ordering::Relaxed))
+    }
 }
 
 impl ClaimHandle {
@@ -280,9 +402,9 @@ impl ClaimHandle {
         self.claim.held.generation
     }
 
-    /// Until when the claim stands.
+    /// Until when the claim stands. Where leases are extended, it moves.
     pub fn lease_until(&self) -> Timestamp {
-        self.claim.held.lease_until
+        self.claim.lease_until()
     }
 
     /// A key for one step of this operation, to pass on to an API that takes idempotency keys itself.

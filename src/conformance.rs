@@ -13,7 +13,7 @@
 //! # What it does to the store
 //!
 //! It uses fresh random keys only, of functions whose names begin with `conformance`, and touches no other
-//! record: it may run against a table that is in use. It leaves several hundred records behind, and some
+//! record: it may run against a table that is in use. It leaves some two thousand records behind, and some
 //! 10 MB of parts where the store keeps parts, which expire a day later.
 //!
 //! Keys and owners are random, and times are counted from now; all else is the same in every run. A few
@@ -25,8 +25,10 @@
 //!
 //! - What a store does when it fails: a fault must be put into it, and the suite knows no store's inside.
 //! - That what is written survives the store's own loss of power.
-//! - A condition that another one implies. A settled record has no lease, so a takeover that does not test
-//!   the status still fails by the lease; only a look at the stored item tells the two apart.
+//! - A condition that another one implies. A settled record has no lease, so a takeover or an extension that
+//!   does not test the status still fails by the lease; only a look at the stored item tells the two apart.
+//! - What a store does with a handler's own writes ([`Transactions`](crate::store::Transactions)): they are in
+//!   its own types, and the suite knows none.
 
 mod bench;
 mod contention;
@@ -34,6 +36,7 @@ mod differential;
 mod fields;
 mod keys;
 mod lifecycle;
+mod numbers;
 mod parts;
 mod random;
 mod samples;
@@ -70,16 +73,26 @@ const CASES: &[Case] = cases! {
     "T4: a completion" => transitions::complete,
     "T5: a failure" => transitions::fail,
     "T6: a release" => transitions::release,
+    "T7: an extension of the lease" => transitions::extend,
+    "T7: a lease is compared as a number" => numbers::leases,
+    "T7: an extension keeps the rest of the record" => numbers::extension_keeps_the_rest,
+    "a conclusion to COMPLETED without a claim" => transitions::conclude_complete,
+    "a conclusion to FAILED without a claim" => transitions::conclude_fail,
+    "a conclusion to RELEASED without a claim" => transitions::conclude_release,
+    "a conclusion to STARTED without a claim" => transitions::conclude_start,
     "an operator's completion of the version that was seen" => transitions::resolve_complete,
     "an operator's failure of the version that was seen" => transitions::resolve_fail,
     "an operator's release of the version that was seen" => transitions::resolve_release,
     "a lock comes back equal in every field" => fields::locks,
     "an outcome comes back equal in every field" => fields::outcomes,
     "every later write keeps every field too" => fields::later_writes,
+    "a conclusion comes back equal in every field" => fields::conclusions,
+    "versions are told apart by numbers of any size" => numbers::versions,
     "a reclaim leaves nothing of the old outcome" => lifecycle::reclaim_leaves_nothing,
     "a takeover puts in its own invocation and keeps the fingerprint" => lifecycle::take_over_replaces,
     "a settled record has no lease, and a release keeps the expiry" => lifecycle::settled_without_lease,
     "an operator's write leaves nothing of the old outcome, and fences" => lifecycle::operators_replace,
+    "a conclusion leaves nothing of the old record, and fences" => lifecycle::conclusions_leave_nothing,
     "a late write of a predecessor changes nothing" => lifecycle::predecessors_are_fenced,
     "age is not the store's to judge" => lifecycle::age_is_not_judged,
     "keys have any form and length" => keys::long_keys,
@@ -89,6 +102,10 @@ const CASES: &[Case] = cases! {
     "many reclaims at once have one winner" => contention::reclaims,
     "a settlement and a takeover at once have one winner" => contention::settlement_and_takeover,
     "a settlement and an operator's write at once have one winner" => contention::settlement_and_operator,
+    "many extensions to one lease at once have one winner" => contention::extensions,
+    "an extension and a takeover at once have one winner" => contention::extension_and_takeover,
+    "many conclusions at once have one winner" => contention::conclusions,
+    "many conclusions and claims at once have one winner" => contention::conclusions_and_claims,
     "parts come back whole" => parts::round_trip,
     "parts of two owners, and of two keys, do not touch" => parts::owners_and_keys,
     "a missing part is an error" => parts::missing,

@@ -5,15 +5,20 @@ mod builder;
 mod cache;
 mod drive;
 mod guard;
+mod lease;
+mod open;
 mod operator;
 mod protect;
 mod wait;
 
 pub use builder::Builder;
+pub(crate) use drive::{in_progress, refusal_error};
+pub(crate) use lease::Timing;
+pub(crate) use open::Mode;
 pub use operator::{Resolution, Resolved};
 #[cfg(feature = "events")]
 pub(crate) use protect::Stopped;
-pub(crate) use protect::{Operation, Protected};
+pub(crate) use protect::{Operation, Protected, as_it_is, not_made};
 
 use std::{
     borrow::{Borrow, Cow},
@@ -36,7 +41,7 @@ use crate::{
     protocol::{Plan, Rules, State},
     record::Owner,
     store::Store,
-    time::{Clock, Timestamp},
+    time::Clock,
 };
 
 /// Draws a claim's owner; replaced only where a simulation must be repeatable.
@@ -53,6 +58,7 @@ pub struct Idempotency {
     operation: Option<Arc<str>>,
     /// The invocation, where the user told it.
     invocation: Option<Invocation>,
+    mode: Mode,
 }
 
 /// What all clones share.
@@ -120,6 +126,47 @@ impl Idempotency {
     #[must_use]
     pub fn for_invocation(&self, invocation: Invocation) -> Self {
         Self { invocation: Some(invocation), ..self.clone() }
+    }
+
+    /// The same engine without claims: for handlers whose only effects are the writes that they
+    /// [stage](crate::staging()).
+    ///
+    /// Nothing is written before the handler runs. When it returns, its outcome and its writes are put in one transaction, if
+    /// no outcome is there: a first run costs one request in place of two, nothing is locked, and nothing can go stale. Of
+    /// deliveries at once, every one runs the handler, one commits, and the others answer with its outcome, having
+    /// done nothing. A duplicate that comes later runs the handler as well, to no effect; where duplicates are
+    /// frequent, or the handler is slow or costly, [`claim_free_looking_first`](Self::claim_free_looking_first) spares
+    /// that for one read.
+    ///
+    /// It fits where running the handler again, any number of times and at once, does no harm but for what it stages. A
+    /// handler that charges a card, sends a mail or calls another service needs a claim. There is no claim to be
+    /// [`current`](crate::current) in it, and its errors and panics leave nothing behind.
+    ///
+    /// Deliveries with a claim and without one may share keys, as when a function is changed from one to the other: a
+    /// claim that stands is in progress, and one that is stale is concluded over.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Idempotency, store::memory::MemoryStore};
+    /// # fn main() -> Result<(), lambda_idempotency::Error> {
+    /// let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?.claim_free();
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn claim_free(&self) -> Self {
+        Self { mode: Mode::ClaimFree { looks_first: false }, ..self.clone() }
+    }
+
+    /// [`claim_free`](Self::claim_free), with one consistent read before the handler: it answers a duplicate that comes later,
+    /// which then does not run.
+    #[must_use]
+    pub fn claim_free_looking_first(&self) -> Self {
+        Self { mode: Mode::ClaimFree { looks_first: true }, ..self.clone() }
+    }
+
+    #[cfg(feature = "events")]
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
     }
 
     /// The settings that the engine was built with.
@@ -216,8 +263,8 @@ impl Idempotency {
         operation: F,
     ) -> Result<T, RunError<E>>
     where
-        T: Serialize + DeserializeOwned,
-        E: fmt::Display,
+        T: Serialize + DeserializeOwned + 'static,
+        E: fmt::Display + 'static,
         P: Serialize + ?Sized,
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<T, E>>,
@@ -227,6 +274,7 @@ impl Idempotency {
             fingerprint: Fingerprint::of(payload)?,
             invocation: self.invocation(),
             cut_off: None,
+            mode: self.mode,
         };
         let on_error = self.engine.settings.effective_on_handler_error();
         let judge = |result: Result<T, E>| {
@@ -240,7 +288,7 @@ impl Idempotency {
             };
             (verdict, result)
         };
-        match self.engine.protect(target, operation, judge).await? {
+        match self.engine.protect(target, operation, judge, as_it_is).await? {
             Protected::Ran(result) | Protected::RanUnrecorded(result) => result.map_err(RunError::Handler),
             Protected::Replayed(replay) => replayed(&replay),
         }
@@ -289,14 +337,6 @@ fn labelled<'a>(via: &'a str, operation: Option<&str>) -> Cow<'a, str> {
     }
 }
 
-/// Until when a claim stands, and when its handler is cut off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Timing {
-    lease_until: Timestamp,
-    usable_until: Timestamp,
-    cut_off: Option<Timestamp>,
-}
-
 impl Engine {
     fn plan(&self, owner: Owner, fingerprint: Fingerprint, invocation: &Invocation, timing: Timing) -> State {
         State::new(Plan {
@@ -314,22 +354,6 @@ impl Engine {
             skew_margin: self.settings.skew_margin,
             retention: self.settings.retention,
             execution: self.settings.execution,
-        }
-    }
-
-    fn timing(&self, now: Timestamp, deadline: Option<Timestamp>) -> Timing {
-        let grace = self.settings.lease_grace;
-        match deadline {
-            Some(deadline) => Timing {
-                lease_until: deadline.saturating_add(grace),
-                usable_until: deadline,
-                cut_off: (!self.settings.is_killed_at_deadline()).then_some(deadline),
-            },
-            None => {
-                let lease_until = now.saturating_add(self.settings.lease_fallback);
-                let usable_until = lease_until.saturating_sub(grace);
-                Timing { lease_until, usable_until, cut_off: Some(usable_until) }
-            }
         }
     }
 }

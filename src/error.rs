@@ -25,10 +25,14 @@ pub enum ErrorKind {
     NotRetained,
     /// This run outlived its lease and another has taken its place: the other's outcome counts.
     Fenced,
-    /// The store could not be asked, or there was no time left. **Nothing ran**: repeat.
+    /// The store could not be asked, or there was no time left. **Nothing ran**: repeat. Where the handler's own writes
+    /// go along with its outcome, or no claim is made: nothing was **written**.
     Unavailable,
     /// The operation **ran**, but its outcome could not be stored: a repetition may run it again.
     Unrecorded,
+    /// A condition of the handler's own writes failed, so that neither they nor the outcome were made: decide anew on
+    /// what is there now, or tell the caller.
+    Declined,
     /// The stored record cannot be read, or a newer version of the library wrote it. Nothing ran:
     /// look at the record.
     Corrupt,
@@ -50,6 +54,7 @@ impl ErrorKind {
             Self::Fenced => "Fenced",
             Self::Unavailable => "Unavailable",
             Self::Unrecorded => "Unrecorded",
+            Self::Declined => "Declined",
             Self::Corrupt => "Corrupt",
             Self::Invalid => "Invalid",
         }

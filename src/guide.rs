@@ -6,3 +6,8 @@ pub mod failure_modes {}
 #[cfg(feature = "http")]
 #[doc = include_str!("guide/idempotency_specification.md")]
 pub mod idempotency_specification {}
+
+#[doc = include_str!("guide/own_store.md")]
+#[doc = include_str!("../examples/file_store/store.rs")]
+#[doc = include_str!("guide/own_store_end.md")]
+pub mod own_store {}

@@ -3,7 +3,7 @@
 
 use std::{future::Future, sync::Arc};
 
-use crate::{claim::ClaimHandle, time::Timestamp};
+use crate::{claim::ClaimHandle, staging::Staging, time::Timestamp};
 
 /// What the platform says of one invocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,6 +64,14 @@ impl Invocation {
 pub(crate) struct Surroundings {
     pub(crate) invocation: Invocation,
     pub(crate) claim: Option<ClaimHandle>,
+    pub(crate) staging: Option<Staging>,
+}
+
+impl Surroundings {
+    /// Those of a handler that nothing protects.
+    pub(crate) fn unprotected(invocation: Invocation) -> Self {
+        Self { invocation, claim: None, staging: None }
+    }
 }
 
 tokio::task_local! {

@@ -88,6 +88,7 @@ mod invocation;
 mod observe;
 mod policy;
 pub mod protocol;
+mod staging;
 // The front door, and the wrappers.
 mod environment;
 #[cfg(feature = "events")]
@@ -96,7 +97,7 @@ pub mod lambda;
 #[cfg(feature = "client")]
 pub mod client;
 
-pub use claim::{Claim, ClaimHandle, Completion, Replay, current};
+pub use claim::{Claim, ClaimHandle, Commitment, Completion, NotMade, Replay, current};
 pub use engine::{Begun, Builder, Idempotency, Resolution, Resolved};
 pub use environment::NamedStore;
 pub use error::{Error, ErrorKind, RecordedFailure, RunError};
@@ -112,5 +113,6 @@ pub use outcome::{Damaged, Encoding, Outcome, Place, StoredResponse};
 pub use policy::{Execution, MissingKey, OnHandlerError, OnInProgress, OnStoreFailure, Platform, Settings};
 pub use record::{Generation, Lock, Owner, RECORD_VERSION, Record, State, Status};
 pub use selector::Selector;
+pub use staging::{Staging, staging};
 pub use store::Store;
 pub use time::{Clock, SystemClock, Timestamp};

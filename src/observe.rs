@@ -124,6 +124,7 @@ const fn refusal(kind: ErrorKind, is_store_failure: bool) -> Metric {
         ErrorKind::Corrupt => Metric::Corrupt,
         ErrorKind::Unavailable if !is_store_failure => Metric::NoTimeLeft,
         ErrorKind::Invalid if !is_store_failure => Metric::Invalid,
+        ErrorKind::Declined => Metric::Declined,
         // The last two are of a settlement, and refuse nothing.
         ErrorKind::Unavailable | ErrorKind::Invalid | ErrorKind::Fenced | ErrorKind::Unrecorded => {
             Metric::StoreUnavailable
@@ -171,6 +172,53 @@ pub(crate) fn not_retained(id: &StoredKey, bytes: Option<usize>, cause: Option<&
     tracing::warn!(
         target: TARGET, event = "not_retained", %id, bytes, cause = cause.map(tracing::field::display),
         "the outcome is recorded without its response: duplicates will be told so"
+    );
+}
+
+/// Neither the handler's own writes nor its outcome were made.
+pub(crate) fn not_committed(id: &StoredKey, error: &Error) {
+    count(if error.kind() == ErrorKind::Declined { Metric::Declined } else { Metric::NotCommitted });
+    tracing::warn!(
+        target: TARGET, event = "not_committed", %id, kind = error.kind().as_str(),
+        "the handler's own writes were not made, and neither was its outcome: {error}"
+    );
+}
+
+/// They may have been made, or may not.
+pub(crate) fn unresolved(id: &StoredKey, cause: Option<&dyn StdError>) {
+    count(Metric::Unresolved);
+    tracing::error!(
+        target: TARGET, event = "unresolved", %id, cause = cause.map(tracing::field::display),
+        "whether the handler's own writes and its outcome were made is not known; a later delivery finds out"
+    );
+}
+
+/// Without a claim: the handler's outcome is stored.
+pub(crate) fn concluded(id: &StoredKey) {
+    count(Metric::Executed);
+    count(Metric::Recorded);
+    tracing::debug!(target: TARGET, event = "concluded", %id, "put the outcome without a claim");
+}
+
+/// Without a claim: another was faster, and what this handler has done is nothing.
+pub(crate) fn outrun(id: &StoredKey) {
+    count(Metric::Executed);
+    tracing::debug!(target: TARGET, event = "outrun", %id, "another delivery put its outcome first");
+}
+
+pub(crate) fn extended(id: &StoredKey, held: &Held) {
+    count(Metric::LeaseExtended);
+    tracing::debug!(
+        target: TARGET, event = "extended", %id, generation = held.generation.get(),
+        lease_until_ms = held.lease_until.as_millis(), "extended the lease"
+    );
+}
+
+pub(crate) fn not_extended(id: &StoredKey, held: &Held) {
+    count(Metric::LeaseNotExtended);
+    tracing::warn!(
+        target: TARGET, event = "not_extended", %id, generation = held.generation.get(),
+        ends_at_ms = held.lease_until.as_millis(), "the lease could not be extended this time"
     );
 }
 

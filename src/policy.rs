@@ -98,6 +98,18 @@ pub struct Settings {
     pub lease_grace: Duration,
     /// The lease where the deadline is not known. Default: 60 seconds; the handler is cut off before.
     pub lease_fallback: Duration,
+    /// The length of a short lease that is extended while the handler runs, a third of its length after it was made or
+    /// extended last. Default: none; the lease then lasts until the deadline, or for [`lease_fallback`](Self::lease_fallback).
+    ///
+    /// For work that is long, or whose end nobody knows: a container, long PostgreSQL work, Lambda Managed Instances, a
+    /// function with a long time-out. When its process dies, its key is free after this length and the skew
+    /// margin, and not only at its deadline. Each extension costs one request. It never goes past a deadline
+    /// that is known, and its grace; the handler is cut off before a lease ends that could not be extended, and at once when
+    /// its claim was taken over. The time is looked at when the handler's future is polled: work that blocks its
+    /// thread can be neither kept nor cut off.
+    ///
+    /// At least three times [`lease_grace`](Self::lease_grace), so that a third of it may fail.
+    pub lease_extension: Option<Duration>,
     /// What becomes of a stale claim. Default: it is taken over.
     pub execution: Execution,
     /// What becomes of the claim when the handler fails. Default: it is released.
@@ -126,6 +138,7 @@ impl Default for Settings {
             skew_margin: Duration::from_secs(2),
             lease_grace: Duration::from_secs(2),
             lease_fallback: Duration::from_secs(60),
+            lease_extension: None,
             execution: Execution::default(),
             on_handler_error: OnHandlerError::default(),
             on_in_progress: OnInProgress::default(),
@@ -169,6 +182,13 @@ impl Settings {
             return invalid(format!(
                 "lease_fallback ({:?}) is not longer than lease_grace ({:?}), which leaves the handler no time",
                 self.lease_fallback, self.lease_grace
+            ));
+        }
+        if let Some(length) = self.lease_extension.filter(|length| *length < self.lease_grace * 3) {
+            return invalid(format!(
+                "lease_extension ({length:?}) is less than three times lease_grace ({:?}), which leaves no time for an \
+                 extension to fail and to be tried again",
+                self.lease_grace
             ));
         }
         if (1..SMALLEST_LOCAL_CACHE).contains(&self.local_cache) {

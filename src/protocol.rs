@@ -10,8 +10,21 @@
 //!            │  └ refused ─ judge the record ─▶ Replay │ Refused │ Apply(T2│T3)        │
 //!            └ doubtful ─▶ Read ─ judge what is there                doubtful ─▶ Read ─┘
 //! ```
+//!
+//! While a claim is held, its lease may be extended (T7). Where the handler's own writes go along, the settlement is a
+//! transaction ([`Action::Commit`], T8). Where those writes are all that the handler does, no claim is needed: the
+//! finished record is put with them ([`Write::Conclude`]), and who comes too late has done nothing.
+//!
+//! ```text
+//! Look ─▶ Read ─ nothing that counts ─▶ Open ── Settle ─▶ Commit(conclusion) ─ applied ─▶ Settled
+//!            └ judge the record ─▶ Replay │ Refused         │    └ declined ─▶ Declined ── Settle ─▶ …
+//!                                                           └ refused ─ judge the record ─▶ Settled │ again
+//! ```
 
+mod commit;
+mod extend;
 mod judge;
+mod open;
 mod operator;
 mod settle;
 
@@ -24,11 +37,12 @@ use crate::{
     fingerprint::Fingerprint,
     outcome::Outcome,
     policy::Execution,
-    record::{Generation, Lock, Owner, Record},
+    record::{Generation, Lock, Owner, Record, Status},
     store::{Seen, Settlement, StoreErrorKind, Write, Written},
     time::Timestamp,
 };
 
+use commit::Commit;
 use judge::{Judgement, judge};
 
 /// How often one claim may lose before it answers "in progress": the first `PutItem`, and three
@@ -93,7 +107,6 @@ impl Plan {
             Goal::Run => self.lease_until,
             Goal::Record(_) => self.lease_until.max(now.saturating_add(RECORDING_LEASE)),
         };
-        let lock_retention = self.rules.retention.max(MIN_LOCK_RETENTION);
         Lock {
             owner: self.owner,
             generation,
@@ -101,9 +114,15 @@ impl Plan {
             fingerprint: self.fingerprint,
             lock_acquired_at: now,
             lease_until,
-            expires_at: lease_until.saturating_add(lock_retention).rounded_up_to_second(),
+            expires_at: self.lock_expiry(lease_until),
             request_id: self.request_id.clone(),
         }
+    }
+
+    /// Until when a STARTED record under this lease counts.
+    fn lock_expiry(&self, lease_until: Timestamp) -> Timestamp {
+        let retention = self.rules.retention.max(MIN_LOCK_RETENTION);
+        lease_until.saturating_add(retention).rounded_up_to_second()
     }
 }
 
@@ -129,10 +148,31 @@ pub struct Held {
 pub enum Intent {
     /// Store this outcome.
     Complete(Outcome),
+    /// Store this outcome together with the handler's own writes, or neither.
+    Commit(Outcome),
     /// Store this final failure.
     Fail(Outcome),
     /// Give the key back.
     Release,
+}
+
+impl Intent {
+    /// The status that the record gets.
+    pub const fn status(&self) -> Status {
+        match self {
+            Self::Complete(_) | Self::Commit(_) => Status::Completed,
+            Self::Fail(_) => Status::Failed,
+            Self::Release => Status::Released,
+        }
+    }
+
+    /// The same, together with the handler's own writes: they go along with a success alone.
+    pub(crate) fn committed(self) -> Self {
+        match self {
+            Self::Complete(outcome) => Self::Commit(outcome),
+            other => other,
+        }
+    }
 }
 
 /// What a claim is for.
@@ -161,8 +201,19 @@ enum Phase {
     LookingForClaim { goal: Goal, write: Write, losses: u8 },
     /// An own claim came back with no time left; it is being released.
     GivingBack,
-    /// The claim is held, and the handler may run.
-    Held(Held),
+    /// The claim is held, and the handler may run. So many of its transactions were definitely not made.
+    Held { held: Held, submissions: u32 },
+    /// The lease's extension to then is with the store; the handler runs.
+    Extending { held: Held, submissions: u32, until: Timestamp },
+    /// Without a claim: the record is being read.
+    Looking,
+    /// Without a claim: what was there does not count, and the handler may run. So many of its transactions were
+    /// definitely not made.
+    Open { seen: Option<Record>, losses: u8, submissions: u32 },
+    /// A transaction is with the store, or a conclusion is; or it is about to be sent again after a pause.
+    Committing(Box<Commit>),
+    /// It was answered doubtfully, and so was its repetition; the record is being read.
+    LookingForCommit(Box<Commit>),
     /// The settlement is with the store, or about to be sent again after a pause.
     Settling { held: Held, intent: Intent, retries: u8 },
     /// The settlement was answered doubtfully; the record is being read.
@@ -193,8 +244,15 @@ pub enum Event {
     Failed(Fault),
     /// An [`Action::Pause`] is over.
     Resumed,
-    /// The claim that is held is to be settled.
+    /// The claim that is held is to be settled; or what runs without one is to be concluded.
     Settle(Intent),
+    /// Nothing is to be claimed: what is there?
+    Look,
+    /// The claim that is held is to stand until then.
+    Extend(Timestamp),
+    /// The store answered an [`Action::Commit`]: the record's condition held, and one of the handler's own failed.
+    /// Nothing was written.
+    Declined,
 }
 
 /// What a store's error means to the rules.
@@ -211,6 +269,14 @@ pub struct Fault {
 pub enum Action {
     /// Send this write to the store, and feed back [`Event::Answered`] or [`Event::Failed`].
     Apply(Write),
+    /// Send this write to the store, and the handler's own with it, in one transaction whose token names this
+    /// submission. Feed back [`Event::Answered`], [`Event::Declined`] or [`Event::Failed`].
+    Commit {
+        /// The write.
+        write: Write,
+        /// The submission: the same one is the same request, whenever it is sent.
+        submission: u32,
+    },
     /// Read the record, and feed back [`Event::Found`] or [`Event::Failed`].
     Read,
     /// Wait a little, longer each time, and feed back [`Event::Resumed`].
@@ -221,6 +287,17 @@ pub enum Action {
     Replay(Record),
     /// The claim was not got, and the handler must not run. The machine is done.
     Refused(Refusal),
+    /// Nothing that counts is there, and nothing is claimed: run the handler, then feed back [`Event::Settle`].
+    Open,
+    /// The lease was extended: the claim is held as this says.
+    Extended(Held),
+    /// The lease could not be extended now: the claim stands as before.
+    NotExtended,
+    /// The claim has been taken over, or its record is gone or cannot be read: stop the handler.
+    Lost,
+    /// The transaction was definitely not made. The claim is held as before, where there is one: feed back
+    /// [`Event::Settle`].
+    Declined(Decline),
     /// The claim was settled, or not. The machine is done.
     Settled(End),
     /// The input does not belong to the state; nothing changes.
@@ -246,6 +323,15 @@ pub enum Refusal {
     NoTimeLeft,
 }
 
+/// Why a transaction was not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Decline {
+    /// One of the handler's own conditions failed.
+    Condition,
+    /// The store could not make it, or would not.
+    Store(StoreErrorKind),
+}
+
 /// How a settlement ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum End {
@@ -257,6 +343,11 @@ pub enum End {
     Fenced(Option<Timestamp>),
     /// It is not known to be stored, and this is why.
     Unrecorded(Refusal),
+    /// Neither it nor any of the handler's own writes is stored, no claim is held, and this is why.
+    NotCommitted(Refusal),
+    /// It may be stored together with the handler's own writes, now or later, or nothing may be. The claim stands
+    /// until then, where there is one.
+    Unresolved(Option<Timestamp>),
 }
 
 impl State {
@@ -273,7 +364,7 @@ impl State {
     /// The claim, while it is held.
     pub fn held(&self) -> Option<&Held> {
         match &self.phase {
-            Phase::Held(held) => Some(held),
+            Phase::Held { held, .. } | Phase::Extending { held, .. } => Some(held),
             _ => None,
         }
     }
@@ -290,7 +381,25 @@ pub fn step(state: State, input: Input) -> (State, Action) {
             looking_for_claim(&plan, now, goal, write, losses, event)
         }
         (Phase::GivingBack, Event::Answered(_) | Event::Failed(_)) => refuse(Goal::Run, Refusal::NoTimeLeft),
-        (Phase::Held(held), Event::Settle(intent)) => settle::send(&plan, now, held, intent, 0),
+        // An extension whose answer is still to come makes no difference: nothing but the lease's end depends on it.
+        (
+            Phase::Held { held, submissions } | Phase::Extending { held, submissions, .. },
+            Event::Settle(intent),
+        ) => settle::begin(&plan, now, held, intent, submissions),
+        (Phase::Held { held, submissions }, Event::Extend(until)) => {
+            extend::send(&plan, held, submissions, until)
+        }
+        (Phase::Extending { held, submissions, until }, event) => {
+            extend::extending(held, submissions, until, event)
+        }
+        (Phase::Fresh, Event::Look) => (Phase::Looking, Action::Read),
+        (Phase::Looking, event) => open::looking(&plan, now, event),
+        (Phase::Fresh, Event::Settle(intent)) => open::conclude(&plan, now, open::Basis::default(), intent),
+        (Phase::Open { seen, losses, submissions }, Event::Settle(intent)) => {
+            open::conclude(&plan, now, open::Basis { seen, losses, submissions }, intent)
+        }
+        (Phase::Committing(commit), event) => commit::committing(&plan, now, *commit, event),
+        (Phase::LookingForCommit(commit), event) => commit::looking(&plan, now, *commit, event),
         (Phase::Settling { held, intent, retries }, event) => {
             settle::settling(&plan, now, held, intent, retries, event)
         }
@@ -400,9 +509,9 @@ fn lost(
 /// The claim is ours: run under it, record under it, or give it back if no time is left.
 fn hold(plan: &Plan, now: Timestamp, goal: Goal, held: Held) -> Next {
     match goal {
-        Goal::Record(intent) => settle::send(plan, now, held, intent, 0),
+        Goal::Record(intent) => settle::begin(plan, now, held, intent, 0),
         Goal::Run if plan.has_time_left(held.lease_until, now) => {
-            (Phase::Held(held.clone()), Action::Claimed(held))
+            (Phase::Held { held: held.clone(), submissions: 0 }, Action::Claimed(held))
         }
         Goal::Run => {
             let (owner, generation) = (held.owner, held.generation);
@@ -455,6 +564,8 @@ fn refuse(goal: Goal, refusal: Refusal) -> Next {
         (Goal::Run, refusal) => Action::Refused(refusal),
         (Goal::Record(_), Refusal::InProgress(until)) => Action::Settled(End::Fenced(until)),
         (Goal::Record(_), Refusal::OutcomeUnknown) => Action::Settled(End::Fenced(None)),
+        // Its writes were to go along with the record, and neither is there.
+        (Goal::Record(Intent::Commit(_)), refusal) => Action::Settled(End::NotCommitted(refusal)),
         (Goal::Record(_), refusal) => Action::Settled(End::Unrecorded(refusal)),
     };
     (Phase::Over, action)

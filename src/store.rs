@@ -3,6 +3,8 @@
 #[cfg(feature = "dynamodb")]
 pub mod dynamodb;
 pub mod memory;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
 
@@ -136,7 +138,13 @@ pub trait ResponseParts: Send + Sync {
     ) -> BoxFuture<'a, Result<Bytes, StoreError>>;
 }
 
-/// Writes of the handler's own, in the types of the store that makes them.
+/// Writes of a handler's own, in the types of one kind of store; for DynamoDB, `store::dynamodb::Transaction`.
+pub trait Writes: Any + Clone + Send + Sync {
+    /// Puts what `more` has behind what is here.
+    fn append(&mut self, more: Self);
+}
+
+/// [`Writes`] of whatever type.
 pub type OwnWrites = dyn Any + Send + Sync;
 
 /// A store's optional capability: a write of the protocol and writes of the handler's own in one transaction, so that
@@ -214,7 +222,7 @@ pub enum Write {
     },
     /// T7, STARTED → STARTED: moves the lease, and the expiry with it, if the record is STARTED, has this owner and
     /// generation, and its lease ends before the new one. A lease is never shortened, so that an extension which
-    /// arrives late does no harm.
+    /// arrives late does no harm. Nothing else changes, and neither lease is compared with the time.
     Extend {
         /// The claim's owner.
         owner: Owner,
@@ -226,7 +234,8 @@ pub enum Write {
         expires_at: Timestamp,
     },
     /// Without a claim, absent or a record that no longer counts → settled: puts the whole record, if there is none,
-    /// or the one that is there is the very version that was seen. Nothing of an earlier record stays.
+    /// or the one that is there is the very version that was seen, in all six parts. Nothing of an earlier record
+    /// stays. The machine puts settled records; to a store, it is a record as any other, whatever its state.
     Conclude {
         /// The version that was seen; `None` if there was no record.
         seen: Option<Seen>,
@@ -317,6 +326,15 @@ impl Write {
         match self {
             Self::Claim(lock) | Self::Reclaim { lock, .. } | Self::TakeOver { lock, .. } => Some(lock),
             Self::Settle { .. } | Self::Extend { .. } | Self::Conclude { .. } | Self::Resolve { .. } => None,
+        }
+    }
+
+    /// The owner and the generation under which it settles, where it settles what a delivery has done.
+    pub(crate) const fn settled_as(&self) -> Option<(Owner, Generation)> {
+        match self {
+            Self::Settle { owner, generation, .. } => Some((*owner, *generation)),
+            Self::Conclude { record, .. } => Some((record.owner, record.generation)),
+            _ => None,
         }
     }
 

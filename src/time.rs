@@ -120,8 +120,12 @@ impl Clock for SystemClock {
     }
 }
 
-/// What `future` gives, unless it takes longer than `limit`: then it is dropped.
-#[cfg(feature = "redis")]
+/// What `future` gives, or `None` if it has not given it after `limit`.
+///
+/// # Cancel safety
+///
+/// As `future`'s: at the limit, it is dropped.
+#[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(limit, future).await.ok()
 }

@@ -33,7 +33,7 @@ const LAYERS: &[&[&str]] = &[
     // The rules, and what carries them out.
     &["policy"],
     &["protocol"],
-    &["observe", "invocation", "claim", "engine"],
+    &["observe", "invocation", "staging", "claim", "engine"],
     // Where all meets.
     &["environment"],
     &["lambda"],

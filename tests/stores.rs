@@ -7,14 +7,14 @@ mod support;
 use std::{collections::HashSet, error::Error as _, sync::Arc, time::Duration};
 
 use lambda_idempotency::{
-    Owner,
+    Owner, StoredKey,
     conformance::{self, Failure},
     store::{Store, StoreError, StoreErrorKind, memory::MemoryStore},
 };
 use tokio::task::JoinSet;
 
 use support::faulty::{
-    Condition::{self, ClaimAbsent, Reclaim, Resolve, Settle, TakeOver},
+    Condition::{self, ClaimAbsent, Conclude, ConcludeAbsent, Extend, Reclaim, Resolve, Settle, TakeOver},
     Fault, Faulty,
     Field::{
         Attempt, ExpiresAt, Fingerprint, Generation, LeaseUntil, LockAcquiredAt, Owner as OwnerField,
@@ -41,6 +41,34 @@ mod memory {
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn conforms() {
         prove(Arc::new(MemoryStore::new()), 20_000).await;
+    }
+}
+
+/// The one that the guide has.
+#[allow(unreachable_pub, reason = "it is to be read as a store of a library's")]
+#[path = "../examples/file_store/store.rs"]
+mod file_store;
+
+mod file {
+    use super::{file_store::FileStore, *};
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn conforms() {
+        let folder = std::env::temp_dir().join(format!("file-store-{}", Owner::random().unwrap()));
+        prove(Arc::new(FileStore::new(&folder).unwrap()), 300).await;
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// Half a record is neither a record nor none.
+    #[tokio::test]
+    async fn what_cannot_be_read_is_corrupt() {
+        let folder = std::env::temp_dir().join(format!("file-store-{}", Owner::random().unwrap()));
+        let (store, key) = (FileStore::new(&folder).unwrap(), StoredKey::from_stored("orders/run#1"));
+        assert_eq!(store.read(&key).await.unwrap(), None);
+        let path = folder.join(lambda_idempotency::Fingerprint::of_bytes(b"orders/run#1").to_string());
+        std::fs::write(path, b"{\"status\":\"COMPLETED\"").unwrap();
+        assert_eq!(store.read(&key).await.unwrap_err().kind(), StoreErrorKind::Corrupt);
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }
 
@@ -96,6 +124,95 @@ mod dynamodb {
         names.request_id = "key".into();
         names.version = "0".into();
         prove_as(|builder| builder.attributes(names).sort_key("SK").inline_limit(1024)).await;
+    }
+}
+
+#[cfg(feature = "postgres")]
+mod postgres {
+    use lambda_idempotency::{
+        BoxFuture, Record, StoredKey,
+        store::{
+            Write, Written,
+            postgres::{Looked, PostgresStore, PostgresStoreBuilder, deadpool_postgres, tokio_postgres},
+        },
+    };
+
+    use super::{support::postgres::Server, *};
+
+    async fn prove_as(configure: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder) {
+        let Some(server) = Server::shared() else { return };
+        // On a busy machine, a hundred writes at once take their time, which is not what is proved here.
+        let patience = Duration::from_secs(30);
+        let store = server
+            .store(|builder| {
+                configure(builder)
+                    .connect_timeout(2 * patience)
+                    .statement_timeout(2 * patience)
+                    .lock_timeout(patience)
+            })
+            .await;
+        let store: Arc<dyn Store> = Arc::new(store);
+        conformance::check_contention(Arc::clone(&store), 64, 10).await;
+        prove(store, 2000).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn conforms() {
+        prove_as(|builder| builder).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn conforms_with_many_connections_and_none_prepared() {
+        prove_as(|builder| builder.connections(16).prepared_statements(false)).await;
+    }
+
+    /// Every write and every read in a transaction of its own, that somebody else has opened.
+    #[derive(Debug)]
+    struct InTransactions {
+        store: PostgresStore,
+        pool: deadpool_postgres::Pool,
+    }
+
+    impl Store for InTransactions {
+        fn apply<'a>(
+            &'a self,
+            key: &'a StoredKey,
+            write: &'a Write,
+        ) -> BoxFuture<'a, Result<Written, StoreError>> {
+            Box::pin(async move {
+                let mut client = self.pool.get().await.unwrap();
+                let transaction = client.transaction().await.unwrap();
+                let written = self.store.in_transaction(&transaction).apply(key, write).await?;
+                transaction.commit().await.unwrap();
+                Ok(written)
+            })
+        }
+
+        fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+            Box::pin(async move {
+                let mut client = self.pool.get().await.unwrap();
+                let transaction = client.transaction().await.unwrap();
+                let looked = self.store.in_transaction(&transaction).lock_and_read(key).await?;
+                // Waited for, or the next read might find the key's lock still taken.
+                transaction.rollback().await.unwrap();
+                match looked {
+                    Looked::Free(record) => Ok(record),
+                    Looked::Busy => panic!("nobody else reads this key"),
+                }
+            })
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn conforms_in_transactions_of_others() {
+        let Some(server) = Server::shared() else { return };
+        let patience = Duration::from_secs(30);
+        let store =
+            server.store(|builder| builder.statement_timeout(2 * patience).lock_timeout(patience)).await;
+        let config = server.url().parse().unwrap();
+        let manager = deadpool_postgres::Manager::new(config, tokio_postgres::NoTls);
+        let pool = deadpool_postgres::Pool::builder(manager).max_size(8).build().unwrap();
+        prove(Arc::new(InTransactions { store, pool }), 1000).await;
     }
 }
 
@@ -159,6 +276,17 @@ const FAULTS: &[Fault] = &[
     Fault::Untested(Settle(Status)),
     Fault::Untested(Settle(OwnerField)),
     Fault::Untested(Settle(Generation)),
+    Fault::Untested(Extend(Status)),
+    Fault::Untested(Extend(OwnerField)),
+    Fault::Untested(Extend(Generation)),
+    Fault::Untested(Extend(LeaseUntil)),
+    Fault::Untested(ConcludeAbsent),
+    Fault::Untested(Conclude(Status)),
+    Fault::Untested(Conclude(OwnerField)),
+    Fault::Untested(Conclude(Generation)),
+    Fault::Untested(Conclude(LockAcquiredAt)),
+    Fault::Untested(Conclude(LeaseUntil)),
+    Fault::Untested(Conclude(ExpiresAt)),
     Fault::Untested(Resolve(Status)),
     Fault::Untested(Resolve(OwnerField)),
     Fault::Untested(Resolve(Generation)),
@@ -172,12 +300,39 @@ const FAULTS: &[Fault] = &[
     Fault::NotOlder(TakeOver(LockAcquiredAt)),
     Fault::NotOlder(TakeOver(LeaseUntil)),
     Fault::NotOlder(Settle(Generation)),
+    Fault::NotOlder(Extend(Generation)),
+    Fault::NotOlder(Extend(LeaseUntil)),
+    Fault::NotOlder(Conclude(Generation)),
+    Fault::NotOlder(Conclude(LockAcquiredAt)),
+    Fault::NotOlder(Conclude(LeaseUntil)),
+    Fault::NotOlder(Conclude(ExpiresAt)),
     Fault::NotOlder(Resolve(Generation)),
     Fault::NotOlder(Resolve(LockAcquiredAt)),
     Fault::NotOlder(Resolve(LeaseUntil)),
     Fault::NotOlder(Resolve(ExpiresAt)),
     Fault::Overtested(Reclaim(LockAcquiredAt)),
     Fault::Overtested(TakeOver(ExpiresAt)),
+    Fault::Overtested(Extend(ExpiresAt)),
+    Fault::LateExtensionRefused,
+    Fault::ExtensionKeepsExpiry,
+    Fault::ExtensionKeepsLaterExpiry,
+    Fault::ExtensionKeepsLease,
+    Fault::ExtensionCounts,
+    Fault::ExtensionLosesRequestId,
+    Fault::LeasesAreTexts,
+    Fault::LeasesAreFloats,
+    Fault::LeasesAreSigned,
+    Fault::VersionsAreFloats,
+    Fault::ConclusionTakesAbsent,
+    Fault::OmittedConclusionIsUnfenced,
+    Fault::ConclusionKeepsRequestId,
+    Fault::ConclusionKeepsFingerprint,
+    Fault::ConclusionKeepsAttempt,
+    Fault::ConclusionKeepsLock,
+    Fault::ConclusionKeepsExpiry,
+    Fault::ConclusionIsCompletion,
+    Fault::ConclusionKeepsOutcome,
+    Fault::ConclusionLosesLease,
     Fault::OmittedIsUnfenced,
     Fault::PartsAreUnfenced,
     Fault::ResolveKeepsOwner,
@@ -258,6 +413,13 @@ async fn every_fault_is_found_and_every_case_finds_one() {
 
 const OPERATORS: &[&str] = &["an operator's completion", "an operator's failure", "an operator's release"];
 
+const CONCLUSIONS: &[&str] = &[
+    "a conclusion to COMPLETED",
+    "a conclusion to FAILED",
+    "a conclusion to RELEASED",
+    "a conclusion to STARTED",
+];
+
 /// The cases that have to find what is wrong with a transition's conditions, by themselves.
 fn own_cases(fault: Fault) -> &'static [&'static str] {
     match fault {
@@ -267,10 +429,32 @@ fn own_cases(fault: Fault) -> &'static [&'static str] {
                 Reclaim(_) => &["T2"],
                 TakeOver(_) => &["T3"],
                 Settle(_) => &["T4", "T5", "T6"],
+                Extend(_) => &["T7: an extension of the lease"],
+                ConcludeAbsent | Conclude(_) => CONCLUSIONS,
                 Resolve(_) => OPERATORS,
             }
         }
         Fault::ResolveKeepsOwner | Fault::ResolveKeepsGeneration | Fault::ResolveKeepsOutcome => OPERATORS,
+        Fault::ExtensionKeepsExpiry
+        | Fault::ExtensionKeepsLaterExpiry
+        | Fault::ExtensionKeepsLease
+        | Fault::ExtensionCounts
+        | Fault::ExtensionLosesRequestId => &["T7: an extension of the lease"],
+        Fault::LeasesAreTexts | Fault::LeasesAreFloats | Fault::LeasesAreSigned => {
+            &["T7: a lease is compared as a number"]
+        }
+        Fault::VersionsAreFloats => &["versions are told apart"],
+        Fault::ConclusionTakesAbsent
+        | Fault::ConclusionKeepsRequestId
+        | Fault::ConclusionKeepsFingerprint
+        | Fault::ConclusionKeepsAttempt
+        | Fault::ConclusionKeepsLock => CONCLUSIONS,
+        Fault::OmittedConclusionIsUnfenced => &["a conclusion to COMPLETED", "a conclusion to FAILED"],
+        Fault::ConclusionIsCompletion => &["a conclusion to FAILED", "a conclusion comes back"],
+        Fault::ConclusionKeepsOutcome => {
+            &["a conclusion to COMPLETED", "a conclusion to RELEASED", "a conclusion leaves nothing"]
+        }
+        Fault::ConclusionLosesLease => &["a conclusion to STARTED"],
         Fault::OmittedIsUnfenced | Fault::PartsAreUnfenced => &["T4", "T5"],
         Fault::NamelessIsUnfenced => &["T3"],
         _ => &[],
@@ -334,6 +518,7 @@ fn every_condition_of_the_contract_has_its_fault() {
         .iter()
         .filter_map(|fault| if let Fault::Untested(condition) = fault { Some(*condition) } else { None })
         .collect();
-    // T1 has one; T2 five; T3 five, of which one is implied; T4 to T6 three; an operator's write all six.
-    assert_eq!(untested.len(), 1 + 5 + 4 + 3 + 6);
+    // T1 has one; T2 five; T3 five, of which one is implied; T4 to T6 three; T7 those and the lease's order; a
+    // conclusion all six, or that there is none; an operator's write all six.
+    assert_eq!(untested.len(), 1 + 5 + 4 + 3 + 4 + 7 + 6);
 }

@@ -266,6 +266,8 @@ impl Step<'_> {
                 Refusal::Corrupt => Some(Mark::UnrecordedCorrupt),
                 Refusal::OutcomeUnknown | Refusal::NoTimeLeft => None,
             },
+            // Nothing here is in a transaction yet.
+            End::NotCommitted(_) | End::Unresolved(_) => None,
         }
     }
 

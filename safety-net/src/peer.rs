@@ -169,7 +169,7 @@ fn refused(plan: Plan, tries: u8, now: Timestamp, record: Record) -> (State, Act
 
 fn settle(plan: Plan, intent: Intent, now: Timestamp) -> (State, Action) {
     let settlement = match intent {
-        Intent::Complete(outcome) => {
+        Intent::Complete(outcome) | Intent::Commit(outcome) => {
             Settlement::Complete(outcome, now.saturating_add(plan.rules.retention).rounded_up_to_second())
         }
         // Every error deletes the record: there is no final failure.

@@ -7,12 +7,13 @@ use tokio::task::JoinSet;
 use super::{
     Verdict,
     bench::{apply, described_record, fresh_key, prepare, read, same, together},
-    samples::{first_lock, resolve, second_lock, settle, settlements},
+    numbers::extend,
+    samples::{first_lock, inline, resolve, second_lock, settle, settlements, tomorrow},
 };
 use crate::{
     future::BoxFuture,
     key::StoredKey,
-    record::Record,
+    record::{Record, State},
     store::{Seen, Settlement, Store, Write, Written},
 };
 
@@ -47,6 +48,34 @@ pub(super) async fn settlement_and_takeover(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
+pub(super) async fn extensions(store: &dyn Store) -> Verdict {
+    for _ in 0..ROUNDS {
+        race(store, Race::extensions(TASKS / 4)?).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn extension_and_takeover(store: &dyn Store) -> Verdict {
+    for round in 0..4 * ROUNDS {
+        race(store, Race::extension_and_takeover(round)?).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn conclusions(store: &dyn Store) -> Verdict {
+    for round in 0..2 * ROUNDS {
+        race(store, Race::conclusions(TASKS / 4, round)?).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn conclusions_and_claims(store: &dyn Store) -> Verdict {
+    for round in 0..2 * ROUNDS {
+        race(store, Race::conclusions_and_claims(TASKS / 4, round)?).await?;
+    }
+    Ok(())
+}
+
 pub(super) async fn settlement_and_operator(store: &dyn Store) -> Verdict {
     for round in 0..4 * ROUNDS {
         race(store, Race::settlement_and_operator(round)?).await?;
@@ -54,8 +83,9 @@ pub(super) async fn settlement_and_operator(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
-/// Races on `store` from `tasks` tasks at once, for `rounds` rounds: claims, takeovers, reclaims, and
-/// settlements against takeovers and against an operator's write. Each has exactly one winner, or this panics.
+/// Races on `store` from `tasks` tasks at once, for `rounds` rounds: claims, takeovers, reclaims, extensions,
+/// conclusions without a claim; settlements and extensions against takeovers, settlements against an operator's
+/// write, conclusions against claims. Each has exactly one winner, or this panics.
 ///
 /// [`check`](super::check) has the same races in one task, which overlap only as far as the store waits
 /// for something. This one is for stores that could be at work in several threads: call it in a
@@ -87,6 +117,10 @@ pub async fn check_contention(store: Arc<dyn Store>, tasks: usize, rounds: u32) 
             Race::reclaims(tasks),
             Race::settlement_and_takeover(round),
             Race::settlement_and_operator(round),
+            Race::extensions(tasks),
+            Race::extension_and_takeover(round),
+            Race::conclusions(tasks, round),
+            Race::conclusions_and_claims(tasks, round),
         ];
         for run in races {
             let verdict = match run {
@@ -166,15 +200,65 @@ impl Race {
         Ok(race.against_a_settlement(round))
     }
 
+    /// One extension, sent many times: a lease that is there already is no later one.
+    fn extensions(tasks: usize) -> Verdict<Self> {
+        let mut race = Self { name: "extensions to one lease", ..Self::takeovers(0)? };
+        if let Some(current) = &race.current {
+            race.writes = vec![extend(current, tomorrow()); tasks];
+        }
+        Ok(race)
+    }
+
+    /// Each changes what the other has to see.
+    fn extension_and_takeover(round: u32) -> Verdict<Self> {
+        let mut race = Self { name: "an extension and a takeover", ..Self::takeovers(1)? };
+        if let Some(current) = &race.current {
+            race.writes.push(extend(current, tomorrow()));
+        }
+        race.alternate(round);
+        Ok(race)
+    }
+
+    /// Of nothing, and every second time of a record that was given back.
+    fn conclusions(tasks: usize, round: u32) -> Verdict<Self> {
+        let race = if round.is_multiple_of(2) { Self::claims(0)? } else { Self::reclaims(0)? };
+        let writes = conclusions_on(race.current.as_ref(), tasks)?;
+        Ok(Self { name: "conclusions", writes, ..race })
+    }
+
+    /// The same against claims, or reclaims.
+    fn conclusions_and_claims(tasks: usize, round: u32) -> Verdict<Self> {
+        let half = tasks.div_ceil(2);
+        let mut race = if round.is_multiple_of(2) { Self::claims(half)? } else { Self::reclaims(half)? };
+        race.writes.extend(conclusions_on(race.current.as_ref(), half)?);
+        race.alternate(round / 2);
+        Ok(Self { name: "conclusions and claims", ..race })
+    }
+
+    /// Every second time, the last is the first to be sent.
+    fn alternate(&mut self, round: u32) {
+        if round % 2 == 1 {
+            self.writes.reverse();
+        }
+    }
+
     fn against_a_settlement(mut self, round: u32) -> Self {
         if let Some(current) = &self.current {
             self.writes.push(settle(current, settlement_of(round / 2)));
         }
-        if round % 2 == 1 {
-            self.writes.reverse();
-        }
+        self.alternate(round);
         self
     }
+}
+
+/// `count` conclusions, each by another owner, in the place of `current`.
+fn conclusions_on(current: Option<&Record>, count: usize) -> Verdict<Vec<Write>> {
+    let seen = current.map(Seen::of);
+    let write = |_| {
+        let state = State::Completed(inline(b"concluded"));
+        Ok(Write::Conclude { seen, record: Record { state, ..second_lock()?.into() } })
+    };
+    (0..count).map(write).collect()
 }
 
 /// One of each kind in turn.

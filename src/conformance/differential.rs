@@ -12,7 +12,7 @@ use crate::{
     fingerprint::Fingerprint,
     key::StoredKey,
     outcome::Outcome,
-    record::{Generation, Lock, Owner, Record, Status},
+    record::{Generation, Lock, Owner, Record, State, Status},
     store::{Seen, Settlement, Store, Write, Written, memory::MemoryStore},
     time::Timestamp,
 };
@@ -139,12 +139,14 @@ impl Script {
     /// The next operation: which key, and what to write, if anything.
     fn next(&mut self) -> (usize, Option<Write>) {
         let at = self.random.below(KEYS) as usize;
-        let write = match self.random.below(12) {
+        let write = match self.random.below(16) {
             0 => None,
             1 => Some(Write::Claim(self.lock())),
             2..=4 => Some(self.reclaim(at)),
             5..=6 => Some(self.take_over(at)),
             7..=8 => Some(self.resolve(at)),
+            9..=10 => Some(self.extend(at)),
+            11..=12 => Some(self.conclude(at)),
             _ => Some(self.settle(at)),
         };
         (at, write)
@@ -181,6 +183,33 @@ impl Script {
             }
             None => Write::Claim(self.lock()),
         }
+    }
+
+    fn extend(&mut self, at: usize) -> Write {
+        let lock = self.lock();
+        match self.version(at) {
+            Some(record) => {
+                let Seen { owner, generation, .. } = self.blurred(&record);
+                let Lock { lease_until, expires_at, .. } = lock;
+                Write::Extend { owner, generation, lease_until, expires_at }
+            }
+            None => Write::Claim(lock),
+        }
+    }
+
+    fn conclude(&mut self, at: usize) -> Write {
+        let (lock, outcome) = (self.lock(), self.outcome());
+        let seen = match self.version(at) {
+            Some(record) if self.random.below(6) > 0 => Some(self.blurred(&record)),
+            _ => None,
+        };
+        let state = match self.random.below(6) {
+            0 => State::Released,
+            1 => State::Started { lease_until: lock.lease_until },
+            2 => State::Failed(outcome),
+            _ => State::Completed(outcome),
+        };
+        Write::Conclude { seen, record: Record { state, ..lock.into() } }
     }
 
     fn resolve(&mut self, at: usize) -> Write {
@@ -245,8 +274,12 @@ impl Script {
         self.tomorrow.saturating_add(Duration::from_secs(self.random.below(3)))
     }
 
+    fn outcome(&mut self) -> Outcome {
+        self.random.pick(&[Outcome::Omitted, inline(b""), inline(b"{}"), in_parts(2)]).clone()
+    }
+
     fn settlement(&mut self) -> Settlement {
-        let outcome = self.random.pick(&[Outcome::Omitted, inline(b""), inline(b"{}"), in_parts(2)]).clone();
+        let outcome = self.outcome();
         match self.random.below(4) {
             0 => Settlement::Release,
             1 => Settlement::Fail(outcome, self.expiry()),

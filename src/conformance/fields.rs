@@ -51,6 +51,39 @@ pub(super) async fn outcomes(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
+/// A conclusion writes all of a record at once, and its condition has to meet the edges too.
+pub(super) async fn conclusions(store: &dyn Store) -> Verdict {
+    for lock in edge_locks()? {
+        let key = fresh_key()?;
+        let failed = Record { state: State::Failed(inline(b"null")), ..lock.clone().into() };
+        let write = Write::Conclude { seen: None, record: failed.clone() };
+        applied(store, &key, &write, &failed).await?;
+        refused(store, &key, &Write::Claim(second_lock()?), Some(&failed)).await?;
+        let started = Record::from(lock);
+        conclude(store, &key, &failed, &started).await?;
+        let released = Record { state: State::Released, ..started.clone() };
+        conclude(store, &key, &started, &released).await?;
+        let completed = Record { state: State::Completed(inline(b"{}")), ..started };
+        conclude(store, &key, &released, &completed).await?;
+        put_away(store, &key, &completed).await?;
+    }
+    for outcome in edge_outcomes() {
+        let (key, started) = (fresh_key()?, Record::from(first_lock()?));
+        let completed = Record { state: State::Completed(outcome.clone()), ..started.clone() };
+        let write = Write::Conclude { seen: None, record: completed.clone() };
+        applied(store, &key, &write, &completed).await?;
+        let failed = Record { state: State::Failed(outcome), ..started };
+        conclude(store, &key, &completed, &failed).await?;
+    }
+    Ok(())
+}
+
+/// Puts `after` in the place of `before`.
+async fn conclude(store: &dyn Store, key: &StoredKey, before: &Record, after: &Record) -> Verdict {
+    let write = Write::Conclude { seen: Some(Seen::of(before)), record: after.clone() };
+    applied(store, key, &write, after).await
+}
+
 /// Takeovers and reclaims write a lock as well, and their conditions have to meet its edges.
 pub(super) async fn later_writes(store: &dyn Store) -> Verdict {
     let mut before = first_lock()?;
@@ -73,7 +106,7 @@ pub(super) async fn later_writes(store: &dyn Store) -> Verdict {
 }
 
 /// Each field at its ends, one at a time, and all at once.
-fn edge_locks() -> Verdict<Vec<Lock>> {
+pub(super) fn edge_locks() -> Verdict<Vec<Lock>> {
     let mut locks = Vec::new();
     for number in NUMBERS {
         locks.push(Lock { generation: Generation::new(number), ..first_lock()? });
@@ -107,7 +140,7 @@ fn edge_locks() -> Verdict<Vec<Lock>> {
 }
 
 /// The last whole second that can be told in milliseconds.
-const LAST_SECOND: Timestamp = Timestamp::from_secs(u64::MAX / 1000);
+pub(super) const LAST_SECOND: Timestamp = Timestamp::from_secs(u64::MAX / 1000);
 
 fn edge_outcomes() -> Vec<Outcome> {
     let kept = |encoding, length, place| {
@@ -133,7 +166,7 @@ fn edge_outcomes() -> Vec<Outcome> {
 }
 
 /// Leaves an ordinary record in place of one that no sweeper would ever take.
-async fn put_away(store: &dyn Store, key: &StoredKey, record: &Record) -> Verdict {
+pub(super) async fn put_away(store: &dyn Store, key: &StoredKey, record: &Record) -> Verdict {
     let lock = second_lock()?;
     let write = Write::Reclaim { seen: Seen::of(record), lock: lock.clone() };
     applied(store, key, &write, &lock.into()).await

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{
     Verdict,
     bench::{applied, described, fresh_key, prepare, refused},
+    numbers::{extend, extended},
     samples::{
         base, first_lock, in_parts, inline, odd_request_ids, resolve, second_lock, settle, settlements,
         tomorrow,
@@ -14,6 +15,7 @@ use crate::{
     outcome::Outcome,
     record::{Lock, Record, State},
     store::{Seen, Settlement, Store, Write},
+    time::Timestamp,
 };
 
 /// Outcomes of every shape one after another on one key, each after a reclaim: an attribute that the last
@@ -78,6 +80,7 @@ pub(super) async fn settled_without_lease(store: &dyn Store) -> Verdict {
         applied(store, &key, &settle(&started, settlement), &settled).await?;
         let take_over = Write::TakeOver { seen: Seen::of(&started), lock: second_lock()? };
         refused(store, &key, &take_over, Some(&settled)).await?;
+        refused(store, &key, &extend(&started, far_lease()), Some(&settled)).await?;
         for again in settlements() {
             refused(store, &key, &settle(&started, again), Some(&settled)).await?;
         }
@@ -116,6 +119,7 @@ pub(super) async fn operators_replace(store: &dyn Store) -> Verdict {
         applied(store, &key, &write, &after).await?;
         // The version that it was made on is no more.
         refused(store, &key, &write, Some(&after)).await?;
+        refused(store, &key, &extend(&mine, far_lease()), Some(&after)).await?;
         for late in settlements() {
             refused(store, &key, &settle(&mine, late), Some(&after)).await?;
         }
@@ -123,6 +127,48 @@ pub(super) async fn operators_replace(store: &dyn Store) -> Verdict {
     }
     let lock = second_lock()?;
     applied(store, &key, &Write::Reclaim { seen: Seen::of(&current), lock: lock.clone() }, &lock.into()).await
+}
+
+/// A conclusion puts the whole record, whatever was there: all shapes one after another, each with a request id or
+/// none. What the owner of the claim that stood there does then comes too late.
+pub(super) async fn conclusions_leave_nothing(store: &dyn Store) -> Verdict {
+    let (key, lock) = (fresh_key()?, first_lock()?);
+    let mine = Record::from(lock.clone());
+    prepare(store, &key, &[Write::Claim(lock)]).await?;
+    let mut current = mine.clone();
+    let states = [
+        State::Completed(inline(b"first")),
+        State::Failed(in_parts(3)),
+        State::Completed(Outcome::Omitted),
+        State::Released,
+        State::Failed(inline(b"")),
+        State::Started { lease_until: far_lease() },
+        State::Failed(Outcome::Omitted),
+        State::Completed(in_parts(2)),
+        State::Released,
+        State::Completed(Outcome::Omitted),
+    ];
+    for (state, request_id) in states.into_iter().zip(odd_request_ids().into_iter().cycle()) {
+        let record = Record { state, request_id, ..second_lock()?.into() };
+        let write = Write::Conclude { seen: Some(Seen::of(&current)), record: record.clone() };
+        applied(store, &key, &write, &record).await?;
+        // The version that it was made on is no more, and there is one.
+        refused(store, &key, &write, Some(&record)).await?;
+        let write = Write::Conclude { seen: None, record: current };
+        refused(store, &key, &write, Some(&record)).await?;
+        refused(store, &key, &extend(&mine, far_lease()), Some(&record)).await?;
+        for late in settlements() {
+            refused(store, &key, &settle(&mine, late), Some(&record)).await?;
+        }
+        current = record;
+    }
+    let lock = second_lock()?;
+    applied(store, &key, &Write::Reclaim { seen: Seen::of(&current), lock: lock.clone() }, &lock.into()).await
+}
+
+/// A lease that is later than any other here.
+fn far_lease() -> Timestamp {
+    tomorrow()
 }
 
 /// What an executor does that was taken over, or whose record was reclaimed, comes too late.
@@ -134,8 +180,11 @@ pub(super) async fn predecessors_are_fenced(store: &dyn Store) -> Verdict {
     applied(store, &key, &Write::TakeOver { seen, lock: second }, &successor).await?;
     let mut late = vec![Write::Claim(first.clone())];
     late.extend(settlements().map(|settlement| settle(&mine, settlement)));
+    late.push(extend(&mine, far_lease()));
     late.push(Write::TakeOver { seen, lock: first.clone() });
     late.push(Write::Reclaim { seen, lock: first });
+    late.push(Write::Conclude { seen: Some(seen), record: mine.clone() });
+    late.push(Write::Conclude { seen: None, record: mine });
     for write in &late {
         refused(store, &key, write, Some(&successor)).await?;
     }
@@ -148,7 +197,7 @@ pub(super) async fn predecessors_are_fenced(store: &dyn Store) -> Verdict {
 }
 
 /// A lease that ran out, and an expiry that passed, change nothing by themselves: the record is there,
-/// refuses a claim, and can be settled by its owner.
+/// refuses a claim, and can be extended and settled by its owner.
 pub(super) async fn age_is_not_judged(store: &dyn Store) -> Verdict {
     let past = base().saturating_sub(Duration::from_secs(60));
     for expires_at in [tomorrow(), past] {
@@ -156,14 +205,22 @@ pub(super) async fn age_is_not_judged(store: &dyn Store) -> Verdict {
         let (key, started) = (fresh_key()?, Record::from(lock.clone()));
         applied(store, &key, &Write::Claim(lock), &started).await?;
         refused(store, &key, &Write::Claim(second_lock()?), Some(&started)).await?;
+        // Even this lease has run out.
+        let lease_until = past.saturating_add(Duration::from_millis(1));
+        let extension = extend(&started, lease_until);
+        let started = extended(&started, lease_until);
+        applied(store, &key, &extension, &started).await?;
         let outcome = inline(b"late");
         let completed =
             Record { state: State::Completed(outcome.clone()), expires_at: past, ..started.clone() };
         let complete = settle(&started, Settlement::Complete(outcome, past));
         applied(store, &key, &complete, &completed).await?;
         refused(store, &key, &Write::Claim(second_lock()?), Some(&completed)).await?;
+        let failed = Record { state: State::Failed(Outcome::Omitted), ..completed.clone() };
+        let write = Write::Conclude { seen: Some(Seen::of(&completed)), record: failed.clone() };
+        applied(store, &key, &write, &failed).await?;
         let lock = second_lock()?;
-        let write = Write::Reclaim { seen: Seen::of(&completed), lock: lock.clone() };
+        let write = Write::Reclaim { seen: Seen::of(&failed), lock: lock.clone() };
         applied(store, &key, &write, &lock.into()).await?;
     }
     Ok(())

@@ -39,6 +39,9 @@ enum Act {
     Complete,
     Fail,
     Release,
+    Extend,
+    /// Without a claim, to this.
+    Conclude(Status),
     /// An operator's, to this.
     Resolve(Settled),
 }
@@ -64,11 +67,17 @@ enum Difference {
     LockAcquiredAt(i64),
     LeaseUntil(i64),
     ExpiresAt(i64),
+    /// A lease where the record has none, or none where it has one.
+    HasLease,
+    /// Of an extension: the new lease is by so much later than the one that is there.
+    NewLease(i64),
+    /// Of a conclusion: it saw a record where there is none, or none where there is one.
+    Presence,
 }
 
 /// Whether the write is made: the table of transitions in a form of its own.
 fn holds(act: Act, prior: Prior, difference: Difference) -> bool {
-    use Difference::{ExpiresAt, LockAcquiredAt, Nothing};
+    use Difference::{ExpiresAt, LockAcquiredAt, NewLease, Nothing};
     match act {
         Act::Claim => prior == Prior::Absent,
         // Of the version, all but the time of the lock counts.
@@ -76,6 +85,10 @@ fn holds(act: Act, prior: Prior, difference: Difference) -> bool {
         // Of the version, all but the expiry counts.
         Act::TakeOver => prior == Prior::Started && matches!(difference, Nothing | ExpiresAt(_)),
         Act::Complete | Act::Fail | Act::Release => prior == Prior::Started && difference == Nothing,
+        // The lease that is there ends before the new one, and not with it.
+        Act::Extend => prior == Prior::Started && matches!(difference, Nothing | NewLease(1..)),
+        // All of the version counts, and so does that there was none.
+        Act::Conclude(_) => difference == Nothing,
         // All of the version counts.
         Act::Resolve(_) => prior != Prior::Absent && difference == Nothing,
     }
@@ -94,18 +107,35 @@ fn expected(act: Act, prior: Option<&Record>, content: &Content) -> Verdict<Reco
         request_id: lock.request_id.clone(),
         state: State::Started { lease_until: lock.lease_until },
     };
+    // Whatever was there before, if anything.
+    if let Act::Conclude(_) = act {
+        return Ok(match settlement.clone() {
+            Some(Settlement::Complete(outcome, expires_at)) => {
+                Record { state: State::Completed(outcome), expires_at, ..claimed }
+            }
+            Some(Settlement::Fail(outcome, expires_at)) => {
+                Record { state: State::Failed(outcome), expires_at, ..claimed }
+            }
+            Some(Settlement::Release) => Record { state: State::Released, ..claimed },
+            None => claimed,
+        });
+    }
     let Some(prior) = prior.cloned() else { return Ok(claimed) };
     match (act, settlement.clone()) {
         (Act::Claim | Act::Reclaim, _) => Ok(claimed),
         (Act::TakeOver, _) => Ok(Record { fingerprint: prior.fingerprint, ..claimed }),
-        (Act::Complete, Settlement::Complete(outcome, expires_at)) => {
+        (Act::Complete, Some(Settlement::Complete(outcome, expires_at))) => {
             Ok(Record { state: State::Completed(outcome), expires_at, ..prior })
         }
-        (Act::Fail, Settlement::Fail(outcome, expires_at)) => {
+        (Act::Fail, Some(Settlement::Fail(outcome, expires_at))) => {
             Ok(Record { state: State::Failed(outcome), expires_at, ..prior })
         }
-        (Act::Release, Settlement::Release) => Ok(Record { state: State::Released, ..prior }),
-        (Act::Resolve(_), settlement) => {
+        (Act::Release, Some(Settlement::Release)) => Ok(Record { state: State::Released, ..prior }),
+        (Act::Extend, _) => {
+            let state = State::Started { lease_until: lock.lease_until };
+            Ok(Record { state, expires_at: lock.expires_at, ..prior })
+        }
+        (Act::Resolve(_), Some(settlement)) => {
             let (state, expires_at) = match settlement {
                 Settlement::Complete(outcome, expires_at) => (State::Completed(outcome), expires_at),
                 Settlement::Fail(outcome, expires_at) => (State::Failed(outcome), expires_at),
@@ -139,6 +169,26 @@ pub(super) async fn fail(store: &dyn Store) -> Verdict {
 
 pub(super) async fn release(store: &dyn Store) -> Verdict {
     every_trial(store, Act::Release).await
+}
+
+pub(super) async fn extend(store: &dyn Store) -> Verdict {
+    every_trial(store, Act::Extend).await
+}
+
+pub(super) async fn conclude_complete(store: &dyn Store) -> Verdict {
+    every_trial(store, Act::Conclude(Status::Completed)).await
+}
+
+pub(super) async fn conclude_fail(store: &dyn Store) -> Verdict {
+    every_trial(store, Act::Conclude(Status::Failed)).await
+}
+
+pub(super) async fn conclude_release(store: &dyn Store) -> Verdict {
+    every_trial(store, Act::Conclude(Status::Released)).await
+}
+
+pub(super) async fn conclude_start(store: &dyn Store) -> Verdict {
+    every_trial(store, Act::Conclude(Status::Started)).await
 }
 
 pub(super) async fn resolve_complete(store: &dyn Store) -> Verdict {
@@ -177,7 +227,8 @@ async fn trial(
     let (key, first) = (fresh_key()?, first_lock()?);
     let (way, current) = way_to(prior, &first);
     prepare(store, &key, &way).await?;
-    let write = write_of(act, &seen_by(act, current.as_ref(), first, difference), &content);
+    let content = content.different(difference, first.lease_until);
+    let write = write_of(act, seen_by(act, current.as_ref(), first, difference), &content)?;
 
     let by_contract = write.apply_to(current.as_ref());
     if holds(act, prior, difference) {
@@ -193,31 +244,59 @@ async fn trial(
 }
 
 /// What a write puts into the record.
+#[derive(Clone)]
 struct Content {
     lock: Lock,
-    settlement: Settlement,
+    /// None of a write that settles nothing.
+    settlement: Option<Settlement>,
+}
+
+impl Content {
+    /// What is written itself, where that is the difference.
+    fn different(mut self, difference: Difference, lease_until: Timestamp) -> Self {
+        if let Difference::NewLease(by) = difference {
+            self.lock.lease_until = moved(lease_until, by);
+        }
+        self
+    }
 }
 
 /// What `act` may have to write, in every form that a store may have a request of its own for, and what
 /// to call it.
 fn contents(act: Act) -> Verdict<Vec<(&'static str, Content)>> {
     let expires_at = tomorrow().saturating_add(Duration::from_secs(7));
+    let earlier = tomorrow().saturating_sub(Duration::from_secs(1000));
     let (lock, nameless) = (second_lock()?, Lock { request_id: None, ..second_lock()? });
-    let with = |lock: &Lock, settlement| Content { lock: lock.clone(), settlement };
+    let with = |lock: &Lock, settlement| Content { lock: lock.clone(), settlement: Some(settlement) };
+    let alone = |lock: &Lock| Content { lock: lock.clone(), settlement: None };
     let shapes = [("", inline(b"\x00\xffdone")), (" in parts", in_parts(3)), (" omitted", Outcome::Omitted)];
-    Ok(match act {
-        Act::Claim | Act::Reclaim | Act::TakeOver => vec![
-            ("", with(&lock, Settlement::Release)),
-            (" by no request id", with(&nameless, Settlement::Release)),
-        ],
-        Act::Complete | Act::Resolve(Settled::Complete) => shapes
-            .map(|(form, outcome)| (form, with(&lock, Settlement::Complete(outcome, expires_at))))
-            .into(),
-        Act::Fail | Act::Resolve(Settled::Fail) => {
-            shapes.map(|(form, outcome)| (form, with(&lock, Settlement::Fail(outcome, expires_at)))).into()
+    let completions = shapes
+        .clone()
+        .map(|(form, outcome)| (form, with(&lock, Settlement::Complete(outcome, expires_at))))
+        .to_vec();
+    let failures =
+        shapes.map(|(form, outcome)| (form, with(&lock, Settlement::Fail(outcome, expires_at)))).to_vec();
+    let mut contents = match act {
+        Act::Claim | Act::Reclaim | Act::TakeOver => {
+            vec![("", alone(&lock)), (" by no request id", alone(&nameless))]
         }
-        Act::Release | Act::Resolve(Settled::Release) => vec![("", with(&lock, Settlement::Release))],
-    })
+        Act::Complete | Act::Resolve(Settled::Complete) | Act::Conclude(Status::Completed) => completions,
+        Act::Fail | Act::Resolve(Settled::Fail) | Act::Conclude(Status::Failed) => failures,
+        Act::Release | Act::Resolve(Settled::Release) | Act::Conclude(Status::Released) => {
+            vec![("", with(&lock, Settlement::Release))]
+        }
+        Act::Extend => vec![
+            ("", alone(&lock)),
+            // An expiry goes with the lease, and not by its own order.
+            (" to an earlier expiry", alone(&Lock { expires_at: earlier, ..lock.clone() })),
+        ],
+        Act::Conclude(Status::Started) => vec![("", alone(&lock))],
+    };
+    if let Act::Conclude(_) = act {
+        let settlement = contents.first().and_then(|(_, content)| content.settlement.clone());
+        contents.push((" by no request id", Content { lock: nameless, settlement }));
+    }
+    Ok(contents)
 }
 
 /// The writes that lead to `prior`, and the record that is there then.
@@ -247,13 +326,20 @@ fn way_to(prior: Prior, first: &Lock) -> (Vec<Write>, Option<Record>) {
 /// The differences that mean something for `act` on `prior`: each part of the version by itself, to
 /// both sides, so that neither `<=` nor `>=` passes for `=`.
 fn differences(act: Act, prior: Prior) -> Vec<Difference> {
-    use Difference::{ExpiresAt, Generation, LeaseUntil, LockAcquiredAt, Nothing, Owner};
-    if prior == Prior::Absent || act == Act::Claim {
-        return vec![Nothing];
+    use Difference::{
+        ExpiresAt, Generation, HasLease, LeaseUntil, LockAcquiredAt, NewLease, Nothing, Owner, Presence,
+    };
+    match (act, prior) {
+        // A STARTED version, and a settled one, that is gone.
+        (Act::Conclude(_), Prior::Absent) => {
+            return vec![Nothing, Presence, Difference::Status(Status::Completed)];
+        }
+        (Act::Claim, _) | (_, Prior::Absent) => return vec![Nothing],
+        _ => {}
     }
     let mut list = vec![Nothing, Owner, Generation(1), Generation(-1)];
-    if matches!(act, Act::Reclaim | Act::TakeOver | Act::Resolve(_)) {
-        list.extend([LockAcquiredAt(1), LockAcquiredAt(-1), ExpiresAt(1000), ExpiresAt(-1000)]);
+    if matches!(act, Act::Reclaim | Act::TakeOver | Act::Conclude(_) | Act::Resolve(_)) {
+        list.extend([LockAcquiredAt(1), LockAcquiredAt(-1), ExpiresAt(1000), ExpiresAt(-1000), HasLease]);
         // A settled record has no lease that could have been seen otherwise.
         if prior == Prior::Started || act == Act::TakeOver {
             list.extend([LeaseUntil(1), LeaseUntil(-1)]);
@@ -262,7 +348,13 @@ fn differences(act: Act, prior: Prior) -> Vec<Difference> {
     if act == Act::TakeOver && prior != Prior::Started {
         list.push(Difference::Settled);
     }
-    if matches!(act, Act::Reclaim | Act::Resolve(_)) {
+    if act == Act::Extend {
+        list.extend([NewLease(1), NewLease(0), NewLease(-1)]);
+    }
+    if matches!(act, Act::Conclude(_)) {
+        list.push(Presence);
+    }
+    if matches!(act, Act::Reclaim | Act::Conclude(_) | Act::Resolve(_)) {
         let statuses = [Status::Started, Status::Completed, Status::Failed, Status::Released];
         list.extend(statuses.into_iter().filter(|status| !is(prior, *status)).map(Difference::Status));
     }
@@ -279,15 +371,25 @@ fn is(prior: Prior, status: Status) -> bool {
     )
 }
 
-/// The version that the write names.
-fn seen_by(act: Act, current: Option<&Record>, first: Lock, difference: Difference) -> Seen {
+/// The version that the write names; `None` if it saw that there is none.
+fn seen_by(act: Act, current: Option<&Record>, first: Lock, difference: Difference) -> Option<Seen> {
+    let absent = match current {
+        None => difference == Difference::Nothing,
+        Some(_) => difference == Difference::Presence,
+    };
+    if matches!(act, Act::Conclude(_)) && absent {
+        return None;
+    }
     let lease_until = first.lease_until;
     let started = Record::from(first);
     // A takeover is decided on a STARTED record: if there is another now, it was settled since.
     let as_started = act == Act::TakeOver && difference != Difference::Settled;
     let mut seen = Seen::of(if as_started { &started } else { current.unwrap_or(&started) });
     match difference {
-        Difference::Nothing | Difference::Settled => {}
+        Difference::Nothing | Difference::Settled | Difference::NewLease(_) | Difference::Presence => {}
+        Difference::HasLease => {
+            seen.lease_until = if seen.lease_until.is_none() { Some(lease_until) } else { None };
+        }
         Difference::Status(status) => {
             seen.status = status;
             seen.lease_until = (status == Status::Started).then_some(lease_until);
@@ -300,7 +402,7 @@ fn seen_by(act: Act, current: Option<&Record>, first: Lock, difference: Differen
         Difference::LeaseUntil(by) => seen.lease_until = seen.lease_until.map(|lease| moved(lease, by)),
         Difference::ExpiresAt(by) => seen.expires_at = moved(seen.expires_at, by),
     }
-    seen
+    Some(seen)
 }
 
 /// An owner that differs in one bit.
@@ -315,20 +417,26 @@ fn moved(time: Timestamp, by: i64) -> Timestamp {
     if by < 0 { time.saturating_sub(distance) } else { time.saturating_add(distance) }
 }
 
-fn write_of(act: Act, seen: &Seen, content: &Content) -> Write {
+fn write_of(act: Act, seen: Option<Seen>, content: &Content) -> Verdict<Write> {
     let Content { lock, settlement } = content;
-    match act {
-        Act::Claim => Write::Claim(lock.clone()),
-        Act::Reclaim => Write::Reclaim { seen: *seen, lock: lock.clone() },
-        Act::TakeOver => Write::TakeOver { seen: *seen, lock: lock.clone() },
-        Act::Complete | Act::Fail | Act::Release => {
-            Write::Settle { owner: seen.owner, generation: seen.generation, settlement: settlement.clone() }
-        }
-        Act::Resolve(_) => Write::Resolve {
-            seen: *seen,
-            owner: lock.owner,
-            generation: lock.generation,
-            settlement: settlement.clone(),
-        },
+    if let Act::Conclude(_) = act {
+        return Ok(Write::Conclude { seen, record: expected(act, None, content)? });
     }
+    let (Some(seen), settlement) = (seen, settlement.clone()) else {
+        return Err("the suite is wrong: an act without its version".to_owned());
+    };
+    let (owner, generation) = (seen.owner, seen.generation);
+    Ok(match (act, settlement) {
+        (Act::Claim, _) => Write::Claim(lock.clone()),
+        (Act::Reclaim, _) => Write::Reclaim { seen, lock: lock.clone() },
+        (Act::TakeOver, _) => Write::TakeOver { seen, lock: lock.clone() },
+        (Act::Extend, _) => {
+            Write::Extend { owner, generation, lease_until: lock.lease_until, expires_at: lock.expires_at }
+        }
+        (Act::Resolve(_), Some(settlement)) => {
+            Write::Resolve { seen, owner: lock.owner, generation: lock.generation, settlement }
+        }
+        (_, Some(settlement)) => Write::Settle { owner, generation, settlement },
+        (_, None) => return Err("the suite is wrong: an act without its settlement".to_owned()),
+    })
 }

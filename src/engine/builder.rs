@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
-    engine::{Engine, Idempotency, OwnerSource, cache::LocalCache},
+    engine::{Engine, Idempotency, Mode, OwnerSource, cache::LocalCache},
     error::{Error, ErrorKind},
     key::Scope,
     policy::{Execution, OnHandlerError, OnInProgress, OnStoreFailure, Platform, Settings},
@@ -69,6 +69,12 @@ impl Builder {
     /// See [`Settings::lease_fallback`].
     pub fn lease_fallback(mut self, fallback: Duration) -> Self {
         self.settings.lease_fallback = fallback;
+        self
+    }
+
+    /// See [`Settings::lease_extension`].
+    pub fn lease_extension(mut self, length: Duration) -> Self {
+        self.settings.lease_extension = Some(length);
         self
     }
 
@@ -214,7 +220,12 @@ impl Builder {
             settings: self.settings,
             function,
         };
-        let idempotency = Idempotency { engine: Arc::new(engine), operation: None, invocation: None };
+        let idempotency = Idempotency {
+            engine: Arc::new(engine),
+            operation: None,
+            invocation: None,
+            mode: Mode::default(),
+        };
         match self.operation {
             Some(operation) => idempotency.operation(operation),
             None => Ok(idempotency),

@@ -1,11 +1,11 @@
 //! Drives the machine: performs its actions, and feeds the answers back.
 
-use std::{sync::Arc, time::Duration};
+use std::{any::Any, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
 use crate::{
-    claim::{Claim, Replay, Settled, outcome_of},
+    claim::{Claim, Replay, Settled, Turned, outcome_of},
     engine::{Begun, Engine, Verdict},
     error::{Error, ErrorKind},
     fingerprint::Fingerprint,
@@ -15,14 +15,14 @@ use crate::{
     outcome::{Outcome, Place, StoredResponse},
     protocol::{Action, End, Event, Fault, Input, Intent, Refusal, State, step},
     record::{Lock, Owner, Record},
-    store::{StoreError, StoreErrorKind, Write, Written},
+    store::{Committed, OwnWrites, StoreError, StoreErrorKind, Write, Written},
     time::{Stopwatch, Timestamp},
 };
 
 /// The first pause after a transaction conflict; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
 /// What a caller is told to wait when nothing says how long the other claim stands.
-const DEFAULT_RETRY: Duration = Duration::from_secs(1);
+pub(super) const DEFAULT_RETRY: Duration = Duration::from_secs(1);
 
 /// Why a claim was not got.
 #[derive(Debug)]
@@ -43,14 +43,26 @@ pub(crate) enum RefusedBy {
 }
 
 /// What driving the machine came to.
-struct Driven {
-    state: State,
+pub(super) struct Driven {
+    pub(super) state: State,
     /// The machine's answer.
-    action: Action,
+    pub(super) action: Action,
     /// The store's last error on the way.
-    store_error: Option<StoreError>,
+    pub(super) store_error: Option<StoreError>,
     /// The last write that was answered, if it was made.
     applied: Option<Write>,
+    /// What the store told of a condition of the handler's own that failed.
+    declined: Option<Box<dyn Any + Send + Sync>>,
+}
+
+impl Refused {
+    pub(super) fn of(refusal: Refusal, error: Error) -> Self {
+        let by = match refusal {
+            Refusal::Unavailable | Refusal::Rejected => RefusedBy::Store,
+            _ => RefusedBy::Rule,
+        };
+        Self { error, by }
+    }
 }
 
 impl From<Error> for Refused {
@@ -75,7 +87,8 @@ impl Engine {
         let ticket = self.ticket(invocation);
         let timing = self.timing(now, invocation.deadline());
         let state = self.plan((self.owners)()?, fingerprint, invocation, timing);
-        let Driven { state, action, store_error, applied } = self.drive(key, state, Event::Begin).await;
+        let Driven { state, action, store_error, applied, .. } =
+            self.drive(key, state, Event::Begin, None).await;
         observe::asked(stopwatch);
         let refusal = match action {
             Action::Claimed(held) => {
@@ -86,7 +99,7 @@ impl Engine {
                     key.clone(),
                     state,
                     held,
-                    timing.cut_off,
+                    timing,
                     lock.cloned().map(Box::new),
                 )));
             }
@@ -99,12 +112,7 @@ impl Engine {
             Action::Refused(refusal) => refusal,
             _ => Refusal::Unavailable,
         };
-        let error = refusal_error(key, refusal, store_error, self.clock.now());
-        let by = match refusal {
-            Refusal::Unavailable | Refusal::Rejected => RefusedBy::Store,
-            _ => RefusedBy::Rule,
-        };
-        Err(Refused { error, by })
+        Err(Refused::of(refusal, refusal_error(key, refusal, store_error, self.clock.now())))
     }
 
     /// Settles the claim that `state` holds. `copied` is what the claim wrote and the response, where a copy of the
@@ -116,12 +124,38 @@ impl Engine {
         intent: Intent,
         copied: Option<(Box<Lock>, Bytes)>,
     ) -> Settled {
+        match self.settle_with(key, state, intent, None, copied).await {
+            Ok(settled) => settled,
+            // Only what goes along with it can be declined.
+            Err(Turned { store_error, .. }) => {
+                Settled { end: End::Unrecorded(Refusal::Unavailable), store_error }
+            }
+        }
+    }
+
+    /// The same together with the handler's own writes, or for what runs without a claim.
+    ///
+    /// # Errors
+    ///
+    /// The machine, as it was before, if the transaction was definitely not made.
+    pub(crate) async fn settle_with(
+        &self,
+        key: &StoredKey,
+        state: State,
+        intent: Intent,
+        writes: Option<&OwnWrites>,
+        copied: Option<(Box<Lock>, Bytes)>,
+    ) -> Result<Settled, Turned<State>> {
         let ticket = copied.as_ref().and_then(|_| self.settlement_ticket());
         let stopwatch = Stopwatch::start();
-        let Driven { action, store_error, applied, .. } = self.drive(key, state, Event::Settle(intent)).await;
+        let Driven { state, action, store_error, applied, declined } =
+            self.drive(key, state, Event::Settle(intent), writes).await;
         observe::settling_ended(stopwatch);
         let end = match action {
             Action::Settled(end) => end,
+            Action::Declined(why) => {
+                return Err(Turned { right: state, why, details: declined, store_error });
+            }
             _ => End::Unrecorded(Refusal::Unavailable),
         };
         // What is known to stand there now: the lock, as the store's contract says that the write has changed it.
@@ -132,12 +166,18 @@ impl Engine {
         {
             self.keep_copy(ticket, key, &record, &response);
         }
-        Settled { end, store_error }
+        Ok(Settled { end, store_error })
     }
 
-    /// Performs actions until the machine has an answer.
-    async fn drive(&self, key: &StoredKey, mut state: State, mut event: Event) -> Driven {
-        let (mut store_error, mut applied) = (None, None);
+    /// Performs actions until the machine has an answer. `writes` are the handler's own, for a transaction.
+    pub(super) async fn drive(
+        &self,
+        key: &StoredKey,
+        mut state: State,
+        mut event: Event,
+        writes: Option<&OwnWrites>,
+    ) -> Driven {
+        let (mut store_error, mut applied, mut declined) = (None, None, None);
         loop {
             let (next, action) = step(state, Input { now: self.clock.now(), event });
             state = next;
@@ -149,6 +189,19 @@ impl Engine {
                     }
                     Err(error) => failed(error, &mut store_error),
                 },
+                Action::Commit { write, submission } => {
+                    match self.commit(key, &write, writes, submission).await {
+                        Ok(Committed::Answered(written)) => {
+                            applied = (written == Written::Applied).then_some(write);
+                            Event::Answered(written)
+                        }
+                        Ok(Committed::Declined(details)) => {
+                            declined = Some(details);
+                            Event::Declined
+                        }
+                        Err(error) => failed(error, &mut store_error),
+                    }
+                }
                 Action::Read => match self.store.read(key).await {
                     Ok(record) => Event::Found(record),
                     Err(error) => failed(error, &mut store_error),
@@ -157,9 +210,28 @@ impl Engine {
                     self.clock.sleep(pause(nth, state.plan().owner)).await;
                     Event::Resumed
                 }
-                action => return Driven { state, action, store_error, applied },
+                action => return Driven { state, action, store_error, applied, declined },
             };
         }
+    }
+
+    /// Sends one submission of a transaction.
+    async fn commit(
+        &self,
+        key: &StoredKey,
+        write: &Write,
+        writes: Option<&OwnWrites>,
+        submission: u32,
+    ) -> Result<Committed, StoreError> {
+        let rejected = |why: &'static str| Err(StoreError::new(StoreErrorKind::Rejected, why));
+        let Some(transactions) = self.store.transactions() else {
+            return rejected("this store makes no transactions with writes of a handler's own");
+        };
+        let (Some(writes), Some((owner, generation))) = (writes, write.settled_as()) else {
+            return rejected("there is nothing to put into the transaction");
+        };
+        let token = key.derive(&format!("transaction {submission} of {owner} in generation {generation}"));
+        transactions.commit(key, write, writes, &token).await
     }
 
     /// The outcome that `record` holds, read from wherever it is.

@@ -5,6 +5,7 @@ use std::{
     future::{Future, poll_fn},
     panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
+    sync::atomic::{AtomicU64, Ordering},
     task::{Context, Poll},
 };
 
@@ -19,35 +20,60 @@ pub(super) enum Ended<T> {
     Returned(T),
     /// It panicked, with this payload.
     Panicked(Box<dyn Any + Send>),
-    /// It was dropped before it was done, because its time was over.
+    /// It was dropped before it was done, because its time was over, or its claim was lost.
     CutOff,
     /// Its time was over before it was polled at all: nothing ran.
     NotBegun,
 }
 
-/// Polls `future` to its end, but not after `cut_off`.
+/// Until when a handler may be polled. Who extends its lease moves it.
+pub(super) struct CutOff(AtomicU64);
+
+impl CutOff {
+    /// `None` is never.
+    pub(super) fn at(time: Option<Timestamp>) -> Self {
+        Self(AtomicU64::new(time.map_or(u64::MAX, Timestamp::as_millis)))
+    }
+
+    pub(super) fn move_to(&self, time: Timestamp) {
+        self.0.store(time.as_millis(), Ordering::Relaxed);
+    }
+
+    fn get(&self) -> Option<Timestamp> {
+        let millis = self.0.load(Ordering::Relaxed);
+        (millis != u64::MAX).then(|| Timestamp::from_millis(millis))
+    }
+}
+
+/// Polls `future` to its end, but not after `cut_off`; and `companion` beside it, whose end is the future's end too.
 ///
 /// The clock is asked before each poll, and not only the timer: a timer need not count the time that a
 /// sandbox spends frozen.
 pub(super) async fn watch<F: Future>(
     future: F,
     clock: &dyn Clock,
-    cut_off: Option<Timestamp>,
+    cut_off: &CutOff,
+    companion: Option<BoxFuture<'_, ()>>,
 ) -> Ended<F::Output> {
     let mut future = pin!(Some(future));
+    let mut companion = companion;
     let mut has_begun = false;
-    let mut limit = cut_off.map(|at| Limit { at, timer: clock.sleep(clock.now().until(at)) });
+    let mut limit = Limit { cut_off, timer: None };
     let ended = poll_fn(|cx| {
-        if limit.as_mut().is_some_and(|limit| limit.has_passed(clock, cx)) {
+        if limit.has_passed(clock, cx) {
             return Poll::Ready(if has_begun { Ended::CutOff } else { Ended::NotBegun });
         }
         has_begun = true;
         // What a panic leaves behind in the future is never seen: it is not polled again.
         let Some(running) = future.as_mut().as_pin_mut() else { return Poll::Ready(Ended::CutOff) };
         match catch_unwind(AssertUnwindSafe(|| running.poll(cx))) {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(value)) => Poll::Ready(Ended::Returned(value)),
-            Err(payload) => Poll::Ready(Ended::Panicked(payload)),
+            Ok(Poll::Pending) => {}
+            Ok(Poll::Ready(value)) => return Poll::Ready(Ended::Returned(value)),
+            Err(payload) => return Poll::Ready(Ended::Panicked(payload)),
+        }
+        match companion.as_mut().map(|companion| companion.as_mut().poll(cx)) {
+            Some(Poll::Ready(())) => Poll::Ready(Ended::CutOff),
+            Some(Poll::Pending) | None => Poll::Pending,
         }
     })
     .await;
@@ -58,23 +84,29 @@ pub(super) async fn watch<F: Future>(
     ended
 }
 
-struct Limit {
-    at: Timestamp,
-    timer: BoxFuture<'static, ()>,
+struct Limit<'a> {
+    cut_off: &'a CutOff,
+    timer: Option<(Timestamp, BoxFuture<'static, ()>)>,
 }
 
-impl Limit {
+impl Limit<'_> {
     fn has_passed(&mut self, clock: &dyn Clock, cx: &mut Context<'_>) -> bool {
         loop {
+            let Some(at) = self.cut_off.get() else { return false };
             let now = clock.now();
-            if now >= self.at {
+            if now >= at {
                 return true;
             }
-            if self.timer.as_mut().poll(cx).is_pending() {
+            // None yet, or the cut-off was moved since.
+            if self.timer.as_ref().is_none_or(|(set_for, _)| *set_for != at) {
+                self.timer = Some((at, clock.sleep(now.until(at))));
+            }
+            let Some((_, timer)) = &mut self.timer else { return false };
+            if timer.as_mut().poll(cx).is_pending() {
                 return false;
             }
             // The timer ran ahead of the clock: set it again for what is left.
-            self.timer = clock.sleep(now.until(self.at));
+            self.timer = None;
         }
     }
 }

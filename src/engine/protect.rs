@@ -1,13 +1,20 @@
 //! What every wrapper does: claim, run, settle.
 
-use std::{any::Any, future::Future, panic::resume_unwind, sync::Arc};
+use std::{
+    any::{Any, type_name},
+    future::{Future, Ready, ready},
+    panic::resume_unwind,
+    sync::Arc,
+};
 
 use crate::{
-    claim::{Claim, Replay, Settled},
+    claim::{Claim, ClaimHandle, Replay, Settled, Turned},
     engine::{
         Begun, Engine, Verdict,
-        drive::{RefusedBy, in_progress, refusal_error},
-        guard::{Ended, watch},
+        drive::{DEFAULT_RETRY, Refused, RefusedBy, in_progress, refusal_error},
+        guard::{CutOff, Ended, watch},
+        lease::keep,
+        open::{Mode, Open, Opened},
     },
     error::{Error, ErrorKind, RecordedFailure},
     fingerprint::Fingerprint,
@@ -15,7 +22,9 @@ use crate::{
     key::StoredKey,
     observe,
     policy::{Execution, OnHandlerError, OnStoreFailure},
-    protocol::{End, Refusal},
+    protocol::{Decline, End, Refusal},
+    staging::{AnyAnswer, Staging},
+    store::{OwnWrites, StoreError, StoreErrorKind},
     time::Timestamp,
 };
 
@@ -26,6 +35,7 @@ pub(crate) struct Operation {
     pub(crate) invocation: Invocation,
     /// When the handler is cut off, if that is before its claim's own time.
     pub(crate) cut_off: Option<Timestamp>,
+    pub(crate) mode: Mode,
 }
 
 /// What a wrapper answers with.
@@ -52,22 +62,48 @@ impl From<Error> for Stopped {
     }
 }
 
+/// What a handler runs under.
+enum Right {
+    Claim(Claim),
+    Open(Open),
+}
+
+/// How a handler's result was settled.
+#[expect(clippy::large_enum_variant, reason = "it is matched at once")]
+enum Finished<U> {
+    Answered(Result<Protected<U>, Error>),
+    /// Its writes were definitely not made, and neither was its outcome.
+    NotMade {
+        right: Right,
+        why: Decline,
+        details: Option<Box<dyn Any + Send + Sync>>,
+        error: Error,
+    },
+}
+
+/// The answer to a declined transaction, where the handler's own type is what is judged.
+pub(crate) fn as_it_is<T: 'static>(answer: AnyAnswer) -> Option<Ready<T>> {
+    answer.downcast::<T>().ok().map(|answer| ready(*answer))
+}
+
 impl Engine {
     /// [`protect_caught`](Self::protect_caught), in which the handler's panic goes on.
     ///
     /// # Errors
     ///
     /// As there.
-    pub(crate) async fn protect<T, U, Fut>(
+    pub(crate) async fn protect<T, U, Fut, Again>(
         self: &Arc<Self>,
         operation: Operation,
         handler: impl FnOnce() -> Fut,
-        judge: impl FnOnce(T) -> (Verdict, U),
+        judge: impl FnMut(T) -> (Verdict, U),
+        again: impl FnMut(AnyAnswer) -> Option<Again>,
     ) -> Result<Protected<U>, Error>
     where
         Fut: Future<Output = T>,
+        Again: Future<Output = T>,
     {
-        self.protect_caught(operation, handler, judge).await.map_err(|stopped| match stopped {
+        self.protect_caught(operation, handler, judge, again).await.map_err(|stopped| match stopped {
             Stopped::Refused(error) => error,
             // The runtime gets the panic that it was.
             Stopped::Panicked(payload) => resume_unwind(payload),
@@ -75,57 +111,133 @@ impl Engine {
     }
 
     /// Claims, runs `handler` under the claim, and settles by what `judge` makes of its
-    /// result: the verdict, and the answer that the caller gets.
+    /// result: the verdict, and the answer that the caller gets. What the handler has staged goes along. If one of its
+    /// own conditions fails, `again` makes a result out of what its closure answers; `None` if that is of another type.
     ///
     /// # Errors
     ///
     /// As [`Idempotency::begin`](crate::Idempotency::begin), when nothing ran; and
     /// [`ErrorKind::InProgress`] or [`ErrorKind::OutcomeUnknown`] when the handler was cut off, or when
-    /// its claim was taken over by one that is still at work. Or the handler's panic.
-    pub(crate) async fn protect_caught<T, U, Fut>(
+    /// its claim was taken over by one that is still at work. [`ErrorKind::Declined`], and what else keeps a transaction from
+    /// being made. Or the handler's panic.
+    pub(crate) async fn protect_caught<T, U, Fut, Again>(
         self: &Arc<Self>,
         operation: Operation,
         handler: impl FnOnce() -> Fut,
-        judge: impl FnOnce(T) -> (Verdict, U),
+        mut judge: impl FnMut(T) -> (Verdict, U),
+        mut again: impl FnMut(AnyAnswer) -> Option<Again>,
     ) -> Result<Protected<U>, Stopped>
     where
         Fut: Future<Output = T>,
+        Again: Future<Output = T>,
     {
-        let Operation { key, fingerprint, invocation, cut_off } = operation;
-        let claim = match self.begin(&key, fingerprint, &invocation).await {
-            Ok(Begun::Claimed(claim)) => claim,
-            Ok(Begun::Replay(replay)) => return Ok(Protected::Replayed(replay)),
+        let Operation { key, fingerprint, invocation, cut_off: latest, mode } = operation;
+        let mut right = match self.right(&key, fingerprint, &invocation, mode).await {
+            Ok(Ok(right)) => right,
+            Ok(Err(replay)) => return Ok(Protected::Replayed(replay)),
             Err(refused)
                 if refused.by == RefusedBy::Store
                     && self.settings.on_store_failure == OnStoreFailure::RunUnprotected =>
             {
                 observe::unprotected("store failure");
-                let surroundings = Surroundings { invocation, claim: None };
+                let surroundings = Surroundings::unprotected(invocation);
                 let running = within(surroundings, async { judge(handler().await).1 });
                 return self.unclaimed(running).await.map(Protected::RanUnrecorded);
             }
             Err(refused) => return Err(refused.error.into()),
         };
-        let surroundings = Surroundings { invocation, claim: Some(claim.handle()) };
+        let staging = Staging::new(Arc::clone(&self.store), key.clone());
+        let surroundings = Surroundings { invocation, claim: right.handle(), staging: Some(staging.clone()) };
         // What the answer's own code does, such as serialising it, is the handler's too: it may panic.
-        let running = within(surroundings, async { judge(handler().await) });
-        let cut_off = claim.cut_off().into_iter().chain(cut_off).min();
-        match watch(running, &*self.clock, cut_off).await {
-            Ended::Returned((verdict, answer)) => Ok(self.settle_returned(claim, answer, verdict).await?),
-            Ended::Panicked(payload) => {
-                observe::panicked(claim.key(), claim.held());
-                let verdict = match self.settings.effective_on_handler_error() {
-                    OnHandlerError::Release => Verdict::Release,
-                    OnHandlerError::Record => {
-                        Verdict::failure(&RecordedFailure::new("Panic", "the handler panicked"))
-                    }
-                };
-                // However that ends, it was a panic.
-                let _ = claim.settle(verdict).await;
-                Err(Stopped::Panicked(payload))
+        // Boxed, since every future that it is passed through would make room for it again.
+        let running = Box::pin(within(surroundings.clone(), async { Ok(judge(handler().await)) }));
+        let mut ended: Ended<Result<_, Error>> = self.watch_under(&mut right, latest, running).await;
+        loop {
+            let (verdict, answer) = match ended {
+                Ended::Returned(Ok(judged)) => judged,
+                Ended::Returned(Err(error)) => {
+                    let _ = right.settle(self.failure("Declined", "its own condition failed")).await;
+                    return Err(error.into());
+                }
+                Ended::Panicked(payload) => {
+                    right.tell_panicked();
+                    // However that ends, it was a panic.
+                    let _ = right.settle(self.failure("Panic", "the handler panicked")).await;
+                    return Err(Stopped::Panicked(payload));
+                }
+                Ended::CutOff => return Err(self.cut_off(&key, right).into()),
+                Ended::NotBegun => return Err(self.give_back(&key, right).await.into()),
+            };
+            let staged = staging.close();
+            let (why, details, error) = match self.finish(&key, right, answer, verdict, staged.writes).await {
+                Finished::Answered(answered) => return Ok(answered?),
+                Finished::NotMade { right: still, why, details, error } => {
+                    right = still;
+                    (why, details, error)
+                }
+            };
+            observe::not_committed(&key, &error);
+            let (Decline::Condition, Some(details), Some(on_declined)) = (why, details, staged.on_declined)
+            else {
+                // As any error of the handler's.
+                let _ = right.settle(self.failure("Declined", "its own writes were not made")).await;
+                return Err(error.into());
+            };
+            staging.reopen();
+            let answering = Box::pin(within(surroundings.clone(), async {
+                match on_declined(&*details).and_then(&mut again) {
+                    Some(answer) => Ok(judge(answer.await)),
+                    None => Err(of_another_type::<T>(&key)),
+                }
+            }));
+            ended = self.watch_under(&mut right, latest, answering).await;
+        }
+    }
+
+    /// The right to run: a claim, or that none is needed. Or the outcome that is there.
+    async fn right(
+        self: &Arc<Self>,
+        key: &StoredKey,
+        fingerprint: Fingerprint,
+        invocation: &Invocation,
+        mode: Mode,
+    ) -> Result<Result<Right, Replay>, Refused> {
+        match mode {
+            Mode::Claimed => Ok(match self.begin(key, fingerprint, invocation).await? {
+                Begun::Claimed(claim) => Ok(Right::Claim(claim)),
+                Begun::Replay(replay) => Err(replay),
+            }),
+            Mode::ClaimFree { looks_first } => {
+                Ok(match self.open(key, fingerprint, invocation, looks_first).await? {
+                    Opened::Open(open) => Ok(Right::Open(open)),
+                    Opened::Replay(replay) => Err(replay),
+                })
             }
-            Ended::CutOff => Err(self.cut_off(claim).into()),
-            Ended::NotBegun => Err(self.give_back(claim).await.into()),
+        }
+    }
+
+    /// Polls what the handler does for as long as it may, and keeps its claim meanwhile.
+    async fn watch_under<T>(
+        &self,
+        right: &mut Right,
+        latest: Option<Timestamp>,
+        running: impl Future<Output = T>,
+    ) -> Ended<T> {
+        let cut_off = CutOff::at(right.cut_off().into_iter().chain(latest).min());
+        match right {
+            Right::Claim(claim) if claim.timing().is_extended() => {
+                let keeping = Box::pin(keep(claim, &cut_off, latest));
+                watch(running, &*self.clock, &cut_off, Some(keeping)).await
+            }
+            _ => watch(running, &*self.clock, &cut_off, None).await,
+        }
+    }
+
+    /// What a claim is settled with when its handler has failed.
+    fn failure(&self, error_type: &str, message: &str) -> Verdict {
+        match self.settings.effective_on_handler_error() {
+            OnHandlerError::Release => Verdict::Release,
+            OnHandlerError::Record => Verdict::failure(&RecordedFailure::new(error_type, message)),
         }
     }
 
@@ -135,7 +247,7 @@ impl Engine {
     ///
     /// Its panic.
     pub(crate) async fn unclaimed<T>(&self, running: impl Future<Output = T>) -> Result<T, Stopped> {
-        match watch(running, &*self.clock, None).await {
+        match watch(running, &*self.clock, &CutOff::at(None), None).await {
             Ended::Returned(value) => Ok(value),
             Ended::Panicked(payload) => Err(Stopped::Panicked(payload)),
             // Never: nothing limits it.
@@ -152,66 +264,187 @@ impl Engine {
         at: Option<Timestamp>,
         running: impl Future<Output = T>,
     ) -> Option<T> {
-        match watch(running, &*self.clock, at).await {
+        match watch(running, &*self.clock, &CutOff::at(at), None).await {
             Ended::Returned(value) => Some(value),
             Ended::Panicked(payload) => resume_unwind(payload),
             Ended::CutOff | Ended::NotBegun => None,
         }
     }
 
-    async fn settle_returned<U>(
+    /// Settles by the verdict, with the handler's own writes where it has staged any and has succeeded.
+    async fn finish<U>(
         &self,
-        claim: Claim,
+        key: &StoredKey,
+        right: Right,
         answer: U,
         verdict: Verdict,
-    ) -> Result<Protected<U>, Error> {
-        let key = claim.key().clone();
+        writes: Option<Box<OwnWrites>>,
+    ) -> Finished<U> {
+        let is_success = matches!(verdict, Verdict::Complete(_) | Verdict::CompleteOmitted);
         let is_released = matches!(verdict, Verdict::Release);
-        let Settled { end, .. } = claim.settle(verdict).await;
-        match end {
+        let writes = writes.as_deref().filter(|_| is_success);
+        // What is settled alone under a claim has happened by now, whatever becomes of its record.
+        let has_happened = writes.is_none() && matches!(right, Right::Claim(_));
+        let settled = match right.settle_with(verdict, writes).await {
+            Ok(settled) => settled,
+            Err(Turned { right, why, details, store_error }) => {
+                return Finished::NotMade { right, why, details, error: not_made(key, why, store_error) };
+            }
+        };
+        Finished::Answered(match settled.end {
             // Nothing was to be recorded, so the handler's own answer is the only one there is.
             _ if is_released => Ok(Protected::Ran(answer)),
             End::Recorded => Ok(Protected::Ran(answer)),
             // An error would make sure that it runs a second time.
-            End::Unrecorded(_) => Ok(Protected::RanUnrecorded(answer)),
+            End::Unrecorded(_) | End::Unresolved(_) | End::NotCommitted(_) if has_happened => {
+                Ok(Protected::RanUnrecorded(answer))
+            }
             End::Superseded(record) => {
-                let outcome = self.successors_outcome(&key, &record, ErrorKind::InProgress).await;
+                let outcome = self.successors_outcome(key, &record, ErrorKind::InProgress).await;
                 outcome.map(Protected::Replayed)
             }
-            End::Fenced(until) => Err(in_progress(&key, until, self.clock.now())),
+            End::Fenced(until) => Err(in_progress(key, until, self.clock.now())),
+            End::Unresolved(until) => Err(self.unresolved(key, until, settled.store_error)),
+            End::Unrecorded(refusal) | End::NotCommitted(refusal) => {
+                let error = refusal_error(key, refusal, settled.store_error, self.clock.now());
+                observe::not_committed(key, &error);
+                Err(error)
+            }
+        })
+    }
+
+    /// It may have been made, or may still be: who repeats gets its outcome, or runs again under another claim, which
+    /// fences this one.
+    pub(crate) fn unresolved(
+        &self,
+        key: &StoredKey,
+        until: Option<Timestamp>,
+        cause: Option<StoreError>,
+    ) -> Error {
+        let now = self.clock.now();
+        let wait = until.map(|until| now.until(until.saturating_add(self.settings.skew_margin)));
+        let error = Error::new(
+            ErrorKind::InProgress,
+            format!(
+                "{key}: whether the handler's own writes and its outcome were made could not be found out; repeat, \
+                 which is safe"
+            ),
+        )
+        .with_retry_after(wait.unwrap_or(DEFAULT_RETRY));
+        match cause {
+            Some(cause) => error.with_source(cause),
+            None => error,
         }
     }
 
     /// The process was frozen between its claim and its handler. Nothing ran, so the next delivery need not wait for
     /// the lease, and where at most one may run, it may.
-    async fn give_back(&self, claim: Claim) -> Error {
-        let key = claim.key().clone();
+    async fn give_back(&self, key: &StoredKey, right: Right) -> Error {
         // Where that fails, the lease frees the key.
-        let _ = claim.settle(Verdict::Release).await;
-        refusal_error(&key, Refusal::NoTimeLeft, None, self.clock.now())
+        let _ = right.settle(Verdict::Release).await;
+        refusal_error(key, Refusal::NoTimeLeft, None, self.clock.now())
     }
 
-    /// Nothing is settled: what the handler began may still have its effect, and the lease frees the key.
-    fn cut_off(&self, claim: Claim) -> Error {
+    /// Nothing is settled: what the handler began may still have its effect, and the lease frees the key. Without a
+    /// claim, nothing has happened.
+    fn cut_off(&self, key: &StoredKey, right: Right) -> Error {
         let now = self.clock.now();
-        observe::cut_off(claim.key(), claim.held(), now);
+        let Right::Claim(claim) = right else { return refusal_error(key, Refusal::NoTimeLeft, None, now) };
+        observe::cut_off(key, &claim.held(), now);
         let what = "the handler was cut off, because its time was over";
         match self.settings.execution {
             Execution::AtLeastOnce => {
                 let wait = now.until(claim.held().lease_until.saturating_add(self.settings.skew_margin));
-                Error::new(
-                    ErrorKind::InProgress,
-                    format!("{}: {what}; repeat when its lease has ended", claim.key()),
-                )
-                .with_retry_after(wait)
+                Error::new(ErrorKind::InProgress, format!("{key}: {what}; repeat when its lease has ended"))
+                    .with_retry_after(wait)
             }
             Execution::AtMostOnce => Error::new(
                 ErrorKind::OutcomeUnknown,
                 format!(
-                    "{}: {what}, and at most one run is allowed; settle it by hand, with `idempotency inspect`",
-                    claim.key()
+                    "{key}: {what}, and at most one run is allowed; settle it by hand, with `idempotency inspect`"
                 ),
             ),
         }
     }
+}
+
+impl Right {
+    fn handle(&self) -> Option<ClaimHandle> {
+        match self {
+            Self::Claim(claim) => Some(claim.handle()),
+            Self::Open(_) => None,
+        }
+    }
+
+    fn cut_off(&self) -> Option<Timestamp> {
+        match self {
+            Self::Claim(claim) => claim.timing().cut_off,
+            Self::Open(open) => open.cut_off(),
+        }
+    }
+
+    fn tell_panicked(&self) {
+        if let Self::Claim(claim) = self {
+            observe::panicked(claim.key(), &claim.held());
+        }
+    }
+
+    async fn settle(self, verdict: Verdict) -> Option<Settled> {
+        match self {
+            Self::Claim(claim) => Some(claim.settle(verdict).await),
+            Self::Open(open) => open.settle_with(verdict, None).await.ok(),
+        }
+    }
+
+    async fn settle_with(
+        self,
+        verdict: Verdict,
+        writes: Option<&OwnWrites>,
+    ) -> Result<Settled, Turned<Self>> {
+        match (self, writes) {
+            (Self::Claim(claim), None) => Ok(claim.settle(verdict).await),
+            (Self::Claim(claim), Some(writes)) => {
+                claim.settle_with(verdict, writes).await.map_err(|turned| turned.map(Self::Claim))
+            }
+            (Self::Open(open), writes) => {
+                open.settle_with(verdict, writes).await.map_err(|turned| turned.map(Self::Open))
+            }
+        }
+    }
+}
+
+/// Why a transaction was definitely not made, for whoever has to answer.
+pub(crate) fn not_made(key: &StoredKey, why: Decline, cause: Option<StoreError>) -> Error {
+    let kind = match why {
+        Decline::Condition => {
+            let message =
+                format!("{key}: a condition of the handler's own writes failed; nothing was written");
+            return Error::new(ErrorKind::Declined, message);
+        }
+        Decline::Store(StoreErrorKind::Unavailable | StoreErrorKind::Conflict) => ErrorKind::Unavailable,
+        Decline::Store(StoreErrorKind::Rejected) => ErrorKind::Invalid,
+        Decline::Store(StoreErrorKind::Corrupt) => ErrorKind::Corrupt,
+    };
+    let told = cause.as_ref().filter(|_| kind == ErrorKind::Invalid);
+    let told = told.map(|cause| format!(": {cause}")).unwrap_or_default();
+    let error = Error::new(
+        kind,
+        format!("{key}: the handler's own writes could not be made{told}; nothing was written"),
+    );
+    match cause {
+        Some(_) if kind == ErrorKind::Invalid => error,
+        Some(cause) => error.with_source(cause),
+        None => error,
+    }
+}
+
+fn of_another_type<T>(key: &StoredKey) -> Error {
+    Error::new(
+        ErrorKind::Invalid,
+        format!(
+            "{key}: what answers for a declined transaction takes or returns another type than it must; the handler \
+             returns {}. Nothing was written",
+            type_name::<T>()
+        ),
+    )
 }

@@ -256,7 +256,7 @@ where
     I: IntoKey,
     H: Fn(R) -> Fut + Clone + Send + Sync + 'static,
     Fut: Future<Output = Result<T, Failure>> + Send,
-    T: Serialize + Send,
+    T: Serialize + Send + 'static,
 {
     type Response = BatchAnswer;
     type Error = Error;

@@ -37,7 +37,7 @@ use serde_json::value::RawValue;
 use tower::{Layer, Service};
 
 use crate::{
-    engine::{Idempotency, Operation, Protected, Verdict},
+    engine::{Idempotency, Operation, Protected, Verdict, as_it_is},
     error::{Error, ErrorKind, RecordedFailure, RunError, place},
     fingerprint::{Fingerprint, FingerprintBuilder},
     future::BoxFuture,
@@ -241,9 +241,9 @@ impl<S, T, F, R> Service<LambdaEvent<Box<RawValue>>> for EventService<S, T, F>
 where
     S: Service<LambdaEvent<T>, Response = R> + Clone + Send + 'static,
     S::Future: Send,
-    S::Error: Into<Diagnostic> + Send,
+    S::Error: Into<Diagnostic> + Send + 'static,
     T: DeserializeOwned + Send + 'static,
-    R: Serialize + Send,
+    R: Serialize + Send + 'static,
     F: EventKey<T>,
 {
     type Response = Box<RawValue>;
@@ -273,8 +273,8 @@ where
     ) -> Result<Box<RawValue>, RunError<S::Error>>
     where
         S: Service<LambdaEvent<T>, Response = R>,
-        S::Error: Into<Diagnostic>,
-        R: Serialize,
+        S::Error: Into<Diagnostic> + 'static,
+        R: Serialize + 'static,
     {
         let LambdaEvent { payload: raw, context } = event;
         let invocation = self.idempotency.entered(&context);
@@ -285,7 +285,7 @@ where
         let key = key.and_then(|key| self.allowed(key)).inspect_err(observe::refused_unasked)?;
         let Some(key) = key else {
             observe::unprotected("missing key");
-            let surroundings = Surroundings { invocation, claim: None };
+            let surroundings = Surroundings::unprotected(invocation);
             let call = within(surroundings, async { inner.call(LambdaEvent::new(payload, context)).await });
             let response = call.await.map_err(RunError::Handler)?;
             return Ok(encoded(&response)?);
@@ -299,12 +299,13 @@ where
             fingerprint: self.fingerprint(&raw)?,
             invocation,
             cut_off: None,
+            mode: self.idempotency.mode(),
         };
         drop(raw);
         let on_error = self.idempotency.settings().effective_on_handler_error();
         let handler = || inner.call(LambdaEvent::new(payload, context));
         let judge = |result: Result<R, S::Error>| judge(result, on_error);
-        match self.idempotency.engine().protect(operation, handler, judge).await? {
+        match self.idempotency.engine().protect(operation, handler, judge, as_it_is).await? {
             Protected::Ran(result) | Protected::RanUnrecorded(result) => result,
             Protected::Replayed(replay) if replay.is_failure() => Err(recorded_failure(replay.response())),
             Protected::Replayed(replay) => Ok(recorded_response(replay.response())?),

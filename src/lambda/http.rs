@@ -34,6 +34,7 @@
 //! | done, but the response was not kept | 409 | `not-retained` |
 //! | failed for good in an earlier run | 500 | `operation-failed` |
 //! | the record cannot be read | 500 | `record-unreadable` |
+//! | a condition of the handler's own writes failed | 409 | `declined` |
 //! | the store cannot be used | 503 | `store-unavailable` |
 //! | the body is over 10 MiB | 413 | `body-too-large` |
 //! | the body breaks off | 400 | `body-unreadable` |
@@ -127,6 +128,7 @@ use crate::{
     lambda::{take_ready, tenant},
     observe,
     policy::{Execution, OnHandlerError},
+    staging::{AnyAnswer, staging},
 };
 use answer::{Answer, Buffered, Read, Streamed};
 use caller::Verified;
@@ -169,9 +171,9 @@ pub struct HttpService<S> {
 impl<S, B> Service<Request<B>> for HttpService<S>
 where
     S: Service<Request<B>> + Clone + Send + 'static,
-    S::Response: IntoResponse + Send,
+    S::Response: IntoResponse + Send + 'static,
     S::Future: Send,
-    S::Error: Send,
+    S::Error: Send + 'static,
     B: http_body::Body + From<Vec<u8>> + Send + 'static,
     B::Data: Send,
     B::Error: Into<BoxError>,
@@ -202,6 +204,8 @@ impl HttpLayer {
     where
         M: Read<S::Response>,
         S: Service<Request<B>>,
+        S::Response: 'static,
+        S::Error: 'static,
         B: http_body::Body + From<Vec<u8>> + 'static,
         B::Error: Into<BoxError>,
     {
@@ -217,6 +221,8 @@ impl HttpLayer {
     where
         M: Read<S::Response>,
         S: Service<Request<B>>,
+        S::Response: 'static,
+        S::Error: 'static,
         B: http_body::Body + From<Vec<u8>> + 'static,
         B::Error: Into<BoxError>,
     {
@@ -228,7 +234,7 @@ impl HttpLayer {
         let key = match self.key_of(&parts) {
             Ok(Some(key)) => key,
             Ok(None) => {
-                let surroundings = Surroundings { invocation, claim: None };
+                let surroundings = Surroundings::unprotected(invocation);
                 let request = Request::from_parts(parts, body);
                 let response = async { Ok(self.unmarked(M::pass(inner.call(request).await?).await)) };
                 return within(surroundings, response).await;
@@ -247,18 +253,30 @@ impl HttpLayer {
             Err(problem) => return Ok(Answer::Whole(self.problem(problem))),
         };
         let for_replay = self.config.may_replay.as_ref().map(|may_replay| (may_replay, parts.clone()));
-        let operation =
-            Operation { key: StoredKey::new(&scope, &key), fingerprint, invocation, cut_off: None };
+        let operation = Operation {
+            key: StoredKey::new(&scope, &key),
+            fingerprint,
+            invocation,
+            cut_off: None,
+            mode: self.idempotency.mode(),
+        };
         let handler = || {
             let mut request = Request::from_parts(parts, body);
             if let Some(claim) = current() {
                 request.extensions_mut().insert(claim);
             }
+            if let Some(staging) = staging() {
+                request.extensions_mut().insert(staging);
+            }
             let response = inner.call(request);
             async { Ok(self.unmarked(M::read(self, response.await?).await)) }
         };
         let judge = |result| (self.verdict(&result), result);
-        match self.idempotency.engine().protect(operation, handler, judge).await {
+        let again = |answer: AnyAnswer| {
+            let response = answer.downcast::<Result<S::Response, S::Error>>().ok()?;
+            Some(async { Ok(self.unmarked(M::read(self, (*response)?).await)) })
+        };
+        match self.idempotency.engine().protect(operation, handler, judge, again).await {
             Ok(Protected::Ran(result) | Protected::RanUnrecorded(result)) => result,
             Ok(Protected::Replayed(replay)) => {
                 let may_replay = match for_replay {

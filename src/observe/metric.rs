@@ -16,7 +16,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Metric {
-    /// Counter: a claim was made, so its handler runs.
+    /// Counter: a claim was made, so its handler runs; or a handler ran claim-free to its end.
     Executed,
     /// Counter: a stale claim was taken over. It counts as [`Executed`](Self::Executed) too.
     Takeover,
@@ -62,6 +62,16 @@ pub enum Metric {
     Unrecorded,
     /// Counter: an outcome was recorded without its response.
     ResponseOmitted,
+    /// Counter: a condition of a handler's own writes failed, and neither they nor the outcome were made.
+    Declined,
+    /// Counter: a handler's own writes were not made for another reason, and neither was the outcome.
+    NotCommitted,
+    /// Counter: whether a handler's own writes and its outcome were made is not known.
+    Unresolved,
+    /// Counter: a claim's lease was extended.
+    LeaseExtended,
+    /// Counter: a claim's lease could not be extended this time.
+    LeaseNotExtended,
     /// Counter: a claim was dropped unsettled.
     Abandoned,
     /// Counter: a handler was cut off before its lease ended.
@@ -101,6 +111,11 @@ impl Metric {
         Self::Fenced,
         Self::Unrecorded,
         Self::ResponseOmitted,
+        Self::Declined,
+        Self::NotCommitted,
+        Self::Unresolved,
+        Self::LeaseExtended,
+        Self::LeaseNotExtended,
         Self::Abandoned,
         Self::CutOff,
         Self::Panicked,
@@ -134,6 +149,11 @@ impl Metric {
             Self::Fenced => "idempotency_fenced",
             Self::Unrecorded => "idempotency_unrecorded",
             Self::ResponseOmitted => "idempotency_response_omitted",
+            Self::Declined => "idempotency_declined",
+            Self::NotCommitted => "idempotency_not_committed",
+            Self::Unresolved => "idempotency_unresolved",
+            Self::LeaseExtended => "idempotency_lease_extended",
+            Self::LeaseNotExtended => "idempotency_lease_not_extended",
             Self::Abandoned => "idempotency_abandoned",
             Self::CutOff => "idempotency_cut_off",
             Self::Panicked => "idempotency_panicked",

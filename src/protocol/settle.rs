@@ -5,13 +5,21 @@ use std::time::Duration;
 use crate::{
     outcome::Outcome,
     protocol::{
-        Action, End, Event, Fault, Goal, Held, Intent, MAX_RETRIES, Next, Phase, Plan, Refusal, lost,
+        Action, End, Event, Fault, Goal, Held, Intent, MAX_RETRIES, Next, Phase, Plan, Refusal, commit, lost,
         refusal_for,
     },
     record::{Owner, Record, Status},
     store::{Settlement, StoreErrorKind, Write, Written},
     time::Timestamp,
 };
+
+/// Begins to settle: alone, or in a transaction with the handler's own writes.
+pub(super) fn begin(plan: &Plan, now: Timestamp, held: Held, intent: Intent, submissions: u32) -> Next {
+    match intent {
+        Intent::Commit(outcome) => commit::send(plan, now, held, outcome, submissions),
+        intent => send(plan, now, held, intent, 0),
+    }
+}
 
 /// Sends the settlement. There is no test of the time: a lease that has run out but was not taken over
 /// may still be settled.
@@ -28,7 +36,7 @@ pub(super) fn send(plan: &Plan, now: Timestamp, held: Held, intent: Intent, retr
 pub(super) fn settlement(retention: Duration, now: Timestamp, intent: &Intent) -> Settlement {
     let expires_at = now.saturating_add(retention).rounded_up_to_second();
     match intent.clone() {
-        Intent::Complete(outcome) => Settlement::Complete(outcome, expires_at),
+        Intent::Complete(outcome) | Intent::Commit(outcome) => Settlement::Complete(outcome, expires_at),
         Intent::Fail(outcome) => Settlement::Fail(outcome, expires_at),
         Intent::Release => Settlement::Release,
     }
@@ -108,26 +116,18 @@ fn examine(
 
 /// The claim was taken over. If there is an outcome it stands; if the key is free again, it is claimed
 /// once more, only to record the outcome in hand.
-fn fenced(plan: &Plan, now: Timestamp, intent: Intent, record: Option<Record>) -> Next {
+pub(super) fn fenced(plan: &Plan, now: Timestamp, intent: Intent, record: Option<Record>) -> Next {
     let lock = plan.lock(now, crate::record::Generation::first(now), 1, &Goal::Run);
     lost(plan, now, Goal::Record(intent), Write::Claim(lock), 0, record, Refusal::InProgress(None))
 }
 
-fn over(end: End) -> Next {
+pub(super) fn over(end: End) -> Next {
     (Phase::Over, Action::Settled(end))
-}
-
-fn asked_for(intent: &Intent) -> Status {
-    match intent {
-        Intent::Complete(_) => Status::Completed,
-        Intent::Fail(_) => Status::Failed,
-        Intent::Release => Status::Released,
-    }
 }
 
 /// Whether this record is what its owner asked for with `intent`.
 pub(super) fn is_outcome_of(owner: Owner, intent: &Intent, record: &Record) -> bool {
-    record.owner == owner && record.status() == asked_for(intent)
+    record.owner == owner && record.status() == intent.status()
 }
 
 fn retains(intent: &Intent) -> bool {
@@ -137,6 +137,7 @@ fn retains(intent: &Intent) -> bool {
 fn omitted(intent: Intent) -> Intent {
     match intent {
         Intent::Complete(_) => Intent::Complete(Outcome::Omitted),
+        Intent::Commit(_) => Intent::Commit(Outcome::Omitted),
         Intent::Fail(_) => Intent::Fail(Outcome::Omitted),
         Intent::Release => Intent::Release,
     }

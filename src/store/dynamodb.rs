@@ -70,12 +70,14 @@ mod fault;
 mod parts;
 mod scan;
 mod table;
+mod transaction;
 mod values;
 
 pub use attributes::AttributeNames;
 pub use builder::DynamoDbStoreBuilder;
 pub use scan::{ScanPage, ScanPosition};
 pub use table::{TableCreation, TableProblem};
+pub use transaction::{Declined, FailedCondition, Transaction};
 
 use std::{
     collections::HashMap,
@@ -107,7 +109,7 @@ use crate::{
     future::BoxFuture,
     key::StoredKey,
     record::{Lock, Record, Status},
-    store::{ResponseParts, Seen, Store, StoreError, StoreErrorKind, Write, Written},
+    store::{ResponseParts, Seen, Store, StoreError, StoreErrorKind, Transactions, Write, Written},
 };
 
 /// The sort key of every record, in a table that has one.
@@ -445,6 +447,10 @@ impl Store for DynamoDbStore {
     }
 
     fn parts(&self) -> Option<&dyn ResponseParts> {
+        Some(self)
+    }
+
+    fn transactions(&self) -> Option<&dyn Transactions> {
         Some(self)
     }
 }

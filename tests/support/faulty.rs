@@ -1,5 +1,9 @@
 //! A store in memory that is wrong in one way, or in none: to show that the conformance suite can fail.
 
+mod fault;
+
+pub use fault::{Condition, Fault, Field};
+
 use std::{
     collections::HashMap,
     sync::{Mutex, MutexGuard},
@@ -12,129 +16,6 @@ use lambda_idempotency::{
     StoredResponse, SystemClock, Timestamp,
     store::{ResponseParts, Seen, Settlement, Store, StoreError, StoreErrorKind, Write, Written},
 };
-
-/// What is wrong with the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// Nothing.
-    None,
-    /// One condition is not tested.
-    Untested(Condition),
-    /// One condition is tested as "not older" instead of "the same".
-    NotOlder(Condition),
-    /// A condition that is none is tested.
-    Overtested(Condition),
-    /// A settlement whose outcome is omitted does not test the generation.
-    OmittedIsUnfenced,
-    /// A settlement whose outcome is in parts does not test the owner.
-    PartsAreUnfenced,
-    /// An operator's write keeps the owner.
-    ResolveKeepsOwner,
-    /// An operator's write keeps the generation.
-    ResolveKeepsGeneration,
-    /// An operator's release leaves the outcome that was there.
-    ResolveKeepsOutcome,
-    /// A takeover by an invocation without a request id does not test the lease.
-    NamelessIsUnfenced,
-    /// The condition is tested, and the write is made a little later.
-    NotAtomic,
-    /// A refused write is made all the same.
-    RefusedIsMade,
-    /// A refused write overwrites the request id.
-    RefusedTouches,
-    /// A refusal shows the version before the one that is there.
-    RefusedShowsOld,
-    /// A refusal shows nothing.
-    RefusedShowsNothing,
-    /// A write that was made is answered as refused.
-    AppliedIsRefused,
-    /// A write that is refused is an error.
-    RefusedIsError,
-    /// A read shows the version before the one that is there.
-    ReadsLag,
-    /// A read shows a record that has expired as absent.
-    ExpiredReadsAbsent,
-    /// A record that has expired does not refuse a claim.
-    ExpiredIsAbsent,
-    /// A STARTED record whose lease has run out does not refuse a claim.
-    StaleIsAbsent,
-    /// A settlement after the end of the lease is refused.
-    LateSettlementRefused,
-    /// The field is not kept.
-    Lost(Field),
-    /// An empty request id is not kept.
-    EmptyRequestIdLost,
-    /// Numbers go through a 64-bit float.
-    Floats,
-    /// Numbers go through a signed 64-bit integer.
-    Signed,
-    /// The lease is kept in seconds.
-    LeaseInSeconds,
-    /// An outcome over 16 KB loses its end.
-    OutcomeCut,
-    /// An empty response is kept as omitted.
-    EmptyIsOmitted,
-    /// A failure is stored as a completion.
-    FailureIsCompletion,
-    /// A takeover keeps the request id where the new invocation has none.
-    TakeOverKeepsRequestId,
-    /// A takeover writes the fingerprint.
-    TakeOverWritesFingerprint,
-    /// A reclaim keeps the old outcome's place, which the next settlement shows where it is omitted.
-    ReclaimLeavesOutcome,
-    /// A release moves the expiry.
-    ReleaseMovesExpiry,
-    /// A release keeps the lease, so that the record still counts as STARTED.
-    ReleaseKeepsLease,
-    /// A settlement keeps the old expiry.
-    SettlementKeepsExpiry,
-    /// Keys are cut at 255 bytes.
-    KeysCut,
-    /// Keys are one if they differ in case alone.
-    KeysFolded,
-    /// Keys are one if they differ in blanks at the end alone.
-    KeysTrimmed,
-    /// Parts of two owners of a key are one.
-    PartsOfOwnersMixed,
-    /// Parts of two keys of an owner are one.
-    PartsOfKeysMixed,
-    /// A part that is missing is left out.
-    PartsMissingLeftOut,
-    /// A limit is not looked at.
-    PartsUnlimited,
-    /// The last byte is lost.
-    PartsCut,
-    /// No more than 4 MB can be written.
-    PartsSmall,
-    /// A part stands in the place of the record.
-    PartsAreRecords,
-    /// Completing the record removes its parts.
-    PartsGoWithCompletion,
-}
-
-/// A condition of a transition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Condition {
-    ClaimAbsent,
-    Reclaim(Field),
-    TakeOver(Field),
-    Settle(Field),
-    Resolve(Field),
-}
-
-/// A field of a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Field {
-    Status,
-    Owner,
-    Generation,
-    Attempt,
-    Fingerprint,
-    LockAcquiredAt,
-    LeaseUntil,
-    ExpiresAt,
-    RequestId,
-}
 
 /// A store in memory with one fault.
 #[derive(Debug)]
@@ -220,7 +101,10 @@ impl Faulty {
     fn holds(&self, write: &Write, current: Option<&Record>) -> bool {
         let now = SystemClock.now();
         let tested = |condition, holds| holds || self.is(Fault::Untested(condition));
-        let Some(record) = current else { return write.apply_to(None).is_some() };
+        let Some(record) = current else {
+            let taken = self.is(Fault::ConclusionTakesAbsent) && matches!(write, Write::Conclude { .. });
+            return write.apply_to(None).is_some() || taken;
+        };
         match write {
             Write::Claim(_) => {
                 tested(Condition::ClaimAbsent, false)
@@ -266,13 +150,55 @@ impl Faulty {
                     && self.all_same(Condition::Settle, &[Field::Owner, Field::Generation], &seen, record)
                     && !(self.is(Fault::LateSettlementRefused) && late)
             }
-            Write::Extend { .. } | Write::Conclude { .. } => write.apply_to(Some(record)).is_some(),
+            Write::Extend { owner, generation, lease_until, expires_at } => {
+                let (owner, generation, expires_at) = (*owner, *generation, *expires_at);
+                let seen = Seen { owner, generation, expires_at, ..Seen::of(record) };
+                let late = record.lease_until().is_some_and(|lease| lease < now);
+                tested(Condition::Extend(Field::Status), record.status() == Status::Started)
+                    && self.all_same(Condition::Extend, &[Field::Owner, Field::Generation], &seen, record)
+                    && record.lease_until().is_none_or(|ends| self.extends(ends, *lease_until))
+                    && !(self.is(Fault::LateExtensionRefused) && late)
+            }
+            Write::Conclude { seen: None, .. } => tested(Condition::ConcludeAbsent, false),
+            Write::Conclude { seen: Some(seen), record: new } => {
+                use Field::{ExpiresAt, Generation, LeaseUntil, LockAcquiredAt, Owner, Status};
+                let required = [Status, Owner, Generation, LockAcquiredAt, LeaseUntil, ExpiresAt];
+                let mut seen = *seen;
+                if self.is(Fault::OmittedConclusionIsUnfenced)
+                    && matches!(
+                        new.state,
+                        State::Completed(Outcome::Omitted) | State::Failed(Outcome::Omitted)
+                    )
+                {
+                    seen.generation = record.generation;
+                }
+                self.all_same(Condition::Conclude, &required, &seen, record)
+            }
             Write::Resolve { seen, .. } => {
                 use Field::{ExpiresAt, Generation, LeaseUntil, LockAcquiredAt, Owner, Status};
                 let required = [Status, Owner, Generation, LockAcquiredAt, LeaseUntil, ExpiresAt];
                 self.all_same(Condition::Resolve, &required, seen, record)
             }
         }
+    }
+
+    /// Whether a lease that ends at `ends` may be moved to `until`.
+    fn extends(&self, ends: Timestamp, until: Timestamp) -> bool {
+        let (old, new) = (ends.as_millis(), until.as_millis());
+        match self.fault {
+            Fault::Untested(Condition::Extend(Field::LeaseUntil)) => true,
+            Fault::NotOlder(Condition::Extend(Field::LeaseUntil)) => old <= new,
+            Fault::LeasesAreTexts => old.to_string() < new.to_string(),
+            Fault::LeasesAreFloats => (old as f64) < (new as f64),
+            Fault::LeasesAreSigned => old.cast_signed() < new.cast_signed(),
+            _ => old < new,
+        }
+    }
+
+    /// Whether two numbers of a version are the same.
+    fn equal(&self, one: u64, other: u64) -> bool {
+        let as_floats = self.is(Fault::VersionsAreFloats) && one as f64 == other as f64;
+        one == other || as_floats
     }
 
     fn all_same(
@@ -286,10 +212,14 @@ impl Faulty {
         let every = [
             (Field::Status, seen.status == there.status, true),
             (Field::Owner, seen.owner == there.owner, true),
-            (Field::Generation, seen.generation == there.generation, seen.generation >= there.generation),
+            (
+                Field::Generation,
+                self.equal(seen.generation.get(), there.generation.get()),
+                seen.generation >= there.generation,
+            ),
             (
                 Field::LockAcquiredAt,
-                seen.lock_acquired_at == there.lock_acquired_at,
+                self.equal(seen.lock_acquired_at.as_millis(), there.lock_acquired_at.as_millis()),
                 seen.lock_acquired_at >= there.lock_acquired_at,
             ),
             (
@@ -341,15 +271,57 @@ impl Faulty {
                 record
             }
             (Write::Extend { lease_until, expires_at, .. }, Some(current)) => {
-                let state = State::Started { lease_until: *lease_until };
-                Record { state, expires_at: *expires_at, ..current.clone() }
+                self.extended(*lease_until, *expires_at, current)
             }
-            (Write::Conclude { record, .. }, _) => record.clone(),
+            (Write::Conclude { record, .. }, current) => self.concluded(record.clone(), current),
             (Write::Settle { .. } | Write::Extend { .. } | Write::Resolve { .. }, None) => {
                 unreachable!("what changes a record is refused where there is none")
             }
         };
         self.stored(record)
+    }
+
+    fn extended(&self, lease_until: Timestamp, expires_at: Timestamp, current: &Record) -> Record {
+        let mut record = Record { state: State::Started { lease_until }, expires_at, ..current.clone() };
+        match self.fault {
+            Fault::ExtensionKeepsExpiry => record.expires_at = current.expires_at,
+            Fault::ExtensionKeepsLaterExpiry => record.expires_at = expires_at.max(current.expires_at),
+            Fault::ExtensionKeepsLease => record.state = current.state.clone(),
+            Fault::ExtensionCounts => record.attempt = record.attempt.saturating_add(1),
+            Fault::ExtensionLosesRequestId => record.request_id = None,
+            _ => {}
+        }
+        record
+    }
+
+    fn concluded(&self, mut record: Record, current: Option<&Record>) -> Record {
+        record.state = match record.state {
+            State::Completed(outcome) => State::Completed(self.kept(outcome)),
+            State::Failed(outcome) if self.is(Fault::ConclusionIsCompletion) => {
+                State::Completed(self.kept(outcome))
+            }
+            State::Failed(outcome) => State::Failed(self.kept(outcome)),
+            State::Started { .. } if self.is(Fault::ConclusionLosesLease) => State::Released,
+            other => other,
+        };
+        let Some(current) = current else { return record };
+        match self.fault {
+            Fault::ConclusionKeepsRequestId if record.request_id.is_none() => {
+                record.request_id.clone_from(&current.request_id);
+            }
+            Fault::ConclusionKeepsFingerprint => record.fingerprint = current.fingerprint,
+            Fault::ConclusionKeepsAttempt => record.attempt = current.attempt,
+            Fault::ConclusionKeepsLock => record.lock_acquired_at = current.lock_acquired_at,
+            Fault::ConclusionKeepsExpiry => record.expires_at = current.expires_at,
+            Fault::ConclusionKeepsOutcome if current.lease_until().is_none() => match record.state {
+                State::Released | State::Completed(Outcome::Omitted) | State::Failed(Outcome::Omitted) => {
+                    record.state = current.state.clone();
+                }
+                _ => {}
+            },
+            _ => {}
+        }
+        record
     }
 
     fn settled(&self, settlement: &Settlement, current: &Record) -> Record {

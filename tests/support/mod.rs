@@ -6,5 +6,7 @@
 #[cfg(feature = "dynamodb")]
 pub mod emulator;
 pub mod faulty;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;

@@ -22,14 +22,16 @@
 //! | the same for a claim of a released key | `before_reclaim_sent`, `after_reclaim_applied` | the same | one effect |
 //! | the same for a takeover | `before_takeover_sent`, `after_takeover_applied` | the same | one effect |
 //!
-//! Panics, dropped futures and a store that is down are the engine's own tests' and the wire net's. When an effect can be
-//! in the completion's transaction, its write becomes a [`point::Call`], and its keys are judged by
-//! [`judge::Promise::ExactlyOnce`].
+//! Panics, dropped futures and a store that is down are the engine's own tests' and the wire net's.
+//!
+//! Where the effect is in the completion's own transaction, or is put with the finished record without a claim
+//! ([`form`]), there is no gap: its keys are judged by [`judge::Promise::ExactlyOnce`].
 //!
 //! The harness kills nothing because it is slow. It lets processes go on beyond their deadlines, as only some platforms do,
 //! and so the library is told to cut its handlers off itself: then every SIGKILL is one of the schedule's.
 
 mod fleet;
+pub mod form;
 pub mod job;
 pub mod judge;
 pub mod kills;

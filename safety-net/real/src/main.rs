@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use lambda_idempotency_cli::problem::Result;
 use lambda_idempotency_real_net::{
     agreement::{self, Numbers},
-    crash::{self, kills, point::Point, scenario},
+    crash::{self, form::Form, kills, point::Point, scenario},
     random::fresh_seed,
     servers::{Server, VARIABLE},
     wire::{self, Extent},
@@ -16,8 +16,8 @@ use lambda_idempotency_real_net::{
 const USAGE: &str = "\
 usage: real-net agreement [--long]
        real-net wire [RUNS [SEED]] | wire --quick | wire --seed N | wire --case N
-       real-net crash-points [ROUNDS]
-       real-net kills [COUNT [SEED]]
+       real-net crash-points [FORM] [ROUNDS]
+       real-net kills [FORM] [COUNT [SEED]]
 
   agreement     every store answers as the model does, and every race has one winner
   wire          whatever breaks on the wire, callers are told the truth and outcomes stay: every single
@@ -26,19 +26,26 @@ usage: real-net agreement [--long]
                 (default 200): one effect, and one more for each crash between effect and completion
   kills         the same at COUNT random moments (default 10000)
 
+FORM is where the effect is: `ledger` (default), a file, outside of any transaction; `transaction`, in the completion's own,
+and `claim-free`, with the finished record and no claim: then there is one effect, whatever dies where.
+
 Servers: the embedded DynamoDB, and those that the environment names in";
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    run(&arguments).await.unwrap_or_else(|problem| {
+    let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let form = arguments.get(1).and_then(|name| Form::named(name));
+    if form.is_some() {
+        arguments.remove(1);
+    }
+    run(&arguments, form.unwrap_or_default()).await.unwrap_or_else(|problem| {
         eprintln!("real-net: {problem}");
         ExitCode::from(2)
     })
 }
 
-async fn run(arguments: &[&str]) -> Result<ExitCode> {
+async fn run(arguments: &[&str], form: Form) -> Result<ExitCode> {
     let fresh = fresh_seed()?;
     match arguments {
         ["agreement"] => agree(Numbers::BOUNDED).await,
@@ -47,13 +54,13 @@ async fn run(arguments: &[&str]) -> Result<ExitCode> {
             Some(extent) => break_the_wire(extent).await,
             None => Ok(usage()),
         },
-        ["crash-points"] => crash_points(200).await,
+        ["crash-points"] => crash_points(200, form).await,
         ["crash-points", rounds] => match rounds.parse() {
-            Ok(rounds) => crash_points(rounds).await,
+            Ok(rounds) => crash_points(rounds, form).await,
             Err(_) => Ok(usage()),
         },
         ["kills", rest @ ..] => match kills_of(rest, fresh) {
-            Some(numbers) => kill(numbers).await,
+            Some(numbers) => kill(numbers, form).await,
             None => Ok(usage()),
         },
         _ => Ok(usage()),
@@ -94,9 +101,10 @@ async fn break_the_wire(extent: Extent) -> Result<ExitCode> {
     Ok(if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-async fn crash_points(rounds: u32) -> Result<ExitCode> {
+async fn crash_points(rounds: u32, form: Form) -> Result<ExitCode> {
     let function = crash::build_function().await?;
-    let rows = scenario::check(&function, Server::all().await?, &Point::ALL, rounds, None).await?;
+    let points = Point::of(form);
+    let rows = scenario::check(&function, Server::all().await?, points, rounds, None, form).await?;
     let mut server = None;
     for row in &rows {
         if server != Some(&row.server) {
@@ -117,9 +125,9 @@ fn kills_of(arguments: &[&str], fresh: u64) -> Option<kills::Numbers> {
     }
 }
 
-async fn kill(numbers: kills::Numbers) -> Result<ExitCode> {
+async fn kill(numbers: kills::Numbers, form: Form) -> Result<ExitCode> {
     let function = crash::build_function().await?;
-    let figures = kills::check(&function, Server::all().await?, numbers, None).await?;
+    let figures = kills::check(&function, Server::all().await?, numbers, None, form).await?;
     for figures in &figures {
         println!("{figures}");
     }

@@ -137,6 +137,13 @@ impl<P: Protocol> Net<'_, P> {
             Action::Settled(End::Recorded) => Next::Recorded,
             Action::Settled(End::Superseded(record)) => Next::Superseded(self.records.number(record)),
             Action::Settled(_) | Action::Refused(_) | Action::Nothing => Next::Over,
+            // Nothing here is in a transaction, without a claim or extended yet.
+            Action::Commit { .. }
+            | Action::Open
+            | Action::Extended(_)
+            | Action::NotExtended
+            | Action::Lost
+            | Action::Declined(_) => Next::Over,
         };
         Stepped { machine: self.machines.number(after), next, flaws, coverage }
     }

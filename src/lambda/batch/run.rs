@@ -20,7 +20,7 @@ use super::{
     record, visibility,
 };
 use crate::{
-    engine::{Operation, Protected, Stopped, Verdict},
+    engine::{Operation, Protected, Stopped, Verdict, as_it_is},
     error::{Error, ErrorKind, RecordedFailure},
     fingerprint::Fingerprint,
     invocation::{Invocation, Surroundings, within},
@@ -87,7 +87,7 @@ where
     I: IntoKey,
     H: Fn(R) -> Fut + Sync,
     Fut: Future<Output = Result<T, Failure>> + Send,
-    T: Serialize + Send,
+    T: Serialize + Send + 'static,
 {
     pub(super) async fn handle(&self, event: LambdaEvent<Box<RawValue>>) -> Result<BatchAnswer, Error> {
         let LambdaEvent { payload, context } = event;
@@ -120,7 +120,7 @@ where
     R: Record,
     H: Fn(R) -> Fut,
     Fut: Future<Output = Result<T, Failure>>,
-    T: Serialize,
+    T: Serialize + 'static,
 {
     /// Runs the lanes until all have ended, or it is time to answer.
     async fn run(&self, lanes: Vec<Lane>) {
@@ -196,9 +196,10 @@ where
             fingerprint,
             invocation: self.invocation.clone(),
             cut_off: self.times.cut_off,
+            mode: self.batch.idempotency.mode(),
         };
         let handler = || (self.batch.handler)(record);
-        match engine.protect_caught(operation, handler, |result| judge(result, on_error)).await {
+        match engine.protect_caught(operation, handler, |result| judge(result, on_error), as_it_is).await {
             Ok(Protected::Ran(Ok(())) | Protected::RanUnrecorded(Ok(()))) => Fate::Done,
             Ok(Protected::Ran(Err(Reason::FailedForGood))) => self.failed_for_good(),
             Ok(Protected::RanUnrecorded(Err(reason))) => Fate::Returned(unrecorded(reason)),
@@ -226,7 +227,7 @@ where
             Err(error) => return Fate::Returned(Reason::Refused(error.kind())),
         };
         observe::unprotected("missing key");
-        let surroundings = Surroundings { invocation: self.invocation.clone(), claim: None };
+        let surroundings = Surroundings::unprotected(self.invocation.clone());
         let running = within(surroundings, async { (self.batch.handler)(record).await });
         match self.batch.idempotency.engine().unclaimed(running).await {
             Ok(Ok(_)) => Fate::Done,

@@ -29,6 +29,8 @@ pub enum ProblemKind {
     OutcomeUnknown,
     /// 409: done, but the response was not kept.
     NotRetained,
+    /// 409: a condition of the handler's own writes failed, and nothing was written.
+    Declined,
     /// 500: failed for good in an earlier run.
     OperationFailed,
     /// 500: the record cannot be read.
@@ -53,6 +55,7 @@ impl ProblemKind {
             Self::InProgress => "in-progress",
             Self::OutcomeUnknown => "outcome-unknown",
             Self::NotRetained => "not-retained",
+            Self::Declined => "declined",
             Self::OperationFailed => "operation-failed",
             Self::RecordUnreadable => "record-unreadable",
             Self::StoreUnavailable => "store-unavailable",
@@ -67,7 +70,9 @@ impl ProblemKind {
             Self::KeyMissing | Self::KeyInvalid | Self::BodyUnreadable => StatusCode::BAD_REQUEST,
             Self::CallerMissing | Self::ReplayForbidden => StatusCode::FORBIDDEN,
             Self::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::InProgress | Self::OutcomeUnknown | Self::NotRetained => StatusCode::CONFLICT,
+            Self::InProgress | Self::OutcomeUnknown | Self::NotRetained | Self::Declined => {
+                StatusCode::CONFLICT
+            }
             Self::OperationFailed | Self::RecordUnreadable => StatusCode::INTERNAL_SERVER_ERROR,
             Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
@@ -115,6 +120,10 @@ impl ProblemKind {
                 "The operation is done, but its response was not kept",
                 "The operation succeeded and is not repeated. Fetch its result another way.",
             ),
+            Self::Declined => (
+                "The operation's conditions do not hold",
+                "What the operation builds on has changed, or is not as it must be. Nothing was done.",
+            ),
             Self::OperationFailed => (
                 "The operation failed",
                 "The operation behind this Idempotency-Key failed for good; it is not run again.",
@@ -148,6 +157,7 @@ impl From<ErrorKind> for ProblemKind {
             ErrorKind::InProgress | ErrorKind::Fenced => Self::InProgress,
             ErrorKind::OutcomeUnknown => Self::OutcomeUnknown,
             ErrorKind::NotRetained => Self::NotRetained,
+            ErrorKind::Declined => Self::Declined,
             ErrorKind::Corrupt => Self::RecordUnreadable,
             ErrorKind::Unavailable | ErrorKind::Unrecorded | ErrorKind::Invalid => Self::StoreUnavailable,
         }
@@ -247,6 +257,7 @@ mod tests {
             (ErrorKind::Fenced, 409, "in-progress"),
             (ErrorKind::OutcomeUnknown, 409, "outcome-unknown"),
             (ErrorKind::NotRetained, 409, "not-retained"),
+            (ErrorKind::Declined, 409, "declined"),
             (ErrorKind::Unavailable, 503, "store-unavailable"),
             (ErrorKind::Invalid, 503, "store-unavailable"),
             (ErrorKind::Corrupt, 500, "record-unreadable"),

@@ -71,7 +71,7 @@ impl<S, B, A> Service<Request<B>> for StreamingHttpService<S>
 where
     S: Service<Request<B>, Response = Response<A>> + Clone + Send + 'static,
     S::Future: Send,
-    S::Error: Send,
+    S::Error: Send + 'static,
     A: http_body::Body + Send + 'static,
     A::Error: Into<BoxError>,
     B: http_body::Body + From<Vec<u8>> + Send + 'static,

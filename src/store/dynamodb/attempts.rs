@@ -15,7 +15,10 @@ use aws_sdk_dynamodb::{
         interceptors::FinalizerInterceptorContextRef,
     },
     error::{BoxError, ProvideErrorMetadata},
-    operation::{get_item::GetItemError, put_item::PutItemError, update_item::UpdateItemError},
+    operation::{
+        get_item::GetItemError, put_item::PutItemError, transact_write_items::TransactWriteItemsError,
+        update_item::UpdateItemError,
+    },
 };
 
 tokio::task_local! {
@@ -118,10 +121,15 @@ fn is_refusal_of_the_service(context: &FinalizerInterceptorContextRef<'_>) -> bo
     context.response().is_some_and(|response| response.status().is_client_error())
         && matches!(context.output_or_error(), Some(Err(error)) if
         error.as_operation_error().is_some_and(|error| {
-            error.downcast_ref::<PutItemError>().and_then(ProvideErrorMetadata::code).is_some()
-                || error.downcast_ref::<UpdateItemError>().and_then(ProvideErrorMetadata::code).is_some()
-                || error.downcast_ref::<GetItemError>().and_then(ProvideErrorMetadata::code).is_some()
+            has_code(error.downcast_ref::<PutItemError>())
+                || has_code(error.downcast_ref::<UpdateItemError>())
+                || has_code(error.downcast_ref::<GetItemError>())
+                || has_code(error.downcast_ref::<TransactWriteItemsError>())
         }))
+}
+
+fn has_code(error: Option<&impl ProvideErrorMetadata>) -> bool {
+    error.and_then(ProvideErrorMetadata::code).is_some()
 }
 
 /// An endpoint's scheme, host and port: a URL may have a password in it.

@@ -228,7 +228,7 @@ fn is_about_credentials(error: &(dyn StdError + 'static)) -> bool {
 
 /// A message's first line, and no more than its beginning. Behind the first line of a message about a wrong
 /// signature stands the request's canonical form, with the session token in it.
-fn sentence(text: &str) -> &str {
+pub(super) fn sentence(text: &str) -> &str {
     let line = text.lines().next().unwrap_or_default();
     let mut end = line.len().min(MAX_MESSAGE_BYTES);
     while !line.is_char_boundary(end) {

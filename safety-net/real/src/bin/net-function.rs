@@ -1,6 +1,6 @@
 //! The function that the crash net kills: a real one, behind the library's event layer, over DynamoDB.
 //!
-//! Its effect is a line in a ledger, under the claim that it runs under; its response is the run that had it. Told so
+//! Its effect is a line in a ledger, under the claim that it runs under, if it does; its response is the run that had it. Told so
 //! by the environment, it stands at a point of a run, or is broken on purpose.
 //!
 //! The harness freezes processes past their deadlines and lets them go on, as Lambda Managed Instances may and
@@ -12,13 +12,17 @@ use std::{
 };
 
 use aws_sdk_dynamodb::Client;
-use lambda_idempotency::{Idempotency, Key, Platform, current, store::dynamodb::DynamoDbStore};
+use lambda_idempotency::{
+    Idempotency, Key, Platform, current, staging,
+    store::dynamodb::{DynamoDbStore, Transaction},
+};
 use lambda_idempotency_cli::rehearse::clock;
 use lambda_idempotency_real_net::{
     crash::{
+        form::{self, Form},
         job::{
-            ENDPOINT, FUNCTION, GRACE, Job, LEDGER, MARGIN, MARKER, PROCESS, SABOTAGE, STAND_AT, TABLE,
-            TOLD_TO_FAIL,
+            EFFECTS, ENDPOINT, FORM, FUNCTION, GRACE, Job, LEDGER, MARGIN, MARKER, PROCESS, SABOTAGE,
+            STAND_AT, TABLE, TOLD_TO_FAIL,
         },
         ledger::{Ledger, Line},
         point::{Orders, Point, StandingStore},
@@ -36,6 +40,9 @@ struct World {
     ledger: Ledger,
     orders: Orders,
     sabotage: Option<Sabotage>,
+    form: Form,
+    /// The table of effects, where they are in one.
+    effects: String,
     /// How many invocations have come in, by which runs are numbered. One comes after the other.
     invocations: AtomicU64,
 }
@@ -48,6 +55,8 @@ impl World {
             ledger: Ledger::at(variable(LEDGER)?),
             orders: Orders::new(point, std::env::var(MARKER).unwrap_or_default()),
             sabotage: known(SABOTAGE, Sabotage::named)?,
+            form: known(FORM, Form::named)?.unwrap_or_default(),
+            effects: std::env::var(EFFECTS).unwrap_or_default(),
             invocations: AtomicU64::new(0),
         })
     }
@@ -71,6 +80,7 @@ async fn main() -> Result<(), Error> {
         .lease_grace(GRACE)
         .skew_margin(MARGIN)
         .build()?;
+    let idempotency = if world.form == Form::ClaimFree { idempotency.claim_free() } else { idempotency };
 
     run(ServiceBuilder::new()
         .map_request(|event| entered(world, event))
@@ -100,8 +110,11 @@ fn entered(world: &World, event: LambdaEvent<Box<RawValue>>) -> LambdaEvent<Box<
 
 async fn handle(world: &World, event: LambdaEvent<Job>) -> Result<String, Diagnostic> {
     let job = event.payload;
-    let claim = current().ok_or_else(|| failure("Net.NoClaim", "the handler runs under no claim"))?;
-    if job.first_fails && claim.attempt() == 1 {
+    let claim = current();
+    if claim.is_none() && world.form != Form::ClaimFree {
+        return Err(failure("Net.NoClaim", "the handler runs under no claim"));
+    }
+    if job.first_fails && claim.as_ref().is_some_and(|claim| claim.attempt() == 1) {
         return Err(failure(TOLD_TO_FAIL, "as the event says"));
     }
     // Each pause is the end of a poll: what stood beyond its deadline is cut off before the next.
@@ -110,16 +123,25 @@ async fn handle(world: &World, event: LambdaEvent<Job>) -> Result<String, Diagno
     if world.sabotage != Some(Sabotage::EffectFirst) {
         let line = Line {
             run: world.run(),
-            generation: claim.generation().get(),
-            attempt: claim.attempt(),
-            lease_until: claim.lease_until().as_millis(),
+            generation: claim.as_ref().map_or(0, |claim| claim.generation().get()),
+            attempt: claim.as_ref().map_or(0, |claim| claim.attempt()),
+            lease_until: claim.as_ref().map_or(0, |claim| claim.lease_until().as_millis()),
         };
-        let written = world.ledger.append(&job.key, &line);
-        written.map_err(|error| failure("Net.NoLedger", &error.to_string()))?;
+        have_effect(world, &job, &line).map_err(|error| failure("Net.NoLedger", &error.to_string()))?;
     }
     world.orders.reached(Point::AfterEffect);
     clock::pause(Duration::from_millis(job.after_ms)).await;
     Ok(world.run())
+}
+
+/// In the ledger at once, or in the outcome's transaction.
+fn have_effect(world: &World, job: &Job, line: &Line) -> Result<(), Error> {
+    if world.form == Form::Ledger {
+        return Ok(world.ledger.append(&job.key, line)?);
+    }
+    let write = form::append(&world.effects, &job.key, line).map_err(|problem| problem.to_string())?;
+    let staging = staging().ok_or("the handler can stage nothing")?;
+    Ok(staging.add(Transaction::new().update(write))?)
 }
 
 fn failure(kind: &str, message: &str) -> Diagnostic {

@@ -24,7 +24,8 @@ use lambda_idempotency_cli::{
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 
 use super::{
-    job::{ENDPOINT, FUNCTION, LEDGER, MARKER, PROCESS, SABOTAGE, STAND_AT, TABLE},
+    form::{Effects, EffectsTable, Form},
+    job::{EFFECTS, ENDPOINT, FORM, FUNCTION, LEDGER, MARKER, PROCESS, SABOTAGE, STAND_AT, TABLE},
     judge::Said,
     ledger::Ledger,
     point::Point,
@@ -48,8 +49,10 @@ pub(super) struct Fleet {
     table: String,
     function: Function,
     sabotage: Option<Sabotage>,
+    form: Form,
     folder: PathBuf,
-    pub(super) ledger: Ledger,
+    ledger: Ledger,
+    pub(super) effects: Effects,
     started: AtomicU64,
     idle: Mutex<Vec<Process>>,
     slots: Semaphore,
@@ -61,19 +64,31 @@ impl Fleet {
         server: Server,
         function: &Function,
         sabotage: Option<Sabotage>,
+        form: Form,
     ) -> Result<Arc<Self>> {
         let table = servers::fresh_table()?;
         server.database().create_idempotency_table(&table).await?;
         let folder = std::env::temp_dir().join(&table);
         let ledger = folder.join("ledger");
         std::fs::create_dir_all(&ledger).context(format!("the ledger's folder {}", ledger.display()))?;
+        let ledger = Ledger::at(ledger);
+        let effects = match form {
+            Form::Ledger => Effects::Files(ledger.clone()),
+            Form::Transaction | Form::ClaimFree => {
+                let name = effects_of(&table);
+                server.database().create_table(&name, "id").await?;
+                Effects::Table(EffectsTable { client: server.client(), name })
+            }
+        };
         Ok(Arc::new(Self {
             client: server.client(),
             server,
             table,
             function: function.kept_in(&folder)?,
             sabotage,
-            ledger: Ledger::at(ledger),
+            form,
+            ledger,
+            effects,
             folder,
             started: AtomicU64::new(0),
             idle: Mutex::default(),
@@ -84,6 +99,11 @@ impl Fleet {
     /// What reports call the server.
     pub(super) fn server(&self) -> &str {
         &self.server.name
+    }
+
+    /// Where the effects are.
+    pub(super) fn form(&self) -> Form {
+        self.form
     }
 
     /// Leave to run a process. They are few, so that each gets its share of the machine.
@@ -111,6 +131,8 @@ impl Fleet {
             ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "128".into()),
             (ENDPOINT, self.server.database().endpoint().to_string()),
             (TABLE, self.table.clone()),
+            (FORM, self.form.name().into()),
+            (EFFECTS, effects_of(&self.table)),
             (LEDGER, path(self.ledger.folder())),
             (PROCESS, number.to_string()),
             (MARKER, path(&marker)),
@@ -141,8 +163,16 @@ impl Fleet {
         if self.server.database().is_embedded() {
             return Ok(());
         }
+        if let Effects::Table(effects) = &self.effects {
+            self.server.database().delete_table(&effects.name).await?;
+        }
         self.server.database().delete_table(&self.table).await
     }
+}
+
+/// The table of effects that belongs to a table of records.
+fn effects_of(table: &str) -> String {
+    format!("{table}-effects")
 }
 
 impl Drop for Fleet {

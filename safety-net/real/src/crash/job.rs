@@ -11,6 +11,10 @@ pub const FUNCTION: &str = "net-function";
 pub const ENDPOINT: &str = "NET_ENDPOINT";
 /// The table of records.
 pub const TABLE: &str = "NET_TABLE";
+/// How the function has its effect.
+pub const FORM: &str = "NET_FORM";
+/// The table of effects, where they are in one.
+pub const EFFECTS: &str = "NET_EFFECTS";
 /// The folder of the ledger.
 pub const LEDGER: &str = "NET_LEDGER";
 /// The process's number, by which runs are told apart.

@@ -193,13 +193,31 @@ impl Case {
         let record = self.settled()?;
         self.same_answer_everywhere(record)?;
         self.nothing_else_said()?;
+        if self.promise == Promise::ExactlyOnce {
+            let effect = self.one_effect(record)?;
+            return Ok(self.figures(effect, &[], record));
+        }
         self.no_live_claim_taken()?;
         let recorded = self.recorded_effect(record)?;
         let excuses = self.other_effects(recorded, record)?;
-        if self.promise == Promise::ExactlyOnce && self.lines.len() > 1 {
-            return Err("its effect is in the completion's transaction, and happened more than once".into());
-        }
         Ok(self.figures(recorded, &excuses, record))
+    }
+
+    /// In one transaction with its record: there is one, and it is the record's.
+    fn one_effect(&self, record: &Stored) -> Result<&Line, String> {
+        let [effect] = self.lines.as_slice() else {
+            let count = self.lines.len();
+            return Err(format!("its effect is in the outcome's transaction, and happened {count} times"));
+        };
+        // Without a claim, the run does not know its generation.
+        if effect.generation != 0 && effect.generation != record.generation {
+            return Err("its effect was another generation's than its record".into());
+        }
+        let response = serde_json::to_vec(&effect.run).map_err(|error| error.to_string())?;
+        if record.response.as_ref() != Some(&response) {
+            return Err("its effect was another run's than its record".into());
+        }
+        Ok(effect)
     }
 
     /// In the end there is an outcome, and it is the one that was ever there.

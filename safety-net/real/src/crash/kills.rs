@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 
 use super::{
     fleet::{Fleet, Handed},
+    form::Form,
     job::Job,
     judge::{Deed, Finding, Promise, Said, Violation},
     sabotage::Sabotage,
@@ -55,6 +56,8 @@ pub struct Numbers {
 pub struct Figures {
     /// The server.
     pub server: String,
+    /// Where the effects are.
+    pub form: Form,
     /// The seed.
     pub seed: u64,
     /// Keys judged.
@@ -73,9 +76,10 @@ pub struct Figures {
 
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { server, seed, keys, kills, freezes, found, violations, wall } = self;
+        let Self { server, form, seed, keys, kills, freezes, found, violations, wall } = self;
         let Finding { killed_before, killed_in_the_gap, killed_after, .. } = found;
-        writeln!(f, "{server}: {kills} kills and {freezes} freezes over {keys} keys (seed {seed})")?;
+        let name = form.name();
+        writeln!(f, "{server}, {name}: {kills} kills and {freezes} freezes over {keys} keys (seed {seed})")?;
         writeln!(f, "  killed before the effect      {killed_before:>7}")?;
         writeln!(f, "  killed in the gap             {killed_in_the_gap:>7}")?;
         writeln!(f, "  killed after the completion   {killed_after:>7}")?;
@@ -83,11 +87,22 @@ impl fmt::Display for Figures {
         writeln!(f, "  frozen in the gap, and fenced {:>7}", found.fenced)?;
         writeln!(f, "  slower than their deadline    {:>7}", found.slow)?;
         writeln!(f, "  crashes in the gap            {:>7}", found.crashes_in_the_gap)?;
-        writeln!(
-            f,
-            "  effects                       {:>7}  (allowed: {keys} keys + {} crashes in the gap)",
-            found.effects, found.crashes_in_the_gap
-        )?;
+        let effects = found.effects;
+        match form.promise() {
+            Promise::AtLeastOnce => {
+                let gap = found.crashes_in_the_gap;
+                writeln!(
+                    f,
+                    "  effects                       {effects:>7}  (allowed: {keys} keys + {gap} crashes in the gap)"
+                )?;
+            }
+            Promise::ExactlyOnce => {
+                writeln!(
+                    f,
+                    "  effects                       {effects:>7}  (allowed: {keys} keys, one each)"
+                )?;
+            }
+        }
         writeln!(f, "  violations                    {:>7}", violations.len())?;
         write!(f, "  wall time                     {:>7.1} s", wall.as_secs_f32())
     }
@@ -122,10 +137,11 @@ pub async fn check(
     servers: Vec<Server>,
     numbers: Numbers,
     sabotage: Option<Sabotage>,
+    form: Form,
 ) -> Result<Vec<Figures>> {
     let mut figures = Vec::new();
     for server in servers {
-        let fleet = Fleet::new(server, function, sabotage).await?;
+        let fleet = Fleet::new(server, function, sabotage, form).await?;
         let throw = Arc::new(Throw {
             fleet: Arc::clone(&fleet),
             numbers,
@@ -139,7 +155,7 @@ pub async fn check(
         fleet.disband().await?;
         let mut of_server = throw.figures(started.elapsed());
         if thrown.is_ok() && of_server.violations.is_empty() {
-            let late = fleet.ledger.keys()?.into_iter();
+            let late = fleet.effects.keys().await?.into_iter();
             let words = |key| format!("key {key}: an effect after all its deliveries were answered");
             of_server.violations.extend(late.map(|key| Violation::new(words(key))));
         }
@@ -297,10 +313,10 @@ impl Throw {
     }
 
     async fn judge(&self, story: &Story) -> Result<()> {
-        let case = story.case(Promise::AtLeastOnce).await?;
+        let case = story.case(self.fleet.form().promise()).await?;
         let verdict = case.judge();
         if verdict.is_ok() {
-            self.fleet.ledger.forget(&case.key)?;
+            self.fleet.effects.forget(&case.key).await?;
         }
         let mut judged = self.judged.lock().unwrap_or_else(PoisonError::into_inner);
         judged.keys += 1;
@@ -316,6 +332,7 @@ impl Throw {
             std::mem::take(&mut *self.judged.lock().unwrap_or_else(PoisonError::into_inner));
         Figures {
             server: self.fleet.server().to_owned(),
+            form: self.fleet.form(),
             seed: self.numbers.seed,
             keys,
             kills: self.kills.load(Ordering::SeqCst),

@@ -14,8 +14,13 @@ use std::{
 
 use lambda_idempotency::{
     BoxFuture, Record, StoredKey,
-    store::{ResponseParts, Settlement, Store, StoreError, Transactions, Write, Written},
+    store::{
+        Committed, OwnWrites, ResponseParts, Settlement, Store, StoreError, StoreErrorKind, Transactions,
+        Write, Written,
+    },
 };
+
+use super::form::Form;
 
 /// How often a standing process looks whether it may go on.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -37,7 +42,7 @@ pub enum Call {
     Release,
     /// T7: the function under test knows its deadline, so no point is there.
     Extend,
-    /// The finished record, without a claim: so does no function under test.
+    /// The finished record with its effect, without a claim.
     Conclude,
 }
 
@@ -113,17 +118,36 @@ impl Point {
             Self::After(Call::Fail) => "after_failure_applied",
             Self::Before(Call::Release) => "before_release_sent",
             Self::After(Call::Release) => "after_release_applied",
-            Self::Before(Call::Extend) => "before_extension_sent",
-            Self::After(Call::Extend) => "after_extension_applied",
+            // No point is there, and no failure's: the guide leaves them out.
+            Self::Before(Call::Extend) => "before_extension_no_failure",
+            Self::After(Call::Extend) => "after_extension_no_failure",
             Self::Before(Call::Conclude) => "before_conclusion_sent",
             Self::After(Call::Conclude) => "after_conclusion_applied",
             Self::Answered => "answered",
         }
     }
 
+    /// The points of a run that has its effect without a claim.
+    pub const CLAIM_FREE: [Self; 6] = [
+        Self::Entered,
+        Self::BeforeEffect,
+        Self::AfterEffect,
+        Self::Before(Call::Conclude),
+        Self::After(Call::Conclude),
+        Self::Answered,
+    ];
+
+    /// The points of a run of this form.
+    pub const fn of(form: Form) -> &'static [Self] {
+        match form {
+            Form::Ledger | Form::Transaction => &Self::ALL,
+            Form::ClaimFree => &Self::CLAIM_FREE,
+        }
+    }
+
     /// The point of this name.
     pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|point| point.name() == name)
+        Self::ALL.into_iter().chain(Self::CLAIM_FREE).find(|point| point.name() == name)
     }
 
     /// Whether the effect has happened by then, and its completion is not stored: what no protocol can help, unless
@@ -209,7 +233,34 @@ impl<S: Store> Store for StandingStore<S> {
     }
 
     fn transactions(&self) -> Option<&dyn Transactions> {
-        self.inner.transactions()
+        self.inner.transactions().is_some().then_some(self)
+    }
+}
+
+impl<S: Store> Transactions for StandingStore<S> {
+    fn check(&self, key: &StoredKey, writes: &OwnWrites) -> Result<(), StoreError> {
+        self.inner.transactions().map_or(Ok(()), |transactions| transactions.check(key, writes))
+    }
+
+    fn commit<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+        writes: &'a OwnWrites,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<Committed, StoreError>> {
+        Box::pin(async move {
+            let Some(transactions) = self.inner.transactions() else {
+                return Err(StoreError::new(StoreErrorKind::Rejected, "no transactions"));
+            };
+            let call = Call::of(write);
+            self.orders.reached(Point::Before(call));
+            let committed = transactions.commit(key, write, writes, token).await;
+            if matches!(committed, Ok(Committed::Answered(Written::Applied))) {
+                self.orders.reached(Point::After(call));
+            }
+            committed
+        })
     }
 }
 

@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 
 use super::{
     fleet::Fleet,
+    form::Form,
     job::{Job, LIMIT},
     judge::{Deed, Finding, Promise, Violation},
     point::{Call, Point},
@@ -97,10 +98,11 @@ pub async fn check(
     points: &[Point],
     rounds: u32,
     sabotage: Option<Sabotage>,
+    form: Form,
 ) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for server in servers {
-        let fleet = Fleet::new(server, function, sabotage).await?;
+        let fleet = Fleet::new(server, function, sabotage, form).await?;
         let mut playing = JoinSet::new();
         for &point in points {
             for ending in [Ending::Killed, Ending::Frozen] {
@@ -195,16 +197,17 @@ async fn play(
 
 /// The verdict on a round.
 async fn judged(fleet: &Fleet, story: &Story, point: Point) -> Result<Judged> {
-    let case = story.case(Promise::AtLeastOnce).await?;
+    let case = story.case(fleet.form().promise()).await?;
     let judged = case.judge().and_then(|finding| {
-        let expected = 1 + u64::from(point.is_in_the_gap());
+        let has_gap = fleet.form().promise() == Promise::AtLeastOnce;
+        let expected = 1 + u64::from(has_gap && point.is_in_the_gap());
         match finding.effects == expected + finding.slow {
             true => Ok(finding),
             false => Err(case.violation(&format!("{} effects, where {expected} must be", finding.effects))),
         }
     });
     if judged.is_ok() {
-        fleet.ledger.forget(&case.key)?;
+        fleet.effects.forget(&case.key).await?;
     }
     Ok(judged)
 }

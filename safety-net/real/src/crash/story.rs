@@ -89,7 +89,7 @@ impl Story {
             self.wait_for_lease().await?;
         }
         let words = format!("was not answered in {} s", PATIENCE.as_secs());
-        Err(Problem::new(self.case(Promise::AtLeastOnce).await?.violation(&words).to_string()))
+        Err(Problem::new(self.case(self.fleet.form().promise()).await?.violation(&words).to_string()))
     }
 
     /// Whether a delivery came to nothing. What is neither that nor an answer is for the judge.
@@ -154,7 +154,7 @@ impl Story {
 
     /// The evidence, once all is done.
     pub(super) async fn case(&self, promise: Promise) -> Result<Case> {
-        let lines = self.fleet.ledger.lines(&self.job.key)?;
+        let lines = self.fleet.effects.lines(&self.job.key).await?;
         let record = self.fleet.record(&self.job.key).await?;
         let told = self.told();
         Ok(Case {

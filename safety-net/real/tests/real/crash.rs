@@ -3,6 +3,7 @@
 use lambda_idempotency_cli::rehearse::function::Function;
 use lambda_idempotency_real_net::{
     crash::{
+        form::Form,
         kills::{self, Numbers},
         point::{Call, Point},
         sabotage::Sabotage,
@@ -18,29 +19,37 @@ fn function() -> Function {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_may_die_or_stand_still_at_every_point() {
-    let servers = Server::all().await.unwrap();
-    let rows = scenario::check(&function(), servers, &Point::ALL, 1, None).await.unwrap();
-    for row in rows {
-        eprintln!("{row}");
-        assert!(row.violations.is_empty(), "{:#?}", row.violations);
-        assert!(row.crashes_in_the_gap >= u64::from(row.point.is_in_the_gap()), "{row}");
+    for form in Form::ALL {
+        let servers = Server::all().await.unwrap();
+        let rows = scenario::check(&function(), servers, Point::of(form), 1, None, form).await.unwrap();
+        for row in rows {
+            eprintln!("{}: {row}", form.name());
+            assert!(row.violations.is_empty(), "{:#?}", row.violations);
+            let in_the_gap = form == Form::Ledger && row.point.is_in_the_gap();
+            assert!(row.crashes_in_the_gap >= u64::from(in_the_gap), "{row}");
+        }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn processes_may_die_and_stand_still_at_any_moment() {
     let numbers = Numbers { kills: 100, seed: fresh_seed().unwrap() };
-    for figures in kills::check(&function(), Server::all().await.unwrap(), numbers, None).await.unwrap() {
-        eprintln!("{figures}");
-        assert!(figures.violations.is_empty(), "seed {}: {}", figures.seed, figures.violations[0]);
-        assert!(figures.found.later_claims > 0, "no claim was ever taken over: nothing was tested");
+    for form in Form::ALL {
+        let servers = Server::all().await.unwrap();
+        for figures in kills::check(&function(), servers, numbers, None, form).await.unwrap() {
+            eprintln!("{figures}");
+            assert!(figures.violations.is_empty(), "seed {}: {}", figures.seed, figures.violations[0]);
+            let taken_over = figures.found.later_claims > 0 || form == Form::ClaimFree;
+            assert!(taken_over, "no claim was ever taken over: nothing was tested");
+        }
     }
 }
 
 /// A function that is broken in this way is caught, with these words, when its process dies or stands still at `point`.
 async fn assert_caught(sabotage: Sabotage, point: Point, words: &str) {
+    let form = Form::Ledger;
     let servers = vec![Server::embedded().await.unwrap()];
-    let rows = scenario::check(&function(), servers, &[point], 1, Some(sabotage)).await.unwrap();
+    let rows = scenario::check(&function(), servers, &[point], 1, Some(sabotage), form).await.unwrap();
     let violations: Vec<String> =
         rows.iter().flat_map(|row| &row.violations).map(ToString::to_string).collect();
     assert!(violations.iter().any(|violation| violation.contains(words)), "{sabotage:?}: {violations:#?}");

@@ -1,0 +1,22 @@
+//! An engine over a store of one's own: `cargo run --example file_store`, twice.
+
+#[allow(unreachable_pub, reason = "it is to be read as a store of a library's")]
+mod store;
+
+use std::{
+    env,
+    error::Error,
+    io::{self, Write as _},
+};
+
+use lambda_idempotency::{Idempotency, Key};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let store = store::FileStore::new(env::temp_dir().join("idempotency-records"))?;
+    let idempotency = Idempotency::builder(store).function("file-store").build()?;
+    let charge = async || Ok::<_, io::Error>(format!("charged by process {}", std::process::id()));
+    let receipt: String = idempotency.run(Key::new("order-17")?, &"12.50 EUR", charge).await?;
+    writeln!(io::stdout(), "{receipt}")?;
+    Ok(())
+}

@@ -1,0 +1,149 @@
+//! A store of one's own: a file a record, in one folder of one machine.
+
+use std::{fs, io, path::PathBuf, sync::Arc};
+
+use lambda_idempotency::{
+    BoxFuture, Encoding, Fingerprint, Generation, Outcome, Owner, Place, Record, State, Status, StoredKey,
+    StoredResponse, Timestamp,
+    store::{Store, StoreError, StoreErrorKind, Write, Written},
+};
+use serde_json::{Value, json};
+
+/// Records as files. Whoever writes one holds the lock of the folder, and puts the new file in the old one's place.
+#[derive(Clone, Debug)]
+pub struct FileStore {
+    folder: Arc<PathBuf>,
+}
+
+impl FileStore {
+    /// Records in `folder`, which is made if it is not there.
+    pub fn new(folder: impl Into<PathBuf>) -> io::Result<Self> {
+        let folder = folder.into();
+        fs::create_dir_all(&folder)?;
+        Ok(Self { folder: Arc::new(folder) })
+    }
+
+    /// A digest, since a key may be longer than a file's name.
+    fn path(&self, key: &StoredKey) -> PathBuf {
+        self.folder.join(Fingerprint::of_bytes(key.as_str().as_bytes()).to_string())
+    }
+
+    /// Until this is dropped, nobody else reads or writes.
+    fn locked(&self) -> Result<fs::File, StoreError> {
+        let lock = fs::File::create(self.folder.join("lock")).map_err(unavailable)?;
+        lock.lock().map_err(unavailable)?;
+        Ok(lock)
+    }
+
+    fn read_now(&self, key: &StoredKey) -> Result<Option<Record>, StoreError> {
+        match fs::read(self.path(key)) {
+            // Never taken for absent.
+            Ok(bytes) => decode(&bytes)
+                .map(Some)
+                .ok_or_else(|| StoreError::new(StoreErrorKind::Corrupt, "the record's file cannot be read")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(unavailable(error)),
+        }
+    }
+
+    fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<Written, StoreError> {
+        let _lock = self.locked()?;
+        let current = self.read_now(key)?;
+        // The contract itself: what the record becomes, if the write's condition holds.
+        let Some(record) = write.apply_to(current.as_ref()) else { return Ok(Written::Refused(current)) };
+        let next = self.path(key).with_extension("next");
+        fs::write(&next, encode(&record)).map_err(unavailable)?;
+        fs::File::open(&next).and_then(|file| file.sync_all()).map_err(unavailable)?;
+        // From here on nobody can say whether it was made: an error is ambiguous.
+        fs::rename(next, self.path(key)).map_err(|error| unavailable(error).maybe_applied(true))?;
+        Ok(Written::Applied)
+    }
+}
+
+impl Store for FileStore {
+    fn apply<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+        let (store, key, write) = (self.clone(), key.clone(), write.clone());
+        Box::pin(blocking(move || store.apply_now(&key, &write)))
+    }
+
+    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        let (store, key) = (self.clone(), key.clone());
+        Box::pin(blocking(move || store.locked().and_then(|_lock| store.read_now(&key))))
+    }
+}
+
+/// Files block: elsewhere than in the executor's own threads. Whoever drops the future does not end the work.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| {
+        StoreError::new(StoreErrorKind::Unavailable, "the work has panicked").maybe_applied(true)
+    })?
+}
+
+fn unavailable(error: io::Error) -> StoreError {
+    StoreError::new(StoreErrorKind::Unavailable, "the records' folder cannot be used").with_source(error)
+}
+
+fn encode(record: &Record) -> Vec<u8> {
+    let outcome = match &record.state {
+        State::Completed(Outcome::Retained(response)) | State::Failed(Outcome::Retained(response)) => json!({
+            "is_deflated": response.encoding == Encoding::Deflate, "length": response.length, "sha256": response.sha256,
+            "kept": match &response.place { Place::Inline(kept) => json!(&kept[..]), Place::Parts(n) => json!(n) },
+        }),
+        _ => Value::Null,
+    };
+    let fields = json!({
+        "status": record.status().as_str(), "owner": record.owner.to_string(), "attempt": record.attempt,
+        "generation": record.generation.get(), "fingerprint": record.fingerprint.to_string(),
+        "lock_acquired_at": record.lock_acquired_at.as_millis(), "expires_at": record.expires_at.as_millis(),
+        "lease_until": record.lease_until().map(Timestamp::as_millis), "request_id": record.request_id,
+        "outcome": outcome,
+    });
+    fields.to_string().into_bytes()
+}
+
+/// `None` for whatever is not exactly a record: it must not pass for one, nor for none.
+fn decode(bytes: &[u8]) -> Option<Record> {
+    let fields: Value = serde_json::from_slice(bytes).ok()?;
+    let (text, number) = (|name: &str| fields[name].as_str(), |name: &str| fields[name].as_u64());
+    Some(Record {
+        owner: Owner::from_hex(text("owner")?)?,
+        generation: Generation::new(number("generation")?),
+        attempt: number("attempt")?.try_into().ok()?,
+        fingerprint: Fingerprint::from_stored(text("fingerprint")?)?,
+        lock_acquired_at: Timestamp::from_millis(number("lock_acquired_at")?),
+        expires_at: Timestamp::from_millis(number("expires_at")?),
+        request_id: text("request_id").map(Into::into),
+        state: match Status::from_stored(text("status")?)? {
+            Status::Started => State::Started { lease_until: Timestamp::from_millis(number("lease_until")?) },
+            Status::Completed => State::Completed(outcome(&fields["outcome"])?),
+            Status::Failed => State::Failed(outcome(&fields["outcome"])?),
+            Status::Released => State::Released,
+        },
+    })
+}
+
+fn outcome(fields: &Value) -> Option<Outcome> {
+    if fields.is_null() {
+        return Some(Outcome::Omitted);
+    }
+    let is_deflated = fields["is_deflated"].as_bool()?;
+    Some(Outcome::Retained(StoredResponse {
+        encoding: if is_deflated { Encoding::Deflate } else { Encoding::Identity },
+        length: fields["length"].as_u64()?,
+        sha256: bytes(&fields["sha256"])?.try_into().ok()?,
+        place: match fields["kept"].as_u64() {
+            Some(count) => Place::Parts(count.try_into().ok()?),
+            None => Place::Inline(bytes(&fields["kept"])?.into()),
+        },
+    }))
+}
+
+fn bytes(numbers: &Value) -> Option<Vec<u8>> {
+    serde_json::from_value(numbers.clone()).ok()
+}

@@ -1,0 +1,147 @@
+//! How the function under test has its effect, and where: what is promised of it depends on that.
+
+use aws_sdk_dynamodb::{
+    Client,
+    error::DisplayErrorContext,
+    types::{AttributeValue, Update},
+};
+use lambda_idempotency_cli::problem::{Context, Problem, Result};
+
+use super::{
+    judge::Promise,
+    ledger::{Ledger, Line},
+};
+
+/// Where the effect is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// In a file, outside of any transaction, under a claim.
+    #[default]
+    Ledger,
+    /// In a table, in the completion's own transaction (T8).
+    Transaction,
+    /// The same without a claim.
+    ClaimFree,
+}
+
+impl Form {
+    /// Every form.
+    pub const ALL: [Self; 3] = [Self::Ledger, Self::Transaction, Self::ClaimFree];
+
+    /// Its name, on the command line and in the environment.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ledger => "ledger",
+            Self::Transaction => "transaction",
+            Self::ClaimFree => "claim-free",
+        }
+    }
+
+    /// The form of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|form| form.name() == name)
+    }
+
+    /// What the effects of a key may be.
+    pub const fn promise(self) -> Promise {
+        match self {
+            Self::Ledger => Promise::AtLeastOnce,
+            Self::Transaction | Self::ClaimFree => Promise::ExactlyOnce,
+        }
+    }
+}
+
+/// The effects as the harness reads them.
+#[derive(Clone, Debug)]
+pub(super) enum Effects {
+    /// Files.
+    Files(Ledger),
+    /// A table: one item a key, with a list of lines.
+    Table(EffectsTable),
+}
+
+/// A table of effects.
+#[derive(Clone, Debug)]
+pub(super) struct EffectsTable {
+    pub(super) client: Client,
+    pub(super) name: String,
+}
+
+impl Effects {
+    /// The effects of a key, in their order.
+    pub(super) async fn lines(&self, key: &str) -> Result<Vec<Line>> {
+        match self {
+            Self::Files(ledger) => ledger.lines(key),
+            Self::Table(table) => table.lines(key).await,
+        }
+    }
+
+    /// The keys that have effects, and are not forgotten.
+    pub(super) async fn keys(&self) -> Result<Vec<String>> {
+        match self {
+            Self::Files(ledger) => ledger.keys(),
+            Self::Table(table) => table.keys().await,
+        }
+    }
+
+    /// Forgets a key that is judged.
+    pub(super) async fn forget(&self, key: &str) -> Result<()> {
+        match self {
+            Self::Files(ledger) => ledger.forget(key),
+            Self::Table(table) => table.forget(key).await,
+        }
+    }
+}
+
+/// The write that adds `line` to the effects of `key`. It has no condition and counts what it does: made twice, it is
+/// seen twice.
+///
+/// # Errors
+///
+/// If it cannot be built.
+pub fn append(table: &str, key: &str, line: &Line) -> Result<Update> {
+    let line = serde_json::to_string(line).context("a line of the ledger")?;
+    let list = |lines| AttributeValue::L(lines);
+    Update::builder()
+        .table_name(table)
+        .key("id", AttributeValue::S(key.to_owned()))
+        .update_expression("SET lines = list_append(if_not_exists(lines, :none), :line)")
+        .expression_attribute_values(":none", list(vec![]))
+        .expression_attribute_values(":line", list(vec![AttributeValue::S(line)]))
+        .build()
+        .context("the write of an effect")
+}
+
+impl EffectsTable {
+    async fn lines(&self, key: &str) -> Result<Vec<Line>> {
+        let id = AttributeValue::S(key.to_owned());
+        let read =
+            self.client.get_item().table_name(&self.name).key("id", id).consistent_read(true).send().await;
+        let read =
+            read.map_err(|error| DisplayErrorContext(&error).to_string()).context("reading the effects")?;
+        let Some(lines) = read.item().and_then(|item| item.get("lines")) else { return Ok(Vec::new()) };
+        let lines = lines.as_l().map_err(|_| Problem::new("the effects are no list"))?;
+        let read = |line: &AttributeValue| {
+            let text = line.as_s().map_err(|_| Problem::new("an effect is no text"))?;
+            serde_json::from_str(text).context("a line of the ledger")
+        };
+        lines.iter().map(read).collect()
+    }
+
+    async fn keys(&self) -> Result<Vec<String>> {
+        let scan = self.client.scan().table_name(&self.name).consistent_read(true).send().await;
+        let scan =
+            scan.map_err(|error| DisplayErrorContext(&error).to_string()).context("reading all effects")?;
+        let ids = scan.items().iter().filter_map(|item| item.get("id")?.as_s().ok().cloned());
+        Ok(ids.collect())
+    }
+
+    async fn forget(&self, key: &str) -> Result<()> {
+        let id = AttributeValue::S(key.to_owned());
+        let deleted = self.client.delete_item().table_name(&self.name).key("id", id).send().await;
+        deleted
+            .map(drop)
+            .map_err(|error| DisplayErrorContext(&error).to_string())
+            .context("forgetting the effects")
+    }
+}

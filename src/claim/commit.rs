@@ -1,0 +1,166 @@
+//! Settling a claim together with the handler's own writes, for who holds the claim itself.
+
+use std::{any::Any, fmt, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+
+use super::{Claim, Extended, Replay, Turned};
+use crate::{
+    engine::{Verdict, in_progress, not_made, refusal_error},
+    error::{Error, ErrorKind},
+    observe,
+    protocol::{Decline, End, Refusal},
+    store::{StoreErrorKind, Writes},
+};
+
+/// How [`Claim::commit`] ended, when it did not fail.
+#[derive(Debug)]
+#[must_use = "a transaction that was not made leaves the claim held"]
+#[expect(clippy::large_enum_variant, reason = "it is matched at once, and mostly small")]
+pub enum Commitment {
+    /// The outcome and the writes are stored.
+    Recorded,
+    /// The claim had been taken over, and the successor settled first: its outcome stands, and nothing of this was
+    /// written.
+    Superseded(Replay),
+    /// Nothing was written, and the claim is still held.
+    NotMade(NotMade),
+}
+
+/// A transaction that was definitely not made, and the claim that is still held.
+#[must_use = "the claim is still held"]
+pub struct NotMade {
+    claim: Claim,
+    error: Error,
+    details: Option<Box<dyn Any + Send + Sync>>,
+}
+
+impl NotMade {
+    /// Why: [`ErrorKind::Declined`], if a condition of the handler's own failed; [`ErrorKind::Invalid`], if the writes are none
+    /// that the store takes; [`ErrorKind::Unavailable`], if it could not make them, or others had the items all the time.
+    pub fn error(&self) -> &Error {
+        &self.error
+    }
+
+    /// What the store tells of a condition of the handler's own that failed; for DynamoDB a
+    /// [`Declined`](crate::store::dynamodb::Declined).
+    pub fn details<D: Any>(&self) -> Option<&D> {
+        let details: &dyn Any = self.details.as_deref()?;
+        details.downcast_ref()
+    }
+
+    /// The claim, to be settled otherwise.
+    pub fn into_claim(self) -> Claim {
+        self.claim
+    }
+}
+
+impl fmt::Debug for NotMade {
+    /// Shows why, never what the store told.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NotMade")
+            .field("claim", &self.claim)
+            .field("error", &self.error)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Claim {
+    /// T8: stores `response` as the operation's outcome, and makes `writes` with it, in one transaction: all of it, or
+    /// nothing.
+    ///
+    /// Its answer may be lost. Then the same transaction is asked for again by its token, which DynamoDB answers as the first time
+    /// for ten minutes ("TransactWriteItems", API reference), and then the record is read: it has the outcome if, and only if,
+    /// the writes were made.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Begun, Commitment, Error, Idempotency, Key, Fingerprint};
+    /// # use lambda_idempotency::store::dynamodb::{Declined, Transaction};
+    /// # async fn example(idempotency: Idempotency, withdraw: aws_sdk_dynamodb::types::Update) -> Result<(), Error> {
+    /// let Begun::Claimed(claim) = idempotency.begin(Key::new("payment-17")?, Fingerprint::of(&12)?).await? else {
+    ///     return Ok(());
+    /// };
+    /// match claim.commit("receipt 17", Transaction::new().update(withdraw)).await? {
+    ///     Commitment::Recorded => println!("paid"),
+    ///     Commitment::Superseded(replay) => println!("paid by another run: {:?}", replay.response()),
+    ///     Commitment::NotMade(not_made) if not_made.details::<Declined>().is_some() => {
+    ///         let _ = not_made.into_claim().complete("not enough money").await?;
+    ///     }
+    ///     Commitment::NotMade(not_made) => not_made.into_claim().release().await?,
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::Fenced`] or [`ErrorKind::NotRetained`]: as [`complete`](Self::complete); nothing was written.
+    /// - [`ErrorKind::InProgress`]: whether it was made cannot be found out just now. Who repeats the operation gets the
+    ///   outcome, or another claim once this one is stale, which fences the transaction if it is still to come. So a
+    ///   repetition is safe.
+    /// - Any other: the claim was lost, and the key is in use for something else by now; nothing was written.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves all of it written, nothing, or still to be; the lease frees the key.
+    pub async fn commit<W: Writes>(self, response: impl Into<Bytes>, writes: W) -> Result<Commitment, Error> {
+        let (engine, key) = (Arc::clone(self.engine()), self.key().clone());
+        let checked = match engine.store.transactions() {
+            Some(transactions) => transactions.check(&key, &writes).err(),
+            None => None,
+        };
+        if let Some(wrong) = checked {
+            let error = not_made(&key, Decline::Store(StoreErrorKind::Rejected), Some(wrong));
+            return Ok(Commitment::NotMade(NotMade { claim: self, error, details: None }));
+        }
+        let settled = match self.settle_with(Verdict::Complete(response.into()), &writes).await {
+            Ok(settled) => settled,
+            Err(Turned { right: claim, why, details, store_error }) => {
+                let error = not_made(&key, why, store_error);
+                observe::not_committed(&key, &error);
+                return Ok(Commitment::NotMade(NotMade { claim, error, details }));
+            }
+        };
+        match settled.end {
+            End::Recorded => Ok(Commitment::Recorded),
+            End::Superseded(record) => {
+                let outcome = engine.successors_outcome(&key, &record, ErrorKind::Fenced).await;
+                outcome.map(Commitment::Superseded)
+            }
+            End::Fenced(_) => Err(super::settle_error(&key, End::Fenced(None), settled.store_error)),
+            End::Unresolved(until) => Err(engine.unresolved(&key, until, settled.store_error)),
+            End::Unrecorded(Refusal::InProgress(until)) | End::NotCommitted(Refusal::InProgress(until)) => {
+                Err(in_progress(&key, until, engine.clock.now()))
+            }
+            End::Unrecorded(refusal) | End::NotCommitted(refusal) => {
+                Err(refusal_error(&key, refusal, settled.store_error, engine.clock.now()))
+            }
+        }
+    }
+
+    /// T7: lets the claim stand for `length` from now on, for work that takes longer than its lease. A lease is never
+    /// shortened. The wrappers do this by themselves, where [`Settings::lease_extension`](crate::Settings::lease_extension) says so.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::Fenced`]: the claim has been taken over. Stop.
+    /// - [`ErrorKind::Unavailable`]: it could not be extended now, and stands as before: try again before it ends.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the lease extended or not; the claim stands at least as long as before.
+    pub async fn extend(&mut self, length: Duration) -> Result<(), Error> {
+        let until = self.engine().clock.now().saturating_add(length);
+        if until <= self.held().lease_until {
+            return Ok(());
+        }
+        match self.extend_until(until).await {
+            Extended::Until(_) => Ok(()),
+            Extended::Lost => Err(super::settle_error(self.key(), End::Fenced(None), None)),
+            Extended::NotNow => Err(Error::new(
+                ErrorKind::Unavailable,
+                format!("{}: the lease could not be extended just now; it stands as before", self.key()),
+            )),
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Numbers are compared as numbers, over all of their range: a text, a 64-bit float or a signed integer tells two
+//! of them apart wrongly, or not at all.
+
+use std::time::Duration;
+
+use super::{
+    Verdict,
+    bench::{applied, fresh_key, owner, prepare, refused},
+    fields::{LAST_SECOND, edge_locks, put_away},
+    samples::{first_lock, second_lock, settle},
+};
+use crate::{
+    outcome::Outcome,
+    record::{Generation, Lock, Record, State},
+    store::{Seen, Settlement, Store, Write},
+    time::Timestamp,
+};
+
+/// The first is less than the second; as a text, a float, an int or a signed integer, some are not.
+const RISING: [(u64, u64); 12] = [
+    (0, 1),
+    (0, u64::MAX),
+    (5, (1 << 63) + 1),
+    (9, 10),
+    (99, 100),
+    (999_999_999_999, 1_000_000_000_000),
+    ((1 << 31) - 1, 1 << 31),
+    ((1 << 32) - 1, 1 << 32),
+    (1 << 53, (1 << 53) + 1),
+    ((1 << 63) - 1, 1 << 63),
+    (1 << 63, (1 << 63) + 1),
+    (u64::MAX - 1, u64::MAX),
+];
+
+/// A lease is moved from the lesser number to the greater, and to no other.
+pub(super) async fn leases(store: &dyn Store) -> Verdict {
+    for (less, greater) in RISING.map(|(less, greater)| (millis(less), millis(greater))) {
+        let (key, lock) = (fresh_key()?, Lock { lease_until: less, ..first_lock()? });
+        let before = Record::from(lock.clone());
+        prepare(store, &key, &[Write::Claim(lock)]).await?;
+        refused(store, &key, &extend(&before, less), Some(&before)).await?;
+        let after = extended(&before, greater);
+        applied(store, &key, &extend(&before, greater), &after).await?;
+        for lease_until in [less, greater] {
+            refused(store, &key, &extend(&before, lease_until), Some(&after)).await?;
+        }
+    }
+    Ok(())
+}
+
+/// A record with the one number is not the version with the other, for every write that names one.
+pub(super) async fn versions(store: &dyn Store) -> Verdict {
+    for (less, greater) in RISING {
+        for (there, named) in [(less, greater), (greater, less)] {
+            let generation = |number| move |lock| Lock { generation: Generation::new(number), ..lock };
+            let acquired = |number| move |lock| Lock { lock_acquired_at: millis(number), ..lock };
+            let lease = |number| move |lock| Lock { lease_until: millis(number), ..lock };
+            // A reclaim does not look at the time of the lock, and what names the owner looks at the generation alone.
+            told_apart(store, generation(there), generation(named), |_| true).await?;
+            told_apart(store, acquired(there), acquired(named), |write| {
+                !matches!(write, Write::Reclaim { .. } | Write::Settle { .. } | Write::Extend { .. })
+            })
+            .await?;
+            told_apart(store, lease(there), lease(named), |write| {
+                !matches!(write, Write::Settle { .. } | Write::Extend { .. })
+            })
+            .await?;
+        }
+    }
+    let last = |lock| Lock { expires_at: LAST_SECOND, ..lock };
+    let one_before = |lock| Lock { expires_at: LAST_SECOND.saturating_sub(Duration::from_secs(1)), ..lock };
+    let names_expiry = |write: &Write| {
+        matches!(write, Write::Reclaim { .. } | Write::Conclude { .. } | Write::Resolve { .. })
+    };
+    told_apart(store, last, one_before, names_expiry).await?;
+    told_apart(store, one_before, last, names_expiry).await
+}
+
+/// An extension leaves all of the record as it is but its lease and its expiry, at the ends of what each can be.
+pub(super) async fn extension_keeps_the_rest(store: &dyn Store) -> Verdict {
+    let millisecond = Duration::from_millis(1);
+    for lock in edge_locks()? {
+        // There is no later lease than the last, and none before the first.
+        let lock = Lock { lease_until: lock.lease_until.saturating_sub(millisecond), ..lock };
+        let lease_until = lock.lease_until.saturating_add(millisecond);
+        let (key, before) = (fresh_key()?, Record::from(lock.clone()));
+        prepare(store, &key, &[Write::Claim(lock)]).await?;
+        let after = extended(&before, lease_until);
+        applied(store, &key, &extend(&before, lease_until), &after).await?;
+        // The version that the extension made is the one to be seen.
+        refused(store, &key, &reclaim(&before)?, Some(&after)).await?;
+        put_away(store, &key, &after).await?;
+    }
+    Ok(())
+}
+
+fn reclaim(record: &Record) -> Verdict<Write> {
+    Ok(Write::Reclaim { seen: Seen::of(record), lock: second_lock()? })
+}
+
+/// The record is as `there` makes it; each write that `names` the difference names the version as `named` makes it,
+/// and is refused.
+async fn told_apart(
+    store: &dyn Store,
+    there: impl FnOnce(Lock) -> Lock,
+    named: impl FnOnce(Lock) -> Lock,
+    names: impl Fn(&Write) -> bool,
+) -> Verdict {
+    let (key, first) = (fresh_key()?, first_lock()?);
+    let (lock, other) = (there(first.clone()), Record::from(named(first)));
+    let current = Record::from(lock.clone());
+    prepare(store, &key, &[Write::Claim(lock)]).await?;
+    for write in writes_on(&other, &current)?.into_iter().filter(|write| names(write)) {
+        refused(store, &key, &write, Some(&current)).await?;
+    }
+    put_away(store, &key, &current).await
+}
+
+/// Every write that names a version, naming that of `seen`; all else fits `current`.
+fn writes_on(seen: &Record, current: &Record) -> Verdict<Vec<Write>> {
+    let (lock, version) = (second_lock()?, Seen::of(seen));
+    let later = current.lease_until().unwrap_or_default().saturating_add(Duration::from_millis(1));
+    let release = Settlement::Release;
+    Ok(vec![
+        Write::Reclaim { seen: version, lock: lock.clone() },
+        Write::TakeOver { seen: version, lock: lock.clone() },
+        settle(seen, release.clone()),
+        extend(seen, later),
+        Write::Conclude {
+            seen: Some(version),
+            record: Record { state: State::Completed(Outcome::Omitted), ..lock.clone().into() },
+        },
+        Write::Resolve { seen: version, owner: owner()?, generation: lock.generation, settlement: release },
+    ])
+}
+
+/// The extension of `record`'s claim; the expiry is not the lock's.
+pub(super) fn extend(record: &Record, lease_until: Timestamp) -> Write {
+    let (owner, generation) = (record.owner, record.generation);
+    Write::Extend { owner, generation, lease_until, expires_at: other_expiry(record) }
+}
+
+/// What the record is after [`extend`].
+pub(super) fn extended(record: &Record, lease_until: Timestamp) -> Record {
+    Record { state: State::Started { lease_until }, expires_at: other_expiry(record), ..record.clone() }
+}
+
+/// Earlier, since there is none after the last.
+fn other_expiry(record: &Record) -> Timestamp {
+    record.expires_at.saturating_sub(Duration::from_secs(11))
+}
+
+const fn millis(number: u64) -> Timestamp {
+    Timestamp::from_millis(number)
+}

@@ -1,0 +1,132 @@
+//! Operations without a claim: the handler runs first, and its outcome is put together with its writes.
+
+use std::sync::Arc;
+
+use crate::{
+    claim::{Replay, Settled, Turned},
+    engine::{
+        Begun, Engine, Verdict,
+        drive::{Driven, Refused, RefusedBy, refusal_error},
+    },
+    fingerprint::Fingerprint,
+    invocation::Invocation,
+    key::StoredKey,
+    observe,
+    protocol::{Action, End, Event, Refusal, State},
+    record::Owner,
+    store::OwnWrites,
+    time::{Stopwatch, Timestamp},
+};
+
+/// How operations are protected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// A claim before the handler, and a settlement after it.
+    #[default]
+    Claimed,
+    /// Nothing before the handler, or one look; its outcome and its writes after it.
+    ClaimFree { looks_first: bool },
+}
+
+/// An operation that runs without a claim.
+pub(crate) struct Open {
+    engine: Arc<Engine>,
+    key: StoredKey,
+    owner: Owner,
+    state: State,
+    cut_off: Option<Timestamp>,
+}
+
+/// What was found before a handler runs without a claim.
+#[expect(clippy::large_enum_variant, reason = "the large variant is the common one")]
+pub(crate) enum Opened {
+    /// Nothing that counts, or nobody has looked.
+    Open(Open),
+    /// The outcome.
+    Replay(Replay),
+}
+
+impl Engine {
+    /// Begins an operation without a claim. Unless it looks first, no request is sent.
+    pub(crate) async fn open(
+        self: &Arc<Self>,
+        key: &StoredKey,
+        fingerprint: Fingerprint,
+        invocation: &Invocation,
+        looks_first: bool,
+    ) -> Result<Opened, Refused> {
+        let (stopwatch, now) = (Stopwatch::start(), self.clock.now());
+        match self.recall(key, fingerprint, now) {
+            Some(Ok(Begun::Replay(replay))) => return Ok(Opened::Replay(replay)),
+            Some(Err(refused)) => return Err(refused),
+            // A copy is of a settled record: nothing is claimed by it.
+            Some(Ok(Begun::Claimed(_))) | None => {}
+        }
+        let owner = (self.owners)()?;
+        let timing = self.timing(now, invocation.deadline());
+        let state = self.plan(owner, fingerprint, invocation, timing);
+        let cut_off = timing.cut_off;
+        let open = |state| Open { engine: Arc::clone(self), key: key.clone(), owner, state, cut_off };
+        if !looks_first {
+            return Ok(Opened::Open(open(state)));
+        }
+        let Driven { state, action, store_error, .. } = self.drive(key, state, Event::Look, None).await;
+        observe::asked(stopwatch);
+        let refusal = match action {
+            Action::Open => return Ok(Opened::Open(open(state))),
+            Action::Replay(record) => {
+                let refused = |error| Refused { error, by: RefusedBy::Outcome };
+                return self.replay(key, &record).await.map(Opened::Replay).map_err(refused);
+            }
+            Action::Refused(refusal) => refusal,
+            _ => Refusal::Unavailable,
+        };
+        let refused = Refused::of(refusal, refusal_error(key, refusal, store_error, self.clock.now()));
+        observe::refused(key, &refused.error, refused.by != RefusedBy::Rule);
+        Err(refused)
+    }
+}
+
+impl Open {
+    /// When the handler is cut off, where nothing else ends it.
+    pub(crate) fn cut_off(&self) -> Option<Timestamp> {
+        self.cut_off
+    }
+
+    /// Puts the outcome, and `writes` with it.
+    ///
+    /// # Errors
+    ///
+    /// The operation as it was, if the transaction was definitely not made.
+    pub(crate) async fn settle_with(
+        self,
+        verdict: Verdict,
+        writes: Option<&OwnWrites>,
+    ) -> Result<Settled, Turned<Self>> {
+        let Self { engine, key, owner, state, cut_off } = self;
+        let intent = engine.intent(&key, owner, verdict).await;
+        let intent = if writes.is_some() { intent.committed() } else { intent };
+        let settled =
+            engine.settle_with(&key, state, intent, writes, None).await.map_err(|turned| Turned {
+                right: Self {
+                    engine: Arc::clone(&engine),
+                    key: key.clone(),
+                    owner,
+                    state: turned.right,
+                    cut_off,
+                },
+                why: turned.why,
+                details: turned.details,
+                store_error: turned.store_error,
+            })?;
+        match &settled.end {
+            End::Recorded => observe::concluded(&key),
+            End::Superseded(_) => observe::outrun(&key),
+            End::Unresolved(_) => {
+                observe::unresolved(&key, settled.store_error.as_ref().map(|error| error as _));
+            }
+            End::Fenced(_) | End::Unrecorded(_) | End::NotCommitted(_) => {}
+        }
+        Ok(settled)
+    }
+}

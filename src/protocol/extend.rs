@@ -1,0 +1,49 @@
+//! Extending the lease of a claim that is held, while its handler runs (T7).
+
+use crate::{
+    protocol::{Action, Event, Fault, Held, Next, Phase, Plan},
+    record::Status,
+    store::{StoreErrorKind, Write, Written},
+    time::Timestamp,
+};
+
+/// Asks for the claim to stand until then. A lease is never shortened: what would is not asked for.
+pub(super) fn send(plan: &Plan, held: Held, submissions: u32, until: Timestamp) -> Next {
+    if until <= held.lease_until {
+        return (Phase::Held { held, submissions }, Action::NotExtended);
+    }
+    let write = Write::Extend {
+        owner: held.owner,
+        generation: held.generation,
+        lease_until: until,
+        expires_at: plan.lock_expiry(until),
+    };
+    (Phase::Extending { held, submissions, until }, Action::Apply(write))
+}
+
+pub(super) fn extending(held: Held, submissions: u32, until: Timestamp, event: Event) -> Next {
+    let stays = |held, action| (Phase::Held { held, submissions }, action);
+    match event {
+        Event::Answered(Written::Applied) => extended(held, submissions, until),
+        Event::Answered(Written::Refused(Some(record)))
+            if record.status() == Status::Started
+                && record.owner == held.owner
+                && record.generation == held.generation =>
+        {
+            // An earlier extension, whose answer was lost, went further.
+            extended(held, submissions, record.lease_until().unwrap_or(until))
+        }
+        // Taken over, or gone. The handler may be at work on something that the successor does too: it is to stop. What
+        // it has done by then is settled as ever, which finds the successor.
+        Event::Answered(Written::Refused(_)) => stays(held, Action::Lost),
+        // Made or not, the claim stands at least as long as before.
+        Event::Failed(Fault { kind: StoreErrorKind::Corrupt, .. }) => stays(held, Action::Lost),
+        Event::Failed(_) => stays(held, Action::NotExtended),
+        _ => (Phase::Extending { held, submissions, until }, Action::Nothing),
+    }
+}
+
+fn extended(held: Held, submissions: u32, until: Timestamp) -> Next {
+    let held = Held { lease_until: until.max(held.lease_until), ..held };
+    (Phase::Held { held: held.clone(), submissions }, Action::Extended(held))
+}

@@ -1,0 +1,268 @@
+//! A handler's own writes, in one `TransactWriteItems` with the write to the record.
+
+mod answer;
+mod limits;
+
+use std::{any::Any, collections::HashMap, fmt};
+
+use aws_sdk_dynamodb::types::{
+    AttributeValue, ConditionCheck, Delete, Put, ReturnValuesOnConditionCheckFailure::AllOld,
+    TransactWriteItem, Update,
+};
+
+use super::{
+    DynamoDbStore,
+    attempts::observed,
+    expressions::Plan,
+    values::{self, Values},
+};
+use crate::{
+    future::BoxFuture,
+    key::StoredKey,
+    store::{Committed, OwnWrites, StoreError, StoreErrorKind, Transactions, Write, Writes, Written},
+};
+
+/// A handler's own writes, to be made in one transaction with its outcome: at most 99 of them, on tables of one account
+/// and Region ("Amazon DynamoDB Transactions: How it works", DynamoDB developer guide). They cost two write units where
+/// one by itself costs one.
+///
+/// Each may have a condition, and asks with `return_values_on_condition_check_failure` for the item that a failed one
+/// met. See [`staging`](crate::staging) for how it gets into the transaction.
+///
+/// ```
+/// use aws_sdk_dynamodb::types::{AttributeValue, Put};
+/// use lambda_idempotency::store::dynamodb::Transaction;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let order = Put::builder()
+///     .table_name("orders")
+///     .item("id", AttributeValue::S("order-17".to_owned()))
+///     .condition_expression("attribute_not_exists(id)")
+///     .build()?;
+/// let transaction = Transaction::new().put(order);
+/// assert_eq!(transaction.len(), 1);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Default)]
+#[must_use = "it is made only when it is staged, or given to the claim"]
+pub struct Transaction {
+    items: Vec<TransactWriteItem>,
+}
+
+impl Transaction {
+    /// No writes.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an item to be put.
+    pub fn put(self, put: Put) -> Self {
+        self.with(TransactWriteItem::builder().put(put).build())
+    }
+
+    /// Adds an item to be updated.
+    pub fn update(self, update: Update) -> Self {
+        self.with(TransactWriteItem::builder().update(update).build())
+    }
+
+    /// Adds an item to be deleted.
+    pub fn delete(self, delete: Delete) -> Self {
+        self.with(TransactWriteItem::builder().delete(delete).build())
+    }
+
+    /// Adds a condition on an item that is not changed.
+    pub fn check(self, check: ConditionCheck) -> Self {
+        self.with(TransactWriteItem::builder().condition_check(check).build())
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    fn with(mut self, item: TransactWriteItem) -> Self {
+        self.items.push(item);
+        self
+    }
+}
+
+impl Writes for Transaction {
+    fn append(&mut self, more: Self) {
+        self.items.extend(more.items);
+    }
+}
+
+impl fmt::Debug for Transaction {
+    /// Shows what is done to which table, never an item.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.items.iter().map(limits::described)).finish()
+    }
+}
+
+/// Which conditions of a handler's own failed. Nothing was written.
+pub struct Declined {
+    conditions: Vec<FailedCondition>,
+}
+
+/// A condition that failed.
+pub struct FailedCondition {
+    place: usize,
+    item: Option<HashMap<String, AttributeValue>>,
+}
+
+impl Declined {
+    /// Those that failed, in the order of the writes. There is at least one.
+    pub fn conditions(&self) -> &[FailedCondition] {
+        &self.conditions
+    }
+}
+
+impl FailedCondition {
+    /// Which of the [`Transaction`]'s writes it belongs to, from 0.
+    pub fn place(&self) -> usize {
+        self.place
+    }
+
+    /// The item that it met, if the write asked for it (`return_values_on_condition_check_failure`) and there was one.
+    pub fn item(&self) -> Option<&HashMap<String, AttributeValue>> {
+        self.item.as_ref()
+    }
+}
+
+impl fmt::Debug for Declined {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Declined").field(&self.conditions).finish()
+    }
+}
+
+impl fmt::Debug for FailedCondition {
+    /// Shows whether there is an item, never what is in it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FailedCondition")
+            .field("place", &self.place)
+            .field("has_item", &self.item.is_some())
+            .finish()
+    }
+}
+
+impl DynamoDbStore {
+    /// The write to the record as an item of a transaction; `None` if no record is at the version that it names.
+    fn record_item_of(&self, key: &StoredKey, write: &Write) -> Option<TransactWriteItem> {
+        let plans = &self.inner.plans;
+        match write {
+            Write::Settle { owner, generation, settlement } => {
+                let (plan, values) = values::settle(&plans.settle, settlement);
+                self.transacted_update(key, plan, values::of_mine(values, *owner, *generation))
+            }
+            Write::Conclude { seen, record } => {
+                let (plan, values) = self.conclusion(seen.as_ref())?;
+                let put = Put::builder()
+                    .table_name(&self.inner.table)
+                    .set_item(Some(self.record_item(key, record)))
+                    .condition_expression(plan.transition.condition)
+                    .set_expression_attribute_names(Some(plan.names.clone()))
+                    .set_expression_attribute_values(values)
+                    .return_values_on_condition_check_failure(AllOld);
+                Some(TransactWriteItem::builder().put(put.build().ok()?).build())
+            }
+            // The protocol has no other in a transaction.
+            Write::Claim(_)
+            | Write::Reclaim { .. }
+            | Write::TakeOver { .. }
+            | Write::Extend { .. }
+            | Write::Resolve { .. } => None,
+        }
+    }
+
+    fn transacted_update(&self, key: &StoredKey, plan: &Plan, values: Values) -> Option<TransactWriteItem> {
+        let update = Update::builder()
+            .table_name(&self.inner.table)
+            .set_key(Some(self.record_key(key)))
+            .set_update_expression(plan.transition.update.map(str::to_owned))
+            .condition_expression(plan.transition.condition)
+            .set_expression_attribute_names(Some(plan.names.clone()))
+            .set_expression_attribute_values(Some(values))
+            .return_values_on_condition_check_failure(AllOld);
+        Some(TransactWriteItem::builder().update(update.build().ok()?).build())
+    }
+
+    async fn commit_now(
+        &self,
+        key: &StoredKey,
+        write: &Write,
+        writes: &OwnWrites,
+        token: &str,
+    ) -> Result<Committed, StoreError> {
+        let own = self.checked(key, writes)?;
+        self.check_sort_key(key).await?;
+        let Some(first) = self.record_item_of(key, write) else {
+            return match write {
+                Write::Conclude { .. } => Ok(Committed::Answered(Written::Refused(self.get(key).await?))),
+                _ => Err(StoreError::new(
+                    StoreErrorKind::Rejected,
+                    format!("the write to `{key}` is none that goes into a transaction"),
+                )),
+            };
+        };
+        let mut items = Vec::with_capacity(own.len() + 1);
+        items.push(first);
+        items.extend(own.items.iter().cloned());
+        let request = self
+            .inner
+            .client
+            .transact_write_items()
+            .set_transact_items(Some(items))
+            .client_request_token(token);
+        let (answer, findings) = observed(request.send()).await;
+        match answer {
+            Ok(_) => Ok(Committed::Answered(Written::Applied)),
+            Err(error) => {
+                let committed = self.cancelled(key, own, error, findings).await?;
+                // It wanted nothing to be there, and something was.
+                match (committed, write) {
+                    (Committed::Answered(written), Write::Conclude { seen: None, .. }) => {
+                        self.shown(key, written).await.map(Committed::Answered)
+                    }
+                    (committed, _) => Ok(committed),
+                }
+            }
+        }
+    }
+
+    /// The writes as this store takes them, within its limits.
+    fn checked<'a>(&self, key: &StoredKey, writes: &'a OwnWrites) -> Result<&'a Transaction, StoreError> {
+        let writes: &dyn Any = writes;
+        let Some(transaction) = writes.downcast_ref::<Transaction>() else {
+            return Err(StoreError::new(
+                StoreErrorKind::Rejected,
+                "the DynamoDB store takes a handler's own writes as a `store::dynamodb::Transaction`",
+            ));
+        };
+        let own_key = self.record_key(key);
+        limits::check(transaction, &self.inner.table, &own_key)
+            .map_err(|why| StoreError::new(StoreErrorKind::Rejected, why))?;
+        Ok(transaction)
+    }
+}
+
+impl Transactions for DynamoDbStore {
+    fn check(&self, key: &StoredKey, writes: &OwnWrites) -> Result<(), StoreError> {
+        self.checked(key, writes).map(drop)
+    }
+
+    fn commit<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+        writes: &'a OwnWrites,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<Committed, StoreError>> {
+        Box::pin(self.commit_now(key, write, writes, token))
+    }
+}

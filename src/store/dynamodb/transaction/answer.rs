@@ -1,0 +1,118 @@
+//! What DynamoDB says of a transaction that it did not make.
+
+use aws_sdk_dynamodb::{
+    error::SdkError, operation::transact_write_items::TransactWriteItemsError, types::CancellationReason,
+};
+
+use super::{Declined, FailedCondition, Transaction, limits};
+use crate::{
+    key::StoredKey,
+    store::{
+        Committed, StoreError, StoreErrorKind,
+        dynamodb::{DynamoDbStore, attempts::Findings, fault::sentence},
+    },
+};
+
+/// `CancellationReason.Code` ("TransactWriteItems", DynamoDB API reference).
+const CONDITION: &str = "ConditionalCheckFailed";
+const NONE: &str = "None";
+/// These pass by themselves.
+const CONTENTION: [&str; 4] =
+    ["TransactionConflict", "ProvisionedThroughputExceeded", "ThrottlingError", "RequestLimitExceeded"];
+
+impl DynamoDbStore {
+    pub(super) async fn cancelled(
+        &self,
+        key: &StoredKey,
+        own: &Transaction,
+        error: SdkError<TransactWriteItemsError>,
+        findings: Findings,
+    ) -> Result<Committed, StoreError> {
+        use TransactWriteItemsError::{TransactionCanceledException, TransactionInProgressException};
+        match error {
+            SdkError::ServiceError(service)
+                if matches!(
+                    service.err(),
+                    TransactionCanceledException(_) | TransactionInProgressException(_)
+                ) =>
+            {
+                match service.into_err() {
+                    TransactionCanceledException(cancelled) => {
+                        let reasons = cancelled.cancellation_reasons.unwrap_or_default();
+                        self.judged(key, own, reasons, findings.maybe_applied)
+                    }
+                    // The very same one, sent before.
+                    _ => Err(self.conflict("is still being made, as it was sent before").maybe_applied(true)),
+                }
+            }
+            error => Err(self.error(&error, findings).await),
+        }
+    }
+
+    /// The record's condition comes first: where it failed, whatever else stood in the way does not count.
+    fn judged(
+        &self,
+        key: &StoredKey,
+        own: &Transaction,
+        mut reasons: Vec<CancellationReason>,
+        maybe_applied: bool,
+    ) -> Result<Committed, StoreError> {
+        if reasons.is_empty() {
+            return Err(self.conflict("was cancelled without a reason").maybe_applied(maybe_applied));
+        }
+        let records = reasons.remove(0);
+        if records.code() == Some(CONDITION) {
+            return self.refused(key, records.item).map(Committed::Answered);
+        }
+        let codes = || std::iter::once(&records).chain(&reasons).filter_map(CancellationReason::code);
+        if codes().any(|code| CONTENTION.contains(&code)) {
+            let why = "was cancelled: another one has one of its items just now, or a table is throttled";
+            return Err(self.conflict(why).maybe_applied(maybe_applied));
+        }
+        if let Some(wrong) = self.wrong(own, &records, &reasons) {
+            return Err(wrong.maybe_applied(maybe_applied));
+        }
+        let failed = reasons.into_iter().enumerate().filter(|(_, reason)| reason.code() == Some(CONDITION));
+        let conditions: Vec<_> = failed
+            .map(|(place, reason)| FailedCondition {
+                place,
+                item: reason.item.filter(|item| !item.is_empty()),
+            })
+            .collect();
+        if conditions.is_empty() {
+            return Err(self.conflict("was cancelled without a reason").maybe_applied(maybe_applied));
+        }
+        Ok(Committed::Declined(Box::new(Declined { conditions })))
+    }
+
+    /// The first item that the service would not take at all.
+    fn wrong(
+        &self,
+        own: &Transaction,
+        records: &CancellationReason,
+        reasons: &[CancellationReason],
+    ) -> Option<StoreError> {
+        let is_wrong =
+            |reason: &CancellationReason| reason.code().is_some_and(|code| code != NONE && code != CONDITION);
+        let told = |what: String, reason: &CancellationReason| {
+            let code = reason.code().unwrap_or_default();
+            let message = sentence(reason.message().unwrap_or("no message"));
+            let text = format!("DynamoDB refused the transaction because of {what}: {code}: {message}");
+            StoreError::new(StoreErrorKind::Rejected, text)
+        };
+        if is_wrong(records) {
+            return Some(told(format!("the record in table `{}`", self.inner.table), records));
+        }
+        let (place, reason) = reasons.iter().enumerate().find(|(_, reason)| is_wrong(reason))?;
+        let what = own.items.get(place).map_or_else(|| "an item".to_owned(), limits::described_text);
+        Some(told(format!("the handler's write {place} ({what})"), reason))
+    }
+
+    fn conflict(&self, why: &str) -> StoreError {
+        let table = &self.inner.table;
+        StoreError::new(
+            StoreErrorKind::Conflict,
+            format!("the transaction with the record in table `{table}` {why}"),
+        )
+    }
+}

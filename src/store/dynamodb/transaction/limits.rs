@@ -1,0 +1,341 @@
+//! What can be told of a transaction before it is sent: DynamoDB would refuse it as a whole, and say less.
+//!
+//! "Quotas in Amazon DynamoDB" (developer guide): 100 actions, of which one is the record's; 4 MB together; 400 KB an
+//! item; and no two actions on one item.
+
+use std::{borrow::Cow, collections::HashMap};
+
+use aws_sdk_dynamodb::types::{AttributeValue, TransactWriteItem};
+
+use super::Transaction;
+
+/// How many of a handler's own go into one transaction, beside the record.
+const MAX_WRITES: usize = 99;
+const MAX_ITEM_BYTES: usize = 400 * 1024;
+/// Of the four megabytes, what is left beside the record.
+const MAX_BYTES: usize = 4 * 1024 * 1024 - MAX_ITEM_BYTES;
+
+type Item = HashMap<String, AttributeValue>;
+
+/// One write, taken apart.
+struct Parts<'a> {
+    kind: &'static str,
+    table: &'a str,
+    /// The item's key; of a put, the whole item.
+    item: &'a Item,
+    is_put: bool,
+}
+
+/// # Errors
+///
+/// What is wrong, by the write's place and table, never by its key.
+pub(super) fn check(transaction: &Transaction, own_table: &str, own_key: &Item) -> Result<(), String> {
+    let count = transaction.items.len();
+    if count > MAX_WRITES {
+        return Err(format!(
+            "{count} writes are staged, and a DynamoDB transaction takes {MAX_WRITES} beside the record; stage fewer"
+        ));
+    }
+    let writes = taken_apart(transaction)?;
+    let mut bytes = 0;
+    for (place, write) in writes.iter().enumerate() {
+        let size = item_bytes(write.item);
+        if size > MAX_ITEM_BYTES {
+            return Err(format!(
+                "{} has {size} bytes, and an item takes {MAX_ITEM_BYTES}",
+                named(place, write)
+            ));
+        }
+        bytes += size;
+        if same_table(write.table, own_table) && has_key(write.item, own_key) {
+            return Err(format!(
+                "{} is on the idempotency record itself, which only the library writes",
+                named(place, write)
+            ));
+        }
+    }
+    if bytes > MAX_BYTES {
+        return Err(format!(
+            "the staged writes have {bytes} bytes together, and a DynamoDB transaction takes {MAX_BYTES} beside the \
+             record; stage less"
+        ));
+    }
+    match duplicate(&writes) {
+        Some((one, other)) => Err(format!(
+            "{} and {} are on one item, which a DynamoDB transaction does not take; put them into one write",
+            named(one, &writes[one]),
+            named(other, &writes[other])
+        )),
+        None => Ok(()),
+    }
+}
+
+fn taken_apart(transaction: &Transaction) -> Result<Vec<Parts<'_>>, String> {
+    let parts = transaction.items.iter().map(parts).enumerate();
+    parts.map(|(place, parts)| parts.ok_or_else(|| format!("write {place} is empty"))).collect()
+}
+
+fn parts(item: &TransactWriteItem) -> Option<Parts<'_>> {
+    let parts = |kind, table, item, is_put| Some(Parts { kind, table, item, is_put });
+    if let Some(put) = item.put() {
+        return parts("put", put.table_name(), put.item(), true);
+    }
+    if let Some(update) = item.update() {
+        return parts("update", update.table_name(), update.key(), false);
+    }
+    if let Some(delete) = item.delete() {
+        return parts("delete", delete.table_name(), delete.key(), false);
+    }
+    item.condition_check().and_then(|check| parts("check", check.table_name(), check.key(), false))
+}
+
+/// What is done to which table.
+pub(super) fn described(item: &TransactWriteItem) -> (&'static str, &str) {
+    parts(item).map_or(("nothing", ""), |parts| (parts.kind, parts.table))
+}
+
+/// The same in words.
+pub(super) fn described_text(item: &TransactWriteItem) -> String {
+    let (kind, table) = described(item);
+    format!("{kind} on table `{table}`")
+}
+
+fn named(place: usize, write: &Parts<'_>) -> String {
+    format!("write {place} ({} on table `{}`)", write.kind, write.table)
+}
+
+/// Two writes on one item. Which attributes of an item that is put are its key, its table's other writes tell; where
+/// none does, only an item that is put twice as it is can be told here, and DynamoDB itself tells the rest.
+fn duplicate(writes: &[Parts<'_>]) -> Option<(usize, usize)> {
+    let key_names = |table: &str| {
+        let other = writes.iter().find(|write| !write.is_put && same_table(write.table, table))?;
+        Some(other.item.keys().map(String::as_str).collect::<Vec<_>>())
+    };
+    for (one, write) in writes.iter().enumerate() {
+        let names = key_names(write.table);
+        for (other, later) in writes.iter().enumerate().skip(one + 1) {
+            if !same_table(write.table, later.table) {
+                continue;
+            }
+            let is_same = match &names {
+                Some(names) => names.iter().all(|name| {
+                    let values = (write.item.get(*name), later.item.get(*name));
+                    matches!(values, (Some(one), Some(other)) if same_value(one, other))
+                }),
+                None => write.item == later.item,
+            };
+            if is_same {
+                return Some((one, other));
+            }
+        }
+    }
+    None
+}
+
+/// Whether an item, or a key, has `key`.
+fn has_key(item: &Item, key: &Item) -> bool {
+    key.iter().all(|(name, value)| item.get(name).is_some_and(|there| same_value(there, value)))
+}
+
+/// Whether two values are one key to DynamoDB: a number's trailing zeros do not count.
+fn same_value(one: &AttributeValue, other: &AttributeValue) -> bool {
+    match (one, other) {
+        (AttributeValue::N(one), AttributeValue::N(other)) => plain(one) == plain(other),
+        (one, other) => one == other,
+    }
+}
+
+fn plain(number: &str) -> Cow<'_, str> {
+    if number.contains(['e', 'E']) {
+        return number.into();
+    }
+    let number = number.strip_prefix('+').unwrap_or(number);
+    match number.split_once('.') {
+        Some((whole, fraction)) => match fraction.trim_end_matches('0') {
+            "" => whole.into(),
+            fraction => format!("{whole}.{fraction}").into(),
+        },
+        None => number.into(),
+    }
+}
+
+/// A table by its name, or by its ARN.
+fn same_table(one: &str, other: &str) -> bool {
+    let name = |table: &str| table.rsplit_once("table/").map_or(table, |(_, name)| name).to_owned();
+    name(one) == name(other)
+}
+
+/// An item's size, as DynamoDB counts it, and at most some bytes less ("Item sizes and formats", developer guide).
+fn item_bytes(item: &Item) -> usize {
+    item.iter().map(|(name, value)| name.len() + value_bytes(value)).sum()
+}
+
+fn value_bytes(value: &AttributeValue) -> usize {
+    match value {
+        AttributeValue::S(text) => text.len(),
+        AttributeValue::N(number) => number_bytes(number),
+        AttributeValue::B(blob) => blob.as_ref().len(),
+        AttributeValue::Bool(_) | AttributeValue::Null(_) => 1,
+        AttributeValue::Ss(texts) => texts.iter().map(String::len).sum(),
+        AttributeValue::Ns(numbers) => numbers.iter().map(|number| number_bytes(number)).sum(),
+        AttributeValue::Bs(blobs) => blobs.iter().map(|blob| blob.as_ref().len()).sum(),
+        AttributeValue::L(values) => 3 + values.iter().map(|value| 1 + value_bytes(value)).sum::<usize>(),
+        AttributeValue::M(map) => 3 + map.len() + item_bytes(map),
+        _ => 0,
+    }
+}
+
+/// About one byte for two digits, and one.
+fn number_bytes(number: &str) -> usize {
+    number.bytes().filter(u8::is_ascii_digit).count().div_ceil(2) + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_sdk_dynamodb::types::{ConditionCheck, Delete, Put, Update};
+
+    use super::*;
+
+    fn text(value: &str) -> AttributeValue {
+        AttributeValue::S(value.to_owned())
+    }
+
+    fn number(value: &str) -> AttributeValue {
+        AttributeValue::N(value.to_owned())
+    }
+
+    fn put(table: &str, id: AttributeValue) -> Put {
+        Put::builder().table_name(table).item("id", id).item("colour", text("red")).build().unwrap()
+    }
+
+    fn update(table: &str, id: AttributeValue) -> Update {
+        Update::builder().table_name(table).key("id", id).update_expression("SET a = :b").build().unwrap()
+    }
+
+    fn delete(table: &str, id: AttributeValue) -> Delete {
+        Delete::builder().table_name(table).key("id", id).build().unwrap()
+    }
+
+    fn exists(table: &str, id: AttributeValue) -> ConditionCheck {
+        let check = ConditionCheck::builder().table_name(table).key("id", id);
+        check.condition_expression("attribute_exists(id)").build().unwrap()
+    }
+
+    fn checked(transaction: &Transaction) -> Result<(), String> {
+        check(transaction, "records", &Item::from([("id".to_owned(), text("orders/run#1"))]))
+    }
+
+    fn refusal(transaction: &Transaction) -> String {
+        checked(transaction).unwrap_err()
+    }
+
+    #[test]
+    fn what_fits_is_taken() {
+        let transaction = Transaction::new()
+            .put(put("orders", text("1")))
+            .update(update("orders", text("2")))
+            .delete(delete("orders", text("3")))
+            .check(exists("customers", text("1")))
+            .put(put("records", text("another/record")));
+        assert_eq!(checked(&transaction), Ok(()));
+        assert_eq!(checked(&Transaction::new()), Ok(()));
+    }
+
+    #[test]
+    fn ninety_nine_writes_go_along_and_no_more() {
+        let of = |count: usize| {
+            (0..count).fold(Transaction::new(), |all, n| all.update(update("orders", text(&n.to_string()))))
+        };
+        assert_eq!(checked(&of(99)), Ok(()));
+        assert!(refusal(&of(100)).starts_with("100 writes are staged, and a DynamoDB transaction takes 99"));
+    }
+
+    #[test]
+    fn two_writes_on_one_item_are_found() {
+        let one = Transaction::new().update(update("orders", text("1")));
+        for transaction in [
+            one.clone().delete(delete("orders", text("1"))),
+            one.clone().check(exists("orders", text("1"))),
+            one.clone().put(put("orders", text("1"))),
+            one.clone().delete(delete("arn:aws:dynamodb:eu-west-1:123456789012:table/orders", text("1"))),
+        ] {
+            let refusal = refusal(&transaction);
+            assert!(refusal.starts_with("write 0 (update on table `orders`) and write 1 ("), "{refusal}");
+        }
+        for transaction in [
+            one.clone().delete(delete("orders", text("2"))),
+            one.clone().delete(delete("others", text("1"))),
+            one.put(put("orders", number("1"))),
+        ] {
+            assert_eq!(checked(&transaction), Ok(()));
+        }
+    }
+
+    #[test]
+    fn an_item_that_is_put_twice_is_found_by_the_key_that_others_name() {
+        let other = put("orders", text("1")).item().clone();
+        let mut blue = other.clone();
+        blue.insert("colour".to_owned(), text("blue"));
+        let put_of =
+            |item: &Item| Put::builder().table_name("orders").set_item(Some(item.clone())).build().unwrap();
+        let twice = Transaction::new().put(put_of(&other)).put(put_of(&other));
+        assert!(refusal(&twice).contains("are on one item"));
+        let differ = Transaction::new().put(put_of(&other)).put(put_of(&blue));
+        assert_eq!(
+            checked(&differ),
+            Ok(()),
+            "which attribute is the key cannot be told, and DynamoDB tells it"
+        );
+        let differ = differ.delete(delete("orders", text("2")));
+        assert!(refusal(&differ).starts_with("write 0 (put on table `orders`) and write 1 (put"));
+    }
+
+    #[test]
+    fn numbers_are_one_key_whatever_their_zeros() {
+        for (one, other, same) in [
+            ("1", "1.0", true),
+            ("1.50", "1.5", true),
+            ("10", "1", false),
+            ("+1", "1", true),
+            ("-1", "1", false),
+        ] {
+            let both = Transaction::new().update(update("t", number(one))).delete(delete("t", number(other)));
+            assert_eq!(checked(&both).is_err(), same, "{one} and {other}");
+        }
+    }
+
+    #[test]
+    fn nobody_but_the_library_writes_the_record() {
+        for table in ["records", "arn:aws:dynamodb:eu-west-1:123456789012:table/records"] {
+            for transaction in [
+                Transaction::new().put(put(table, text("orders/run#1"))),
+                Transaction::new().check(exists(table, text("orders/run#1"))),
+            ] {
+                assert!(refusal(&transaction).contains("the idempotency record itself"));
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_are_bounded_one_by_one_and_together() {
+        let large = |id: &str, bytes| {
+            let item = Put::builder().table_name("t").item("id", text(id));
+            item.item("x", text(&"x".repeat(bytes))).build().unwrap()
+        };
+        let too_large = Transaction::new().put(large("1", 400 * 1024));
+        assert!(refusal(&too_large).contains("an item takes 409600"), "{}", refusal(&too_large));
+        let of = |count: usize| {
+            (0..count).fold(Transaction::new(), |all, n| all.put(large(&format!("{n:02}"), 399 * 1024)))
+        };
+        assert_eq!(checked(&of(9)), Ok(()));
+        assert!(refusal(&of(10)).contains("bytes together"));
+    }
+
+    #[test]
+    fn no_refusal_shows_a_key() {
+        let transaction =
+            Transaction::new().update(update("t", text("secret"))).delete(delete("t", text("secret")));
+        assert!(!refusal(&transaction).contains("secret"));
+        assert!(!format!("{transaction:?}").contains("secret"));
+    }
+}

@@ -1,0 +1,335 @@
+//! The PostgreSQL store.
+//!
+//! One row per record, one conditional statement per transition, which answers with the row that stood in the way: a
+//! first run costs two statements, a duplicate one, a takeover two and its completion. A response is kept in the row,
+//! whatever its size.
+//!
+//! # The table
+//!
+//! `schema.sql` makes it: by [`create_table`](PostgresStore::create_table), by `idempotency table create`, or in migrations
+//! of your own ([`schema_sql`](PostgresStore::schema_sql)). Beside it stands a table of one row, the marker, which says of
+//! what version the schema is. The library reads it on every new connection, and refuses to work with a version that it
+//! does not know.
+//!
+//! | column | type | in | what it has |
+//! |---|---|---|---|
+//! | `id` | text | all | the primary key: the stored key, `<function>/<operation>#<64 hex digits>` |
+//! | `version` | bigint | all | `1`, the version of this format |
+//! | `status` | text | all | `STARTED`, `COMPLETED`, `FAILED` or `RELEASED` |
+//! | `owner` | bytea | all | the claim's owner: 16 bytes |
+//! | `generation` | numeric(20) | all | the claim's generation |
+//! | `attempt` | bigint | all | how many claims the operation has had |
+//! | `fingerprint` | text | all | `1:` and 64 lower-case hex digits |
+//! | `lock_acquired_at` | numeric(20) | all | when the claim was made; ms since the Unix epoch |
+//! | `lease_until` | numeric(20) | STARTED | until when the claim stands; ms since the Unix epoch |
+//! | `expires_at` | numeric(20) | all | until when the record counts; ms since the Unix epoch |
+//! | `request_id` | bytea | all, if known | the invocation that made the claim, in UTF-8 |
+//! | `response_encoding` | text | COMPLETED, FAILED | `identity` or `deflate` (RFC 1951); `omitted`: not kept |
+//! | `response_length` | numeric(20) | COMPLETED, FAILED, unless omitted | the response's length in bytes, before it was encoded |
+//! | `response_sha256` | bytea | COMPLETED, FAILED, unless omitted | the response's SHA-256, before it was encoded |
+//! | `response` | bytea | COMPLETED, FAILED, unless omitted | the response, encoded |
+//!
+//! A row that lacks one of its columns' values, or has one of another state, cannot be read: it is corrupt, never absent.
+//!
+//! # What the server has to be
+//!
+//! PostgreSQL 12 or later, and its primary: a standby takes no writes, and its reads may lag behind. What a fail-over to a
+//! standby that is replicated to asynchronously loses, this store loses too. `synchronous_commit` must not be off, or a
+//! crash of the server takes back the last moments' claims.
+//!
+//! Old rows stay until [`sweep`](PostgresStore::sweep) deletes them: call it once in a while.
+//!
+//! # Permissions
+//!
+//! `SELECT`, `INSERT`, `UPDATE` and, for the sweep, `DELETE` on the table, `SELECT` on its marker.
+//!
+//! # Example
+//!
+//! ```
+//! # fn main() -> Result<(), lambda_idempotency::Error> {
+//! use lambda_idempotency::store::postgres::PostgresStore;
+//!
+//! let store = PostgresStore::builder("postgres://app:secret@db.internal/shop").build()?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod builder;
+mod codec;
+mod connections;
+mod fault;
+mod scan;
+mod statements;
+mod sweep;
+mod table;
+mod tls;
+mod transaction;
+mod values;
+mod writes;
+
+pub use builder::PostgresStoreBuilder;
+pub use scan::{ScanPage, ScanPosition};
+pub use table::{TableCreation, TableProblem};
+pub use transaction::{Looked, PostgresTransaction};
+
+/// The client and the pool, in the versions that this store takes them in.
+pub use deadpool_postgres::{self, tokio_postgres};
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use deadpool_postgres::{Object, Pool};
+use sha2::{Digest as _, Sha256};
+use tokio_postgres::{
+    Row,
+    types::{ToSql, Type},
+};
+
+use self::{
+    codec::Unreadable,
+    connections::Connections,
+    fault::Fault,
+    statements::{FOUND_AT, MADE_AT, RECORD_AT, Statement, Statements},
+    table::TableName,
+    values::Value,
+    writes::Draft,
+};
+use crate::{
+    error::Error,
+    future::BoxFuture,
+    key::StoredKey,
+    record::Record,
+    store::{Store, StoreError, StoreErrorKind, Write, Written},
+    time,
+};
+
+/// How often a write is sent again that was not made, though the record that it was shown did not stand in its way.
+const MAX_SENT: u8 = 4;
+
+/// Records in a PostgreSQL table; see the [module's documentation](self) for its columns.
+///
+/// Cloning is cheap, and clones share the connections.
+#[derive(Clone)]
+pub struct PostgresStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    connections: Connections,
+    table: TableName,
+    statements: Statements,
+    connect_timeout: Duration,
+    statement_timeout: Duration,
+    /// As PostgreSQL reads it.
+    lock_timeout: String,
+    /// Whether statements are prepared.
+    prepared: bool,
+    /// Where the database is, for errors: empty, or ` in database … at …`.
+    place: String,
+}
+
+/// What a statement does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sends {
+    /// It may write.
+    Write,
+    /// It writes nothing.
+    Question,
+}
+
+/// Shows the configuration, without the user and the password.
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresStore")
+            .field("table", &self.inner.table.plain())
+            .field("place", &self.inner.place.trim_start())
+            .field("connections", &self.inner.connections.pool.status().max_size)
+            .finish_non_exhaustive()
+    }
+}
+
+impl PostgresStore {
+    /// A store on the table `idempotency`, on `pool`'s connections, and with defaults for the rest: for functions that
+    /// have a pool already.
+    ///
+    /// # Errors
+    ///
+    /// None that the defaults could cause; see [`PostgresStoreBuilder::build`].
+    pub fn new(pool: Pool) -> Result<Self, Error> {
+        PostgresStoreBuilder::of_pool(pool).build()
+    }
+
+    /// A store in the database at `url`, to be configured: `postgres://USER:PASSWORD@HOST:PORT/DATABASE`.
+    ///
+    /// What stands in a URL must be percent-encoded where it is not of letters and digits. Of the parameters behind a `?`,
+    /// these matter most: `table`, as [`table`](PostgresStoreBuilder::table); `sslmode`, `require` (the default, but for
+    /// loopback and Unix sockets), `prefer` or `disable`; `sslrootcert`, a file with the root certificates to trust in
+    /// place of the system's, such as Amazon RDS's. The certificate and the host's name are verified in every mode.
+    pub fn builder(url: impl Into<String>) -> PostgresStoreBuilder {
+        PostgresStoreBuilder::of_url(url.into())
+    }
+
+    /// The table's name.
+    pub fn table(&self) -> String {
+        self.inner.table.plain()
+    }
+
+    async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<Written, StoreError> {
+        let inner = &*self.inner;
+        let draft = Draft::of(write);
+        let (statement, values) = (inner.statements.of(write), draft.values(key, &inner.lock_timeout, write));
+        for _ in 0..MAX_SENT {
+            let rows = inner.run(statement, &values, Sends::Write).await?;
+            if let Some(written) = inner.written(key, write, &rows)? {
+                return Ok(written);
+            }
+        }
+        Err(inner.error(Fault::contended()))
+    }
+
+    async fn get(&self, key: &StoredKey) -> Result<Option<Record>, StoreError> {
+        let inner = &*self.inner;
+        let values = [Value::Text(key.as_str())];
+        let rows = inner.run(&inner.statements.read, &values, Sends::Question).await?;
+        let row = inner.only(&rows)?;
+        if row.try_get(0).unwrap_or(true) {
+            // The address leads to another server by now, or will.
+            let _removed = inner.connections.pool.retain(|_, _| false);
+            return Err(inner.error(Fault::standby()));
+        }
+        inner.record_in(key, row)
+    }
+}
+
+impl Inner {
+    /// Sends `statement` over a connection of the pool.
+    async fn run(
+        &self,
+        statement: &Statement,
+        values: &[Value<'_>],
+        sends: Sends,
+    ) -> Result<Vec<Row>, StoreError> {
+        let mut may_repeat = sends == Sends::Question;
+        loop {
+            let connection = self.connection(Some(statement)).await?;
+            let fault = match self.send(&connection, statement, values).await {
+                Ok(rows) => {
+                    self.connections.keep(connection);
+                    return Ok(rows);
+                }
+                Err(fault) => fault,
+            };
+            if fault.ends_connection {
+                Connections::discard(connection);
+            } else {
+                self.connections.keep(connection);
+            }
+            // A question that was lost on the way is put again, over another connection.
+            if !(may_repeat && fault.is_lost()) {
+                let error = self.error(fault);
+                return Err(if sends == Sends::Question { error.maybe_applied(false) } else { error });
+            }
+            may_repeat = false;
+        }
+    }
+
+    async fn send(
+        &self,
+        connection: &Object,
+        statement: &Statement,
+        values: &[Value<'_>],
+    ) -> Result<Vec<Row>, Fault> {
+        let answer = if self.prepared {
+            let preparation = connection.prepare_typed_cached(&statement.sql, &statement.types);
+            let prepared = match time::within(self.statement_timeout, preparation).await {
+                Some(Ok(prepared)) => prepared,
+                Some(Err(error)) => return Err(Fault::sent(&error).of_question()),
+                None => return Err(Fault::timed_out().of_question()),
+            };
+            let values: Vec<&(dyn ToSql + Sync)> = values.iter().map(|value| value as _).collect();
+            time::within(self.statement_timeout, connection.query(&prepared, &values)).await
+        } else {
+            let values = typed(statement, values);
+            time::within(self.statement_timeout, connection.query_typed(&statement.sql, &values)).await
+        };
+        match answer {
+            Some(Ok(rows)) => Ok(rows),
+            Some(Err(error)) => Err(Fault::sent(&error)),
+            None => Err(Fault::timed_out()),
+        }
+    }
+
+    /// What became of `write`, as its statement answered; `None` if it is to be sent again.
+    fn written(&self, key: &StoredKey, write: &Write, rows: &[Row]) -> Result<Option<Written>, StoreError> {
+        let row = self.only(rows)?;
+        if row.try_get(MADE_AT).map_err(|_| self.odd_answer())? {
+            return Ok(Some(Written::Applied));
+        }
+        let record = self.record_in(key, row)?;
+        // If what the snapshot shows does not stand in the way, what does has come since.
+        let stands_in_the_way = write.apply_to(record.as_ref()).is_none();
+        Ok(stands_in_the_way.then_some(Written::Refused(record)))
+    }
+
+    fn record_in(&self, key: &StoredKey, row: &Row) -> Result<Option<Record>, StoreError> {
+        if !row.try_get(FOUND_AT).map_err(|_| self.odd_answer())? {
+            return Ok(None);
+        }
+        self.decode(key, row, RECORD_AT).map(Some)
+    }
+
+    fn decode(&self, key: &StoredKey, row: &Row, offset: usize) -> Result<Record, StoreError> {
+        codec::decode(row, offset).map_err(|Unreadable { column, why }| {
+            let (table, place) = (self.table.plain(), &self.place);
+            StoreError::new(
+                StoreErrorKind::Corrupt,
+                format!("the record `{key}` in table `{table}`{place} cannot be read: `{column}` {why}"),
+            )
+        })
+    }
+
+    fn only<'r>(&self, rows: &'r [Row]) -> Result<&'r Row, StoreError> {
+        match rows {
+            [row] => Ok(row),
+            _ => Err(self.odd_answer()),
+        }
+    }
+
+    /// An answer in another form than the statement's: what sent it is no PostgreSQL.
+    fn odd_answer(&self) -> StoreError {
+        let (table, place) = (self.table.plain(), &self.place);
+        let message = format!("the answer about table `{table}`{place} is not one of PostgreSQL");
+        StoreError::new(StoreErrorKind::Unavailable, message).maybe_applied(true)
+    }
+
+    fn error(&self, fault: Fault) -> StoreError {
+        fault.into_error(&self.table.plain(), &self.place)
+    }
+}
+
+/// `values` with the types that `statement` gives them.
+fn typed<'v>(statement: &Statement, values: &'v [Value<'v>]) -> Vec<(&'v (dyn ToSql + Sync), Type)> {
+    values.iter().map(|value| value as _).zip(statement.types.iter().cloned()).collect()
+}
+
+/// The number of the advisory lock on `name`.
+fn advisory_key(name: &str) -> i64 {
+    let mut hash = Sha256::new();
+    hash.update(b"lambda-idempotency\0");
+    hash.update(name.as_bytes());
+    let digest: [u8; 32] = hash.finalize().into();
+    digest[..8].iter().fold(0, |number, byte| number << 8 | i64::from(*byte))
+}
+
+impl Store for PostgresStore {
+    fn apply<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+        Box::pin(self.apply_now(key, write))
+    }
+
+    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(self.get(key))
+    }
+}

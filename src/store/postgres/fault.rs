@@ -1,0 +1,374 @@
+//! PostgreSQL's errors to the store's: what happened, whether the write may have been made all the same, and what to do
+//! about it.
+//!
+//! The client's errors are never kept: the server's detail quotes rows. What stays is the SQLSTATE and, where it can
+//! quote nothing, the first line of the message.
+
+use std::{error::Error as StdError, fmt, io};
+
+use deadpool_postgres::{PoolError, TimeoutType};
+use tokio_postgres::error::{DbError, Severity};
+
+use super::tls;
+use crate::store::{StoreError, StoreErrorKind};
+
+/// The most that is kept of a message, in bytes: a sentence, not a document.
+const MAX_MESSAGE_BYTES: usize = 500;
+
+/// An error of the client, reduced.
+#[derive(Debug)]
+pub(super) struct Fault {
+    class: Class,
+    cause: Cause,
+    maybe_applied: bool,
+    /// Whether the connection is of no more use.
+    pub(super) ends_connection: bool,
+}
+
+/// What kind of error it is: what the message says, and the store error's kind, follow from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    /// All connections were in use for too long.
+    NoneFree,
+    /// No connection could be made.
+    NotReached,
+    /// The server's certificate is not trusted, or it has no TLS.
+    Tls,
+    /// The server does not know the user or the password.
+    Credentials,
+    /// There is no such database.
+    MissingDatabase,
+    /// The connection was lost.
+    Lost,
+    /// No answer in time.
+    TimedOut,
+    /// The server failed, has no room or no connection left, or shuts down.
+    ServerError,
+    /// The server takes no writes: a standby, most often after a fail-over.
+    ReadOnly,
+    /// Another transaction has the row.
+    Conflict,
+    /// There is no such table.
+    MissingTable,
+    /// The table lacks something that the statement names.
+    Unfit,
+    /// The user may not do this.
+    Permission,
+    /// A pooler has given the statement to another session than the one that it was prepared in.
+    Pooler,
+    /// The transaction that the statement was to be part of had failed before.
+    FailedTransaction,
+    /// The server refuses for another reason.
+    Refused,
+}
+
+impl Class {
+    const fn kind(self) -> StoreErrorKind {
+        match self {
+            Self::NoneFree
+            | Self::NotReached
+            | Self::Lost
+            | Self::TimedOut
+            | Self::ServerError
+            | Self::ReadOnly => StoreErrorKind::Unavailable,
+            Self::Conflict => StoreErrorKind::Conflict,
+            Self::Tls
+            | Self::Credentials
+            | Self::MissingDatabase
+            | Self::MissingTable
+            | Self::Unfit
+            | Self::Permission
+            | Self::Pooler
+            | Self::FailedTransaction
+            | Self::Refused => StoreErrorKind::Rejected,
+        }
+    }
+
+    /// The class of an error with this SQLSTATE ("PostgreSQL Error Codes", appendix A of its documentation).
+    fn of_code(code: &str) -> Self {
+        match code {
+            // serialization_failure, deadlock_detected, lock_not_available.
+            "40001" | "40P01" | "55P03" => Self::Conflict,
+            "25006" => Self::ReadOnly,
+            "25P02" => Self::FailedTransaction,
+            // undefined_table, invalid_schema_name.
+            "42P01" | "3F000" => Self::MissingTable,
+            // undefined_column, undefined_function, datatype_mismatch, invalid_column_reference (no unique key).
+            "42703" | "42883" | "42804" | "42P10" => Self::Unfit,
+            "42501" => Self::Permission,
+            // invalid_sql_statement_name, duplicate_prepared_statement.
+            "26000" | "42P05" => Self::Pooler,
+            "3D000" => Self::MissingDatabase,
+            // query_canceled is of class 57 too. A plan that went with the table's columns is made anew.
+            "0A000" => Self::ServerError,
+            _ => match &code[..code.len().min(2)] {
+                "28" => Self::Credentials,
+                "08" => Self::Lost,
+                // Insufficient resources, operator intervention, system error, internal error, transaction rollback.
+                "53" | "57" | "58" | "XX" | "40" => Self::ServerError,
+                _ => Self::Refused,
+            },
+        }
+    }
+
+    /// Whether a message of this class can quote nothing but names.
+    const fn is_quotable(self) -> bool {
+        !matches!(self, Self::Refused | Self::Conflict)
+    }
+}
+
+/// What is left of a client's error: the `source()` of the store's error.
+#[derive(Debug)]
+pub(super) struct Cause {
+    text: String,
+    code: Option<String>,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(code) = &self.code {
+            write!(f, "SQLSTATE {code}: ")?;
+        }
+        f.write_str(&self.text)
+    }
+}
+
+impl StdError for Cause {}
+
+impl Fault {
+    /// A connection could not be had: nothing was sent.
+    pub(super) fn connecting(error: &PoolError) -> Self {
+        match error {
+            PoolError::Backend(error) => Self::of_connection(error),
+            PoolError::Timeout(TimeoutType::Create | TimeoutType::Recycle) => {
+                Self::unsent(Class::NotReached, "the time-out of the connection")
+            }
+            PoolError::Timeout(TimeoutType::Wait) => Self::none_free(),
+            PoolError::Closed => Self::unsent(Class::NotReached, "the pool is closed"),
+            _ => Self::unsent(Class::NotReached, "the pool's set-up failed"),
+        }
+    }
+
+    /// No connection was free in time: nothing was sent.
+    pub(super) fn none_free() -> Self {
+        Self::unsent(Class::NoneFree, "the time-out of the connection")
+    }
+
+    /// No connection was made in time: nothing was sent.
+    pub(super) fn not_reached() -> Self {
+        Self::unsent(Class::NotReached, "the time-out of the connection")
+    }
+
+    /// There is no table, or no marker of its version.
+    pub(super) fn missing_table() -> Self {
+        Self {
+            ends_connection: false,
+            ..Self::unsent(Class::MissingTable, "no version of its schema is found")
+        }
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.class == Class::Lost
+    }
+
+    pub(super) fn is_missing_table(&self) -> bool {
+        self.class == Class::MissingTable
+    }
+
+    /// A write was not made, again and again, and what stood in its way was gone when it was looked for.
+    pub(super) fn contended() -> Self {
+        Self {
+            ends_connection: false,
+            ..Self::unsent(Class::Conflict, "others were faster, again and again")
+        }
+    }
+
+    /// A standby has answered.
+    pub(super) fn standby() -> Self {
+        Self::unsent(Class::ReadOnly, "the server is in recovery")
+    }
+
+    /// The same, of a statement that writes nothing.
+    #[must_use]
+    pub(super) fn of_question(mut self) -> Self {
+        self.maybe_applied = false;
+        self
+    }
+
+    fn unsent(class: Class, text: &str) -> Self {
+        let cause = Cause { text: text.to_owned(), code: None };
+        Self { class, cause, maybe_applied: false, ends_connection: true }
+    }
+
+    fn of_connection(error: &tokio_postgres::Error) -> Self {
+        if let Some(error) = error.as_db_error() {
+            return Self { maybe_applied: false, ends_connection: true, ..Self::of_server(error) };
+        }
+        let handshake = error.source().and_then(|source| source.downcast_ref::<tls::Failure>());
+        // The kinds of the client's error have no other mark than their text.
+        let class = match error.to_string().as_str() {
+            "error performing TLS handshake" if handshake.is_none_or(tls::Failure::is_refusal) => Class::Tls,
+            // No password, or one for a method that the client does not have.
+            "authentication error" => Class::Credentials,
+            "invalid configuration" => Class::Refused,
+            _ => Class::NotReached,
+        };
+        Self::unsent(class, sentence(&innermost(error)))
+    }
+
+    /// The statement was sent, and this came of it.
+    pub(super) fn sent(error: &tokio_postgres::Error) -> Self {
+        if let Some(error) = error.as_db_error() {
+            return Self::of_server(error);
+        }
+        // The text of an error about an answer may quote it; that of a socket's cannot.
+        let socket = error.source().is_some_and(|source| source.is::<io::Error>());
+        let text = if socket { innermost(error) } else { error.to_string() };
+        let cause = Cause { text: sentence(&text).to_owned(), code: None };
+        Self { class: Class::Lost, cause, maybe_applied: true, ends_connection: true }
+    }
+
+    /// The statement was sent, and there was no answer in time.
+    pub(super) fn timed_out() -> Self {
+        let cause = Cause { text: "the time-out of the statement".to_owned(), code: None };
+        Self { class: Class::TimedOut, cause, maybe_applied: true, ends_connection: true }
+    }
+
+    fn of_server(error: &DbError) -> Self {
+        let code = error.code().code();
+        let class = Class::of_code(code);
+        let severity = error.parsed_severity();
+        // An ERROR rolls its transaction back, and a commit cannot fail by one once it is made. What ends the session
+        // can come after the commit; so can the cancellation of a wait for a standby.
+        let is_error = severity == Some(Severity::Error)
+            || severity.is_none() && error.severity().eq_ignore_ascii_case("error");
+        let is_definite = is_error && !matches!(code, "57014" | "40003") && !code.starts_with("08");
+        let text = if class.is_quotable() { sentence(error.message()) } else { "refused by the server" };
+        let ends_connection =
+            !is_error || class == Class::ReadOnly || class == Class::Pooler || code == "0A000";
+        let cause = Cause { text: text.to_owned(), code: Some(code.to_owned()) };
+        Self { class, cause, maybe_applied: !is_definite, ends_connection }
+    }
+
+    /// The store's error, about `table` at `place`.
+    pub(super) fn into_error(self, table: &str, place: &str) -> StoreError {
+        let message = self.message(table, place);
+        StoreError::new(self.class.kind(), message).maybe_applied(self.maybe_applied).with_source(self.cause)
+    }
+
+    fn message(&self, table: &str, place: &str) -> String {
+        let the_table = format!("table `{table}`{place}");
+        match self.class {
+            Class::NoneFree => {
+                format!(
+                    "no connection for {the_table} was free in time; allow more connections, or more time"
+                )
+            }
+            Class::NotReached => {
+                format!(
+                    "the server of {the_table} could not be reached; check the host, the port and the network"
+                )
+            }
+            Class::Tls => format!(
+                "there is no trusted TLS session with the server of {the_table}; name its root certificate by \
+                 sslrootcert, or say sslmode=disable in a network that needs no TLS"
+            ),
+            Class::Credentials => format!(
+                "the server of {the_table} refuses the user or the password; check both, and the server's pg_hba.conf"
+            ),
+            Class::MissingDatabase => format!("there is no such database for {the_table}; check its name"),
+            Class::Lost => format!("the connection for {the_table} was lost"),
+            Class::TimedOut => format!("{the_table} did not answer in time"),
+            Class::ServerError => format!("the server failed to serve {the_table}"),
+            Class::ReadOnly => format!(
+                "the server of {the_table} takes no writes: it is a standby, or has become one; the address should \
+                 lead to the primary"
+            ),
+            Class::Conflict => format!("another transaction has the record in {the_table} just now"),
+            Class::MissingTable => {
+                format!(
+                    "there is no {the_table}; create it with `idempotency table create`, or by its schema.sql"
+                )
+            }
+            Class::Unfit => format!(
+                "{the_table} is not as this version of the library needs it; run `idempotency table check`"
+            ),
+            Class::Permission => format!(
+                "the user may not do this to {the_table}; grant SELECT, INSERT, UPDATE and DELETE on it, and SELECT \
+                 on its marker"
+            ),
+            Class::Pooler => format!(
+                "a pooler before {the_table} gives statements to other sessions than those that they were prepared \
+                 in; switch prepared statements off"
+            ),
+            Class::FailedTransaction => {
+                format!(
+                    "a statement of the transaction had failed before {the_table} was asked; roll it back"
+                )
+            }
+            Class::Refused => format!("PostgreSQL refused the statement on {the_table}"),
+        }
+    }
+}
+
+/// The text of the error at the end of the chain: what the others only wrap.
+fn innermost(error: &(dyn StdError + 'static)) -> String {
+    let last = std::iter::successors(Some(error), |&error| error.source()).last();
+    last.unwrap_or(error).to_string()
+}
+
+/// A message's first line, and no more than its beginning.
+fn sentence(text: &str) -> &str {
+    let line = text.lines().next().unwrap_or_default();
+    let mut end = line.len().min(MAX_MESSAGE_BYTES);
+    while !line.is_char_boundary(end) {
+        end -= 1;
+    }
+    &line[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_class_has_its_kind() {
+        use StoreErrorKind::{Conflict, Rejected, Unavailable};
+        for (code, kind) in [
+            ("40001", Conflict),
+            ("40P01", Conflict),
+            ("55P03", Conflict),
+            ("25006", Unavailable),
+            ("53100", Unavailable),
+            ("53200", Unavailable),
+            ("53300", Unavailable),
+            ("57014", Unavailable),
+            ("57P01", Unavailable),
+            ("57P02", Unavailable),
+            ("57P03", Unavailable),
+            ("58030", Unavailable),
+            ("08006", Unavailable),
+            ("XX000", Unavailable),
+            ("0A000", Unavailable),
+            ("42P01", Rejected),
+            ("42703", Rejected),
+            ("42501", Rejected),
+            ("28P01", Rejected),
+            ("28000", Rejected),
+            ("3D000", Rejected),
+            ("26000", Rejected),
+            ("25P02", Rejected),
+            ("23514", Rejected),
+            ("22003", Rejected),
+            ("", Rejected),
+        ] {
+            assert_eq!(Class::of_code(code).kind(), kind, "{code}");
+        }
+    }
+
+    #[test]
+    fn a_message_is_one_line_cut_between_characters() {
+        assert_eq!(sentence("first\nsecond"), "first");
+        assert_eq!(sentence(&format!("x{}", "é".repeat(400))).len(), 499);
+    }
+}

@@ -1,0 +1,42 @@
+-- The table of lambda-idempotency on PostgreSQL 12 or later: version 1 of its schema.
+--
+-- `idempotency table create` runs this, and so may your own migrations. To call the table otherwise, replace the three
+-- quoted names; the marker is the table's name and `_schema`, and stands in the same schema.
+
+CREATE TABLE IF NOT EXISTS "idempotency" (
+    -- The stored key, `<function>/<operation>#<64 hex digits>`. Compared byte by byte, in any locale.
+    id                text COLLATE "C" PRIMARY KEY,
+    -- The version of the record's format.
+    version           bigint NOT NULL,
+    status            text NOT NULL CHECK (status IN ('STARTED', 'COMPLETED', 'FAILED', 'RELEASED')),
+    -- 16 random bytes.
+    owner             bytea NOT NULL,
+    -- Unsigned numbers of 64 bits, which `bigint` does not hold; the times are milliseconds since the Unix epoch.
+    generation        numeric(20) NOT NULL,
+    attempt           bigint NOT NULL,
+    -- `1:` and 64 hex digits.
+    fingerprint       text NOT NULL,
+    lock_acquired_at  numeric(20) NOT NULL,
+    lease_until       numeric(20),
+    expires_at        numeric(20) NOT NULL,
+    -- UTF-8; `convert_from(request_id, 'UTF8')` shows it. Text would not take every character.
+    request_id        bytea,
+    -- `identity` or `deflate` (RFC 1951); `omitted` if the response was not kept.
+    response_encoding text,
+    -- In bytes, before it was encoded; so is the digest.
+    response_length   numeric(20),
+    response_sha256   bytea,
+    response          bytea,
+    -- A STARTED record has a lease, and no other has one.
+    CHECK ((status = 'STARTED') = (lease_until IS NOT NULL))
+);
+
+-- A response is compressed already where that helps.
+ALTER TABLE "idempotency" ALTER COLUMN response SET STORAGE EXTERNAL;
+
+-- For the sweep.
+CREATE INDEX IF NOT EXISTS "idempotency_expires_at" ON "idempotency" (expires_at);
+
+-- Which version of the schema this is. The library reads it, and refuses to work with a version that it does not know.
+CREATE TABLE IF NOT EXISTS "idempotency_schema" (version integer PRIMARY KEY);
+INSERT INTO "idempotency_schema" (version) VALUES (1) ON CONFLICT DO NOTHING;

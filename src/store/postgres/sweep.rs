@@ -1,0 +1,42 @@
+//! Deleting records that nobody asks for any more.
+
+use std::time::Duration;
+
+use super::{PostgresStore, Sends, values::Value};
+use crate::{store::StoreError, time::Timestamp};
+
+/// How long after its expiry a record is left in peace: longer than clocks are apart.
+const MARGIN: Duration = Duration::from_secs(60 * 60);
+
+impl PostgresStore {
+    /// Deletes up to `batch` records that have expired over an hour before `now`, the oldest first, and returns how many
+    /// it has deleted: fewer than `batch` if no more are left that nobody else is at work on.
+    ///
+    /// A claim's record expires a day or more after its lease, so no claim that counts is deleted. A batch is one
+    /// statement; some hundreds to a thousand are done in the time of a request, and hold up nobody.
+    ///
+    /// # Errors
+    ///
+    /// As any statement's; the rows of a batch are deleted together, or not at all.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future may leave the batch deleted, or not.
+    ///
+    /// ```no_run
+    /// # async fn example(store: lambda_idempotency::store::postgres::PostgresStore)
+    /// # -> Result<(), lambda_idempotency::store::StoreError> {
+    /// use lambda_idempotency::{Clock as _, SystemClock};
+    ///
+    /// while store.sweep(SystemClock.now(), 1000).await? == 1000 {}
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn sweep(&self, now: Timestamp, batch: u32) -> Result<u64, StoreError> {
+        let values =
+            [Value::Number(now.saturating_sub(MARGIN).as_millis()), Value::Integer(i64::from(batch))];
+        let rows = self.inner.run(&self.inner.statements.sweep, &values, Sends::Write).await?;
+        let count: i64 = self.inner.only(&rows)?.try_get(0).map_err(|_| self.inner.odd_answer())?;
+        Ok(u64::try_from(count).unwrap_or_default())
+    }
+}

@@ -1,0 +1,332 @@
+//! The table: its name, its making, and what can be wrong with it.
+
+use std::fmt;
+
+use tokio_postgres::Client;
+
+use super::{Inner, PostgresStore, advisory_key, fault::Fault};
+use crate::{
+    error::{Error, ErrorKind},
+    store::{StoreError, StoreErrorKind},
+    time,
+};
+
+/// The version of the schema that this library works with.
+pub(super) const SCHEMA_VERSION: i64 = 1;
+/// How a table is made; it has the default names.
+const SCHEMA: &str = include_str!("schema.sql");
+/// The most characters of a table's name: PostgreSQL cuts names at 63, and those that are made from this one are longer.
+const LONGEST_NAME: usize = 50;
+
+/// A table's name, checked, and with a schema if one was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TableName {
+    schema: Option<String>,
+    name: String,
+}
+
+impl TableName {
+    pub(super) fn new(name: &str) -> Result<Self, Error> {
+        let (schema, table) = match name.split_once('.') {
+            Some((schema, table)) => (Some(schema), table),
+            None => (None, name),
+        };
+        for part in schema.iter().chain([&table]) {
+            let begins = part.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+            let goes_on = part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+            if !begins || !goes_on || part.len() > LONGEST_NAME {
+                return Err(Error::new(
+                    ErrorKind::Invalid,
+                    format!(
+                        "the table's name {name:?} is not one that can be used: TABLE or SCHEMA.TABLE, each of ASCII \
+                         letters, digits and _, not beginning with a digit, at most {LONGEST_NAME} characters"
+                    ),
+                ));
+            }
+        }
+        Ok(Self { schema: schema.map(str::to_owned), name: table.to_owned() })
+    }
+
+    fn qualified(&self, suffix: &str) -> String {
+        let name = format!("\"{}{suffix}\"", self.name);
+        match &self.schema {
+            Some(schema) => format!("\"{schema}\".{name}"),
+            None => name,
+        }
+    }
+
+    /// The table in which the schema's version stands, quoted.
+    pub(super) fn marker(&self) -> String {
+        self.qualified("_schema")
+    }
+
+    /// As the user wrote it.
+    pub(super) fn plain(&self) -> String {
+        match &self.schema {
+            Some(schema) => format!("{schema}.{}", self.name),
+            None => self.name.clone(),
+        }
+    }
+
+    /// The SQL that makes the table.
+    fn schema_sql(&self) -> String {
+        SCHEMA
+            .replace("\"idempotency_expires_at\"", &format!("\"{}_expires_at\"", self.name))
+            .replace("\"idempotency_schema\"", &self.marker())
+            .replace("\"idempotency\"", &self.to_string())
+    }
+}
+
+/// Quoted, as it stands in SQL.
+impl fmt::Display for TableName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.qualified(""))
+    }
+}
+
+/// What [`PostgresStore::create_table`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableCreation {
+    /// There was no such table; there is now.
+    Created,
+    /// There was one already, and its schema is the one that this version of the library works with.
+    AlreadyThere,
+}
+
+/// What [`PostgresStore::check_table`] found wrong; `Display` says it in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TableProblem {
+    /// There is no such table, or none with a marker of its schema's version beside it.
+    Missing,
+    /// The table's schema is of another version than this library works with.
+    Schema {
+        /// The version that the table has.
+        found: i64,
+        /// The version that the library needs.
+        needed: i64,
+    },
+    /// The user may not do all that the store does.
+    Privileges {
+        /// What it may not.
+        missing: Vec<String>,
+    },
+    /// The table has no index on the records' expiry, so that every sweep reads all of it.
+    NoIndex,
+    /// The server that answered is a standby, which takes no writes and may lag behind.
+    Standby,
+    /// The table is not logged: a crash of the server empties it.
+    Unlogged,
+    /// The server answers before a commit is on disk: its crash can take back the claims and outcomes of the last
+    /// moments. No fault where somebody has decided so: see [`is_note`](Self::is_note).
+    AsynchronousCommit,
+}
+
+impl TableProblem {
+    /// Whether it is only a note: the table works as it is, and its owner may have decided so.
+    pub const fn is_note(&self) -> bool {
+        matches!(self, Self::NoIndex | Self::AsynchronousCommit)
+    }
+}
+
+impl fmt::Display for TableProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing => f.write_str("there is no such table, or no marker of its schema's version"),
+            Self::Schema { found, needed } => f.write_str(&schema_mismatch(*found, *needed)),
+            Self::Privileges { missing } => write!(f, "the user lacks {}; grant it", missing.join(", ")),
+            Self::NoIndex => {
+                f.write_str("the table has no index on `expires_at`: every sweep reads all of it")
+            }
+            Self::Standby => f.write_str("the server that answers is a standby; lead the address to the primary"),
+            Self::Unlogged => f.write_str("the table is unlogged: a crash of the server empties it"),
+            Self::AsynchronousCommit => f.write_str(
+                "synchronous_commit is off: a crash of the server can take back the claims and outcomes of its last \
+                 moments, and what they stand for runs again",
+            ),
+        }
+    }
+}
+
+fn schema_mismatch(found: i64, needed: i64) -> String {
+    if found > needed {
+        return format!(
+            "its schema is of version {found}, and this library works with version {needed}; update the library"
+        );
+    }
+    format!(
+        "its schema is of version {found}, and this library needs version {needed}; run the migrations {} to {needed} \
+         (src/store/postgres/migrations) in this order, or `idempotency table create`",
+        found + 1
+    )
+}
+
+/// Whether the table and its marker are there.
+const IS_THERE: &str = "SELECT to_regclass($1) IS NOT NULL AND to_regclass($2) IS NOT NULL";
+
+/// What can be wrong with the table, but for its version.
+const CHECK: &str = "SELECT pg_is_in_recovery(), current_setting('synchronous_commit') = 'off', \
+    c.relpersistence = 'u', \
+    EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0] \
+        WHERE i.indrelid = c.oid AND i.indisvalid AND a.attname = 'expires_at'), \
+    ARRAY(SELECT p FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) p \
+        WHERE NOT has_table_privilege(c.oid, p)) \
+    FROM pg_class c WHERE c.oid = to_regclass($1)";
+
+impl PostgresStore {
+    /// The SQL that makes the table, with its index and the marker of its schema's version: for migrations of your own.
+    ///
+    /// ```
+    /// use lambda_idempotency::store::postgres::PostgresStore;
+    ///
+    /// # fn main() -> Result<(), lambda_idempotency::Error> {
+    /// let store = PostgresStore::builder("postgres://app@db.internal/shop").table("shop.idempotency").build()?;
+    /// assert!(store.schema_sql().contains(r#"CREATE TABLE IF NOT EXISTS "shop"."idempotency" ("#));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn schema_sql(&self) -> String {
+        self.inner.table.schema_sql()
+    }
+
+    /// Creates the table, if there is none, with its index and the marker of its schema's version. A table that is there
+    /// already is left as it is.
+    ///
+    /// Needs the right to create tables in the schema.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreErrorKind::Rejected`] if there is a table of another version; and whatever the server says.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future may leave the table made: all of it, or nothing.
+    pub async fn create_table(&self) -> Result<TableCreation, StoreError> {
+        let inner = &*self.inner;
+        let connection = inner.any_connection().await.map_err(|fault| inner.error(fault))?;
+        let names = [inner.table.to_string(), inner.table.marker()];
+        let is_there = within(inner, connection.query_one(IS_THERE, &[&names[0], &names[1]])).await?;
+        let creation = if is_there.try_get(0).unwrap_or(false) {
+            TableCreation::AlreadyThere
+        } else {
+            // Who makes the table at the same time is waited for: CREATE TABLE IF NOT EXISTS is not safe against its
+            // like. Sent as one, the statements are one transaction.
+            let lock = advisory_key(&inner.table.plain());
+            let sql = format!("SELECT pg_advisory_xact_lock({lock}); {}", self.schema_sql());
+            within(inner, connection.batch_execute(&sql)).await?;
+            TableCreation::Created
+        };
+        match inner.version(&connection).await.map_err(|fault| inner.error(fault))? {
+            Some(version) => inner.judge_version(version)?,
+            None => return Err(inner.error(Fault::missing_table())),
+        }
+        inner.connections.keep(connection);
+        Ok(creation)
+    }
+
+    /// What is wrong with the table; nothing, if the list is empty, or has only [notes](TableProblem::is_note).
+    ///
+    /// # Errors
+    ///
+    /// If the server could not be asked, or refuses to answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
+    pub async fn check_table(&self) -> Result<Vec<TableProblem>, StoreError> {
+        let inner = &*self.inner;
+        let connection = inner.any_connection().await.map_err(|fault| inner.error(fault))?;
+        let row = within(inner, connection.query_opt(CHECK, &[&inner.table.to_string()])).await?;
+        let version = inner.version(&connection).await.map_err(|fault| inner.error(fault))?;
+        inner.connections.keep(connection);
+        let (Some(row), Some(found)) = (row, version) else { return Ok(vec![TableProblem::Missing]) };
+        let mut problems = Vec::new();
+        if found != SCHEMA_VERSION {
+            problems.push(TableProblem::Schema { found, needed: SCHEMA_VERSION });
+        }
+        let flag = |at: usize| row.try_get::<_, bool>(at).unwrap_or(false);
+        let missing: Vec<String> = row.try_get(4).unwrap_or_default();
+        if !missing.is_empty() {
+            problems.push(TableProblem::Privileges { missing });
+        }
+        for (is_so, problem) in [
+            (flag(0), TableProblem::Standby),
+            (flag(2), TableProblem::Unlogged),
+            (!flag(3), TableProblem::NoIndex),
+            (flag(1), TableProblem::AsynchronousCommit),
+        ] {
+            if is_so {
+                problems.push(problem);
+            }
+        }
+        Ok(problems)
+    }
+}
+
+/// What a question about the table is answered with.
+async fn within<T>(
+    inner: &Inner,
+    question: impl Future<Output = Result<T, tokio_postgres::Error>>,
+) -> Result<T, StoreError> {
+    match time::within(inner.statement_timeout, question).await {
+        Some(Ok(answer)) => Ok(answer),
+        Some(Err(error)) => Err(inner.error(Fault::sent(&error).of_question())),
+        None => Err(inner.error(Fault::timed_out().of_question())),
+    }
+}
+
+impl Inner {
+    /// The version that the marker says; `None` if there is no marker.
+    pub(super) async fn version(&self, client: &Client) -> Result<Option<i64>, Fault> {
+        let asked = client.query_typed(&self.statements.version.sql, &[]);
+        let rows = match time::within(self.statement_timeout, asked).await {
+            Some(Ok(rows)) => rows,
+            Some(Err(error)) => {
+                let fault = Fault::sent(&error).of_question();
+                return if fault.is_missing_table() { Ok(None) } else { Err(fault) };
+            }
+            None => return Err(Fault::timed_out().of_question()),
+        };
+        Ok(rows.first().and_then(|row| row.try_get(0).ok().flatten()))
+    }
+
+    /// Whether this library works with a table of that version.
+    pub(super) fn judge_version(&self, found: i64) -> Result<(), StoreError> {
+        if found == SCHEMA_VERSION {
+            return Ok(());
+        }
+        let (table, place) = (self.table.plain(), &self.place);
+        let why = schema_mismatch(found, SCHEMA_VERSION);
+        Err(StoreError::new(StoreErrorKind::Rejected, format!("table `{table}`{place} does not fit: {why}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_checked_and_quoted() {
+        let name = |text| TableName::new(text).map(|name| name.to_string());
+        assert_eq!(name("idempotency").unwrap(), "\"idempotency\"");
+        assert_eq!(name("Shop.records_2").unwrap(), "\"Shop\".\"records_2\"");
+        let long = "x".repeat(51);
+        for wrong in ["", ".t", "s.", "a.b.c", "1t", "t-t", "t t", "t\"", "t;", "größe", &long] {
+            assert_eq!(name(wrong).unwrap_err().kind(), ErrorKind::Invalid, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_schema_names_the_table_everywhere() {
+        let sql = TableName::new("shop.records").unwrap().schema_sql();
+        assert!(!sql.contains("\"idempotency"), "{sql}");
+        assert!(sql.contains("CREATE INDEX IF NOT EXISTS \"records_expires_at\" ON \"shop\".\"records\""));
+        assert!(sql.contains("INSERT INTO \"shop\".\"records_schema\" (version) VALUES (1)"));
+    }
+
+    #[test]
+    fn another_version_is_told_with_what_to_do() {
+        assert!(schema_mismatch(1, 3).contains("run the migrations 2 to 3"));
+        assert!(schema_mismatch(4, 3).contains("update the library"));
+    }
+}

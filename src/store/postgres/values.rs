@@ -1,0 +1,176 @@
+//! What goes into a statement and comes out of a row, in PostgreSQL's binary form.
+
+use std::error::Error as StdError;
+
+use bytes::{BufMut as _, BytesMut};
+use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
+
+type Failure = Box<dyn StdError + Sync + Send>;
+
+/// One value of a statement.
+///
+/// `tokio-postgres` writes the values of prepared statements to the log at level debug, by their `Debug`: this one's
+/// shows the type alone.
+#[derive(Clone, Copy)]
+pub(super) enum Value<'a> {
+    /// Of any type.
+    Null,
+    /// `text`.
+    Text(&'a str),
+    /// `bytea`.
+    Bytes(&'a [u8]),
+    /// `numeric`.
+    Number(u64),
+    /// `bigint`.
+    Integer(i64),
+}
+
+impl Value<'_> {
+    fn type_(&self) -> Option<Type> {
+        match self {
+            Self::Null => None,
+            Self::Text(_) => Some(Type::TEXT),
+            Self::Bytes(_) => Some(Type::BYTEA),
+            Self::Number(_) => Some(Type::NUMERIC),
+            Self::Integer(_) => Some(Type::INT8),
+        }
+    }
+}
+
+impl std::fmt::Debug for Value<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.type_() {
+            Some(type_) => write!(f, "<{}>", type_.name()),
+            None => f.write_str("NULL"),
+        }
+    }
+}
+
+impl ToSql for Value<'_> {
+    fn to_sql(&self, type_: &Type, out: &mut BytesMut) -> Result<IsNull, Failure> {
+        if self.type_().is_some_and(|own| own != *type_) {
+            return Err(format!("the statement takes {}, and not {self:?}", type_.name()).into());
+        }
+        match *self {
+            Self::Null => return Ok(IsNull::Yes),
+            Self::Text(text) => out.put_slice(text.as_bytes()),
+            Self::Bytes(bytes) => out.put_slice(bytes),
+            Self::Number(number) => put_numeric(number, out),
+            Self::Integer(number) => out.put_i64(number),
+        }
+        Ok(IsNull::No)
+    }
+
+    fn accepts(type_: &Type) -> bool {
+        [Type::TEXT, Type::BYTEA, Type::NUMERIC, Type::INT8].contains(type_)
+    }
+
+    to_sql_checked!();
+}
+
+/// A `numeric` is sent in digits to the base of 10,000, the highest first.
+const BASE: u64 = 10_000;
+
+/// The form is that of `numeric_send`: how many digits there are, the weight of the first (as a power of the base), the
+/// sign, how many decimal places there are, and the digits; two bytes each.
+fn put_numeric(mut number: u64, out: &mut BytesMut) {
+    let (mut digits, mut count) = ([0_u16; 5], 0);
+    while number > 0 {
+        // A remainder below 10,000.
+        digits[count] = (number % BASE) as u16;
+        number /= BASE;
+        count += 1;
+    }
+    // At most 5.
+    out.put_u16(count as u16);
+    out.put_u16(count.saturating_sub(1) as u16);
+    out.put_u32(0);
+    for digit in digits[..count].iter().rev() {
+        out.put_u16(*digit);
+    }
+}
+
+/// A `numeric` that is a whole number from 0 to `u64::MAX`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Number(pub(super) u64);
+
+impl<'a> FromSql<'a> for Number {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Failure> {
+        parse_numeric(raw).map(Self).ok_or_else(|| "no whole number of 64 bits".into())
+    }
+
+    fn accepts(type_: &Type) -> bool {
+        *type_ == Type::NUMERIC
+    }
+}
+
+fn parse_numeric(raw: &[u8]) -> Option<u64> {
+    let mut words = raw.chunks_exact(2).map(|word| u16::from_be_bytes([word[0], word[1]]));
+    let (count, weight, sign) = (words.next()?, words.next()?, words.next()?);
+    let _decimal_places = words.next()?;
+    let digits: Vec<u16> = words.collect();
+    if sign != 0 || digits.len() != usize::from(count) {
+        return None;
+    }
+    if count == 0 {
+        return Some(0);
+    }
+    // Digits that are zero are left out at the end; ones behind the decimal point make it no whole number.
+    let places =
+        usize::from(weight).checked_add(1).filter(|places| *places <= 5 && *places >= digits.len())?;
+    (0..places).try_fold(0_u64, |number, place| {
+        let digit = digits.get(place).copied().unwrap_or(0);
+        number.checked_mul(BASE)?.checked_add(u64::from(digit))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_comes_back() {
+        let powers = (0..64).map(|shift| 1_u64 << shift).chain((0..20).map(|power| 10_u64.pow(power)));
+        for near in powers.chain([0, u64::MAX]) {
+            for number in [near.saturating_sub(1), near, near.saturating_add(1)] {
+                let mut raw = BytesMut::new();
+                put_numeric(number, &mut raw);
+                assert_eq!(parse_numeric(&raw), Some(number));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_is_refused() {
+        let raw = |words: &[u16]| words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>();
+        // 12,345,678 as PostgreSQL sends it, and 20,000, whose last digit it leaves out.
+        assert_eq!(parse_numeric(&raw(&[2, 1, 0, 0, 1234, 5678])), Some(12_345_678));
+        assert_eq!(parse_numeric(&raw(&[1, 1, 0, 0, 2])), Some(20_000));
+        for wrong in [
+            &[][..],
+            &[1, 0, 0],
+            // Negative, NaN, infinite.
+            &[1, 0, 0x4000, 0, 1],
+            &[0, 0, 0xc000, 0],
+            &[0, 0, 0xd000, 0],
+            // 0.5 and 1.5.
+            &[1, 0xffff, 0, 1, 5000],
+            &[2, 0, 0, 1, 1, 5000],
+            // 2^64, and much more.
+            &[5, 4, 0, 0, 1844, 6744, 737, 955, 1616],
+            &[1, 5, 0, 0, 1],
+            // Fewer digits than it says.
+            &[2, 1, 0, 0, 1],
+        ] {
+            assert_eq!(parse_numeric(&raw(wrong)), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_value_is_not_shown_and_keeps_to_its_type() {
+        let shown = format!("{:?}", [Value::Text("secret"), Value::Bytes(b"secret"), Value::Null]);
+        assert_eq!(shown, "[<text>, <bytea>, NULL]");
+        assert!(Value::Number(1).to_sql(&Type::INT8, &mut BytesMut::new()).is_err());
+        assert!(Value::Null.to_sql(&Type::INT8, &mut BytesMut::new()).is_ok());
+    }
+}

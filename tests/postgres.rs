@@ -1,0 +1,19 @@
+//! The PostgreSQL store against a real server, and against a wire and a server that fail.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
+#![cfg(feature = "postgres")]
+#![expect(clippy::disallowed_methods, reason = "these tests measure what real time-outs take")]
+
+mod support;
+
+mod postgres {
+    mod faults;
+    mod fixtures;
+    mod rows;
+    mod statements;
+    mod sweep;
+    mod tables;
+    mod tls;
+    mod transactions;
+    mod wire;
+}

@@ -1,0 +1,306 @@
+//! What the store says of a server and a wire that fail, and that it finds back.
+
+use std::time::{Duration, Instant};
+
+use lambda_idempotency::{
+    Store as _,
+    store::{
+        StoreError, StoreErrorKind, Write, Written,
+        postgres::{PostgresStore, PostgresStoreBuilder, tokio_postgres::Client},
+    },
+};
+
+use super::{
+    fixtures::{Server, completion, fresh_table, key, lock, make, server},
+    wire::{Fault, Wire},
+};
+
+/// Short, so that the tests need not wait long, and long enough for a busy machine.
+const STATEMENT: Duration = Duration::from_secs(2);
+
+fn impatient(builder: PostgresStoreBuilder) -> PostgresStoreBuilder {
+    builder.statement_timeout(STATEMENT).lock_timeout(Duration::from_millis(300))
+}
+
+/// For statements that are to wait for another transaction until that ends.
+fn patient(builder: PostgresStoreBuilder) -> PostgresStoreBuilder {
+    builder.statement_timeout(Duration::from_secs(60)).lock_timeout(Duration::from_secs(30))
+}
+
+/// The session whose statement on `table` waits for another transaction; waits for it, too.
+async fn waiting(client: &Client, table: &str) -> i32 {
+    let sql =
+        format!("SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{table}%'");
+    for _ in 0..2000 {
+        if let Some(row) = client.query_opt(&sql, &[]).await.unwrap() {
+            return row.get(0);
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("no statement waits for a lock");
+}
+
+/// A store behind a wire, whose one connection has made a claim and a read.
+async fn behind_a_wire(server: &Server) -> (Wire, PostgresStore) {
+    let wire = Wire::to(server.port()).await;
+    let builder = PostgresStore::builder(server.url_at(wire.port())).table(fresh_table()).connections(1);
+    let store = impatient(builder).build().unwrap();
+    store.create_table().await.unwrap();
+    make(&store, &key("warm"), &Write::Claim(lock())).await;
+    store.read(&key("warm")).await.unwrap();
+    wire.requests();
+    (wire, store)
+}
+
+fn assert_error(error: &StoreError, kind: StoreErrorKind, maybe_applied: bool, says: &str) {
+    assert_eq!((error.kind(), error.is_maybe_applied()), (kind, maybe_applied), "{error:?}");
+    assert!(error.to_string().contains(says), "{error}");
+    // The address is in it; the password is not.
+    let shown = format!("{error} {error:?}");
+    assert!(!shown.contains("correct-horse"), "{shown}");
+}
+
+#[tokio::test]
+async fn a_statement_that_is_lost_on_the_way_is_ambiguous_and_was_not_made() {
+    let (wire, store) = behind_a_wire(server!()).await;
+    for (fault, says) in [(Fault::CutBefore, "lost"), (Fault::Silence, "in time")] {
+        let (key, claim) = (key(&format!("{fault:?}")), Write::Claim(lock()));
+        wire.fail_next(fault);
+        let error = store.apply(&key, &claim).await.unwrap_err();
+        assert!(wire.has_failed());
+        assert_error(&error, StoreErrorKind::Unavailable, true, says);
+        // Over another connection, and without another's help.
+        assert_eq!(store.read(&key).await.unwrap(), None);
+        make(&store, &key, &claim).await;
+    }
+}
+
+#[tokio::test]
+async fn a_statement_whose_answer_is_lost_is_ambiguous_and_was_made() {
+    let (wire, store) = behind_a_wire(server!()).await;
+    for (fault, says) in [(Fault::CutAfter, "lost"), (Fault::SilenceAfter, "in time")] {
+        let (key, lock) = (key(&format!("{fault:?}")), lock());
+        wire.fail_next(fault);
+        let error = store.apply(&key, &Write::Claim(lock.clone())).await.unwrap_err();
+        assert!(wire.has_failed());
+        assert_error(&error, StoreErrorKind::Unavailable, true, says);
+        assert_eq!(store.read(&key).await.unwrap(), Some(lock.clone().into()));
+        // The same again is refused, and shows whose the record is.
+        let again = store.apply(&key, &Write::Claim(lock.clone())).await.unwrap();
+        assert_eq!(again, Written::Refused(Some(lock.into())));
+    }
+}
+
+#[tokio::test]
+async fn a_read_that_is_lost_is_put_again_and_one_without_an_answer_is_an_error_that_wrote_nothing() {
+    let (wire, store) = behind_a_wire(server!()).await;
+    for fault in [Fault::CutBefore, Fault::CutAfter] {
+        wire.fail_next(fault);
+        assert!(store.read(&key("warm")).await.unwrap().is_some());
+        assert!(wire.has_failed());
+    }
+    let began = Instant::now();
+    wire.fail_next(Fault::Silence);
+    let error = store.read(&key("warm")).await.unwrap_err();
+    assert_error(&error, StoreErrorKind::Unavailable, false, "in time");
+    assert!(began.elapsed() < 2 * STATEMENT, "{:?}", began.elapsed());
+}
+
+/// After a freeze, what looks like a connection may be none: it is found out by a question, before anything is sent.
+#[tokio::test]
+async fn a_connection_that_died_in_its_sleep_is_replaced_and_the_write_is_made() {
+    let server = server!();
+    let wire = Wire::to(server.port()).await;
+    let builder = PostgresStore::builder(server.url_at(wire.port())).table(fresh_table()).connections(2);
+    let store = impatient(builder).check_after(Duration::ZERO).build().unwrap();
+    store.create_table().await.unwrap();
+    for fault in [Fault::CutBefore, Fault::CutAfter, Fault::Silence, Fault::SilenceAfter] {
+        let before = wire.connections();
+        wire.fail_next(fault);
+        let written = store.apply(&key(&format!("{fault:?}")), &Write::Claim(lock())).await.unwrap();
+        assert_eq!(written, Written::Applied);
+        assert!(wire.has_failed());
+        assert_eq!(wire.connections(), before + 1, "{fault:?}");
+    }
+    // One that is found closed needs no question.
+    wire.cut_all();
+    make(&store, &key("closed"), &Write::Claim(lock())).await;
+}
+
+#[tokio::test]
+async fn a_connection_that_answered_lately_is_not_asked_again() {
+    let (wire, store) = behind_a_wire(server!()).await;
+    for _ in 0..5 {
+        store.read(&key("warm")).await.unwrap();
+    }
+    assert_eq!((wire.requests(), wire.connections()), (5, 1));
+}
+
+/// Somebody gives a request up: what its connection is at work on does not come in between the next one's.
+#[tokio::test]
+async fn a_request_that_is_dropped_leaves_a_connection_that_is_asked_first() {
+    let (wire, store) = behind_a_wire(server!()).await;
+    let key = key("dropped");
+    wire.fail_next(Fault::Silence);
+    let claim = Write::Claim(lock());
+    let given_up = tokio::time::timeout(Duration::from_millis(100), store.apply(&key, &claim)).await;
+    assert!(given_up.is_err() && wire.has_failed());
+    make(&store, &key, &claim).await;
+    assert_eq!(wire.connections(), 2);
+}
+
+/// The server ends the session: before the statement, and while it waits for a row.
+#[tokio::test]
+async fn a_session_that_is_terminated_is_replaced_or_ambiguous() {
+    let server = server!();
+    let store = server.store(|builder| patient(builder).connections(1)).await;
+    let (key, operator, other) = (key("terminated"), server.client().await, server.client().await);
+    let lock = lock();
+    make(&store, &key, &Write::Claim(lock.clone())).await;
+    let table = store.table();
+    let terminate = format!(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%{table}%' AND pid <> pg_backend_pid()"
+    );
+    operator.batch_execute(&terminate).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(store.read(&key).await.unwrap().is_some(), "a session that is gone is replaced");
+
+    let locked = format!("BEGIN; SELECT 1 FROM {table} FOR UPDATE");
+    operator.batch_execute(&locked).await.unwrap();
+    let settle = tokio::spawn({
+        let (store, key, lock) = (store.clone(), key.clone(), lock.clone());
+        async move { store.apply(&key, &completion(&lock)).await }
+    });
+    let pid = waiting(&other, &table).await;
+    other.batch_execute(&format!("SELECT pg_terminate_backend({pid})")).await.unwrap();
+    let error = settle.await.unwrap().unwrap_err();
+    assert_error(&error, StoreErrorKind::Unavailable, true, "failed to serve");
+    operator.batch_execute("ROLLBACK").await.unwrap();
+    make(&store, &key, &completion(&lock)).await;
+}
+
+#[tokio::test]
+async fn a_record_that_another_transaction_has_is_a_conflict_and_nothing_was_made() {
+    let server = server!();
+    let store = server.store(impatient).await;
+    let (key, operator, lock) = (key("locked"), server.client().await, lock());
+    make(&store, &key, &Write::Claim(lock.clone())).await;
+    operator.batch_execute(&format!("BEGIN; SELECT 1 FROM {} FOR UPDATE", store.table())).await.unwrap();
+    let began = Instant::now();
+    let error = store.apply(&key, &completion(&lock)).await.unwrap_err();
+    assert_error(&error, StoreErrorKind::Conflict, false, "another transaction");
+    assert!(began.elapsed() < STATEMENT, "{:?}", began.elapsed());
+    // A duplicate reads past a lock on the row.
+    let refused = store.apply(&key, &Write::Claim(super::fixtures::lock())).await.unwrap();
+    assert_eq!(refused, Written::Refused(Some(lock.clone().into())));
+    operator.batch_execute("ROLLBACK").await.unwrap();
+    make(&store, &key, &completion(&lock)).await;
+}
+
+/// A server whose transactions are serialisable by default refuses what PostgreSQL would otherwise look at anew.
+#[tokio::test]
+async fn a_serialisation_failure_is_a_conflict() {
+    let server = server!();
+    let url = format!("{}?options=-c%20default_transaction_isolation%3Dserializable", server.url());
+    let table = fresh_table();
+    let store = patient(PostgresStore::builder(url)).table(&table).build().unwrap();
+    store.create_table().await.unwrap();
+    let (key, operator, lock) = (key("serial"), server.client().await, lock());
+    make(&store, &key, &Write::Claim(lock.clone())).await;
+    operator.batch_execute(&format!("BEGIN; UPDATE {table} SET attempt = 2")).await.unwrap();
+    let settle = tokio::spawn({
+        let (store, lock) = (store.clone(), lock.clone());
+        async move { store.apply(&key, &completion(&lock)).await }
+    });
+    waiting(&server.client().await, &table).await;
+    operator.batch_execute("COMMIT").await.unwrap();
+    let error = settle.await.unwrap().unwrap_err();
+    assert_error(&error, StoreErrorKind::Conflict, false, "another transaction");
+    assert_eq!(
+        std::error::Error::source(&error).unwrap().to_string(),
+        "SQLSTATE 40001: refused by the server"
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_takes_no_writes_is_unavailable_and_left() {
+    let server = server!();
+    let url = format!("{}?options=-c%20default_transaction_read_only%3Don", server.url());
+    let table = fresh_table();
+    let store = impatient(PostgresStore::builder(url)).table(&table).build().unwrap();
+    let maker = PostgresStore::builder(server.url()).table(&table).build().unwrap();
+    maker.create_table().await.unwrap();
+    let error = store.apply(&key("read-only"), &Write::Claim(lock())).await.unwrap_err();
+    assert_error(&error, StoreErrorKind::Unavailable, false, "takes no writes");
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_and_one_that_is_full_were_sent_nothing() {
+    let server = server!();
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let store = PostgresStore::builder(server.url_at(nobody)).build().unwrap();
+    let error = store.apply(&key("refused"), &Write::Claim(lock())).await.unwrap_err();
+    assert_error(&error, StoreErrorKind::Unavailable, false, "could not be reached");
+
+    // One that takes the connection and says nothing.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let store = PostgresStore::builder(server.url_at(port)).connect_timeout(Duration::from_millis(200));
+    let error = store.build().unwrap().apply(&key("silent"), &Write::Claim(lock())).await.unwrap_err();
+    assert_error(&error, StoreErrorKind::Unavailable, false, "could not be reached");
+
+    let role = fresh_table();
+    let operator = server.client().await;
+    let create = format!("CREATE ROLE {role} LOGIN PASSWORD 'correct-horse' CONNECTION LIMIT 0");
+    operator.batch_execute(&create).await.unwrap();
+    let url = server.url().replace("://test:", &format!("://{role}:"));
+    let error = PostgresStore::builder(url).build().unwrap().read(&key("full")).await.unwrap_err();
+    assert_error(&error, StoreErrorKind::Unavailable, false, "failed to serve");
+}
+
+/// The pool's only connection is in use for longer than the store has patience.
+#[tokio::test]
+async fn a_store_without_a_free_connection_says_so_and_has_sent_nothing() {
+    let server = server!();
+    let store =
+        server.store(|builder| patient(builder).connections(1).connect_timeout(Duration::from_secs(2))).await;
+    let (key, operator, lock) = (key("busy"), server.client().await, lock());
+    make(&store, &key, &Write::Claim(lock.clone())).await;
+    operator.batch_execute(&format!("BEGIN; SELECT 1 FROM {} FOR UPDATE", store.table())).await.unwrap();
+    let settle = tokio::spawn({
+        let (store, key) = (store.clone(), key.clone());
+        async move { store.apply(&key, &completion(&lock)).await }
+    });
+    waiting(&server.client().await, &store.table()).await;
+    let error = store.apply(&key, &Write::Claim(super::fixtures::lock())).await.unwrap_err();
+    assert_error(&error, StoreErrorKind::Unavailable, false, "was free in time");
+    operator.batch_execute("ROLLBACK").await.unwrap();
+    assert_eq!(settle.await.unwrap().unwrap(), Written::Applied);
+}
+
+#[tokio::test]
+async fn what_the_server_refuses_says_what_to_do() {
+    let server = server!();
+    let (role, table) = (fresh_table(), fresh_table());
+    let maker = server.store(|builder| builder.table(&table)).await;
+    let operator = server.client().await;
+    let create = format!(
+        "CREATE ROLE {role} LOGIN PASSWORD 'correct-horse'; GRANT SELECT ON {table}_schema TO {role}"
+    );
+    operator.batch_execute(&create).await.unwrap();
+    let as_role = server.url().replace("://test:", &format!("://{role}:"));
+    for (url, table, says) in [
+        (server.url().replace("correct-horse", "wrong"), table.clone(), "the user or the password"),
+        (server.url().replace("/postgres", "/nowhere"), table.clone(), "no such database"),
+        (server.url(), fresh_table(), "idempotency table create"),
+        (server.url(), format!("nowhere.{table}"), "idempotency table create"),
+        (as_role, table.clone(), "grant"),
+    ] {
+        let store = PostgresStore::builder(url).table(table).build().unwrap();
+        let error = store.apply(&key("rejected"), &Write::Claim(lock())).await.unwrap_err();
+        assert_error(&error, StoreErrorKind::Rejected, false, says);
+        let error = store.read(&key("rejected")).await.unwrap_err();
+        assert_error(&error, StoreErrorKind::Rejected, false, says);
+    }
+    assert_eq!(maker.read(&key("rejected")).await.unwrap(), None);
+}

@@ -1,0 +1,68 @@
+//! Keys, locks and records, and the server.
+
+use std::time::Duration;
+
+use lambda_idempotency::{
+    Clock as _, Fingerprint, Generation, Key, Lock, Outcome, Owner, Record, Scope, State, Store as _,
+    StoredKey, StoredResponse, SystemClock, Timestamp,
+    store::{Settlement, Write, Written, postgres::PostgresStore},
+};
+
+pub(super) use crate::support::postgres::{Server, fresh_table};
+
+/// The shared server, or the end of a test that is skipped.
+macro_rules! server {
+    () => {
+        match $crate::postgres::fixtures::Server::shared() {
+            Some(server) => server,
+            None => return,
+        }
+    };
+}
+pub(crate) use server;
+
+pub(super) fn key(name: &str) -> StoredKey {
+    StoredKey::new(&Scope::new("tests", "postgres").unwrap(), &Key::new(name).unwrap())
+}
+
+pub(super) fn now() -> Timestamp {
+    SystemClock.now().rounded_up_to_second()
+}
+
+pub(super) fn later(seconds: u64) -> Timestamp {
+    now().saturating_add(Duration::from_secs(seconds))
+}
+
+/// A lock by a new owner.
+pub(super) fn lock() -> Lock {
+    Lock {
+        owner: Owner::random().unwrap(),
+        generation: Generation::new(7),
+        attempt: 1,
+        fingerprint: Fingerprint::of_bytes(b"request"),
+        lock_acquired_at: now(),
+        lease_until: later(60),
+        expires_at: later(90_000),
+        request_id: Some("invocation".into()),
+    }
+}
+
+pub(super) fn outcome(response: &'static [u8]) -> Outcome {
+    Outcome::Retained(StoredResponse::new(response.into()))
+}
+
+/// Makes `write`, which nothing may stand in the way of.
+pub(super) async fn make(store: &PostgresStore, key: &StoredKey, write: &Write) {
+    assert_eq!(store.apply(key, write).await.unwrap(), Written::Applied);
+}
+
+/// The completion of `lock`'s claim.
+pub(super) fn completion(lock: &Lock) -> Write {
+    let settlement = Settlement::Complete(outcome(b"the response"), later(86_400));
+    Write::Settle { owner: lock.owner, generation: lock.generation, settlement }
+}
+
+/// A record that is finished, by a new owner.
+pub(super) fn finished() -> Record {
+    Record { state: State::Completed(outcome(b"the response")), ..lock().into() }
+}

@@ -1,0 +1,209 @@
+//! What stands in the rows: every write as the contract says it, and rows that are none of ours.
+
+use std::time::Duration;
+
+use lambda_idempotency::{
+    Generation, Lock, Owner, Record, Store as _,
+    store::{Seen, Settlement, StoreErrorKind, Write, Written, memory::MemoryStore},
+};
+
+use super::fixtures::{completion, finished, key, later, lock, make, outcome, server};
+
+/// A generator that a seed repeats.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % bound
+    }
+}
+
+/// Every kind of write in random order, with versions that are as seen, or almost: answered as in memory.
+#[tokio::test]
+async fn random_writes_are_answered_as_in_memory() {
+    let server = server!();
+    let seed = match std::env::var("IDEMPOTENCY_TEST_SEED") {
+        Ok(seed) => seed.parse().unwrap(),
+        Err(_) => u64::from_be_bytes(Owner::random().unwrap().as_bytes()[..8].try_into().unwrap()),
+    };
+    eprintln!("IDEMPOTENCY_TEST_SEED={seed}");
+    let (mut random, memory) = (Random(seed), MemoryStore::new());
+    let store = server.store(|builder| builder).await;
+    let keys = ["a", "b"].map(|name| key(&format!("{name}{seed}")));
+    let mut made = [0; 2];
+    for step in 0..1500 {
+        let key = &keys[random.below(keys.len())];
+        let write = any_write(&mut random, memory.get(key));
+        let expected = memory.apply(key, &write).await.unwrap();
+        let found = store.apply(key, &write).await.unwrap();
+        assert_eq!(found, expected, "seed {seed}, step {step}: {write:?}");
+        assert_eq!(store.read(key).await.unwrap(), memory.get(key), "seed {seed}, step {step}: {write:?}");
+        made[usize::from(found == Written::Applied)] += 1;
+    }
+    assert!(made.iter().all(|count| *count > 300), "seed {seed}: refused and made: {made:?}");
+}
+
+fn any_write(random: &mut Random, current: Option<Record>) -> Write {
+    let mut lock = lock();
+    lock.generation = Generation::new(random.below(3) as u64);
+    lock.lease_until = later(random.below(4) as u64);
+    lock.owner = Owner::from_bytes([random.below(3) as u8; 16]);
+    let settlement = match random.below(3) {
+        0 => Settlement::Complete(outcome(b"{}"), later(random.below(9) as u64)),
+        1 => Settlement::Fail(outcome(b""), later(random.below(9) as u64)),
+        _ => Settlement::Release,
+    };
+    let Some(current) = current else {
+        return match random.below(2) {
+            0 => Write::Claim(lock),
+            _ => Write::Conclude { seen: None, record: lock.into() },
+        };
+    };
+    let seen = almost(random, &current, &lock);
+    let (owner, generation) = (seen.owner, seen.generation);
+    match random.below(8) {
+        0 => Write::Claim(lock),
+        1 => Write::Reclaim { seen, lock },
+        2 => Write::TakeOver { seen, lock },
+        3 => Write::Settle { owner, generation, settlement },
+        4 | 5 => Write::Extend {
+            owner,
+            generation,
+            lease_until: lock.lease_until.saturating_add(Duration::from_secs(1)),
+            expires_at: lock.expires_at,
+        },
+        6 => {
+            Write::Conclude { seen: (random.below(4) > 0).then_some(seen), record: finished_or(random, lock) }
+        }
+        _ => Write::Resolve { seen, owner: lock.owner, generation: lock.generation, settlement },
+    }
+}
+
+fn finished_or(random: &mut Random, lock: Lock) -> Record {
+    if random.below(2) == 0 { finished() } else { lock.into() }
+}
+
+/// The version of `current`, in half of the cases with one part of it that is another's.
+fn almost(random: &mut Random, current: &Record, other: &Lock) -> Seen {
+    let mut seen = Seen::of(current);
+    match random.below(12) {
+        0 => seen.owner = other.owner,
+        1 => seen.generation = other.generation,
+        2 => seen.lock_acquired_at = later(1000),
+        3 => seen.expires_at = other.expires_at,
+        4 => seen.lease_until = Some(other.lease_until),
+        5 => seen.status = lambda_idempotency::Status::Released,
+        _ => {}
+    }
+    seen
+}
+
+/// What somebody has written by hand is corrupt where it cannot be a record: never absent, and never overwritten.
+#[tokio::test]
+async fn a_row_that_is_no_record_is_corrupt_and_named_by_its_column() {
+    let server = server!();
+    let store = server.store(|builder| builder).await;
+    let (operator, table) = (server.client().await, store.table());
+    // Constraints keep most of it away; whoever takes them off is not safe from it.
+    let constraints = format!(
+        "SELECT format('ALTER TABLE {table} DROP CONSTRAINT %I', conname) FROM pg_constraint \
+         WHERE conrelid = '{table}'::regclass AND contype = 'c'"
+    );
+    for row in operator.query(&constraints, &[]).await.unwrap() {
+        operator.batch_execute(row.get(0)).await.unwrap();
+    }
+    for (at, (is_done, change, column)) in [
+        (false, "version = 2", "version"),
+        (false, "status = 'EXPIRED'", "status"),
+        (false, "lease_until = NULL", "lease_until"),
+        (false, "owner = '\\x00'", "owner"),
+        (false, "generation = -1", "generation"),
+        (false, "generation = 18446744073709551616", "generation"),
+        (false, "attempt = 4294967296", "attempt"),
+        (false, "fingerprint = 'secret'", "fingerprint"),
+        (false, "request_id = '\\xff'", "request_id"),
+        (false, "response = 'secret'", "response"),
+        (false, "response_encoding = 'omitted'", "response_encoding"),
+        (true, "lease_until = 1", "lease_until"),
+        (true, "response_encoding = NULL", "response_encoding"),
+        (true, "response_encoding = 'secret'", "response_encoding"),
+        (true, "response_encoding = 'omitted'", "response_length"),
+        (true, "response_encoding = 'identity/1'", "response"),
+        (true, "response_length = NULL", "response_length"),
+        (true, "response_sha256 = '\\x00'", "response_sha256"),
+        (true, "response = NULL", "response"),
+        (true, "status = 'RELEASED'", "response_encoding"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (key, lock) = (key(&format!("corrupt {at}")), lock());
+        make(&store, &key, &Write::Claim(lock.clone())).await;
+        if is_done {
+            make(&store, &key, &completion(&lock)).await;
+        }
+        let update = format!("UPDATE {table} SET {change} WHERE id = '{key}'");
+        operator.batch_execute(&update).await.unwrap();
+        let read = store.read(&key).await.unwrap_err();
+        let refused = store.apply(&key, &Write::Claim(super::fixtures::lock())).await.unwrap_err();
+        for error in [read, refused] {
+            assert_eq!(error.kind(), StoreErrorKind::Corrupt, "{change}: {error}");
+            assert!(!error.is_maybe_applied());
+            assert!(error.to_string().contains(&format!("`{column}`")), "{change}: {error}");
+            assert!(error.to_string().contains(key.as_str()));
+            assert!(!format!("{error:?}").contains("secret"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_scan_passes_all_records_in_the_order_of_their_keys() {
+    let server = server!();
+    let store = server.store(|builder| builder).await;
+    let operator = server.client().await;
+    make(&store, &key("first"), &Write::Claim(lock())).await;
+    let table = store.table();
+    let many = format!(
+        "INSERT INTO {table} SELECT 'f/o#' || to_char(n, 'FM0000'), version, status, owner, generation, attempt, \
+         CASE WHEN n = 700 THEN 'nonsense' ELSE fingerprint END, lock_acquired_at, lease_until, expires_at \
+         FROM {table}, generate_series(1, 1200) n"
+    );
+    operator.batch_execute(&many).await.unwrap();
+    let (mut position, mut keys, mut unreadable, mut pages) = (None, Vec::new(), Vec::new(), 0);
+    loop {
+        let page = store.scan(position).await.unwrap();
+        pages += 1;
+        for (key, record) in page.records {
+            if record.is_err() {
+                unreadable.push(key.to_string());
+            }
+            keys.push(key.to_string());
+        }
+        position = page.next;
+        if position.is_none() {
+            break;
+        }
+    }
+    assert_eq!((keys.len(), pages), (1201, 3));
+    assert!(keys.is_sorted());
+    assert_eq!(unreadable, ["f/o#0700"]);
+}
+
+/// 6 MB, as Lambda's largest answer; in one statement, and back in one.
+#[tokio::test]
+async fn a_large_response_comes_back() {
+    let server = server!();
+    let store = server.store(|builder| builder).await;
+    let mut random = Random(7);
+    let response: Vec<u8> = (0..6 * 1024 * 1024).map(|_| random.below(256) as u8).collect();
+    let outcome =
+        lambda_idempotency::Outcome::Retained(lambda_idempotency::StoredResponse::new(response.into()));
+    let (key, lock) = (key("large"), lock());
+    make(&store, &key, &Write::Claim(lock.clone())).await;
+    let settlement = Settlement::Complete(outcome.clone(), later(100));
+    let settle = Write::Settle { owner: lock.owner, generation: lock.generation, settlement };
+    make(&store, &key, &settle).await;
+    let record = store.read(&key).await.unwrap().unwrap();
+    assert_eq!(record.state, lambda_idempotency::State::Completed(outcome));
+}

@@ -1,0 +1,101 @@
+//! How many statements and round trips it takes.
+
+use lambda_idempotency::{
+    Store as _,
+    store::{
+        Write, Written,
+        postgres::{PostgresStore, PostgresStoreBuilder},
+    },
+};
+
+use super::{
+    fixtures::{Server, completion, fresh_table, key, lock, make, server},
+    wire::Wire,
+};
+
+async fn counted(server: &Server, configure: fn(PostgresStoreBuilder) -> PostgresStoreBuilder) {
+    let wire = Wire::to(server.port()).await;
+    let builder = PostgresStore::builder(server.url_at(wire.port())).table(fresh_table()).connections(1);
+    let store = configure(builder).build().unwrap();
+    store.create_table().await.unwrap();
+    let operator = server.client().await;
+    operator.batch_execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements").await.ok();
+    let run = async |name: &str| {
+        let (key, lock) = (key(name), lock());
+        make(&store, &key, &Write::Claim(lock.clone())).await;
+        make(&store, &key, &completion(&lock)).await;
+    };
+    let duplicate = async |name: &str| {
+        let written = store.apply(&key(name), &Write::Claim(lock())).await.unwrap();
+        assert!(matches!(written, Written::Refused(Some(_))));
+    };
+    // The server counts what it executes; the wire, what is sent at once.
+    let statements = async || {
+        let table = store.table();
+        let count = format!(
+            "SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements \
+             WHERE query LIKE '%{table}%' AND query NOT LIKE '%pg_stat%'"
+        );
+        operator.query_one(&count, &[]).await.unwrap().get::<_, i64>(0)
+    };
+    run("warm").await;
+    store.read(&key("warm")).await.unwrap();
+    let before = statements().await;
+    wire.requests();
+    run("first").await;
+    assert_eq!((statements().await - before, wire.requests()), (2, 2), "a first run");
+    duplicate("first").await;
+    assert_eq!((statements().await - before, wire.requests()), (3, 1), "a duplicate");
+    store.read(&key("first")).await.unwrap();
+    assert_eq!((statements().await - before, wire.requests()), (4, 1), "a read");
+    assert_eq!(wire.connections(), 1);
+}
+
+#[tokio::test]
+async fn a_first_run_is_two_statements_and_a_duplicate_one() {
+    let server = server!();
+    counted(server, |builder| builder).await;
+    counted(server, |builder| builder.prepared_statements(false)).await;
+}
+
+/// What a duplicate meets is read, and nothing is written for it.
+#[tokio::test]
+async fn a_duplicate_writes_nothing() {
+    let server = server!();
+    let store = server.store(|builder| builder).await;
+    let (key, lock, operator) = (key("quiet"), lock(), server.client().await);
+    make(&store, &key, &Write::Claim(lock.clone())).await;
+    make(&store, &key, &completion(&lock)).await;
+    let version = format!("SELECT xmin::text || ctid::text || xmax::text FROM {}", store.table());
+    let before: String = operator.query_one(&version, &[]).await.unwrap().get(0);
+    for _ in 0..10 {
+        let written = store.apply(&key, &Write::Claim(super::fixtures::lock())).await.unwrap();
+        assert!(matches!(written, Written::Refused(Some(_))));
+    }
+    assert_eq!(operator.query_one(&version, &[]).await.unwrap().get::<_, String>(0), before);
+    let dead = format!("SELECT count(*) FROM heap_page_items(get_raw_page('{}', 0))", store.table());
+    operator.batch_execute("CREATE EXTENSION IF NOT EXISTS pageinspect").await.ok();
+    // The claim's version, and the completion's.
+    assert_eq!(operator.query_one(&dead, &[]).await.unwrap().get::<_, i64>(0), 2);
+}
+
+/// A session that is somebody else's next has its own `lock_timeout` back, and so has a transaction.
+#[tokio::test]
+async fn the_session_keeps_its_own_lock_timeout() {
+    let server = server!();
+    let store = server.store(|builder| builder).await;
+    let mut client = server.client().await;
+    client.batch_execute("SET lock_timeout = '7s'").await.unwrap();
+    let transaction = client.transaction().await.unwrap();
+    let lock = lock();
+    let written =
+        store.in_transaction(&transaction).apply(&key("timeout"), &Write::Claim(lock.clone())).await;
+    assert_eq!(written.unwrap(), Written::Applied);
+    let shown = async |client: &lambda_idempotency::store::postgres::tokio_postgres::Transaction<'_>| {
+        client.query_one("SHOW lock_timeout", &[]).await.unwrap().get::<_, String>(0)
+    };
+    assert_eq!(shown(&transaction).await, "7s");
+    let written = store.in_transaction(&transaction).apply(&key("timeout"), &Write::Claim(lock)).await;
+    assert!(matches!(written.unwrap(), Written::Refused(Some(_))));
+    assert_eq!(shown(&transaction).await, "7s");
+}

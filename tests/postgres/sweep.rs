@@ -1,0 +1,84 @@
+//! What is deleted, and what is left.
+
+use std::time::Duration;
+
+use lambda_idempotency::{
+    Record, Store as _, Timestamp,
+    store::{Write, postgres::PostgresStore},
+};
+
+use super::fixtures::{finished, key, lock, make, now, server};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+async fn put(store: &PostgresStore, name: &str, expires_at: Timestamp) {
+    let record = Record { expires_at, ..finished() };
+    make(store, &key(name), &Write::Conclude { seen: None, record }).await;
+}
+
+#[tokio::test]
+async fn what_expired_over_an_hour_ago_goes_in_batches_the_oldest_first() {
+    let server = server!();
+    let store = server.store(|builder| builder).await;
+    let now = now();
+    for (name, age) in [("oldest", 9), ("older", 8), ("old", 7)] {
+        put(&store, name, now.saturating_sub(age * HOUR)).await;
+    }
+    put(&store, "an hour", now.saturating_sub(HOUR)).await;
+    put(&store, "live", now.saturating_add(HOUR)).await;
+    let mut claim = lock();
+    claim.expires_at = now.saturating_add(24 * HOUR);
+    make(&store, &key("claim"), &Write::Claim(claim)).await;
+
+    assert_eq!(store.sweep(now, 2).await.unwrap(), 2);
+    assert_eq!(store.read(&key("oldest")).await.unwrap(), None);
+    assert_eq!(store.read(&key("older")).await.unwrap(), None);
+    assert!(store.read(&key("old")).await.unwrap().is_some());
+    assert_eq!(store.sweep(now, 2).await.unwrap(), 1);
+    assert_eq!(store.sweep(now, 2).await.unwrap(), 0);
+    for left in ["an hour", "live", "claim"] {
+        assert!(store.read(&key(left)).await.unwrap().is_some(), "{left}");
+    }
+    assert_eq!(store.sweep(now, 0).await.unwrap(), 0);
+}
+
+/// A record that somebody is at work on is passed over, and nobody is waited for.
+#[tokio::test]
+async fn a_sweep_waits_for_nobody_and_two_share_the_work() {
+    let server = server!();
+    let store = server.store(|builder| builder).await;
+    let (now, mut operator) = (now(), server.client().await);
+    for count in 0..20 {
+        put(&store, &format!("old {count}"), now.saturating_sub(5 * HOUR)).await;
+    }
+    let transaction = operator.transaction().await.unwrap();
+    let one = format!("SELECT 1 FROM {} WHERE id = '{}' FOR UPDATE", store.table(), key("old 3"));
+    transaction.batch_execute(&one).await.unwrap();
+    let (one, other) = tokio::join!(store.sweep(now, 100), store.sweep(now, 100));
+    assert_eq!(one.unwrap() + other.unwrap(), 19);
+    transaction.rollback().await.unwrap();
+    assert_eq!(store.sweep(now, 100).await.unwrap(), 1);
+}
+
+/// A record that is claimed anew while the sweep looks at it stays.
+#[tokio::test]
+async fn a_record_whose_expiry_is_moved_meanwhile_stays() {
+    let server = server!();
+    let store = server.store(|builder| builder).await;
+    let now = now();
+    for round in 0..50 {
+        let key = key(&format!("moved {round}"));
+        let record = Record { expires_at: now.saturating_sub(5 * HOUR), ..finished() };
+        let seen = lambda_idempotency::store::Seen::of(&record);
+        make(&store, &key, &Write::Conclude { seen: None, record }).await;
+        let lock = lock();
+        let reclaim = Write::Reclaim { seen, lock: lock.clone() };
+        let (swept, written) = tokio::join!(store.sweep(now, 10), store.apply(&key, &reclaim));
+        let stands = store.read(&key).await.unwrap();
+        match (swept.unwrap(), written.unwrap()) {
+            (0, lambda_idempotency::store::Written::Applied) => assert_eq!(stands, Some(lock.into())),
+            (1, lambda_idempotency::store::Written::Refused(None)) => assert_eq!(stands, None),
+            other => panic!("{other:?}, and there is {stands:?}"),
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! The record in a transaction of somebody else's.
+
+use std::time::{Duration, Instant};
+
+use lambda_idempotency::{
+    Store as _,
+    store::{Seen, StoreErrorKind, Write, Written, postgres::Looked},
+};
+
+use super::fixtures::{completion, finished, key, lock, make, server};
+
+/// Claim, work and outcome are there together, or none of them is.
+#[tokio::test]
+async fn record_and_work_are_committed_together_or_not_at_all() {
+    let server = server!();
+    let store = server.store(|builder| builder).await;
+    let mut client = server.client().await;
+    let orders = format!("{}_orders", store.table());
+    client.batch_execute(&format!("CREATE TABLE {orders} (n int)")).await.unwrap();
+    let (key, record) = (key("together"), finished());
+    let conclude = Write::Conclude { seen: None, record: record.clone() };
+    for commits in [false, true] {
+        let transaction = client.transaction().await.unwrap();
+        let records = store.in_transaction(&transaction);
+        assert_eq!(records.lock_and_read(&key).await.unwrap(), Looked::Free(None));
+        transaction.batch_execute(&format!("INSERT INTO {orders} VALUES (1)")).await.unwrap();
+        assert_eq!(records.apply(&key, &conclude).await.unwrap(), Written::Applied);
+        assert_eq!(store.read(&key).await.unwrap(), None, "nobody sees it before the commit");
+        if commits {
+            transaction.commit().await.unwrap();
+        } else {
+            transaction.rollback().await.unwrap();
+        }
+        assert_eq!(store.read(&key).await.unwrap(), commits.then(|| record.clone()));
+        let count = format!("SELECT count(*) FROM {orders}");
+        assert_eq!(client.query_one(&count, &[]).await.unwrap().get::<_, i64>(0), i64::from(commits));
+    }
+    let transaction = client.transaction().await.unwrap();
+    let records = store.in_transaction(&transaction);
+    assert_eq!(records.lock_and_read(&key).await.unwrap(), Looked::Free(Some(record.clone())));
+    // One that no longer counts is replaced, if it is the version that was seen.
+    let next = finished();
+    let replace = Write::Conclude { seen: Some(Seen::of(&record)), record: next.clone() };
+    assert_eq!(records.apply(&key, &replace).await.unwrap(), Written::Applied);
+    assert_eq!(records.apply(&key, &replace).await.unwrap(), Written::Refused(Some(next)));
+}
+
+/// A duplicate neither waits nor sees anything of the transaction that is at work; when that has gone, however it
+/// went, the key is free.
+#[tokio::test]
+async fn a_key_is_busy_until_its_transaction_ends() {
+    let server = server!();
+    let store = server.store(|builder| builder.lock_timeout(Duration::from_secs(1))).await;
+    let (mut one, mut other) = (server.client().await, server.client().await);
+    let key = key("busy");
+    for end in ["commit", "rollback", "killed"] {
+        let transaction = one.transaction().await.unwrap();
+        let before = match store.in_transaction(&transaction).lock_and_read(&key).await.unwrap() {
+            Looked::Free(record) => record,
+            Looked::Busy => panic!("{end}: the key is still busy"),
+        };
+        let record = finished();
+        let seen = before.as_ref().map(Seen::of);
+        let conclude = Write::Conclude { seen, record: record.clone() };
+        assert_eq!(
+            store.in_transaction(&transaction).apply(&key, &conclude).await.unwrap(),
+            Written::Applied
+        );
+
+        let began = Instant::now();
+        let duplicate = other.transaction().await.unwrap();
+        assert_eq!(store.in_transaction(&duplicate).lock_and_read(&key).await.unwrap(), Looked::Busy);
+        duplicate.rollback().await.unwrap();
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        // A delivery that claims in the other way waits a little for a row that it cannot see, and reads past a change to
+        // one that it can.
+        let claim = store.apply(&key, &Write::Claim(lock())).await;
+        match before {
+            None => assert_eq!(claim.unwrap_err().kind(), StoreErrorKind::Conflict),
+            Some(before) => assert_eq!(claim.unwrap(), Written::Refused(Some(before))),
+        }
+
+        match end {
+            "commit" => transaction.commit().await.unwrap(),
+            "rollback" => transaction.rollback().await.unwrap(),
+            _ => {
+                let pid: i32 = transaction.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+                let kill = format!("SELECT pg_terminate_backend({pid}, 5000)");
+                other.batch_execute(&kill).await.unwrap();
+                assert!(transaction.commit().await.is_err());
+            }
+        }
+        let transaction = other.transaction().await.unwrap();
+        let looked = store.in_transaction(&transaction).lock_and_read(&key).await.unwrap();
+        assert!(matches!(looked, Looked::Free(_)), "{end}");
+        if end == "commit" {
+            assert_eq!(looked, Looked::Free(Some(record)));
+        }
+        transaction.rollback().await.unwrap();
+    }
+}
+
+/// Two transactions conclude one key: the lock keeps them apart, and so does the row where there is no lock.
+#[tokio::test]
+async fn two_that_do_not_lock_are_told_apart_by_the_row() {
+    let server = server!();
+    let patience = Duration::from_secs(30);
+    let store = server.store(|builder| builder.statement_timeout(2 * patience).lock_timeout(patience)).await;
+    let (mut one, mut other) = (server.client().await, server.client().await);
+    let (key, record) = (key("unlocked"), finished());
+    let conclude = Write::Conclude { seen: None, record: record.clone() };
+    let first = one.transaction().await.unwrap();
+    assert_eq!(store.in_transaction(&first).apply(&key, &conclude).await.unwrap(), Written::Applied);
+    let second = other.transaction().await.unwrap();
+    let late = Write::Conclude { seen: None, record: finished() };
+    let (records, commit) = (store.in_transaction(&second), async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        first.commit().await.unwrap();
+    });
+    let (written, ()) = tokio::join!(records.apply(&key, &late), commit);
+    assert_eq!(written.unwrap(), Written::Refused(Some(record)));
+}
+
+#[tokio::test]
+async fn a_snapshot_that_is_too_old_is_a_conflict_and_a_failed_transaction_is_rejected() {
+    let server = server!();
+    let store = server.store(|builder| builder).await;
+    let mut client = server.client().await;
+    let (key, lock) = (key("snapshot"), lock());
+    let level = lambda_idempotency::store::postgres::tokio_postgres::IsolationLevel::RepeatableRead;
+    let transaction = client.build_transaction().isolation_level(level).start().await.unwrap();
+    let records = store.in_transaction(&transaction);
+    assert_eq!(records.lock_and_read(&key).await.unwrap(), Looked::Free(None));
+    // Somebody who does not ask for the lock.
+    make(&store, &key, &Write::Claim(lock.clone())).await;
+    make(&store, &key, &completion(&lock)).await;
+    let conclude = Write::Conclude { seen: None, record: finished() };
+    let error = records.apply(&key, &conclude).await.unwrap_err();
+    assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Conflict, false), "{error:?}");
+    let error = records.apply(&key, &conclude).await.unwrap_err();
+    assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Rejected, false));
+    assert!(error.to_string().contains("roll it back"), "{error}");
+}
+
+/// Many at once on one key, some of whom die: as many effects as records, and one of each.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_transactions_at_once_have_one_effect() {
+    let server = server!();
+    let store = server.store(|builder| builder).await;
+    let effects = format!("{}_effects", store.table());
+    server.client().await.batch_execute(&format!("CREATE TABLE {effects} (key text)")).await.unwrap();
+    let mut tasks = tokio::task::JoinSet::new();
+    for worker in 0..8_u32 {
+        let (store, effects, mut client) = (store.clone(), effects.clone(), server.client().await);
+        tasks.spawn(async move {
+            for round in 0..40_u32 {
+                let key = key(&format!("round {}", round / 2));
+                let transaction = client.transaction().await.unwrap();
+                let records = store.in_transaction(&transaction);
+                let Looked::Free(None) = records.lock_and_read(&key).await.unwrap() else {
+                    transaction.rollback().await.unwrap();
+                    continue;
+                };
+                let effect = format!("INSERT INTO {effects} VALUES ('{key}')");
+                transaction.batch_execute(&effect).await.unwrap();
+                let conclude = Write::Conclude { seen: None, record: finished() };
+                let written = records.apply(&key, &conclude).await.unwrap();
+                // A third of them come to nothing at the last moment.
+                if written == Written::Applied && (worker + round) % 3 != 0 {
+                    transaction.commit().await.unwrap();
+                } else {
+                    transaction.rollback().await.unwrap();
+                }
+            }
+        });
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.unwrap();
+    }
+    let client = server.client().await;
+    let count = format!(
+        "SELECT (SELECT count(*) FROM {effects}), (SELECT count(DISTINCT key) FROM {effects}), \
+         (SELECT count(*) FROM {table} r JOIN {effects} e ON e.key = r.id), (SELECT count(*) FROM {table})",
+        table = store.table()
+    );
+    let row = client.query_one(&count, &[]).await.unwrap();
+    let counts: [i64; 4] = std::array::from_fn(|at| row.get(at));
+    assert_eq!(counts, [counts[0]; 4], "effects, keys, records with an effect, records");
+    assert!(counts[0] >= 15, "{counts:?}");
+}

@@ -1,0 +1,137 @@
+//! A wire between the store and the server that fails on demand.
+
+use std::{
+    net::Ipv4Addr,
+    sync::{Arc, Mutex},
+};
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+    sync::Notify,
+    task::JoinHandle,
+};
+
+/// What becomes of the next request that comes over the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// The connection is cut before the server has it.
+    CutBefore,
+    /// The server has it and answers; the connection is cut before the answer comes.
+    CutAfter,
+    /// Neither does the server have it nor is there ever an answer, on this connection.
+    Silence,
+    /// The server has it and answers; the answer never comes.
+    SilenceAfter,
+}
+
+/// A proxy on loopback.
+#[derive(Debug)]
+pub(super) struct Wire {
+    port: u16,
+    next: Arc<Mutex<Option<Fault>>>,
+    /// How many pieces have come from the client.
+    requests: Arc<Mutex<u32>>,
+    connections: Arc<Mutex<u32>>,
+    cut: Arc<Notify>,
+    serving: JoinHandle<()>,
+}
+
+impl Wire {
+    pub(super) async fn to(server: u16) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (next, requests) = (Arc::<Mutex<Option<Fault>>>::default(), Arc::<Mutex<u32>>::default());
+        let (connections, cut) = (Arc::<Mutex<u32>>::default(), Arc::new(Notify::new()));
+        let (shared, counted) = ((Arc::clone(&next), Arc::clone(&requests)), Arc::clone(&connections));
+        let cut_all = Arc::clone(&cut);
+        let serving = tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                *counted.lock().unwrap() += 1;
+                let ((next, requests), cut_all) = (shared.clone(), Arc::clone(&cut_all));
+                tokio::spawn(async move {
+                    let server = TcpStream::connect((Ipv4Addr::LOCALHOST, server)).await.unwrap();
+                    tokio::select! {
+                        () = carry(client, server, &next, &requests) => {}
+                        () = cut_all.notified() => {}
+                    }
+                });
+            }
+        });
+        Self { port, next, requests, connections, cut, serving }
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Does this to the next request.
+    pub(super) fn fail_next(&self, fault: Fault) {
+        *self.next.lock().unwrap() = Some(fault);
+    }
+
+    /// Whether the fault has struck.
+    pub(super) fn has_failed(&self) -> bool {
+        self.next.lock().unwrap().is_none()
+    }
+
+    /// How many requests have come since the last time that this was asked.
+    pub(super) fn requests(&self) -> u32 {
+        std::mem::take(&mut self.requests.lock().unwrap())
+    }
+
+    /// How many connections have been made.
+    pub(super) fn connections(&self) -> u32 {
+        *self.connections.lock().unwrap()
+    }
+
+    /// Cuts every connection that there is.
+    pub(super) fn cut_all(&self) {
+        self.cut.notify_waiters();
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+async fn carry(
+    mut client: TcpStream,
+    mut server: TcpStream,
+    next: &Mutex<Option<Fault>>,
+    requests: &Mutex<u32>,
+) {
+    let (mut up, mut down) = (vec![0; 65_536], vec![0; 65_536]);
+    loop {
+        tokio::select! {
+            read = client.read(&mut up) => {
+                let Ok(count @ 1..) = read else { return };
+                *requests.lock().unwrap() += 1;
+                let fault = next.lock().unwrap().take();
+                if fault == Some(Fault::CutBefore) {
+                    return;
+                }
+                if fault == Some(Fault::Silence) {
+                    return std::future::pending().await;
+                }
+                server.write_all(&up[..count]).await.unwrap();
+                if fault.is_some() {
+                    // What the server sends at the end says that it is done.
+                    let _answer = server.read(&mut down).await.unwrap();
+                    if fault == Some(Fault::CutAfter) {
+                        return;
+                    }
+                    return std::future::pending().await;
+                }
+            }
+            read = server.read(&mut down) => {
+                let Ok(count @ 1..) = read else { return };
+                if client.write_all(&down[..count]).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! A real PostgreSQL, on a free port of loopback, for the tests of one process. It ends with the process, however that
+//! ends.
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+    os::unix::{
+        fs::{MetadataExt as _, PermissionsExt as _},
+        process::CommandExt as _,
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::OnceLock,
+    thread,
+    time::Duration,
+};
+
+use lambda_idempotency::{
+    Owner,
+    store::postgres::{
+        PostgresStore, PostgresStoreBuilder,
+        tokio_postgres::{self, Client},
+    },
+};
+
+const PASSWORD: &str = "correct-horse";
+/// How to get what is missing.
+const INSTALL: &str = "install PostgreSQL: apt-get install postgresql (its servers need not run)";
+/// Stops the server when whoever holds the other end of its input is gone: also one that was killed.
+const SUPERVISOR: &str = r#"
+trap : HUP INT TERM
+"$1" -D "$2/data" -k "" >"$2/log" 2>&1 &
+server=$!
+cat >/dev/null
+kill -QUIT $server
+wait $server
+rm -rf "$2"
+"#;
+
+/// A server of its own.
+#[derive(Debug)]
+pub struct Server {
+    port: u16,
+    /// Its input is what keeps the server up.
+    supervisor: Child,
+}
+
+/// Who runs the server: PostgreSQL refuses to be run by root.
+#[derive(Clone, Copy, Debug)]
+struct User {
+    uid: u32,
+    gid: u32,
+}
+
+impl Server {
+    /// The one that all tests of this process share; none if PostgreSQL is not installed, which is said, and where
+    /// `CI` is `true` is a failure.
+    pub fn shared() -> Option<&'static Self> {
+        static SHARED: OnceLock<Option<Server>> = OnceLock::new();
+        SHARED.get_or_init(|| Self::start("")).as_ref()
+    }
+
+    /// Another one, with these lines more in its configuration.
+    pub fn start(configuration: &str) -> Option<Self> {
+        Self::start_with(configuration, &[])
+    }
+
+    /// Another one, and with these files, which nobody else may read, in its folder.
+    pub fn start_with(configuration: &str, files: &[(&str, &[u8])]) -> Option<Self> {
+        let Some(programs) = programs() else {
+            assert!(std::env::var("CI").as_deref() != Ok("true"), "no PostgreSQL is installed; {INSTALL}");
+            eprintln!("SKIPPED: no PostgreSQL is installed, and this test needs one; {INSTALL}");
+            return None;
+        };
+        let name = format!("idempotency-postgres-{}", Owner::random().unwrap());
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir(&folder).unwrap();
+        let user = other_user();
+        if let Some(user) = user {
+            std::os::unix::fs::chown(&folder, Some(user.uid), Some(user.gid)).unwrap();
+        }
+        fs::write(folder.join("password"), PASSWORD).unwrap();
+        let data = folder.join("data");
+        let mut initdb = command(&programs.join("initdb"), &folder, user);
+        initdb.args([
+            "--auth=scram-sha-256",
+            "--username=test",
+            "--no-sync",
+            "--locale=C",
+            "--encoding=UTF8",
+        ]);
+        initdb.arg("--pwfile").arg(folder.join("password")).arg("--pgdata").arg(&data);
+        let made = initdb.output().unwrap();
+        assert!(made.status.success(), "initdb failed: {}", String::from_utf8_lossy(&made.stderr));
+        for (name, content) in files {
+            let path = data.join(name);
+            fs::write(&path, content).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+            if let Some(user) = user {
+                std::os::unix::fs::chown(&path, Some(user.uid), Some(user.gid)).unwrap();
+            }
+        }
+        // A port that is free now may be taken before the server has it.
+        for _ in 0..5 {
+            let port = free_port();
+            let mut settings =
+                fs::OpenOptions::new().append(true).open(data.join("postgresql.conf")).unwrap();
+            let lines = format!(
+                "listen_addresses = '127.0.0.1'\nport = {port}\nfsync = off\nmax_connections = 200\n\
+                 shared_buffers = 32MB\nautovacuum = off\nshared_preload_libraries = 'pg_stat_statements'\n\
+                 {configuration}\n"
+            );
+            settings.write_all(lines.as_bytes()).unwrap();
+            let mut supervisor = command(Path::new("/bin/sh"), &folder, user);
+            supervisor.args(["-c", SUPERVISOR, "sh"]).arg(programs.join("postgres")).arg(&folder);
+            // A group of its own: the terminal's interrupt goes to the tests, which end, and then this.
+            supervisor.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+            let server = Self { port, supervisor: supervisor.spawn().unwrap() };
+            if server.answers(&folder.join("log")) {
+                return Some(server);
+            }
+        }
+        panic!("PostgreSQL did not start: {}", fs::read_to_string(folder.join("log")).unwrap_or_default());
+    }
+
+    fn answers(&self, log: &Path) -> bool {
+        for _ in 0..600 {
+            // A server that is starting up takes connections and refuses what they ask.
+            let is_ready =
+                fs::read_to_string(log).is_ok_and(|log| log.contains("ready to accept connections"));
+            if is_ready && TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
+                return true;
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        false
+    }
+
+    /// Where it listens, on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The URL of its database, at `port`: its own, or that of something in between.
+    pub fn url_at(&self, port: u16) -> String {
+        format!("postgres://test:{PASSWORD}@127.0.0.1:{port}/postgres")
+    }
+
+    /// The URL of its database.
+    pub fn url(&self) -> String {
+        self.url_at(self.port)
+    }
+
+    /// A store on a table that is made now, and that no other test has.
+    pub async fn store(
+        &self,
+        configure: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder,
+    ) -> PostgresStore {
+        let store = configure(PostgresStore::builder(self.url()).table(fresh_table())).build().unwrap();
+        store.create_table().await.unwrap();
+        store
+    }
+
+    /// A connection past all stores.
+    pub async fn client(&self) -> Client {
+        let (client, connection) = tokio_postgres::connect(&self.url(), tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.supervisor.stdin.take());
+        let _ended = self.supervisor.wait();
+    }
+}
+
+/// A table's name that no other test has taken.
+pub fn fresh_table() -> String {
+    format!("test_{}", Owner::random().unwrap())
+}
+
+fn command(program: &Path, folder: &Path, user: Option<User>) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir(folder).env_clear().env("PATH", "/usr/bin:/bin").env("LC_ALL", "C");
+    if let Some(user) = user {
+        command.uid(user.uid).gid(user.gid);
+    }
+    command
+}
+
+/// The folder of PostgreSQL's programs: Debian's newest, or one in the path.
+fn programs() -> Option<PathBuf> {
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut debian: Vec<PathBuf> = versions.map(|version| version.path().join("bin")).collect();
+    debian.sort_by_key(|bin| bin.parent()?.file_name()?.to_str()?.parse::<u32>().ok());
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::split_paths(&path);
+    debian
+        .into_iter()
+        .rev()
+        .chain(path)
+        .find(|bin| bin.join("initdb").exists() && bin.join("postgres").exists())
+}
+
+/// Whom to run the server as, if this is root.
+fn other_user() -> Option<User> {
+    if fs::metadata("/proc/self").is_ok_and(|me| me.uid() != 0) {
+        return None;
+    }
+    let mut users = String::new();
+    fs::File::open("/etc/passwd").unwrap().read_to_string(&mut users).unwrap();
+    ["postgres", "nobody"].into_iter().find_map(|name| {
+        let line = users.lines().find(|line| line.split(':').next() == Some(name))?;
+        let mut numbers = line.split(':').skip(2).map(str::parse::<u32>);
+        Some(User { uid: numbers.next()?.ok()?, gid: numbers.next()?.ok()? })
+    })
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
