@@ -1,9 +1,11 @@
-//! [`Idempotency::from_env`]: the store as the environment names it.
+//! [`Idempotency::from_env`]: the store as the environment names it, and [`NamedStore`], as a URL does.
 
-use std::{env, sync::Arc};
+use std::{env, fmt, sync::Arc};
 
 #[cfg(feature = "dynamodb")]
 use crate::store::dynamodb::{DynamoDbStore, DynamoDbStoreBuilder};
+#[cfg(feature = "redis")]
+use crate::store::redis::{RedisStore, RedisStoreBuilder};
 use crate::{
     engine::{Builder, Idempotency},
     error::{Error, ErrorKind},
@@ -15,11 +17,113 @@ const TABLE: &str = "IDEMPOTENCY_TABLE";
 /// Names any store, by a URL.
 const STORE: &str = "IDEMPOTENCY_STORE";
 
-/// A store as the environment names it.
+/// A store by its name, before it is known whether its feature is on.
 #[derive(Debug, PartialEq, Eq)]
 enum Choice {
     DynamoDb { table: String, endpoint: Option<String>, region: Option<String>, sort_key: Option<String> },
+    Redis(Secret),
+    Postgres(Secret),
     Memory,
+}
+
+/// A URL that may have a password in it.
+#[derive(PartialEq, Eq)]
+struct Secret(String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// A store as the environment or a URL names it, not built yet: for tools that take any store, and configure it.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), lambda_idempotency::Error> {
+/// use lambda_idempotency::{Idempotency, NamedStore};
+///
+/// let store = NamedStore::from_url("dynamodb://payments?region=eu-west-1")?.open().await?;
+/// let idempotency = Idempotency::builder(store).function("payments").build()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+#[allow(clippy::large_enum_variant, reason = "there is one of it, while a function starts")]
+pub enum NamedStore {
+    /// A DynamoDB table.
+    #[cfg(feature = "dynamodb")]
+    DynamoDb(DynamoDbStoreBuilder),
+    /// A server or a cluster of Redis or Valkey.
+    #[cfg(feature = "redis")]
+    Redis(RedisStoreBuilder),
+    /// This process's memory.
+    Memory,
+}
+
+impl NamedStore {
+    /// The store that the environment names, as [`Idempotency::from_env`] takes it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if neither variable is set, both are, or one makes no sense, or names a store whose feature
+    /// is off.
+    pub fn from_env() -> Result<Self, Error> {
+        choice(variable(TABLE), variable(STORE))?.named()
+    }
+
+    /// The store that `url` names, one of those that [`Idempotency::from_env`] lists.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if it makes no sense, or names a store whose feature is off. No message has a password in
+    /// it.
+    pub fn from_url(url: &str) -> Result<Self, Error> {
+        parse("the store's URL", url)?.named()
+    }
+
+    /// Builds the store with the defaults of its kind. No request is made.
+    ///
+    /// # Errors
+    ///
+    /// As the builder of its kind.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
+    pub async fn open(self) -> Result<Arc<dyn Store>, Error> {
+        match self {
+            #[cfg(feature = "dynamodb")]
+            Self::DynamoDb(builder) => Ok(Arc::new(builder.build().await?)),
+            #[cfg(feature = "redis")]
+            Self::Redis(builder) => Ok(Arc::new(builder.build()?)),
+            Self::Memory => Ok(Arc::new(MemoryStore::new())),
+        }
+    }
+}
+
+impl Choice {
+    fn named(self) -> Result<NamedStore, Error> {
+        match self {
+            Self::Memory => Ok(NamedStore::Memory),
+            #[cfg(feature = "dynamodb")]
+            Self::DynamoDb { table, endpoint, region, sort_key } => {
+                Ok(NamedStore::DynamoDb(table_builder(table, endpoint, region, sort_key)))
+            }
+            #[cfg(not(feature = "dynamodb"))]
+            Self::DynamoDb { .. } => Err(off("a DynamoDB table", "dynamodb")),
+            #[cfg(feature = "redis")]
+            Self::Redis(Secret(url)) => Ok(NamedStore::Redis(RedisStore::builder(url))),
+            #[cfg(not(feature = "redis"))]
+            Self::Redis(Secret(_)) => Err(off("a Redis server", "redis")),
+            // Where the PostgreSQL store comes in.
+            Self::Postgres(Secret(_)) => Err(off("a PostgreSQL database", "postgres")),
+        }
+    }
+}
+
+fn off(what: &str, feature: &str) -> Error {
+    invalid(format!("{what} is named as the store, but the feature `{feature}` is off; switch it on"))
 }
 
 impl Idempotency {
@@ -27,18 +131,20 @@ impl Idempotency {
     /// `IDEMPOTENCY_TABLE` is a DynamoDB table, or `IDEMPOTENCY_STORE` is a URL. The function's name is
     /// `AWS_LAMBDA_FUNCTION_NAME`.
     ///
-    /// | `IDEMPOTENCY_STORE` | store |
-    /// |---|---|
-    /// | `dynamodb://TABLE` | that table; also `?endpoint=URL`, `&region=NAME`, `&sort_key=ATTRIBUTE` |
-    /// | `memory:` | this process's memory: for a try on one machine only |
+    /// | `IDEMPOTENCY_STORE` | store | feature |
+    /// |---|---|---|
+    /// | `dynamodb://TABLE` | that table; also `?endpoint=URL`, `&region=NAME`, `&sort_key=ATTRIBUTE` | `dynamodb` |
+    /// | `redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]`, `rediss://…` for TLS | that server of Redis or Valkey; also `?prefix=TEXT` | `redis` |
+    /// | `redis-cluster://…`, `rediss-cluster://…` for TLS | that cluster; also `&node=HOST:PORT` | `redis` |
+    /// | `memory:` | this process's memory: for a try on one machine only | |
     ///
-    /// Credentials, Region and endpoint come from the environment as for any AWS SDK. Call it once, when
+    /// For DynamoDB, credentials, Region and endpoint come from the environment as for any AWS SDK. Call it once, when
     /// the function starts.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`] if neither variable is set, both are, or one makes no sense. No request is
-    /// sent: a table that is missing is found at its first use.
+    /// sent: a table or a server that is missing is found at its first use.
     ///
     /// # Cancel safety
     ///
@@ -57,8 +163,7 @@ impl Idempotency {
     ///
     /// Dropping the future has no effect.
     pub async fn builder_from_env() -> Result<Builder, Error> {
-        let store = open(choice(variable(TABLE), variable(STORE))?).await?;
-        Ok(Self::builder(store))
+        Ok(Self::builder(NamedStore::from_env()?.open().await?))
     }
 }
 
@@ -80,13 +185,9 @@ impl DynamoDbStoreBuilder {
     /// # }
     /// ```
     pub fn from_env() -> Result<Self, Error> {
-        match choice(variable(TABLE), variable(STORE))? {
-            Choice::DynamoDb { table, endpoint, region, sort_key } => {
-                Ok(table_builder(table, endpoint, region, sort_key))
-            }
-            Choice::Memory => Err(invalid(format!(
-                "{STORE} is `memory:`, which another process cannot look into; set {TABLE} to a DynamoDB table"
-            ))),
+        match NamedStore::from_env()? {
+            NamedStore::DynamoDb(builder) => Ok(builder),
+            _ => Err(invalid(format!("{STORE} names no DynamoDB table; set {TABLE} to one"))),
         }
     }
 }
@@ -116,24 +217,10 @@ fn table_builder(
     builder
 }
 
-async fn open(choice: Choice) -> Result<Arc<dyn Store>, Error> {
-    match choice {
-        Choice::Memory => Ok(Arc::new(MemoryStore::new())),
-        #[cfg(feature = "dynamodb")]
-        Choice::DynamoDb { table, endpoint, region, sort_key } => {
-            Ok(Arc::new(table_builder(table, endpoint, region, sort_key).build().await?))
-        }
-        #[cfg(not(feature = "dynamodb"))]
-        Choice::DynamoDb { .. } => Err(invalid(
-            "the environment names a DynamoDB table, but the feature `dynamodb` is off; switch it on",
-        )),
-    }
-}
-
 fn choice(table: Option<String>, store: Option<String>) -> Result<Choice, Error> {
     match (table, store) {
         (Some(table), None) => Ok(Choice::DynamoDb { table, endpoint: None, region: None, sort_key: None }),
-        (None, Some(url)) => parse(&url),
+        (None, Some(url)) => parse(STORE, &url),
         (None, None) => Err(invalid(format!(
             "no store is named: set {TABLE} to a DynamoDB table, or {STORE} to a URL such as dynamodb://TABLE"
         ))),
@@ -141,20 +228,27 @@ fn choice(table: Option<String>, store: Option<String>) -> Result<Choice, Error>
     }
 }
 
-fn parse(url: &str) -> Result<Choice, Error> {
-    if url == "memory:" {
-        return Ok(Choice::Memory);
+/// What `url` names; errors call it `what`.
+fn parse(what: &str, url: &str) -> Result<Choice, Error> {
+    let (scheme, rest) = url.split_once(':').unwrap_or_default();
+    match scheme {
+        "memory" if rest.is_empty() => Ok(Choice::Memory),
+        "dynamodb" => parse_table(what, rest.strip_prefix("//").unwrap_or_default()),
+        "postgres" | "postgresql" => Ok(Choice::Postgres(Secret(url.to_owned()))),
+        "redis" | "rediss" | "redis-cluster" | "rediss-cluster" | "valkey" | "valkeys" | "valkey-cluster"
+        | "valkeys-cluster" => Ok(Choice::Redis(Secret(url.to_owned()))),
+        // The rest of an unknown URL may hold a password: only its scheme is shown.
+        _ => Err(invalid(format!(
+            "{what} has the scheme {scheme:?}, which is not known; use dynamodb://TABLE, redis://HOST:PORT, \
+             postgres://HOST/DATABASE or memory:"
+        ))),
     }
-    // The rest of an unknown URL may hold a password: only its scheme is shown.
-    let Some(rest) = url.strip_prefix("dynamodb://") else {
-        let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
-        return Err(invalid(format!(
-            "{STORE} has the scheme {scheme:?}, which is not known; use dynamodb://TABLE or memory:"
-        )));
-    };
+}
+
+fn parse_table(what: &str, rest: &str) -> Result<Choice, Error> {
     let (table, query) = rest.split_once('?').unwrap_or((rest, ""));
     if table.is_empty() {
-        return Err(invalid(format!("{STORE} names no table; use dynamodb://TABLE")));
+        return Err(invalid(format!("{what} names no table; use dynamodb://TABLE")));
     }
     let (mut endpoint, mut region, mut sort_key) = (None, None, None);
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -165,12 +259,12 @@ fn parse(url: &str) -> Result<Choice, Error> {
             "sort_key" => &mut sort_key,
             _ => {
                 return Err(invalid(format!(
-                    "{STORE} has the parameter {name:?}, which is not known; there are endpoint, region and sort_key"
+                    "{what} has the parameter {name:?}, which is not known; there are endpoint, region and sort_key"
                 )));
             }
         };
         if value.is_empty() {
-            return Err(invalid(format!("{STORE} has the parameter {name} without a value")));
+            return Err(invalid(format!("{what} has the parameter {name} without a value")));
         }
         *slot = Some(value.to_owned());
     }
@@ -196,6 +290,14 @@ mod tests {
         assert_eq!(choice(some("payments"), None).unwrap(), plain);
         assert_eq!(choice(None, some("dynamodb://payments")).unwrap(), plain);
         assert_eq!(choice(None, some("memory:")).unwrap(), Choice::Memory);
+        for url in
+            ["redis://h", "rediss://u:p@h:1/2", "redis-cluster://h", "rediss-cluster://h", "valkey://h"]
+        {
+            assert_eq!(choice(None, some(url)).unwrap(), Choice::Redis(Secret(url.into())));
+        }
+        for url in ["postgres://u:p@h/db", "postgresql://h/db"] {
+            assert_eq!(choice(None, some(url)).unwrap(), Choice::Postgres(Secret(url.into())));
+        }
         assert_eq!(
             choice(None, some("dynamodb://t?endpoint=http://127.0.0.1:8000&region=eu-west-1&sort_key=sk"))
                 .unwrap(),
@@ -218,11 +320,36 @@ mod tests {
             (None, some("dynamodb://t?region="), "region"),
             (None, some("mysql://user:secret@host/db"), "mysql"),
             (None, some("nonsense"), "scheme"),
+            (None, some("memory:secret"), "scheme"),
+            (None, some("dynamodb:secret"), "no table"),
         ] {
             let error = choice(table, store).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid);
             assert!(error.to_string().contains(says), "{error}");
             assert!(!error.to_string().contains("secret"), "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_password_is_never_shown() {
+        let url = "redis://user:secret@h:1";
+        assert!(!format!("{:?}", choice(None, some(url)).unwrap()).contains("secret"));
+        for url in [url, "redis://user:secret@h:99999", "postgres://user:secret@h/db"] {
+            let shown = match NamedStore::from_url(url) {
+                Ok(named) => format!("{named:?}") + &format!("{:?}", named.open().await),
+                Err(error) => format!("{error} {error:?}"),
+            };
+            assert!(!shown.contains("secret"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_feature_that_is_off_is_named() {
+        let error = NamedStore::from_url("postgres://h/db").unwrap_err();
+        assert!(error.to_string().contains("the feature `postgres` is off"), "{error}");
+        #[cfg(not(feature = "redis"))]
+        assert!(NamedStore::from_url("redis://h").unwrap_err().to_string().contains("`redis` is off"));
+        #[cfg(not(feature = "dynamodb"))]
+        assert!(NamedStore::from_url("dynamodb://t").unwrap_err().to_string().contains("`dynamodb` is off"));
     }
 }

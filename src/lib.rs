@@ -101,6 +101,7 @@ pub mod client;
 
 pub use claim::{Claim, ClaimHandle, Commitment, Completion, NotMade, Replay, current};
 pub use engine::{Begun, Builder, Idempotency, Resolution, Resolved};
+pub use environment::NamedStore;
 pub use error::{Error, ErrorKind, RecordedFailure, RunError};
 pub use fingerprint::{Fingerprint, FingerprintBuilder};
 pub use future::BoxFuture;

@@ -1,11 +1,14 @@
-//! Which table the commands work on.
+//! Which store the commands work on.
 
 use std::{sync::Arc, time::Duration};
 
 use clap::Args;
 use lambda_idempotency::{
-    Store,
-    store::dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
+    NamedStore, Store,
+    store::{
+        dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
+        redis::RedisStore,
+    },
 };
 
 use crate::{
@@ -17,14 +20,19 @@ use crate::{
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(8);
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(12);
 
-/// Names the table. Credentials, Region and endpoint come from the environment as for any AWS SDK: `AWS_PROFILE`,
-/// `AWS_REGION`, `AWS_ENDPOINT_URL_DYNAMODB` and the others.
+/// Names the store. For a table, credentials, Region and endpoint come from the environment as for any AWS SDK:
+/// `AWS_PROFILE`, `AWS_REGION`, `AWS_ENDPOINT_URL_DYNAMODB` and the others.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "The table")]
+#[command(next_help_heading = "The store")]
 pub struct StoreArguments {
     /// The table's name or ARN. Default: what IDEMPOTENCY_TABLE or IDEMPOTENCY_STORE names, as in the function.
     #[arg(long, value_name = "NAME")]
     table: Option<String>,
+
+    /// The store's URL, as in IDEMPOTENCY_STORE: dynamodb://TABLE, redis://HOST:PORT, rediss:// for TLS. Give a
+    /// password in IDEMPOTENCY_STORE: whoever lists this machine's processes sees this one.
+    #[arg(long, value_name = "URL", conflicts_with = "table")]
+    store: Option<String>,
 
     /// Where DynamoDB is, such as http://localhost:8000. Default: by the Region.
     #[arg(long, value_name = "URL")]
@@ -39,18 +47,64 @@ pub struct StoreArguments {
     sort_key: Option<String>,
 }
 
+/// A store of a kind that is known, for what only some kinds can do.
+#[derive(Debug)]
+pub enum OpenStore {
+    /// A table.
+    DynamoDb(DynamoDbStore),
+    /// A server or a cluster.
+    Redis(RedisStore),
+}
+
 impl StoreArguments {
-    /// The store on the table. Nothing is sent yet.
+    /// The store. Nothing is sent yet.
     ///
     /// # Errors
     ///
-    /// If no table or no Region is named, or one of them makes no sense.
-    pub async fn open(&self) -> Result<DynamoDbStore> {
-        let mut builder = match &self.table {
-            Some(table) => DynamoDbStore::builder(table),
-            None => DynamoDbStoreBuilder::from_env()
-                .map_err(|error| Problem::new(format!("{}, or give --table NAME", Problem::of(&error))))?,
-        };
+    /// If no store, or for a table no Region, is named, or one of them makes no sense.
+    pub async fn open(&self) -> Result<OpenStore> {
+        match self.named()? {
+            NamedStore::DynamoDb(builder) => self.open_table(builder).await.map(OpenStore::DynamoDb),
+            NamedStore::Redis(builder) => {
+                for (option, value) in self.table_options() {
+                    if value.is_some() {
+                        return Err(Problem::new(format!(
+                            "{option} is for a DynamoDB table, and the store is none"
+                        )));
+                    }
+                }
+                let builder = builder.attempt_timeout(ATTEMPT_TIMEOUT).operation_timeout(OPERATION_TIMEOUT);
+                builder.build().map(OpenStore::Redis).map_err(|error| Problem::of(&error))
+            }
+            _ => Err(Problem::new(
+                "the store is `memory:`, which another process cannot look into; give --table NAME or --store URL",
+            )),
+        }
+    }
+
+    /// The same, for who asks no more of it than what every store has.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub async fn open_any(&self) -> Result<Arc<dyn Store>> {
+        Ok(match self.open().await? {
+            OpenStore::DynamoDb(store) => Arc::new(store),
+            OpenStore::Redis(store) => Arc::new(store),
+        })
+    }
+
+    fn named(&self) -> Result<NamedStore> {
+        match (&self.table, &self.store) {
+            (Some(table), _) => Ok(NamedStore::DynamoDb(DynamoDbStore::builder(table))),
+            (None, Some(url)) => NamedStore::from_url(url).map_err(|error| Problem::of(&error)),
+            (None, None) => NamedStore::from_env().map_err(|error| {
+                Problem::new(format!("{}, or give --table NAME or --store URL", Problem::of(&error)))
+            }),
+        }
+    }
+
+    async fn open_table(&self, mut builder: DynamoDbStoreBuilder) -> Result<DynamoDbStore> {
         if let Some(endpoint_url) = &self.endpoint_url {
             builder = builder.endpoint_url(endpoint_url);
         }
@@ -64,13 +118,8 @@ impl StoreArguments {
         builder.build().await.map_err(|error| Problem::of(&error))
     }
 
-    /// The same, for who asks no more of it than what every store has.
-    ///
-    /// # Errors
-    ///
-    /// As [`open`](Self::open).
-    pub async fn open_any(&self) -> Result<Arc<dyn Store>> {
-        Ok(Arc::new(self.open().await?))
+    fn table_options(&self) -> [(&'static str, &Option<String>); 3] {
+        [("--endpoint-url", &self.endpoint_url), ("--region", &self.region), ("--sort-key", &self.sort_key)]
     }
 
     /// What tells the AWS command line where the table is, as far as it was given.
@@ -80,18 +129,41 @@ impl StoreArguments {
         given.map(|(name, value)| format!(" {name} {}", words::quoted(value))).collect()
     }
 
-    /// A command line of ours on the same table.
+    /// A command line of ours on the same store. A password is left out of it.
     pub fn command_line(&self, words: &[&str]) -> String {
         let mut line = vec!["idempotency"];
         line.extend(words);
-        for (option, value) in [
-            ("--table", &self.table),
-            ("--endpoint-url", &self.endpoint_url),
-            ("--region", &self.region),
-            ("--sort-key", &self.sort_key),
-        ] {
+        let url = self.store.as_deref().map(without_credentials);
+        for (option, value) in
+            [("--table", &self.table), ("--store", &url)].into_iter().chain(self.table_options())
+        {
             line.extend(value.iter().flat_map(|value| [option, value.as_str()]));
         }
         words::command_line(line)
+    }
+}
+
+/// `url` with `…` for whatever may be a user name and a password.
+fn without_credentials(url: &str) -> String {
+    match url.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?.1))) {
+        Some((scheme, rest)) => format!("{scheme}://…@{rest}"),
+        None => url.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_line_has_no_password() {
+        for (url, shown) in [
+            ("redis://h:1/2", "redis://h:1/2"),
+            ("redis://u:secret@h:1", "redis://…@h:1"),
+            ("redis://u:sec@ret@h?prefix=a", "redis://…@h?prefix=a"),
+            ("dynamodb://t", "dynamodb://t"),
+        ] {
+            assert_eq!(without_credentials(url), shown);
+        }
     }
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::{
     problem::{Problem, Result},
-    store::StoreArguments,
+    store::{OpenStore, StoreArguments},
     words,
 };
 
@@ -50,8 +50,21 @@ pub async fn main(arguments: &Arguments) -> Result<ExitCode> {
     }
 }
 
+/// Redis makes a record's key with the record.
+fn needs_no_table(location: &str, as_json: bool) -> Result<ExitCode> {
+    if as_json {
+        words::print_json(&json!({ "store": location, "needs_table": false }))?;
+    } else {
+        words::print(&format!("{location} needs no table: Redis makes each record's key with the record\n"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 async fn create(Shared { store: arguments, json }: &Shared) -> Result<ExitCode> {
-    let store = arguments.open().await?;
+    let store = match arguments.open().await? {
+        OpenStore::DynamoDb(store) => store,
+        OpenStore::Redis(store) => return needs_no_table(&store.location(), *json),
+    };
     let created = store.create_table().await.map_err(|error| Problem::of(&error))?;
     let is_new = created == TableCreation::Created;
     let table = store.table();
@@ -66,7 +79,10 @@ async fn create(Shared { store: arguments, json }: &Shared) -> Result<ExitCode> 
 }
 
 async fn check(Shared { store: arguments, json }: &Shared) -> Result<ExitCode> {
-    let store = arguments.open().await?;
+    let store = match arguments.open().await? {
+        OpenStore::DynamoDb(store) => store,
+        OpenStore::Redis(store) => return needs_no_table(&store.location(), *json),
+    };
     let problems = store.check_table().await.map_err(|error| Problem::of(&error))?;
     let is_fit = problems.iter().all(TableProblem::is_note);
     let table = store.table();

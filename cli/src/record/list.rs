@@ -1,18 +1,18 @@
-//! `idempotency list`: the records of the table.
+//! `idempotency list`: the records of the store.
 
-use std::process::ExitCode;
+use std::{collections::HashSet, process::ExitCode};
 
 use clap::{Args, ValueEnum};
 use lambda_idempotency::{
     Clock as _, Record, Status, StoredKey, SystemClock, Timestamp,
-    store::{StoreError, dynamodb::DynamoDbStore},
+    store::{StoreError, dynamodb, dynamodb::DynamoDbStore, redis, redis::RedisStore},
 };
 use serde_json::json;
 
 use super::view::View;
 use crate::{
     problem::{Problem, Result},
-    store::StoreArguments,
+    store::{OpenStore, StoreArguments},
     words,
 };
 
@@ -27,7 +27,7 @@ pub struct Arguments {
     #[arg(long, value_enum, value_name = "STATUS")]
     status: Option<Wanted>,
 
-    /// List at most so many. The table is read no further than that takes.
+    /// List at most so many. The store is read no further than that takes.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
 
@@ -61,11 +61,49 @@ impl Wanted {
 
 type Found = (StoredKey, Result<Record, StoreError>);
 
+/// A store whose records can be gone through, page by page.
+trait Listing {
+    /// Where a page ends and the next one begins.
+    type Position;
+
+    /// Some records, from the beginning or from where an earlier page ended, and where to go on if there is more. A
+    /// record may come twice.
+    async fn page(
+        &self,
+        from: Option<Self::Position>,
+    ) -> Result<(Vec<Found>, Option<Self::Position>), StoreError>;
+}
+
+impl Listing for DynamoDbStore {
+    type Position = dynamodb::ScanPosition;
+
+    async fn page(
+        &self,
+        from: Option<Self::Position>,
+    ) -> Result<(Vec<Found>, Option<Self::Position>), StoreError> {
+        self.scan(from).await.map(|page| (page.records, page.next))
+    }
+}
+
+impl Listing for RedisStore {
+    type Position = redis::ScanPosition;
+
+    async fn page(
+        &self,
+        from: Option<Self::Position>,
+    ) -> Result<(Vec<Found>, Option<Self::Position>), StoreError> {
+        self.scan(from).await.map(|page| (page.records, page.next))
+    }
+}
+
 /// Lists them.
 pub async fn main(arguments: &Arguments) -> Result<ExitCode> {
     let store = arguments.store.open().await?;
     let now = SystemClock.now();
-    let (mut found, has_more) = collect(&store, arguments, now).await?;
+    let (mut found, has_more) = match &store {
+        OpenStore::DynamoDb(store) => collect(store, arguments, now).await?,
+        OpenStore::Redis(store) => collect(store, arguments, now).await?,
+    };
     // The oldest first: what has waited longest for somebody. What cannot be read comes before all.
     found.sort_by_key(|(key, record)| {
         (record.as_ref().ok().map(|record| record.lock_acquired_at), key.clone())
@@ -88,19 +126,19 @@ pub async fn main(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// As many as are wanted, and whether there are more.
-async fn collect(store: &DynamoDbStore, arguments: &Arguments, now: Timestamp) -> Result<(Vec<Found>, bool)> {
+async fn collect<S: Listing>(store: &S, arguments: &Arguments, now: Timestamp) -> Result<(Vec<Found>, bool)> {
     let limit = arguments.limit as usize;
-    let (mut found, mut position) = (Vec::new(), None);
+    let (mut found, mut position, mut seen) = (Vec::new(), None, HashSet::new());
     loop {
-        let page = store.scan(position).await.map_err(|error| Problem::of(&error))?;
-        found.extend(page.records.into_iter().filter(|(key, record)| arguments.wants(key, record, now)));
-        let is_last = page.next.is_none();
-        if found.len() > limit || is_last {
+        let (records, next) = store.page(position).await.map_err(|error| Problem::of(&error))?;
+        let wanted = records.into_iter().filter(|(key, record)| arguments.wants(key, record, now));
+        found.extend(wanted.filter(|(key, _)| seen.insert(key.clone())));
+        if found.len() > limit || next.is_none() {
             let has_more = found.len() > limit;
             found.truncate(limit);
             return Ok((found, has_more));
         }
-        position = page.next;
+        position = next;
     }
 }
 

@@ -1,0 +1,198 @@
+//! The same commands on Redis.
+
+use lambda_idempotency::{
+    Clock as _, Fingerprint, Generation, Idempotency, Key, Lock, Owner, Record, Status, Store as _,
+    StoredKey, SystemClock, Timestamp,
+    store::{Settlement, Write, Written, redis::RedisStore},
+};
+use serde_json::json;
+
+use super::bench::{Answer, KEY, RESPONSE, completed, run_in};
+use crate::server::RedisServer;
+
+const PASSWORD: &str = "secret-password";
+
+/// A server that wants a password, and a function's records in it.
+struct Bench {
+    server: RedisServer,
+    store: RedisStore,
+}
+
+impl Bench {
+    /// `None` if there is no server to run.
+    fn new() -> Option<Self> {
+        let server = RedisServer::start(&["--requirepass", PASSWORD])?;
+        let store = RedisStore::new(url(&server)).unwrap();
+        Some(Self { server, store })
+    }
+
+    /// With the URL in the environment, as the function has it.
+    async fn run(&self, arguments: &[&str]) -> Answer {
+        run_in(&[("IDEMPOTENCY_STORE", &url(&self.server))], arguments).await
+    }
+
+    /// A claim of `operation` whose lease ends so many seconds from now on, or ended before.
+    async fn claim(&self, operation: &str, lease_left: i64) -> (StoredKey, Record) {
+        let now = SystemClock.now().as_millis();
+        let lock = Lock {
+            owner: Owner::random().unwrap(),
+            generation: Generation::new(now - 60_000),
+            attempt: 1,
+            fingerprint: Fingerprint::of(KEY).unwrap(),
+            lock_acquired_at: Timestamp::from_millis(now - 60_000),
+            lease_until: Timestamp::from_millis(now.saturating_add_signed(lease_left * 1000)),
+            expires_at: Timestamp::from_millis(now + 86_400_000).rounded_up_to_second(),
+            request_id: None,
+        };
+        let scope = lambda_idempotency::Scope::new("payments", operation).unwrap();
+        let key = StoredKey::new(&scope, &Key::new(KEY).unwrap());
+        assert_eq!(self.store.apply(&key, &Write::Claim(lock.clone())).await.unwrap(), Written::Applied);
+        (key, lock.into())
+    }
+
+    async fn settled(&self, operation: &str, settlement: Settlement) -> StoredKey {
+        let (key, Record { owner, generation, .. }) = self.claim(operation, 60).await;
+        let write = Write::Settle { owner, generation, settlement };
+        assert_eq!(self.store.apply(&key, &write).await.unwrap(), Written::Applied);
+        key
+    }
+
+    async fn status(&self, key: &StoredKey) -> Status {
+        self.store.read(key).await.unwrap().unwrap().status()
+    }
+}
+
+fn url(server: &RedisServer) -> String {
+    format!("redis://:{PASSWORD}@{}", server.address())
+}
+
+#[track_caller]
+fn has(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "{word:?} is not in\n{text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_is_inspected() {
+    let Some(bench) = Bench::new() else { return };
+    let (key, _) = bench.claim("run", 100).await;
+    let shown = bench.run(&["inspect", key.as_str()]).await;
+    assert_eq!(shown.code, 0, "{shown:?}");
+    has(&shown.out, &[key.as_str(), "STARTED, live", "is refused: InProgress"]);
+    let done = bench.settled("run:done", completed(3600)).await;
+    let shown = bench.run(&["inspect", done.as_str(), "--reveal"]).await;
+    has(&shown.out, &["COMPLETED, live", RESPONSE]);
+    let absent = bench.run(&["inspect", &format!("payments/run#{:064}", 0)]).await;
+    assert!(absent.code == 1 && absent.out.contains("There is no record"), "{absent:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_are_listed_page_by_page() {
+    let Some(bench) = Bench::new() else { return };
+    assert_eq!(bench.run(&["list"]).await.out, "no such record\n");
+    let (stale, _) = bench.claim("run:stale", -180).await;
+    let done = bench.settled("run:done", completed(3600)).await;
+    for n in 0..500 {
+        bench.claim(&format!("run:{n}"), 100).await;
+    }
+    bench.server.run_as(&[PASSWORD], &["SET", "another", "x"]);
+    let listed = bench.run(&["list", "--stale"]).await;
+    assert_eq!((listed.code, listed.out.lines().count()), (0, 2), "{listed:?}");
+    has(&listed.out, &[stale.as_str(), "lease ended 3 min ago, stale"]);
+    let listed = bench.run(&["list", "--status", "completed", "--json"]).await.json();
+    assert_eq!((&listed["records"][0]["id"], &listed["has_more"]), (&json!(done.as_str()), &json!(false)));
+    let all = bench.run(&["list", "--limit", "1000", "--json"]).await.json();
+    let mut ids: Vec<_> =
+        all["records"].as_array().unwrap().iter().map(|record| record["id"].to_string()).collect();
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), 502);
+    let cut = bench.run(&["list", "--limit", "3"]).await;
+    assert_eq!(cut.err, "There are more than these 3: give a larger --limit.\n");
+
+    let id = format!("payments/run#{:064}", 7);
+    bench
+        .server
+        .run_as(&[PASSWORD], &["HSET", &format!("idempotency:{id}"), "version", "2", "response", KEY]);
+    let listed = bench.run(&["list", "--stale"]).await;
+    has(&listed.out, &["UNREADABLE", &id, "`version` is one that this library does not know"]);
+    bench.run(&["release", &id, "--confirm"]).await.is_bad_input(&["cannot be read", "`version`"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_given_back_and_an_operation_completed() {
+    let Some(bench) = Bench::new() else { return };
+    let (key, _) = bench.claim("run", -60).await;
+    let dry = bench.run(&["release", key.as_str()]).await;
+    has(&dry.out, &["DRY RUN: nothing was written", "--if-version STARTED-"]);
+    assert_eq!(bench.status(&key).await, Status::Started);
+    let made = bench.run(&["release", key.as_str(), "--confirm"]).await;
+    assert!(made.code == 0 && made.out.contains("Written."), "{made:?}");
+    assert_eq!(bench.status(&key).await, Status::Released);
+    let again = bench.run(&["release", key.as_str(), "--confirm"]).await;
+    assert!(again.code == 0 && again.out.contains("nothing to do"), "{again:?}");
+
+    let file = bench.server.folder().join("response.json");
+    std::fs::write(&file, RESPONSE).unwrap();
+    let (key, _) = bench.claim("run:charge", -60).await;
+    let complete = ["complete", key.as_str(), "--response", file.to_str().unwrap()];
+    let dry = bench.run(&complete).await;
+    assert!(dry.code == 0 && dry.out.contains("DRY RUN"), "{dry:?}");
+    let made = bench.run(&[&complete[..], &["--confirm"]].concat()).await;
+    assert_eq!(made.code, 0, "{made:?}");
+    assert_eq!(bench.status(&key).await, Status::Completed);
+    let function = Idempotency::builder(bench.store.clone()).function("payments").build().unwrap();
+    let record = bench.store.read(&key).await.unwrap().unwrap();
+    assert_eq!(function.outcome_of(&key, &record).await.unwrap().response(), RESPONSE.as_bytes());
+    let late = bench.run(&["release", key.as_str(), "--if-version", "STARTED-1-1", "--confirm"]).await;
+    assert!(late.code == 1 && late.err.contains("another version"), "{late:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_url_names_the_store_and_its_password_is_shown_nowhere() {
+    let Some(bench) = Bench::new() else { return };
+    let (key, _) = bench.claim("run", -60).await;
+    let dry = run_in(&[], &["release", key.as_str(), "--store", &url(&bench.server)]).await;
+    has(&dry.out, &["DRY RUN", &format!("--store 'redis://…@{}'", bench.server.address())]);
+    // A table is another store than the environment's.
+    let both = [("IDEMPOTENCY_STORE", "memory:")];
+    assert_eq!(run_in(&both, &["list", "--store", &url(&bench.server)]).await.code, 0);
+    let both = run_in(&[], &["list", "--store", "redis://h", "--table", "t"]).await;
+    assert!(both.code == 2 && both.err.contains("cannot be used with"), "{both:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn there_is_no_table_to_make() {
+    let Some(bench) = Bench::new() else { return };
+    let location = format!("redis://{}/0", bench.server.address());
+    for command in ["create", "check"] {
+        let answer = bench.run(&["table", command]).await;
+        let says = format!("{location} needs no table: Redis makes each record's key with the record\n");
+        assert_eq!((answer.code, answer.out), (0, says));
+        let answer = bench.run(&["table", command, "--json"]).await;
+        assert_eq!(answer.json(), json!({ "store": location, "needs_table": false }));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_is_one_line() {
+    let Some(bench) = Bench::new() else { return };
+    let address = bench.server.address();
+    let id = format!("payments/run#{:064}", 0);
+    for command in [&["list"][..], &["inspect", &id], &["release", &id, "--confirm"]] {
+        let bad = async |url: &str, words: &[&str]| {
+            run_in(&[], &[command, &["--store", url]].concat()).await.is_bad_input(words);
+        };
+        bad(&format!("redis://:secret@{address}"), &["refused the user name or the password", "WRONGPASS"])
+            .await;
+        bad(&format!("redis://{address}"), &["refused the user name or the password"]).await;
+        bad("redis://:secret@127.0.0.1:1", &["127.0.0.1:1 could not be reached", "Connection refused"]).await;
+        bad("redis://:secret@h:99999", &["is no URL", "port"]).await;
+        bad("mysql://:secret@h", &["the scheme \"mysql\""]).await;
+        bad("postgres://:secret@h/db", &["`postgres`"]).await;
+        bad("memory:", &["another process cannot look into"]).await;
+    }
+    let options = ["list", "--store", "redis://h", "--region", "eu-west-1"];
+    run_in(&[], &options).await.is_bad_input(&["--region is for a DynamoDB table"]);
+}
