@@ -8,7 +8,7 @@ use crate::{
         Action, End, Event, Fault, Goal, Held, Intent, MAX_RETRIES, Next, Phase, Plan, Refusal, commit, lost,
         refusal_for,
     },
-    record::{Owner, Record, Status},
+    record::{Owner, Record, State, Status},
     store::{Settlement, StoreErrorKind, Write, Written},
     time::Timestamp,
 };
@@ -99,12 +99,18 @@ fn examine(
             && record.status() == Status::Started
     };
     match record {
-        Some(record) if is_outcome_of(held.owner, &intent, &record) => over(End::Recorded),
+        Some(record) if is_outcome_of(held.owner, &intent, &record) && is_as_intended(&intent, &record) => {
+            over(End::Recorded)
+        }
         Some(record) if stands(&record) => {
             if retries >= MAX_RETRIES {
                 return over(End::Unrecorded(Refusal::Unavailable));
             }
             send(plan, now, held, intent, retries + 1)
+        }
+        // A transaction of this claim that was in doubt, was declined when it was sent again, and was made all the same.
+        Some(record) if record.owner == held.owner && record.status() == Status::Completed => {
+            over(End::Superseded(record))
         }
         // Taken over: there is nothing left to give back.
         record if intent == Intent::Release => {
@@ -128,6 +134,15 @@ pub(super) fn over(end: End) -> Next {
 /// Whether this record is what its owner asked for with `intent`.
 pub(super) fn is_outcome_of(owner: Owner, intent: &Intent, record: &Record) -> bool {
     record.owner == owner && record.status() == intent.status()
+}
+
+/// Whether this record, which its owner settled, has the outcome that `intent` has.
+fn is_as_intended(intent: &Intent, record: &Record) -> bool {
+    match (intent, &record.state) {
+        (Intent::Complete(intended) | Intent::Commit(intended), State::Completed(outcome))
+        | (Intent::Fail(intended), State::Failed(outcome)) => intended == outcome,
+        _ => true,
+    }
 }
 
 fn retains(intent: &Intent) -> bool {

@@ -1,5 +1,7 @@
 //! Every rule, as a table of what the machine does in a state.
 
+mod transactions;
+
 use super::*;
 use crate::{
     outcome::StoredResponse,
