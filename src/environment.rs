@@ -131,6 +131,7 @@ impl Choice {
     }
 }
 
+#[cfg(not(all(feature = "dynamodb", feature = "postgres", feature = "redis")))]
 fn off(what: &str, feature: &str) -> Error {
     invalid(format!("{what} is named as the store, but the feature `{feature}` is off; switch it on"))
 }
@@ -356,7 +357,9 @@ mod tests {
     #[test]
     fn a_feature_that_is_off_is_named() {
         #[cfg(not(feature = "postgres"))]
-        assert!(NamedStore::from_url("postgres://h/db").unwrap_err().to_string().contains("`postgres` is off"));
+        assert!(
+            NamedStore::from_url("postgres://h/db").unwrap_err().to_string().contains("`postgres` is off")
+        );
         #[cfg(not(feature = "redis"))]
         assert!(NamedStore::from_url("redis://h").unwrap_err().to_string().contains("`redis` is off"));
         #[cfg(not(feature = "dynamodb"))]
