@@ -111,6 +111,9 @@ impl Staging {
     /// Without one, the wrapper treats it as an error of the handler's, and answers with
     /// [`ErrorKind::Declined`].
     ///
+    /// What it answers is judged as the handler's own result is: an HTTP response of a status that is not recorded, such as
+    /// 409, gives the key back, unless it carries [`Recording::Record`](crate::lambda::http::Recording).
+    ///
     /// `D` is the store's type, and `T` the type that the wrapped handler's future has: for
     /// [`run`](crate::Idempotency::run) and a layered service a `Result`. Another one is found out when it is needed,
     /// and is [`ErrorKind::Invalid`].

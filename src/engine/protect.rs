@@ -216,7 +216,14 @@ impl Engine {
         message: &str,
         error: Error,
     ) -> Result<Protected<U>, Stopped> {
-        match right.settle(self.failure("Declined", message)).await {
+        // What the store could not do just now is no outcome of the operation, whatever is to become of its errors: the
+        // caller is told to repeat it. At most once, it has run all the same.
+        let passes = error.kind() == ErrorKind::Unavailable;
+        let verdict = match self.settings.execution {
+            Execution::AtLeastOnce if passes => Verdict::Release,
+            _ => self.failure("Declined", message),
+        };
+        match right.settle(verdict).await {
             // A successor's; or what an earlier attempt of the same transaction has made after all.
             Some(Settled { end: End::Superseded(record), .. }) => {
                 Ok(Protected::Replayed(self.successors_outcome(key, &record, ErrorKind::InProgress).await?))

@@ -155,6 +155,8 @@ fn examine(plan: &Plan, now: Timestamp, commit: Commit, record: Option<Record>, 
             }
             submit(commit)
         }
+        // The record is gone, and whether it had the outcome, and the writes were made, nobody can tell.
+        Basis::Claim(_) if record.is_none() && commit.doubts > 0 => unresolved(&commit),
         Basis::Claim(_) => settle::fenced(plan, now, commit.intent, record),
         Basis::Open(basis) if !is_refused && basis.is_as_seen(record.as_ref()) => {
             if commit.doubts >= MAX_DOUBTS {
