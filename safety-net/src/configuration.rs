@@ -15,6 +15,8 @@ pub const MAX_SLOTS: usize = 3;
 pub const MAX_DELIVERIES: usize = 6;
 /// How many writes may be on their way after their sender gave up on them.
 pub const MAX_LATE: usize = 2;
+/// How many transactions the store knows by their tokens: one of each executor, and those that may come late.
+pub const MAX_MADE: usize = MAX_SLOTS + MAX_LATE;
 
 /// A day in milliseconds: the library's own lower bound of a lock's retention.
 pub const DAY: i64 = 24 * 60 * 60 * 1000;
@@ -31,6 +33,17 @@ pub enum Host {
     Kills,
     /// As Lambda Managed Instances do not: the engine cuts the handler off, before each poll.
     LetsRun,
+}
+
+/// How an executor goes about a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Flow {
+    /// It claims the key, and runs its handler under the claim.
+    Claim,
+    /// It looks whether there is an outcome, runs its handler without a claim, and concludes.
+    Look,
+    /// It runs its handler at once, without a look.
+    Blind,
 }
 
 /// One space to explore. Times are in milliseconds after the beginning.
@@ -60,6 +73,8 @@ pub struct Configuration {
     pub execution: Execution,
     /// How many different requests use the key: 1 or 2.
     pub requests: u8,
+    /// How an executor may go about a delivery.
+    pub flows: &'static [Flow],
     /// How a handler may end.
     pub verdicts: &'static [Verdict],
     /// How many faults there may be on one path; `u8::MAX` is no limit.
@@ -70,6 +85,12 @@ pub struct Configuration {
     pub jumps: u8,
     /// How often an operator may decide on a write: on a settled record, or on one whose claim is stale by true time.
     pub operations: u8,
+    /// How often a lease may be extended, while its handler runs: by as much as it had at first, counted from then.
+    pub extensions: u8,
+    /// How often a condition of a handler's own writes may fail.
+    pub declines: u8,
+    /// How long the store knows a transaction by its token.
+    pub token_window: i64,
     /// Whether the store may also refuse a request as such, or hold a record that nobody can read.
     pub permanent_faults: bool,
 }
@@ -92,11 +113,15 @@ impl Default for Configuration {
             host: Host::LetsRun,
             execution: Execution::AtLeastOnce,
             requests: 1,
+            flows: &[Flow::Claim],
             verdicts: &[Verdict::Complete, Verdict::Fail, Verdict::Release],
             faults: 1,
             in_flight: 2,
             jumps: 0,
             operations: 0,
+            extensions: 0,
+            declines: 0,
+            token_window: 0,
             permanent_faults: false,
         }
     }
@@ -192,7 +217,8 @@ pub fn fingerprint(request: u8) -> Fingerprint {
     Fingerprint::from_digest([request; 32])
 }
 
-/// What the handler of a delivery answers: no two answer alike, so that a replay shows whose it is.
-pub fn response(delivery: u8) -> Outcome {
-    Outcome::Retained(StoredResponse::new(vec![delivery].into()))
+/// What the handler of a delivery answers: no two answer alike, so that a replay shows whose it is; and none answers
+/// alike with writes of its own and without.
+pub fn response(delivery: u8, verdict: Verdict) -> Outcome {
+    Outcome::Retained(StoredResponse::new(vec![delivery, u8::from(verdict == Verdict::Commit)].into()))
 }

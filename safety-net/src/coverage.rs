@@ -33,6 +33,14 @@ marks! {
         T4 "T4 applied: completed"
         T5 "T5 applied: failed for good"
         T6 "T6 applied: released"
+        T7 "T7 applied: a lease extended"
+        T8 "T8 applied: completed, with the handler's own writes"
+        ConcludedAbsent "concluded without a claim, where there was no record"
+        ConcludedReleased "concluded without a claim, in the place of a released key"
+        ConcludedOutcome "concluded without a claim, in the place of an expired outcome"
+        ConcludedLock "concluded without a claim, in the place of a stale lock"
+        ConcludedAlone "concluded without a claim and without writes of the handler's"
+        ConcludedFailure "a failure concluded without a claim"
     }
     "an operator" {
         Operates "an operator sends a write"
@@ -46,6 +54,12 @@ marks! {
         RefusedT2 "T2 refused: the compare-and-set lost"
         RefusedT3 "T3 refused: the compare-and-set lost"
         RefusedSettle "a settlement refused"
+        RefusedT7 "T7 refused"
+        RefusedT8 "T8 refused"
+        RefusedConclusion "a conclusion refused: another is there, or another version"
+        Declined "a condition of the handler's own fails"
+        Repeated "a transaction that was made comes again, and is answered as then"
+        TokenForgotten "a transaction that was made comes again when its token is forgotten"
     }
     "faults" {
         AnswerLost "applied, but the answer was lost"
@@ -53,7 +67,11 @@ marks! {
         LateSent "given up on, but still in flight"
         LateClaimLands "a claim in flight lands, and is applied"
         LateSettlementLands "a settlement in flight lands, and is applied"
+        LateExtensionLands "an extension in flight lands, and is applied"
+        LateTransactionLands "a transaction in flight lands, and is applied"
+        LateConclusionLands "a conclusion in flight lands, and is applied"
         LateRefused "a write in flight lands, and is refused"
+        LateRepeated "a transaction in flight lands, and was made before"
         SdkRetry "the SDK tries again a write that was applied"
         SdkRetryLate "the SDK tries again a write that is still in flight"
         OwnRetryRefused "the SDK's second attempt is refused by its first"
@@ -70,6 +88,7 @@ marks! {
         CrashPausing "a crash in a pause"
         CrashRunning "a crash while the handler runs"
         CrashSettling "a crash while settling"
+        CrashExtending "a crash while the handler runs, with an extension on its way"
         Killed "killed by the platform at the deadline"
         CutOff "the handler cut off by the engine"
         Frozen "frozen beyond the lease, and thawed"
@@ -84,6 +103,7 @@ marks! {
         Duplicate "a delivery while another is at work"
         OtherRequest "a delivery of another request under the key"
         NoTime "a delivery whose deadline is now"
+        Blind "a delivery whose handler runs without a claim, and without a look"
     }
     "phases" {
         Claiming "a claim is with the store"
@@ -96,6 +116,14 @@ marks! {
         LookingForRecording "a doubtful claim to record an outcome is looked for"
         RecordingSettles "the outcome of a fenced run is settled under a new claim"
         Pausing "a pause after a conflict"
+        Extending "an extension is with the store"
+        Looking "without a claim: the record is asked for"
+        Committing "a transaction is with the store"
+        CommittingAgain "a transaction in doubt is with the store again, the same"
+        LookingForCommit "a doubtful transaction, or conclusion, is looked for"
+        Concluding "a conclusion is with the store"
+        ConcludingAgain "a conclusion in doubt is with the store again, the same"
+        RecordingCommits "the transaction of a fenced run is sent under a new claim"
     }
     "what a record meant" {
         OwnByRefusal "an own claim known again in a refusal"
@@ -104,6 +132,21 @@ marks! {
         TookOver "a handler told that it took over"
         ReplayCompleted "an outcome replayed"
         ReplayFailed "a failure replayed"
+        OpenAbsent "without a claim: no record"
+        OpenLock "without a claim: a lock that does not count"
+        OpenReleased "without a claim: a released key"
+        OpenExpired "without a claim: an expired outcome"
+        Extended "a lease extended, and answered"
+        ExtendedBefore "a lease found extended by an earlier extension whose answer was lost"
+        NotExtended "a lease that could not be extended"
+        NotAskedFor "an extension that would be none is not asked for"
+        Lost "an extension finds that the claim is lost"
+        OwnCommitted "an own transaction, or conclusion, known again by its record"
+        DeclinedCondition "declined: a condition of the handler's own"
+        DeclinedConflict "declined: others have the items, too often or too long"
+        DeclinedRejected "declined: the store refuses it as such"
+        DeclinedCorrupt "declined: the record cannot be read"
+        DeclinedUnavailable "declined: the store could not be asked"
     }
     "refusals" {
         Mismatch "Mismatch"
@@ -128,31 +171,48 @@ marks! {
         UnrecordedConflict "Unrecorded: a transaction had the record too often"
         UnrecordedRejected "Unrecorded: the store refuses it as such"
         UnrecordedCorrupt "Unrecorded: the record cannot be read"
+        RecordedCommit "Recorded: completed, with the handler's own writes"
+        NothingToConclude "Recorded: without a claim there is nothing to give back"
+        SupersededByOwn "Superseded by an earlier transaction of its own, declined and made all the same"
+        RivalStands "Superseded: without a claim, another was first"
+        NotCommittedMismatch "NotCommitted: the key is in use for another request"
+        NotCommittedInProgress "NotCommitted: another claim stands, or others were first too often"
+        NotCommittedUnknown "NotCommitted: an earlier claim ended without an outcome"
+        NotCommittedUnavailable "NotCommitted: the store could not be asked"
+        UnresolvedClaim "Unresolved, under a claim"
+        UnresolvedOpen "Unresolved, without a claim"
         OmittedRecorded "an outcome recorded without its response"
     }
 }
 
 /// A set of marks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Coverage(u128);
+pub struct Coverage(u128, u128);
 
 impl Coverage {
     /// Nothing.
-    pub const NONE: Self = Self(0);
+    pub const NONE: Self = Self(0, 0);
 
     /// Adds `mark`.
     pub fn reach(&mut self, mark: Mark) {
-        self.0 |= 1 << mark as u32;
+        match mark as u32 {
+            low @ 0..128 => self.0 |= 1 << low,
+            high => self.1 |= 1 << (high - 128),
+        }
     }
 
     /// Adds all of `others`.
     pub fn add(&mut self, others: Self) {
         self.0 |= others.0;
+        self.1 |= others.1;
     }
 
     /// Whether `mark` was reached.
     pub fn has(self, mark: Mark) -> bool {
-        self.0 & (1 << mark as u32) != 0
+        match mark as u32 {
+            low @ 0..128 => self.0 & (1 << low) != 0,
+            high => self.1 & (1 << (high - 128)) != 0,
+        }
     }
 
     /// What was not reached.
@@ -162,7 +222,7 @@ impl Coverage {
 
     /// How many marks were reached.
     pub fn count(self) -> usize {
-        self.0.count_ones() as usize
+        (self.0.count_ones() + self.1.count_ones()) as usize
     }
 }
 

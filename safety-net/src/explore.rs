@@ -120,7 +120,7 @@ pub fn explore<P: Protocol>(protocol: &P, configuration: &Configuration, limits:
     };
     let (depth, is_complete) = explorer.run(limits);
     let longest_run = terminate::longest_run(explorer.net.edges());
-    let terminates = longest_run.is_some_and(|calls| calls <= terminate::MOST_CALLS);
+    let terminates = longest_run.is_some_and(|calls| calls <= terminate::most_calls(configuration));
     if !terminates {
         explorer.violations.push(Violation { invariant: Invariant::Terminates, trace: Trace::default() });
     }

@@ -1,7 +1,7 @@
 //! What may happen next: every choice that a world leaves open, the good ones and the bad.
 
 use crate::{
-    configuration::{Configuration, Host},
+    configuration::{Configuration, Flow, Host},
     model::{Slot, Stage, Verdict, World},
 };
 
@@ -20,12 +20,14 @@ pub enum Choice {
     Operate(Verdict),
     /// This executor's clock jumps to that one.
     Jump(u8, u8),
-    /// This executor is delivered this request.
-    Deliver(u8, u8),
+    /// This executor is delivered this request, and goes about it so.
+    Deliver(u8, u8, Flow),
     /// The same, with a deadline that is this very moment.
-    DeliverLate(u8, u8),
+    DeliverLate(u8, u8, Flow),
     /// The store gets the executor's write, and answers.
     Answer(u8),
+    /// The store gets the executor's transaction; the record's condition holds, and one of the handler's own fails.
+    Decline(u8),
     /// The store makes the write; the answer is lost.
     LoseAnswer(u8),
     /// The store never gets the write; the executor cannot tell.
@@ -56,6 +58,8 @@ pub enum Choice {
     Resume(u8),
     /// The executor's handler ends so.
     Finish(u8, Verdict),
+    /// The executor asks for a longer lease, while its handler runs.
+    Extend(u8),
     /// The engine cuts the handler off.
     CutOff(u8),
     /// The executor dies.
@@ -95,8 +99,11 @@ pub fn choices(configuration: &Configuration, world: &World, choices: &mut Vec<C
     }
     for (slot, number) in slots.iter().zip(0..) {
         match slot.stage {
-            Stage::Applying => {
+            Stage::Applying | Stage::Extending => {
                 choices.push(Choice::Answer(number));
+                if world.declines_left > 0 && slot.stage == Stage::Applying {
+                    choices.push(Choice::Decline(number));
+                }
                 if world.faults_left > 0 && !slot.is_retried {
                     choices.extend([Choice::LoseAnswer(number), Choice::Retry(number)]);
                 }
@@ -127,9 +134,12 @@ fn decisions(configuration: &Configuration, world: &World, at: usize, choices: &
             if world.slots[..configuration.executors].contains(&waits) {
                 return;
             }
-            choices.extend((0..configuration.requests).map(|request| Choice::Deliver(number, request)));
-            if may_fail {
-                choices.push(Choice::DeliverLate(number, 0));
+            for &flow in configuration.flows {
+                let requests = 0..configuration.requests;
+                choices.extend(requests.map(|request| Choice::Deliver(number, request, flow)));
+                if may_fail {
+                    choices.push(Choice::DeliverLate(number, 0, flow));
+                }
             }
         }
         Stage::Applying if may_fail => sending(configuration, world, at, choices),
@@ -143,11 +153,29 @@ fn decisions(configuration: &Configuration, world: &World, at: usize, choices: &
         Stage::Answered => choices.push(Choice::Look(number)),
         Stage::Pausing => choices.push(Choice::Resume(number)),
         Stage::Running => {
-            choices.extend(configuration.verdicts.iter().map(|&verdict| Choice::Finish(number, verdict)));
-            if configuration.host == Host::LetsRun {
-                choices.push(Choice::CutOff(number));
+            running(configuration, number, choices);
+            if world.extensions_left > 0 && !slot.is_open {
+                choices.push(Choice::Extend(number));
             }
         }
+        Stage::Extending => {
+            if may_fail {
+                sending(configuration, world, at, choices);
+            }
+            running(configuration, number, choices);
+            // It gives the one up that is on its way, and asks again.
+            if world.extensions_left > 0 {
+                choices.push(Choice::Extend(number));
+            }
+        }
+    }
+}
+
+/// How a handler that runs may end.
+fn running(configuration: &Configuration, number: u8, choices: &mut Vec<Choice>) {
+    choices.extend(configuration.verdicts.iter().map(|&verdict| Choice::Finish(number, verdict)));
+    if configuration.host == Host::LetsRun {
+        choices.push(Choice::CutOff(number));
     }
 }
 
@@ -181,10 +209,12 @@ impl Choice {
                 | Self::Jump(..)
                 | Self::Deliver(..)
                 | Self::Answer(_)
+                | Self::Decline(_)
                 | Self::Read(_)
                 | Self::Look(_)
                 | Self::Resume(_)
                 | Self::Finish(..)
+                | Self::Extend(_)
                 | Self::CutOff(_)
         )
     }

@@ -80,6 +80,16 @@ invariants! {
         "a doubtful answer is followed by a look at the record, while there is time";
     TakeoverTold, true, "takeover told",
         "a handler is told when its claim replaced one that was left standing";
+    EffectsExactlyOnce, false, "effects exactly once",
+        "a handler's own writes are made together with the record that says so and never without it, once while it counts, and the record never without them";
+    DeniedStays, false, "denied stays denied",
+        "writes of a handler's that were told to be not made are not made, then or later";
+    TokenKept, false, "tokens kept",
+        "a transaction in doubt is sent again as the same request under its token, and any other has a token of its own";
+    OwnerExtends, false, "only the owner extends",
+        "a lease is extended only under the claim that still holds the key, and a handler whose claim does not is told to stop";
+    LeasesGrow, false, "leases grow",
+        "an extension makes a lease longer, and its expiry with it";
     MachineAnswers, false, "machine answers",
         "the machine has an action for whatever happens";
     Terminates, false, "terminates",

@@ -1,17 +1,21 @@
 //! What one step of the machine must not do, whatever the world around it, and what it shows to have
 //! been reached.
 
+mod reached;
+mod rivals;
+mod transaction;
+
 use lambda_idempotency::{
-    Outcome, Record, State as RecordState, Timestamp,
+    Record, State as RecordState, Timestamp,
     protocol::{Action, End, Event, Fault, Held, Plan, Refusal},
     store::{Settlement, StoreErrorKind, Write, Written},
 };
 
 use crate::{
     configuration::{Configuration, DAY, millis},
-    coverage::{Coverage, Mark},
     invariants::{Flaws, Invariant},
     model::Verdict,
+    under_test::Sent,
 };
 
 /// The least that a lock stays beyond its lease, and the lease of a claim that only records an outcome:
@@ -30,8 +34,12 @@ pub struct Step<'a> {
     pub verdict: Verdict,
     /// The claim that it runs, or ran, under.
     pub held: Option<&'a Held>,
-    /// The last write that was sent.
-    pub write: Option<&'a Write>,
+    /// Whether its handler runs, or ran, without a claim.
+    pub is_open: bool,
+    /// Whether what was sent last was answered doubtfully before.
+    pub is_in_doubt: bool,
+    /// What was sent last.
+    pub sent: Option<&'a Sent>,
     /// What happened.
     pub event: &'a Event,
     /// The executor's clock.
@@ -43,6 +51,16 @@ pub struct Step<'a> {
 impl Step<'_> {
     fn has_run(&self) -> bool {
         self.verdict != Verdict::None
+    }
+
+    /// The last write that was sent.
+    fn write(&self) -> Option<&Write> {
+        self.sent.map(|sent| &sent.write)
+    }
+
+    /// Whether an extension was sent last, while the handler runs.
+    fn was_extension(&self) -> bool {
+        !self.has_run() && matches!(self.write(), Some(Write::Extend { .. }))
     }
 
     /// The record that the event shows.
@@ -59,12 +77,12 @@ impl Step<'_> {
 
     /// Whether the claim that is given up has just been given back, so that nothing can be wrong with it.
     fn gives_back(&self) -> bool {
-        !self.has_run() && matches!(self.write, Some(Write::Settle { .. }))
+        !self.has_run() && matches!(self.write(), Some(Write::Settle { .. }))
     }
 
     /// Whether a claim was sent last, and no settlement.
     fn was_claim(&self) -> bool {
-        self.write.is_some_and(|write| write.lock().is_some())
+        self.write().is_some_and(|write| write.lock().is_some())
     }
 
     /// What is wrong with the step.
@@ -73,7 +91,14 @@ impl Step<'_> {
         flaws.unless(*self.action != Action::Nothing, Invariant::MachineAnswers);
         self.doubt(&mut flaws);
         self.own(&mut flaws);
-        if !self.has_run() && !self.gives_back() {
+        self.token(&mut flaws);
+        if let (true, Event::Answered(Written::Refused(record))) = (self.was_extension(), self.event) {
+            let is_mine = record.as_ref().is_some_and(|record| self.is_under_claim(record));
+            flaws.unless(is_mine || *self.action == Action::Lost, Invariant::OwnerExtends);
+        }
+        if self.is_open && self.has_run() {
+            self.rivals(&mut flaws);
+        } else if !self.has_run() && !self.gives_back() && !self.was_extension() {
             self.strangers(&mut flaws);
         }
         match self.action {
@@ -81,14 +106,42 @@ impl Step<'_> {
                 flaws.unless(self.is_granted(held), Invariant::GrantBeforeStart);
                 flaws.unless(self.now < self.plan.usable_until, Invariant::StartInTime);
             }
-            Action::Apply(write) => self.sent(write, &mut flaws),
+            Action::Open => flaws.unless(self.now < self.plan.usable_until, Invariant::StartInTime),
+            Action::Extended(held) => {
+                flaws.unless(self.is_granted(held), Invariant::GrantBeforeStart);
+                let grows = self.held.is_none_or(|before| before.lease_until <= held.lease_until);
+                flaws.unless(grows, Invariant::LeasesGrow);
+            }
+            Action::Apply(write) | Action::Commit { write, .. } if Some(write) != self.write() => {
+                self.sends(write, &mut flaws);
+            }
             _ => {}
         }
         if let Event::Settle(_) = self.event {
-            let is_sent = matches!(self.action, Action::Apply(Write::Settle { .. }));
+            let is_sent = match self.action {
+                Action::Apply(Write::Settle { .. }) | Action::Commit { write: Write::Settle { .. }, .. } => {
+                    !self.is_open
+                }
+                Action::Apply(Write::Conclude { .. })
+                | Action::Commit { write: Write::Conclude { .. }, .. } => self.is_open,
+                // Without a claim, there is nothing to give back.
+                Action::Settled(End::Recorded | End::Unresolved(_)) => {
+                    self.is_open && self.verdict == Verdict::Release
+                }
+                _ => false,
+            };
             flaws.unless(is_sent, Invariant::OwnerNotRefused);
         }
         flaws
+    }
+
+    /// Whether `record` is the claim that the handler runs under.
+    fn is_under_claim(&self, record: &Record) -> bool {
+        self.held.is_some_and(|held| {
+            record.owner == held.owner
+                && record.generation == held.generation
+                && record.lease_until().is_some()
+        })
     }
 
     fn doubt(&self, flaws: &mut Flaws) {
@@ -96,32 +149,59 @@ impl Step<'_> {
             if *kind != StoreErrorKind::Corrupt);
         // The response is there, and the caller must not wait beyond its time for a look.
         let is_too_late = self.has_run() && self.now >= self.plan.usable_until;
-        if is_doubtful && !is_too_late && !self.gives_back() {
-            flaws.unless(*self.action == Action::Read, Invariant::DoubtLookedInto);
+        // An extension may be made or not: the claim stands at least as long as before.
+        if !is_doubtful || is_too_late || self.gives_back() || self.was_extension() {
+            return;
         }
+        // What is the same request, whenever it is sent, may be sent again first; after a while, if it is contended.
+        let is_looked_into = match self.action {
+            Action::Read => true,
+            Action::Pause(_) => {
+                matches!(self.event, Event::Failed(fault) if fault.kind == StoreErrorKind::Conflict)
+            }
+            action => self.is_commit() && self.repeats(action),
+        };
+        flaws.unless(is_looked_into, Invariant::DoubtLookedInto);
     }
 
     /// What is our own must be taken for our own.
     fn own(&self, flaws: &mut Flaws) {
         let Some(record) = self.shown().filter(|record| record.owner == self.plan.owner) else { return };
         let settles = |release_only: bool| {
-            matches!(self.action, Action::Apply(Write::Settle { owner, generation, settlement })
+            matches!(self.action,
+                Action::Apply(Write::Settle { owner, generation, settlement })
+                | Action::Commit { write: Write::Settle { owner, generation, settlement }, .. }
                 if *owner == record.owner
                     && *generation == record.generation
                     && (!release_only || *settlement == Settlement::Release))
         };
         let is_current = self.held.is_some_and(|held| held.generation == record.generation);
         let is_recognised = match (&record.state, self.verdict) {
+            // Longer than was asked for, by an earlier extension; or under a later claim of its own, which cannot be.
+            (RecordState::Started { .. }, Verdict::None) if self.was_extension() => {
+                !is_current || matches!(self.action, Action::Extended(_))
+            }
             (RecordState::Started { .. }, Verdict::None) => {
                 matches!(self.action, Action::Claimed(_)) || settles(true) || self.gives_back()
             }
             // A release has nothing to do with a claim that it was not meant for.
             (RecordState::Started { .. }, Verdict::Release) if !is_current => true,
             (RecordState::Started { .. }, _) => {
-                settles(false) || matches!(self.action, Action::Settled(End::Unrecorded(_)))
+                settles(false)
+                    || matches!(self.action, Action::Settled(End::Unrecorded(_) | End::Unresolved(_)))
             }
-            (RecordState::Completed(_), Verdict::Complete)
-            | (RecordState::Failed(_), Verdict::Fail)
+            // An earlier transaction of its own may have been made, though it was declined when it was sent again.
+            (RecordState::Completed(_), _)
+                if (is_current || self.is_open) && self.has_run() && !self.was_claim() =>
+            {
+                *self.action
+                    == if self.sent.is_some_and(|sent| sent.is_in(record)) {
+                        Action::Settled(End::Recorded)
+                    } else {
+                        Action::Settled(End::Superseded(Record::clone(record)))
+                    }
+            }
+            (RecordState::Failed(_), Verdict::Fail)
             | (RecordState::Released, Verdict::Release)
                 // Who claims anew, to record it once more, and then finds what came late, judges it as
                 // anyone would: it may have expired.
@@ -158,7 +238,11 @@ impl Step<'_> {
 
     /// Whether the store has granted `held`, and this executor knows it: by the answer, or by the record.
     fn is_granted(&self, held: &Held) -> bool {
-        let granted = match (self.event, self.write) {
+        let granted = match (self.event, self.write()) {
+            (
+                Event::Answered(Written::Applied),
+                Some(Write::Extend { owner, generation, lease_until, .. }),
+            ) => Some((*owner, *generation, *lease_until)),
             (Event::Answered(Written::Applied), Some(write)) => {
                 write.lock().map(|lock| (lock.owner, lock.generation, lock.lease_until))
             }
@@ -169,7 +253,7 @@ impl Step<'_> {
         granted == Some((held.owner, held.generation, held.lease_until)) && held.owner == self.plan.owner
     }
 
-    fn sent(&self, write: &Write, flaws: &mut Flaws) {
+    fn sends(&self, write: &Write, flaws: &mut Flaws) {
         let retention = self.configuration.retention;
         if let Some(lock) = write.lock() {
             flaws.unless(self.has_run() || self.now < self.plan.usable_until, Invariant::StartInTime);
@@ -180,117 +264,30 @@ impl Step<'_> {
             let least = lock.lease_until.saturating_add(millis(retention.max(LOCK_RETENTION)));
             flaws.unless(promised(lock.expires_at, least), Invariant::ExpiryPromised);
         }
-        if let Write::Settle { settlement, .. } = write {
-            match settlement {
+        let least = self.now.saturating_add(millis(retention));
+        match write {
+            Write::Settle { settlement, .. } => match settlement {
                 Settlement::Complete(_, expires_at) | Settlement::Fail(_, expires_at) => {
-                    let least = self.now.saturating_add(millis(retention));
                     flaws.unless(promised(*expires_at, least), Invariant::ExpiryPromised);
                 }
                 Settlement::Release => {}
-            }
-        }
-    }
-
-    /// What the step shows to have been reached.
-    pub fn coverage(&self) -> Coverage {
-        let mut coverage = Coverage::NONE;
-        if let Some(mark) = self.phase() {
-            coverage.reach(mark);
-        }
-        let mark = match self.action {
-            Action::Claimed(held) => {
-                if held.is_takeover {
-                    coverage.reach(Mark::TookOver);
-                }
-                match self.event {
-                    Event::Answered(Written::Refused(_)) => Some(Mark::OwnByRefusal),
-                    Event::Found(_) => Some(Mark::OwnByRead),
-                    _ => None,
-                }
-            }
-            Action::Replay(record) => Some(match record.state {
-                RecordState::Failed(_) => Mark::ReplayFailed,
-                _ => Mark::ReplayCompleted,
-            }),
-            Action::Refused(refusal) => Some(match refusal {
-                Refusal::Mismatch => Mark::Mismatch,
-                Refusal::InProgress(Some(_)) => Mark::InProgressUntil,
-                Refusal::InProgress(None) => Mark::InProgressUnknown,
-                Refusal::OutcomeUnknown => Mark::OutcomeUnknown,
-                Refusal::Unavailable => Mark::Unavailable,
-                Refusal::Rejected => Mark::RefusedRejected,
-                Refusal::Corrupt => Mark::Corrupt,
-                Refusal::NoTimeLeft => Mark::NoTimeLeft,
-            }),
-            Action::Settled(end) => self.end(end, &mut coverage),
-            _ => None,
-        };
-        if let Some(mark) = mark {
-            coverage.reach(mark);
-        }
-        coverage
-    }
-
-    fn end(&self, end: &End, coverage: &mut Coverage) -> Option<Mark> {
-        match end {
-            End::Recorded => {
-                if self.shown().is_some() {
-                    coverage.reach(Mark::OwnSettled);
-                }
-                match self.write {
-                    Some(Write::Settle { generation, .. })
-                        if self.held.is_some_and(|held| held.generation != *generation) =>
-                    {
-                        coverage.reach(Mark::RecordedAnew);
-                    }
-                    Some(Write::Settle { settlement: Settlement::Complete(Outcome::Omitted, _), .. }) => {
-                        coverage.reach(Mark::OmittedRecorded)
-                    }
-                    _ => {}
-                }
-                match self.verdict {
-                    Verdict::Complete => Some(Mark::RecordedComplete),
-                    Verdict::Fail => Some(Mark::RecordedFail),
-                    Verdict::Release => Some(Mark::RecordedRelease),
-                    Verdict::None => None,
-                }
-            }
-            End::Superseded(_) => Some(Mark::Superseded),
-            End::Fenced(Some(_)) => Some(Mark::FencedUntil),
-            End::Fenced(None) => Some(Mark::FencedUnknown),
-            End::Unrecorded(refusal) => match refusal {
-                Refusal::Unavailable => Some(Mark::UnrecordedUnavailable),
-                Refusal::Mismatch => Some(Mark::UnrecordedMismatch),
-                Refusal::InProgress(_) => Some(Mark::UnrecordedConflict),
-                Refusal::Rejected => Some(Mark::UnrecordedRejected),
-                Refusal::Corrupt => Some(Mark::UnrecordedCorrupt),
-                Refusal::OutcomeUnknown | Refusal::NoTimeLeft => None,
             },
-            // Nothing here is in a transaction yet.
-            End::NotCommitted(_) | End::Unresolved(_) => None,
-        }
-    }
-
-    /// The phase that the step leads to: the machine's own phases are private, but what it does next, and
-    /// whether its handler has run, tell them apart.
-    fn phase(&self) -> Option<Mark> {
-        match (self.action, self.has_run()) {
-            (Action::Apply(Write::Settle { .. }), false) => Some(Mark::GivingBack),
-            (Action::Apply(Write::Settle { generation, .. }), true) => {
-                Some(if self.held.is_some_and(|held| held.generation == *generation) {
-                    Mark::Settling
-                } else {
-                    Mark::RecordingSettles
-                })
+            Write::Conclude { record, .. } => {
+                flaws.unless(promised(record.expires_at, least), Invariant::ExpiryPromised);
+                let is_own = record.owner == self.plan.owner && record.fingerprint == self.plan.fingerprint;
+                flaws.unless(is_own && record.lease_until().is_none(), Invariant::VerdictKept);
             }
-            (Action::Apply(_), false) => Some(Mark::Claiming),
-            (Action::Apply(_), true) => Some(Mark::Recording),
-            (Action::Read, false) => Some(Mark::LookingForClaim),
-            (Action::Read, true) if self.was_claim() => Some(Mark::LookingForRecording),
-            (Action::Read, true) => Some(Mark::LookingForSettlement),
-            (Action::Claimed(_), _) => Some(Mark::Held),
-            (Action::Pause(_), _) => Some(Mark::Pausing),
-            _ => None,
+            Write::Extend { owner, generation, lease_until, expires_at } => {
+                let held = self.held.map(|held| (held.owner, held.generation));
+                flaws.unless(held == Some((*owner, *generation)), Invariant::OwnerExtends);
+                let grows = self.held.is_some_and(|held| held.lease_until < *lease_until);
+                flaws.unless(grows, Invariant::LeasesGrow);
+                let bound = self.now.saturating_add(millis(self.configuration.lease));
+                flaws.unless(*lease_until <= bound, Invariant::LeaseBounded);
+                let least = lease_until.saturating_add(millis(retention.max(LOCK_RETENTION)));
+                flaws.unless(promised(*expires_at, least), Invariant::ExpiryPromised);
+            }
+            _ => {}
         }
     }
 }

@@ -19,11 +19,17 @@
 //! - What was sent before a record expired has arrived, or never will, when the sweeper removes it; not so
 //!   what a frozen executor has yet to send.
 //! - The retention is longer than the lease and the skew margin together.
+//! - A conclusion without a claim is never so late that the sweeper has removed, meanwhile, a record that was in its
+//!   way: a request lives for seconds, and a sweeper comes when a record has expired.
 //! - At most once, a key is free again when the sweeper has removed its record, whatever that was.
+//! - A handler's own writes are one thing, which is made with the transaction or not. That the store makes them in one
+//!   step with the record, and answers a token that it knows as the first time, is what a store promises.
+//! - What an operator does to a record that a transaction has settled late, while its handler still runs, is the
+//!   operator's own doing.
 //!
 //! # What joins later
 //!
-//! A new write (T7, T8) is a new variant of [`Write`](lambda_idempotency::store::Write): the compiler asks for
+//! A new write is a new variant of [`Write`](lambda_idempotency::store::Write): the compiler asks for
 //! it where a write's kind matters, in `net::record` (who may change what), [`judge`] (what it must say),
 //! [`trace`] (its name) and [`coverage`] (a mark). What an executor does with it while its handler runs is
 //! one more [`Choice`](faults::Choice). A new fault is a `Choice` and a mark; a new space is a line in

@@ -3,7 +3,7 @@
 //! It is small and plain: large values are numbers that an [`Interner`](crate::intern::Interner) knows.
 
 use crate::{
-    configuration::{Configuration, MAX_DELIVERIES, MAX_LATE, MAX_SLOTS},
+    configuration::{Configuration, MAX_DELIVERIES, MAX_LATE, MAX_MADE, MAX_SLOTS},
     fingerprints::fingerprint,
 };
 
@@ -26,6 +26,8 @@ pub enum Stage {
     Pausing,
     /// Its handler runs.
     Running,
+    /// Its handler runs, and an extension of its lease is to be sent, or on its way.
+    Extending,
 }
 
 /// What the store answered, while nobody has looked at it.
@@ -54,6 +56,8 @@ pub enum Verdict {
     Fail,
     /// With the word that the key may be given back.
     Release,
+    /// With an outcome, and with writes of its own that go along with it.
+    Commit,
 }
 
 /// One executor. The clock stands first, so that executors with equal clocks can be put in order.
@@ -69,6 +73,10 @@ pub struct Slot {
     pub is_urgent: bool,
     /// Whether the SDK has sent the write once already, and does not know what became of it.
     pub is_retried: bool,
+    /// Whether its handler runs, or ran, without a claim.
+    pub is_open: bool,
+    /// Whether the transaction that it sent last was answered doubtfully before.
+    pub is_in_doubt: bool,
     /// What the store answered.
     pub answer: Answer,
     /// The delivery it is at work on.
@@ -97,7 +105,7 @@ impl Slot {
         self.is_urgent = match self.stage {
             Stage::Idle => self.attempts_left > 0,
             // A write may also be given up on later, when there is less time left.
-            Stage::Applying | Stage::Answered | Stage::Pausing | Stage::Running => true,
+            Stage::Applying | Stage::Answered | Stage::Pausing | Stage::Running | Stage::Extending => true,
             // What a failed read leads to does not depend on the time.
             Stage::Reading => false,
         };
@@ -118,6 +126,15 @@ pub struct Late {
     pub sender: u8,
 }
 
+/// A transaction that was made, while the store still knows its token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Made {
+    /// The transaction; 0 is none.
+    pub write: u32,
+    /// The moment that it was made at.
+    pub time: u8,
+}
+
 /// What is remembered of a delivery: enough to tell whose outcome is replayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Delivery {
@@ -129,6 +146,12 @@ pub struct Delivery {
     pub verdict: Verdict,
     /// Whether a settlement by it was in the store: its outcome, its failure or its release.
     pub is_stored: bool,
+    /// Whether its handler has ever had writes of its own.
+    pub has_writes: bool,
+    /// Whether those were made.
+    pub has_effect: bool,
+    /// Whether it was told, for good, that they are not made.
+    pub is_denied: bool,
 }
 
 /// The whole world, and the little of its past that the invariants ask for.
@@ -152,12 +175,20 @@ pub struct World {
     pub jumps_left: u8,
     /// How often an operator may still decide on a write.
     pub operations_left: u8,
+    /// How often a lease may still be extended.
+    pub extensions_left: u8,
+    /// How often a handler's own condition may still fail.
+    pub declines_left: u8,
+    /// Whether the record has the effect of a transaction.
+    pub has_effect: bool,
     /// How many deliveries there were.
     pub delivered: u8,
     /// The executors.
     pub slots: [Slot; MAX_SLOTS],
     /// What is still on its way.
     pub late: [Late; MAX_LATE],
+    /// The tokens that the store knows, of transactions that may still come again.
+    pub made: [Made; MAX_MADE],
     /// The deliveries that still matter.
     pub deliveries: [Delivery; MAX_DELIVERIES],
 }
@@ -180,9 +211,13 @@ impl World {
             faults_left: configuration.faults,
             jumps_left: configuration.jumps,
             operations_left: configuration.operations,
+            extensions_left: configuration.extensions,
+            declines_left: configuration.declines,
+            has_effect: false,
             delivered: 0,
             slots,
             late: [Late::default(); MAX_LATE],
+            made: [Made::default(); MAX_MADE],
             deliveries: [Delivery::default(); MAX_DELIVERIES],
         };
         world.tidy(configuration.executors);
@@ -194,11 +229,19 @@ impl World {
     pub fn tidy(&mut self, executors: usize) {
         self.slots[..executors].sort_unstable();
         self.late.sort_unstable();
+        let (slots, late) = (self.slots, self.late);
+        for made in &mut self.made {
+            let may_come = slots.iter().any(|slot| slot.write == made.write)
+                || late.iter().any(|late| late.write == made.write);
+            if !may_come {
+                *made = Made::default();
+            }
+        }
+        self.made.sort_unstable();
         // An answer on its way may hold an outcome that is in the store no more.
         if self.slots.iter().any(|slot| slot.answer != Answer::None) {
             return;
         }
-        let (slots, late) = (self.slots, self.late);
         for (delivery, number) in self.deliveries.iter_mut().zip(0..) {
             let matters = self.holder == number
                 || slots.iter().any(|slot| slot.is_active() && slot.delivery == number)
@@ -221,29 +264,37 @@ impl World {
 
     /// The world in 128 bits.
     pub fn fingerprint(&self) -> u128 {
-        let mut words = [0u64; 4 + 4 * MAX_SLOTS + MAX_LATE];
+        let mut words = [0u64; 4 + 4 * MAX_SLOTS + MAX_LATE + MAX_MADE];
         words[0] = u64::from(self.time)
             | u64::from(self.holder) << 8
             | u64::from(self.took_over) << 16
             | u64::from(self.has_run) << 17
+            | u64::from(self.has_effect) << 18
             | u64::from(self.faults_left) << 24
             | u64::from(self.jumps_left) << 32
             | u64::from(self.delivered) << 40
-            | u64::from(self.operations_left) << 48;
+            | u64::from(self.operations_left) << 48
+            | u64::from(self.extensions_left & 0xf) << 56
+            | u64::from(self.declines_left & 0xf) << 60;
         words[1] = u64::from(self.record);
         words[2] = self.highest_start;
         for delivery in self.deliveries {
             let bits = u64::from(delivery.request & 1)
                 | (delivery.verdict as u64) << 1
-                | u64::from(delivery.is_stored) << 3
-                | u64::from(delivery.has_started) << 4;
-            words[3] = words[3] << 5 | bits;
+                | u64::from(delivery.is_stored) << 4
+                | u64::from(delivery.has_started) << 5
+                | u64::from(delivery.has_writes) << 6
+                | u64::from(delivery.has_effect) << 7
+                | u64::from(delivery.is_denied) << 8;
+            words[3] = words[3] << 9 | bits;
         }
         for (slot, words) in self.slots.iter().zip(words[4..].chunks_mut(4)) {
             words[0] = u64::from(slot.clock)
                 | u64::from(slot.attempts_left) << 8
                 | (slot.stage as u64) << 16
                 | u64::from(slot.is_retried) << 24
+                | u64::from(slot.is_open) << 25
+                | u64::from(slot.is_in_doubt) << 26
                 | (slot.answer as u64) << 32
                 | u64::from(slot.delivery) << 40
                 | u64::from(slot.is_urgent) << 48;
@@ -251,8 +302,12 @@ impl World {
             words[2] = u64::from(slot.write) << 32 | u64::from(slot.record);
             words[3] = u64::from(slot.held);
         }
-        for (late, word) in self.late.iter().zip(&mut words[4 + 4 * MAX_SLOTS..]) {
+        let (late, made) = words[4 + 4 * MAX_SLOTS..].split_at_mut(MAX_LATE);
+        for (late, word) in self.late.iter().zip(late) {
             *word = u64::from(late.write) << 8 | u64::from(late.sender);
+        }
+        for (made, word) in self.made.iter().zip(made) {
+            *word = u64::from(made.write) << 8 | u64::from(made.time);
         }
         fingerprint(&words)
     }

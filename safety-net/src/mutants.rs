@@ -5,12 +5,15 @@
 //! something else, or the store tests something else. The shipping code itself is not copied.
 
 mod claiming;
+mod extending;
 mod settling;
 mod store;
+mod transacting;
+mod unclaimed;
 
 use lambda_idempotency::{
     Owner, Record, Timestamp,
-    protocol::{self, Action, End, Event, Input, Intent, Plan, State},
+    protocol::{self, Action, End, Event, Held, Input, Intent, Plan, State},
     store::{Seen, Write, Written},
 };
 
@@ -41,6 +44,9 @@ pub struct Mutant {
     does: fn(&Moment<'_>, Outcome) -> Outcome,
     /// What the store makes of a write.
     applies: fn(&Write, Option<&Record>) -> Effect,
+    /// What the store makes of a transaction, and whether it makes the handler's own writes; what it makes of the write
+    /// alone is known by then.
+    commits: fn(&Write, Option<&Record>, Effect) -> (Effect, bool),
 }
 
 /// A step, as a mutant sees it.
@@ -78,11 +84,23 @@ pub(crate) const NONE: Mutant = Mutant {
     takes: |_, record| record,
     does: |_, outcome| outcome,
     applies: |write, current| write.apply_to(current).into(),
+    commits: |_, _, effect| {
+        let is_made = effect != Effect::Refused;
+        (effect, is_made)
+    },
 };
 
 /// Every mutant.
 pub fn all() -> Vec<Mutant> {
-    [store::MUTANTS, claiming::MUTANTS, settling::MUTANTS].concat()
+    [
+        store::MUTANTS,
+        claiming::MUTANTS,
+        settling::MUTANTS,
+        extending::MUTANTS,
+        transacting::MUTANTS,
+        unclaimed::MUTANTS,
+    ]
+    .concat()
 }
 
 /// What the others are made from.
@@ -129,14 +147,22 @@ impl Protocol for Mutant {
             _ => state.intent.clone(),
         };
         let sent = match &action {
-            Action::Apply(_) => Some((machine.clone(), action.clone())),
+            Action::Apply(_) | Action::Commit { .. } => Some((machine.clone(), action.clone())),
             _ => state.sent.clone(),
         };
         (Mutated { machine, intent, sent }, action)
     }
 
+    fn held(&self, state: &Mutated) -> Option<Held> {
+        state.machine.held().cloned()
+    }
+
     fn apply(&self, write: &Write, current: Option<&Record>) -> Effect {
         (self.applies)(write, current)
+    }
+
+    fn commit(&self, write: &Write, current: Option<&Record>) -> (Effect, bool) {
+        (self.commits)(write, current, (self.applies)(write, current))
     }
 }
 
@@ -175,6 +201,12 @@ fn put_back(action: Action, swapped: Swapped) -> Action {
         Action::Apply(Write::TakeOver { seen: s, lock }) => {
             Action::Apply(Write::TakeOver { seen: seen(s), lock })
         }
+        Action::Apply(Write::Conclude { seen: s, record }) => {
+            Action::Apply(Write::Conclude { seen: s.map(seen), record })
+        }
+        Action::Commit { write: Write::Conclude { seen: s, record }, submission } => {
+            Action::Commit { write: Write::Conclude { seen: s.map(seen), record }, submission }
+        }
         Action::Replay(record) => Action::Replay(replayed(record)),
         Action::Settled(End::Superseded(record)) => Action::Settled(End::Superseded(replayed(record))),
         action => action,
@@ -185,6 +217,11 @@ impl Moment<'_> {
     /// Whether the handler has ended.
     pub(crate) fn is_settling(&self) -> bool {
         self.before.intent.is_some()
+    }
+
+    /// What was sent last, if anything was.
+    pub(crate) fn sent(&self) -> Option<&Action> {
+        self.before.sent.as_ref().map(|(_, action)| action)
     }
 
     /// Whether an answer was doubtful.

@@ -1,7 +1,9 @@
 //! The net: performs a choice on a world with the protocol under test, and says what broke.
 
+mod inside;
 mod machine;
 mod record;
+mod transaction;
 
 use std::{collections::HashMap, rc::Rc};
 
@@ -12,14 +14,14 @@ use lambda_idempotency::{
 };
 
 use crate::{
-    configuration::{self, Configuration, Host},
+    configuration::{self, Configuration, Flow, Host},
     coverage::{Coverage, Mark},
     faults::Choice,
     fingerprints::BuildQuick,
     intern::Interner,
-    invariants::{Flaws, Invariant},
+    invariants::Flaws,
     model::{Answer, Delivery, Late, NOBODY, Slot, Stage, Verdict, World},
-    under_test::Protocol,
+    under_test::{Protocol, Sent},
 };
 
 /// One space, one protocol, and all that is known of both so far.
@@ -29,11 +31,11 @@ pub struct Net<'a, P: Protocol> {
     configuration: &'a Configuration,
     plans: Interner<Plan>,
     machines: Interner<P::State>,
-    writes: Interner<Write>,
+    writes: Interner<Sent>,
     records: Interner<Record>,
     claims: Interner<Held>,
     steps: HashMap<StepKey, Stepped, BuildQuick>,
-    effects: HashMap<(u32, u32), Stored, BuildQuick>,
+    effects: HashMap<(u32, u32), (Stored, bool), BuildQuick>,
     probes: HashMap<u32, bool, BuildQuick>,
 }
 
@@ -58,6 +60,9 @@ enum Heard {
     Failed(StoreErrorKind, bool),
     Resumed,
     Settle,
+    Look,
+    Extend,
+    Declined,
 }
 
 /// All that a step, and the judgement on it, depend on.
@@ -68,6 +73,8 @@ pub(crate) struct StepKey {
     write: u32,
     held: u32,
     verdict: Verdict,
+    is_open: bool,
+    is_in_doubt: bool,
     heard: Heard,
     stage: Stage,
     time: u8,
@@ -78,6 +85,8 @@ pub(crate) struct StepKey {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stepped {
     machine: u32,
+    /// The claim that the machine holds then.
+    held: Option<u32>,
     next: Next,
     flaws: Flaws,
     coverage: Coverage,
@@ -87,12 +96,23 @@ pub(crate) struct Stepped {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Apply(u32),
+    Extend(u32),
     Read,
     Pause,
     Run(u32),
+    /// The handler runs without a claim.
+    Open,
+    /// The handler runs on, under this claim.
+    Extended(u32),
+    /// The handler runs on, under the claim that it had.
+    Unextended,
+    /// The handler's own writes were not made; it may think again.
+    Declined,
     Replay(u32),
     Recorded,
     Superseded(u32),
+    /// Its writes were not made, and never will be.
+    Denied,
     Over,
 }
 
@@ -102,6 +122,15 @@ enum Stored {
     Put(u32),
     Removed,
     Refused,
+    /// A transaction that was made before: nothing changes, and it is answered as then.
+    Repeated,
+}
+
+impl Stored {
+    /// Whether nothing changes.
+    fn changes_nothing(self) -> bool {
+        matches!(self, Self::Refused | Self::Repeated)
+    }
 }
 
 impl<'a, P: Protocol> Net<'a, P> {
@@ -133,6 +162,11 @@ impl<'a, P: Protocol> Net<'a, P> {
 
     /// The write with this number.
     pub fn write(&self, number: u32) -> Option<&Write> {
+        self.sent(number).map(|sent| &sent.write)
+    }
+
+    /// What was sent under this number.
+    pub fn sent(&self, number: u32) -> Option<&Sent> {
         self.writes.get(number).map(Rc::as_ref)
     }
 
@@ -175,13 +209,14 @@ impl<'a, P: Protocol> Net<'a, P> {
                 it.world.jumps_left -= 1;
                 it.reach(Mark::ClockJump);
             }
-            Choice::Deliver(at, request) => self.deliver(it, at, request, true),
-            Choice::DeliverLate(at, request) => self.deliver(it, at, request, false),
+            Choice::Deliver(at, request, flow) => self.deliver(it, at, request, flow, true),
+            Choice::DeliverLate(at, request, flow) => self.deliver(it, at, request, flow, false),
             Choice::Answer(at) => self.answer(it, at),
+            Choice::Decline(at) => self.decline(it, at)?,
             Choice::LoseAnswer(at) => {
                 let (write, sender) = it.sent_by(at);
-                // If it would be refused, a lost answer is the same as a lost write.
-                if self.store(it, write, sender)? == Stored::Refused {
+                // If it would change nothing, a lost answer is the same as a lost write.
+                if self.store(it, write, sender)?.changes_nothing() {
                     return None;
                 }
                 it.reach(Mark::AnswerLost);
@@ -198,7 +233,7 @@ impl<'a, P: Protocol> Net<'a, P> {
             }
             Choice::Retry(at) => {
                 let (write, sender) = it.sent_by(at);
-                if self.store(it, write, sender)? == Stored::Refused {
+                if self.store(it, write, sender)?.changes_nothing() {
                     return None;
                 }
                 let slot = it.slot(at);
@@ -216,9 +251,13 @@ impl<'a, P: Protocol> Net<'a, P> {
                 self.fail(it, at, StoreErrorKind::Unavailable, false);
             }
             Choice::Conflict(at) => {
-                let is_retried = it.slot(at).is_retried;
-                it.reach(if is_retried { Mark::ConflictDoubtful } else { Mark::Conflict });
-                self.fail(it, at, StoreErrorKind::Conflict, is_retried);
+                let Slot { is_retried, write, .. } = *it.slot(at);
+                let is_late =
+                    self.is_transaction(write) && it.world.late.iter().any(|late| late.write == write);
+                // It may be this very one, sent before.
+                let may_be_own = is_retried || is_late;
+                it.reach(if may_be_own { Mark::ConflictDoubtful } else { Mark::Conflict });
+                self.fail(it, at, StoreErrorKind::Conflict, may_be_own);
             }
             Choice::Reject(at) => {
                 it.reach(Mark::Rejected);
@@ -247,17 +286,26 @@ impl<'a, P: Protocol> Net<'a, P> {
             Choice::Look(at) => self.look(it, at)?,
             Choice::Resume(at) => self.step(it, at, Heard::Resumed),
             Choice::Finish(at, verdict) => self.finish(it, at, verdict)?,
+            Choice::Extend(at) => {
+                // Whoever holds a claim may ask at any time, also when its lease has ended.
+                it.world.extensions_left -= 1;
+                self.leave_extension(it, at);
+                self.step(it, at, Heard::Extend);
+            }
             Choice::CutOff(at) => {
-                if self.now(it, at) < self.plan_of(it, at)?.usable_until {
+                let slot = *it.slot(at);
+                if self.now(it, at) < self.usable_until(&slot)? {
                     return None;
                 }
                 it.reach(Mark::CutOff);
+                self.leave_extension(it, at);
                 it.slot(at).end();
             }
             Choice::Crash(at) => {
                 let slot = it.slot(at);
-                let has_run = slot.held != 0;
+                let has_run = slot.held != 0 || slot.is_open;
                 let mark = match slot.stage {
+                    Stage::Extending => Mark::CrashExtending,
                     Stage::Applying if has_run => Mark::CrashSettling,
                     Stage::Idle | Stage::Applying => Mark::CrashSending,
                     Stage::Reading => Mark::CrashReading,
@@ -296,11 +344,13 @@ impl<'a, P: Protocol> Net<'a, P> {
         // The sweeper is slow, and the network is not that slow: what was sent before the expiry is no
         // longer on its way. (A frozen executor may still send what it had decided then.)
         for late in &mut it.world.late {
-            let is_new = self
-                .writes
-                .get(late.write)
-                .and_then(|write| write.lock().map(|lock| lock.lock_acquired_at >= record.expires_at));
-            if is_new != Some(true) {
+            let acquired_at = self.writes.get(late.write).and_then(|sent| match &sent.write {
+                // One of a pair in doubt may have been refused by this very record. No request lives long enough to
+                // come when that is gone.
+                Write::Conclude { .. } => None,
+                write => write.lock().map(|lock| lock.lock_acquired_at),
+            });
+            if acquired_at.is_none_or(|acquired_at| acquired_at < record.expires_at) {
                 *late = Late::default();
             }
         }
@@ -314,6 +364,7 @@ impl<'a, P: Protocol> Net<'a, P> {
         it.world.took_over = false;
         // What the key was used for is forgotten with its record.
         it.world.has_run = false;
+        it.world.has_effect = false;
         Some(())
     }
 
@@ -323,6 +374,13 @@ impl<'a, P: Protocol> Net<'a, P> {
     /// What an operator does to a claim that still stands is its own doing, and no promise is made about it.
     fn operate(&mut self, it: &mut Happening, verdict: Verdict) -> Option<()> {
         let (record, now) = (self.records.get(it.world.record)?, self.true_time(it));
+        // A transaction may have settled it late, while its handler, which was told otherwise, thinks again.
+        let is_run = |slot: &Slot| {
+            slot.delivery == it.world.holder && matches!(slot.stage, Stage::Running | Stage::Extending)
+        };
+        if it.world.slots.iter().any(is_run) {
+            return None;
+        }
         let rules = self.configuration.rules();
         if record.lease_until().is_some_and(|lease| now <= lease.saturating_add(rules.skew_margin)) {
             return None;
@@ -330,7 +388,7 @@ impl<'a, P: Protocol> Net<'a, P> {
         let intent = intent(verdict, NOBODY);
         let owner = configuration::operator(it.world.operations_left);
         let write = protocol::resolve(record, owner, intent, rules.retention, now);
-        let write = self.writes.number(write);
+        let write = self.writes.number(Sent { write, submission: None });
         *it.world.late.iter_mut().find(|late| late.write == 0)? = Late { write, sender: NOBODY };
         it.world.operations_left -= 1;
         it.reach(Mark::Operates);
@@ -342,7 +400,13 @@ impl<'a, P: Protocol> Net<'a, P> {
     fn land(&mut self, it: &mut Happening, number: u8) -> Option<()> {
         let before = it.world;
         let Late { write, sender } = std::mem::take(&mut it.world.late[usize::from(number)]);
-        let is_claim = self.writes.get(write).is_some_and(|write| write.lock().is_some());
+        let mark = match self.writes.get(write).map(|sent| &sent.write)? {
+            write if write.lock().is_some() => Mark::LateClaimLands,
+            Write::Extend { .. } => Mark::LateExtensionLands,
+            Write::Conclude { .. } => Mark::LateConclusionLands,
+            _ if self.is_transaction(write) => Mark::LateTransactionLands,
+            _ => Mark::LateSettlementLands,
+        };
         let mark = match self.store(it, write, sender)? {
             Stored::Refused if sender == NOBODY => {
                 it.world = before;
@@ -352,16 +416,19 @@ impl<'a, P: Protocol> Net<'a, P> {
                 it.world = before;
                 Mark::LateRefused
             }
+            Stored::Repeated => {
+                it.world = before;
+                Mark::LateRepeated
+            }
             // What it has settled is reached by then.
             _ if sender == NOBODY => Mark::Operates,
-            _ if is_claim => Mark::LateClaimLands,
-            _ => Mark::LateSettlementLands,
+            _ => mark,
         };
         it.reach(mark);
         Some(())
     }
 
-    fn deliver(&mut self, it: &mut Happening, at: u8, request: u8, has_time: bool) {
+    fn deliver(&mut self, it: &mut Happening, at: u8, request: u8, flow: Flow, has_time: bool) {
         let number = it.world.delivered;
         it.world.delivered += 1;
         it.world.deliveries[usize::from(number)] = Delivery { request, ..Delivery::default() };
@@ -388,14 +455,26 @@ impl<'a, P: Protocol> Net<'a, P> {
         let slot = it.slot(at);
         slot.attempts_left -= 1;
         (slot.delivery, slot.plan, slot.machine) = (number, plan, machine);
-        self.step(it, at, Heard::Begin);
+        slot.is_open = flow != Flow::Claim;
+        match flow {
+            Flow::Claim => self.step(it, at, Heard::Begin),
+            Flow::Look => self.step(it, at, Heard::Look),
+            // The machine is not asked before the handler has ended.
+            Flow::Blind => {
+                (slot.stage, slot.is_urgent) = (Stage::Running, true);
+                it.reach(Mark::Blind);
+            }
+        }
     }
 
     /// The store gets the executor's write, and its answer arrives.
     fn answer(&mut self, it: &mut Happening, at: u8) {
         let (write, sender) = it.sent_by(at);
-        let is_claim = self.writes.get(write).is_some_and(|write| write.lock().is_some());
+        let is_claim = self.write(write).is_some_and(|write| write.lock().is_some());
+        let is_extension = it.slot(at).stage == Stage::Extending;
         match self.store(it, write, sender) {
+            // What an extension's answer leads to does not depend on the time either.
+            Some(Stored::Refused) if is_extension => self.step(it, at, Heard::Refused(it.world.record)),
             Some(Stored::Refused) | None => {
                 let record = it.world.record;
                 let is_own = it.slot(at).is_retried && it.world.holder == sender;
@@ -434,10 +513,13 @@ impl<'a, P: Protocol> Net<'a, P> {
     /// The handler ends. At most once leaves it no plain release but the explicit one, which is the same.
     fn finish(&mut self, it: &mut Happening, at: u8, verdict: Verdict) -> Option<()> {
         let (slot, now) = (*it.slot(at), self.now(it, at));
-        if now > self.claims.get(slot.held)?.lease_until {
+        if self.claims.get(slot.held).is_some_and(|held| now > held.lease_until) {
             it.reach(Mark::Frozen);
         }
-        it.world.deliveries[usize::from(slot.delivery)].verdict = verdict;
+        self.leave_extension(it, at);
+        let delivery = &mut it.world.deliveries[usize::from(slot.delivery)];
+        delivery.verdict = verdict;
+        delivery.has_writes |= verdict == Verdict::Commit;
         self.step(it, at, Heard::Settle);
         Some(())
     }
@@ -459,32 +541,14 @@ impl<'a, P: Protocol> Net<'a, P> {
     fn plan_of(&self, it: &mut Happening, at: u8) -> Option<Rc<Plan>> {
         self.plans.get(it.slot(at).plan).cloned()
     }
-
-    /// What must hold in every world, whatever led to it.
-    fn look_at_all(&self, world: &World, flaws: &mut Flaws) {
-        let mut inside = 0;
-        for slot in world.slots.iter().filter(|slot| slot.stage == Stage::Running) {
-            let (Some(held), Some(plan)) = (self.claims.get(slot.held), self.plans.get(slot.plan)) else {
-                continue;
-            };
-            let now = self.configuration.clock(world.time, slot.clock);
-            let is_inside = now <= held.lease_until;
-            inside += u8::from(is_inside);
-            let may_be_polled = match self.configuration.host {
-                Host::Kills => true,
-                Host::LetsRun => now < plan.usable_until,
-            };
-            flaws.unless(is_inside || !may_be_polled, Invariant::PollInsideLease);
-        }
-        flaws.unless(inside <= 1, Invariant::OneInsideLease);
-    }
 }
 
 /// What `verdict` asks for, with the response of `delivery`.
 fn intent(verdict: Verdict, delivery: u8) -> Intent {
     match verdict {
-        Verdict::Complete => Intent::Complete(configuration::response(delivery)),
-        Verdict::Fail => Intent::Fail(configuration::response(delivery)),
+        Verdict::Complete => Intent::Complete(configuration::response(delivery, verdict)),
+        Verdict::Commit => Intent::Commit(configuration::response(delivery, verdict)),
+        Verdict::Fail => Intent::Fail(configuration::response(delivery, verdict)),
         Verdict::Release | Verdict::None => Intent::Release,
     }
 }

@@ -41,9 +41,17 @@ pub const NOT_APPLICABLE: &[Invariant] = &[
     Invariant::DoubtLookedInto,
 ];
 
-/// What the spaces of the comparison do not try: they have one request, and no mode that runs at most
-/// once, which the peer lacks.
-pub const UNTRIED: &[Invariant] = &[Invariant::MismatchHarmless, Invariant::AtMostOnce];
+/// What the spaces of the comparison do not try: they have one request, and nothing that the peer lacks, such as a mode
+/// that runs at most once, transactions with the handler's own writes, or leases that are extended.
+pub const UNTRIED: &[Invariant] = &[
+    Invariant::MismatchHarmless,
+    Invariant::AtMostOnce,
+    Invariant::EffectsExactlyOnce,
+    Invariant::DeniedStays,
+    Invariant::TokenKept,
+    Invariant::OwnerExtends,
+    Invariant::LeasesGrow,
+];
 
 /// Powertools' protocol.
 #[derive(Clone, Copy, Debug)]

@@ -3,11 +3,13 @@
 use lambda_idempotency::Execution;
 
 use crate::{
-    configuration::{Configuration, DAY, Host, TICK, ticks},
+    configuration::{Configuration, DAY, Flow, Host, TICK, ticks},
     model::Verdict,
 };
 
 const COMPLETE_OR_RELEASE: &[Verdict] = &[Verdict::Complete, Verdict::Release];
+const COMMIT_OR_RELEASE: &[Verdict] = &[Verdict::Commit, Verdict::Release];
+const COMMIT: &[Verdict] = &[Verdict::Commit];
 
 /// The bounded slice: what every run of the tests explores.
 pub fn bounded() -> Vec<Configuration> {
@@ -108,6 +110,147 @@ pub fn bounded() -> Vec<Configuration> {
             ..Configuration::default()
         },
         Configuration { faults: 0, ..to_the_millisecond() },
+    ]
+    .into_iter()
+    .chain(extensions())
+    .chain(transactions())
+    .chain(without_claims())
+    .collect()
+}
+
+/// T7.
+fn extensions() -> Vec<Configuration> {
+    let one = || Configuration {
+        extensions: 1,
+        times: ticks(4),
+        verdicts: COMPLETE_OR_RELEASE,
+        ..Configuration::default()
+    };
+    vec![
+        Configuration { name: "leases extended twice", extensions: 2, ..one() },
+        Configuration {
+            name: "leases extended, one clock, 2 faults",
+            clocks: vec![0, 0],
+            faults: 2,
+            verdicts: &[Verdict::Complete],
+            ..one()
+        },
+        Configuration { name: "leases extended, an operator", operations: 1, ..one() },
+        Configuration {
+            name: "leases extended, transactions, permanent faults",
+            permanent_faults: true,
+            verdicts: COMMIT,
+            ..one()
+        },
+    ]
+}
+
+/// T8.
+fn transactions() -> Vec<Configuration> {
+    let two = || Configuration {
+        declines: 1,
+        times: ticks(5),
+        verdicts: COMMIT_OR_RELEASE,
+        ..Configuration::default()
+    };
+    vec![
+        Configuration { name: "transactions, clocks M apart", ..two() },
+        Configuration {
+            name: "transactions, at most once",
+            execution: Execution::AtMostOnce,
+            token_window: TICK,
+            ..two()
+        },
+        Configuration {
+            name: "transactions, one clock, 2 faults",
+            clocks: vec![0, 0],
+            times: ticks(4),
+            faults: 2,
+            ..two()
+        },
+        Configuration {
+            name: "transactions, 1 executor, 2 attempts, 4 faults",
+            clocks: vec![0],
+            executors: 1,
+            attempts: 2,
+            times: ticks(3),
+            faults: 4,
+            permanent_faults: true,
+            verdicts: &[Verdict::Commit, Verdict::Complete, Verdict::Fail, Verdict::Release],
+            ..two()
+        },
+        Configuration {
+            name: "transactions, others have the items",
+            clocks: vec![0],
+            executors: 1,
+            times: ticks(2),
+            faults: 10,
+            verdicts: COMMIT,
+            ..two()
+        },
+    ]
+}
+
+/// Nothing is claimed.
+fn without_claims() -> Vec<Configuration> {
+    let two = || Configuration {
+        flows: &[Flow::Look],
+        declines: 1,
+        times: ticks(5),
+        verdicts: COMMIT_OR_RELEASE,
+        ..Configuration::default()
+    };
+    vec![
+        Configuration {
+            name: "without claims, clocks M apart, 2 attempts",
+            attempts: 2,
+            times: ticks(4),
+            ..two()
+        },
+        Configuration {
+            name: "without claims or a look, permanent faults, 2 faults",
+            flows: &[Flow::Look, Flow::Blind],
+            faults: 2,
+            permanent_faults: true,
+            times: ticks(3),
+            verdicts: &[Verdict::Commit, Verdict::Complete, Verdict::Fail],
+            ..two()
+        },
+        Configuration {
+            name: "with and without claims",
+            flows: &[Flow::Claim, Flow::Look, Flow::Blind],
+            times: ticks(4),
+            token_window: TICK,
+            verdicts: &[Verdict::Commit, Verdict::Complete],
+            ..two()
+        },
+        Configuration {
+            name: "with and without claims, at most once, an operator",
+            flows: &[Flow::Claim, Flow::Look],
+            execution: Execution::AtMostOnce,
+            operations: 1,
+            declines: 0,
+            times: ticks(4),
+            verdicts: COMMIT,
+            ..two()
+        },
+        Configuration {
+            name: "with and without claims, another request",
+            flows: &[Flow::Claim, Flow::Look],
+            requests: 2,
+            declines: 0,
+            verdicts: COMMIT,
+            ..two()
+        },
+        Configuration {
+            name: "without claims, 3 executors",
+            clocks: vec![0, TICK, 0],
+            executors: 3,
+            times: ticks(3),
+            verdicts: COMMIT,
+            ..two()
+        },
+        Configuration { name: "without claims, a clock beyond M, ahead", clocks: vec![0, 3 * TICK], ..two() },
     ]
 }
 
@@ -223,6 +366,82 @@ pub fn long() -> Vec<Configuration> {
             ..Configuration::default()
         },
         Configuration { name: "to the millisecond, 1 fault", ..to_the_millisecond() },
+        Configuration {
+            name: "leases extended twice, longer, 8 moments",
+            extensions: 2,
+            lease: 2 * TICK,
+            times: ticks(8),
+            verdicts: COMPLETE_OR_RELEASE,
+            ..Configuration::default()
+        },
+        Configuration {
+            name: "leases extended, 2 attempts, transactions",
+            extensions: 1,
+            declines: 1,
+            times: ticks(4),
+            verdicts: COMMIT_OR_RELEASE,
+            ..two_by_two()
+        },
+        Configuration {
+            name: "transactions, 2 attempts, clocks M apart, tokens known for a while",
+            declines: 1,
+            token_window: TICK,
+            verdicts: COMMIT_OR_RELEASE,
+            ..two_by_two()
+        },
+        Configuration {
+            name: "transactions, 3 faults",
+            declines: 1,
+            faults: 3,
+            times: ticks(4),
+            verdicts: COMMIT_OR_RELEASE,
+            ..Configuration::default()
+        },
+        Configuration {
+            name: "transactions, a clock beyond M, behind",
+            clocks: vec![0, -3 * TICK],
+            declines: 1,
+            times: ticks(5),
+            verdicts: COMMIT_OR_RELEASE,
+            ..Configuration::default()
+        },
+        Configuration {
+            name: "transactions, killed at the deadline, 2 faults",
+            host: Host::Kills,
+            declines: 1,
+            times: ticks(5),
+            faults: 2,
+            verdicts: COMMIT_OR_RELEASE,
+            ..Configuration::default()
+        },
+        Configuration {
+            name: "without claims, 2 declines, 3 faults",
+            flows: &[Flow::Look],
+            declines: 2,
+            faults: 3,
+            times: ticks(4),
+            verdicts: COMMIT_OR_RELEASE,
+            ..Configuration::default()
+        },
+        Configuration {
+            name: "without claims, 3 executors, 4 moments",
+            flows: &[Flow::Look, Flow::Blind],
+            clocks: vec![0, TICK, 0],
+            executors: 3,
+            times: ticks(4),
+            verdicts: COMMIT,
+            ..Configuration::default()
+        },
+        Configuration {
+            name: "with and without claims, leases extended, 2 faults",
+            flows: &[Flow::Claim, Flow::Look],
+            extensions: 1,
+            declines: 1,
+            faults: 2,
+            times: ticks(4),
+            verdicts: COMMIT_OR_RELEASE,
+            ..Configuration::default()
+        },
     ];
     // The largest first, so that the last does not run alone.
     large.into_iter().chain(bounded()).collect()

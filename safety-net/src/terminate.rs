@@ -2,12 +2,15 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::net::Position;
+use crate::{configuration::Configuration, model::Verdict, net::Position};
 
 /// The most store calls that a delivery may make while nobody takes its claim away. Getting a claim takes
 /// at most four writes, each with a look; settling two with their looks, and one more without the
-/// response.
-pub const MOST_CALLS: usize = 8 + 5;
+/// response. In a transaction: one, eight more while others have its items, and as it is in doubt two more, with
+/// two looks.
+pub fn most_calls(configuration: &Configuration) -> usize {
+    if configuration.verdicts.contains(&Verdict::Commit) { 8 + 13 } else { 8 + 5 }
+}
 
 /// The most store calls on any way through the machine, or `None` if there is a way that has no end.
 ///

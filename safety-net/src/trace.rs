@@ -8,11 +8,11 @@ use lambda_idempotency::{
 };
 
 use crate::{
-    configuration::{DAY, drawn_by, since_beginning},
+    configuration::{DAY, Flow, drawn_by, since_beginning},
     faults::Choice,
     model::{Answer, NOBODY, Stage, Verdict, World},
     net::Net,
-    under_test::Protocol,
+    under_test::{Protocol, Sent},
 };
 
 /// What happened, a line each.
@@ -78,17 +78,25 @@ fn telling<P: Protocol>(net: &Net<'_, P>, before: &World, choice: Choice, after:
         Choice::Jump(at, clock) => {
             format!("{}'s clock jumps to {}", who(at), ahead(net, clock))
         }
-        Choice::Deliver(at, request) | Choice::DeliverLate(at, request) => {
+        Choice::Deliver(at, request, flow) | Choice::DeliverLate(at, request, flow) => {
             let time = if matches!(choice, Choice::Deliver(..)) { "" } else { ", with no time left" };
             let clock = ahead(net, before.slots[usize::from(at)].clock);
+            let how = match flow {
+                Flow::Claim => "",
+                Flow::Look => ", without a claim",
+                Flow::Blind => ", without a claim or a look",
+            };
             format!(
-                "{} is delivered (request {request}, clock {clock}{time}){}",
+                "{} is delivered (request {request}, clock {clock}{how}{time}){}",
                 name(before.delivered),
                 of_new()
             )
         }
         Choice::Answer(at) => {
             format!("the store gets {}'s {}{}", who(at), write(at), then(at))
+        }
+        Choice::Decline(at) => {
+            format!("the store gets {}'s {}: its own condition fails{}", who(at), write(at), then(at))
         }
         Choice::LoseAnswer(at) => {
             format!("the store applies {}'s {}; the answer is lost{}", who(at), write(at), then(at))
@@ -127,9 +135,11 @@ fn telling<P: Protocol>(net: &Net<'_, P>, before: &World, choice: Choice, after:
                 Verdict::Complete => "completes",
                 Verdict::Fail => "fails for good",
                 Verdict::Release | Verdict::None => "gives the key back",
+                Verdict::Commit => "completes, with writes of its own",
             };
             format!("{}'s handler {how} (clock {}){}", who(at), own_time(net, before, at), then(at))
         }
+        Choice::Extend(at) => format!("{} asks for a longer lease{}", who(at), then(at)),
         Choice::CutOff(at) => format!("{}'s handler is cut off", who(at)),
         Choice::Crash(at) => format!("{} dies", who(at)),
     }
@@ -144,16 +154,24 @@ fn next<P: Protocol>(net: &Net<'_, P>, after: &World, delivery: u8) -> String {
         Stage::Reading => " → reads".to_owned(),
         Stage::Answered => " → is answered".to_owned(),
         Stage::Pausing => " → pauses".to_owned(),
-        Stage::Running => {
-            let lease = net.claim(slot.held).map_or(String::new(), |held| show_time(held.lease_until));
-            format!(" → ITS HANDLER RUNS, lease until {lease}")
-        }
+        Stage::Running => match net.claim(slot.held) {
+            Some(held) => format!(" → ITS HANDLER RUNS, lease until {}", show_time(held.lease_until)),
+            None => " → its handler runs without a claim".to_owned(),
+        },
+        Stage::Extending => format!(" → sends {}", sent(net, slot.write)),
         Stage::Idle => String::new(),
     }
 }
 
 fn sent<P: Protocol>(net: &Net<'_, P>, write: u32) -> String {
-    let Some(write) = net.write(write) else { return "nothing".to_owned() };
+    let Some(Sent { write, submission }) = net.sent(write) else { return "nothing".to_owned() };
+    if let Some(submission) = submission {
+        return format!("transaction {submission} with a {}", shown(write));
+    }
+    shown(write)
+}
+
+fn shown(write: &Write) -> String {
     let claim = |lock: &lambda_idempotency::Lock| {
         format!(
             "lease until {}, generation {}",

@@ -4,9 +4,9 @@
 use std::{fmt::Debug, hash::Hash};
 
 use lambda_idempotency::{
-    Owner, Record,
-    protocol::{self, Action, Input, Plan, State},
-    store::Write,
+    Generation, Owner, Record, State as RecordState,
+    protocol::{self, Action, Held, Input, Plan, State},
+    store::{Settlement, Write},
 };
 
 use crate::{configuration, invariants::Invariant};
@@ -36,6 +36,63 @@ pub trait Protocol {
 
     /// What the store makes of `write` when it meets `current`.
     fn apply(&self, write: &Write, current: Option<&Record>) -> Effect;
+
+    /// What the store makes of a transaction of `write` and writes of the handler's own, whose conditions hold; and
+    /// whether it makes those.
+    fn commit(&self, write: &Write, current: Option<&Record>) -> (Effect, bool) {
+        let effect = self.apply(write, current);
+        let is_made = effect != Effect::Refused;
+        (effect, is_made)
+    }
+
+    /// The claim that an executor in this state holds.
+    fn held(&self, _: &Self::State) -> Option<Held> {
+        None
+    }
+
+    /// By what the store knows a transaction again. None, if it never does.
+    fn token(&self, sent: &Sent) -> Option<Token> {
+        sent.token()
+    }
+}
+
+/// What an executor sends to the store: a write, and the number of its submission where it is a transaction.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Sent {
+    /// The write.
+    pub write: Write,
+    /// The submission, if writes of the handler's own go along.
+    pub submission: Option<u32>,
+}
+
+/// What names a transaction: owner, generation and submission. The key is always the same here.
+pub type Token = (Owner, Generation, u32);
+
+impl Sent {
+    /// Whether `record` is what it makes, as far as it says what that is.
+    pub fn is_in(&self, record: &Record) -> bool {
+        match (&self.write, &record.state) {
+            (
+                Write::Settle { settlement: Settlement::Complete(outcome, _), .. },
+                RecordState::Completed(stored),
+            )
+            | (Write::Settle { settlement: Settlement::Fail(outcome, _), .. }, RecordState::Failed(stored)) => {
+                outcome == stored
+            }
+            (Write::Conclude { record: concluded, .. }, _) => concluded == record,
+            _ => false,
+        }
+    }
+
+    /// The token of a transaction.
+    pub fn token(&self) -> Option<Token> {
+        let (owner, generation) = match &self.write {
+            Write::Settle { owner, generation, .. } => (*owner, *generation),
+            Write::Conclude { record, .. } => (record.owner, record.generation),
+            _ => return None,
+        };
+        Some((owner, generation, self.submission?))
+    }
 }
 
 /// What a write does to a record.
@@ -68,6 +125,10 @@ impl Protocol for Shipping {
 
     fn step(&self, state: State, input: Input) -> (State, Action) {
         protocol::step(state, input)
+    }
+
+    fn held(&self, state: &State) -> Option<Held> {
+        state.held().cloned()
     }
 
     fn apply(&self, write: &Write, current: Option<&Record>) -> Effect {

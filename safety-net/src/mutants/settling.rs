@@ -199,7 +199,7 @@ fn with_settlement(outcome: Outcome, change: impl Fn(Settlement) -> Settlement) 
 }
 
 /// The record that the event shows.
-fn shown<'a>(moment: &Moment<'a>) -> Option<&'a lambda_idempotency::Record> {
+pub(super) fn shown<'a>(moment: &Moment<'a>) -> Option<&'a lambda_idempotency::Record> {
     match moment.event {
         Event::Answered(Written::Refused(record)) | Event::Found(record) => record.as_ref(),
         _ => None,

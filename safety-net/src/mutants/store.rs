@@ -259,6 +259,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         },
         ..NONE
     },
+    without!("takeover does not test the lease", extended, TakeOver, lease_until, Record::lease_until),
     without!("takeover does not test the owner", behind, TakeOver, owner, |record| record.owner),
     without!("takeover does not test the generation", ahead, TakeOver, generation, |record| record
         .generation),
@@ -291,8 +292,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
 ];
 
 /// Conditions that follow from those that are left, so that leaving one out alone does no harm: a version
-/// that differs, differs in its owner or generation already, and what is settled has no lease. They cost
-/// nothing, and some will matter once a lease can be extended (T7), which changes the lease alone.
+/// that differs, differs in its owner or generation already, or is extended, which moves lease and expiry; and what is
+/// settled has no lease. They cost nothing.
 pub(super) const IMPLIED: &[Mutant] = &[
     Mutant {
         name: "takeover does not test the status",
@@ -309,13 +310,12 @@ pub(super) const IMPLIED: &[Mutant] = &[
     without!("takeover does not test the time of the lock", small, TakeOver, lock_acquired_at, |record| {
         record.lock_acquired_at
     }),
-    without!("takeover does not test the lease", small, TakeOver, lease_until, Record::lease_until),
     without!("reclaim does not test the status", small, Reclaim, status, Record::status),
     without!("reclaim does not test the expiry", small, Reclaim, expires_at, |record| record.expires_at),
     without!("reclaim does not test the lease", small, Reclaim, lease_until, Record::lease_until),
 ];
 
-fn shipping(write: &Write, current: Option<&Record>) -> Effect {
+pub(super) fn shipping(write: &Write, current: Option<&Record>) -> Effect {
     write.apply_to(current).into()
 }
 
@@ -338,7 +338,7 @@ fn settled(write: &Write, record: &Record) -> Effect {
 pub(super) const DISTANT: [fn() -> Configuration; 4] = [behind, far_behind, ahead, far_ahead];
 
 /// A clock so far behind that two claims get the same generation: only the owner tells them apart.
-fn behind() -> Configuration {
+pub(super) fn behind() -> Configuration {
     Configuration {
         name: "a clock beyond M, behind",
         clocks: vec![0, -3 * TICK],
@@ -376,6 +376,11 @@ fn ahead() -> Configuration {
 /// The same, so far that it is stale and expired at once.
 fn far_ahead() -> Configuration {
     Configuration { name: "two clocks far beyond M, ahead", clocks: vec![0, 6 * TICK, 6 * TICK], ..ahead() }
+}
+
+/// Leases are extended.
+pub(super) fn extended() -> Configuration {
+    Configuration { name: "leases extended", extensions: 2, times: ticks(5), ..small() }
 }
 
 /// An operator beside two executors.

@@ -5,17 +5,17 @@ use std::rc::Rc;
 use lambda_idempotency::{
     Execution, Outcome, Place, Record, State as RecordState,
     protocol::{Action, End, Event, Fault, Input},
-    store::Written,
+    store::{Write, Written},
 };
 
 use super::{Happening, Heard, Net, Next, Position, StepKey, Stepped, intent};
 use crate::{
-    configuration::{self, drawn_by},
+    configuration::{self, drawn_by, millis},
     coverage::{Coverage, Mark},
     invariants::{Flaws, Invariant},
     judge::Step,
-    model::{Answer, Delivery, NOBODY, Stage, Verdict},
-    under_test::Protocol,
+    model::{Answer, Delivery, NOBODY, Slot, Stage, Verdict},
+    under_test::{Protocol, Sent},
 };
 
 impl<P: Protocol> Net<'_, P> {
@@ -29,6 +29,8 @@ impl<P: Protocol> Net<'_, P> {
             write: slot.write,
             held: slot.held,
             verdict: it.world.deliveries[number].verdict,
+            is_open: slot.is_open,
+            is_in_doubt: slot.is_in_doubt,
             heard,
             stage: slot.stage,
             time: it.world.time,
@@ -45,26 +47,66 @@ impl<P: Protocol> Net<'_, P> {
         it.flaws.add(stepped.flaws);
         it.coverage.add(stepped.coverage);
         let delivery = it.world.deliveries[number];
+        let is_in_doubt = slot.is_in_doubt || matches!(heard, Heard::Failed(_, true));
         let after = it.slot(at);
         (after.machine, after.is_retried) = (stepped.machine, false);
         (after.answer, after.record, after.is_urgent) = (Answer::None, 0, true);
         match stepped.next {
-            Next::Apply(write) => (after.stage, after.write) = (Stage::Applying, write),
-            Next::Read => after.stage = Stage::Reading,
-            Next::Pause => after.stage = Stage::Pausing,
+            Next::Apply(write) => {
+                // What is sent again is in doubt as it was; something else is not.
+                after.is_in_doubt = is_in_doubt && write == slot.write;
+                (after.stage, after.write) = (Stage::Applying, write);
+            }
+            Next::Read => (after.stage, after.is_in_doubt) = (Stage::Reading, is_in_doubt),
+            Next::Pause => (after.stage, after.is_in_doubt) = (Stage::Pausing, is_in_doubt),
+            Next::Extend(write) => (after.stage, after.write) = (Stage::Extending, write),
             Next::Run(held) => {
                 (after.stage, after.write, after.held) = (Stage::Running, 0, held);
                 self.start(it, slot.delivery, held);
             }
+            Next::Open => after.stage = Stage::Running,
+            Next::Extended(held) => (after.stage, after.held) = (Stage::Running, held),
+            Next::Unextended => after.stage = Stage::Running,
+            Next::Declined => {
+                (after.stage, after.is_in_doubt) = (Stage::Running, false);
+                // It may be another claim by now: one that was made to record the outcome.
+                if let Some(held) = stepped.held {
+                    after.held = held;
+                }
+                it.world.deliveries[number].verdict = Verdict::None;
+            }
             Next::Replay(record) | Next::Superseded(record) => {
                 after.end();
                 self.replay(it, record, delivery);
+                let owner = self.protocol.owner(slot.delivery, delivery.request);
+                let is_own = self.records.get(record).is_some_and(|record| record.owner == owner);
+                if !is_own {
+                    self.deny(it, slot.delivery);
+                }
             }
             Next::Recorded => {
                 after.end();
-                it.flaws.unless(delivery.is_stored, Invariant::RecordedIsStored);
+                self.recorded(it, slot);
+            }
+            Next::Denied => {
+                after.end();
+                self.deny(it, slot.delivery);
             }
             Next::Over => after.end(),
+        }
+    }
+
+    /// A delivery is told that what its handler said is stored.
+    fn recorded(&self, it: &mut Happening, slot: Slot) {
+        let delivery = it.world.deliveries[usize::from(slot.delivery)];
+        // Without a claim, there is nothing to give back.
+        let has_nothing = slot.is_open && delivery.verdict == Verdict::Release;
+        it.flaws.unless(delivery.is_stored || has_nothing, Invariant::RecordedIsStored);
+        if delivery.verdict == Verdict::Commit {
+            it.flaws.unless(delivery.has_effect, Invariant::EffectsExactlyOnce);
+        } else {
+            // It thought again, after a transaction that was definitely not made.
+            self.deny(it, slot.delivery);
         }
     }
 
@@ -91,9 +133,9 @@ impl<P: Protocol> Net<'_, P> {
         let Some(record) = self.records.get(record) else { return };
         let of_request = record.fingerprint == configuration::fingerprint(delivery.request);
         it.flaws.unless(of_request, Invariant::MismatchHarmless);
-        let (outcome, verdict) = match &record.state {
-            RecordState::Completed(outcome) => (outcome, Verdict::Complete),
-            RecordState::Failed(outcome) => (outcome, Verdict::Fail),
+        let (outcome, verdicts) = match &record.state {
+            RecordState::Completed(outcome) => (outcome, [Verdict::Complete, Verdict::Commit]),
+            RecordState::Failed(outcome) => (outcome, [Verdict::Fail; 2]),
             RecordState::Started { .. } | RecordState::Released => {
                 it.flaws.unless(false, Invariant::ReplayTrue);
                 return;
@@ -104,8 +146,10 @@ impl<P: Protocol> Net<'_, P> {
             it.reach(Mark::OperatorReplayed);
         }
         let author = it.world.deliveries.get(usize::from(by));
-        let is_true =
-            author.is_none_or(|author| author.verdict == verdict && author.request == delivery.request);
+        // A transaction may be made after its handler has thought again.
+        let said =
+            |author: &Delivery| verdicts.contains(&author.verdict) || author.has_writes && author.has_effect;
+        let is_true = author.is_none_or(|author| said(author) && author.request == delivery.request);
         it.flaws.unless(is_true, Invariant::ReplayTrue);
     }
 
@@ -114,7 +158,13 @@ impl<P: Protocol> Net<'_, P> {
         let now = self.configuration.clock(key.time, key.clock);
         let event = self.event(key, delivery);
         let (Some(state), Some(plan)) = (self.machines.get(key.machine), self.plans.get(key.plan)) else {
-            return Stepped { machine: 0, next: Next::Over, flaws: Flaws::NONE, coverage: Coverage::NONE };
+            return Stepped {
+                machine: 0,
+                held: None,
+                next: Next::Over,
+                flaws: Flaws::NONE,
+                coverage: Coverage::NONE,
+            };
         };
         let (after, action) = self.protocol.step(P::State::clone(state), Input { now, event: event.clone() });
         let step = Step {
@@ -122,30 +172,38 @@ impl<P: Protocol> Net<'_, P> {
             plan,
             verdict: key.verdict,
             held: self.claims.get(key.held).map(Rc::as_ref),
-            write: self.writes.get(key.write).map(Rc::as_ref),
+            is_open: key.is_open,
+            is_in_doubt: key.is_in_doubt,
+            sent: self.writes.get(key.write).map(Rc::as_ref),
             event: &event,
             now,
             action: &action,
         };
         let (flaws, coverage) = (step.flaws(), step.coverage());
         let next = match action {
-            Action::Apply(write) => Next::Apply(self.writes.number(write)),
+            Action::Apply(write @ Write::Extend { .. }) => Next::Extend(self.number(write, None)),
+            Action::Apply(write) => Next::Apply(self.number(write, None)),
+            Action::Commit { write, submission } => Next::Apply(self.number(write, Some(submission))),
             Action::Read => Next::Read,
             Action::Pause(_) => Next::Pause,
             Action::Claimed(held) => Next::Run(self.claims.number(held)),
             Action::Replay(record) => Next::Replay(self.records.number(record)),
             Action::Settled(End::Recorded) => Next::Recorded,
             Action::Settled(End::Superseded(record)) => Next::Superseded(self.records.number(record)),
-            Action::Settled(_) | Action::Refused(_) | Action::Nothing => Next::Over,
-            // Nothing here is in a transaction, without a claim or extended yet.
-            Action::Commit { .. }
-            | Action::Open
-            | Action::Extended(_)
-            | Action::NotExtended
-            | Action::Lost
-            | Action::Declined(_) => Next::Over,
+            Action::Settled(End::NotCommitted(_) | End::Fenced(_)) => Next::Denied,
+            Action::Open => Next::Open,
+            Action::Extended(held) => Next::Extended(self.claims.number(held)),
+            Action::NotExtended => Next::Unextended,
+            Action::Declined(_) => Next::Declined,
+            // The handler of a claim that is lost is cut off; or it has ended before, which is another way.
+            Action::Settled(_) | Action::Refused(_) | Action::Lost | Action::Nothing => Next::Over,
         };
-        Stepped { machine: self.machines.number(after), next, flaws, coverage }
+        let held = self.protocol.held(&after).map(|held| self.claims.number(held));
+        Stepped { machine: self.machines.number(after), held, next, flaws, coverage }
+    }
+
+    fn number(&mut self, write: Write, submission: Option<u32>) -> u32 {
+        self.writes.number(Sent { write, submission })
     }
 
     fn event(&self, key: StepKey, delivery: u8) -> Event {
@@ -158,6 +216,12 @@ impl<P: Protocol> Net<'_, P> {
             Heard::Failed(kind, maybe_applied) => Event::Failed(Fault { kind, maybe_applied }),
             Heard::Resumed => Event::Resumed,
             Heard::Settle => Event::Settle(intent(key.verdict, delivery)),
+            Heard::Look => Event::Look,
+            Heard::Extend => {
+                let now = self.configuration.clock(key.time, key.clock);
+                Event::Extend(now.saturating_add(millis(self.configuration.lease)))
+            }
+            Heard::Declined => Event::Declined,
         }
     }
 
@@ -169,13 +233,20 @@ impl<P: Protocol> Net<'_, P> {
                 Next::Apply(_) => (Stage::Applying, true),
                 Next::Read => (Stage::Reading, true),
                 Next::Pause => (Stage::Pausing, false),
-                Next::Run(_) => (Stage::Running, false),
-                Next::Replay(_) | Next::Recorded | Next::Superseded(_) | Next::Over => return None,
+                Next::Run(_) | Next::Open => (Stage::Running, false),
+                // That it goes on, and how often, is the handler's doing.
+                Next::Extend(_) | Next::Extended(_) | Next::Unextended | Next::Declined => return None,
+                Next::Replay(_) | Next::Recorded | Next::Superseded(_) | Next::Denied | Next::Over => {
+                    return None;
+                }
             };
-            let settled = self.writes.get(key.write).is_some_and(|write| write.lock().is_none());
+            let settled = self.write(key.write).is_some_and(|write| write.lock().is_none());
             let claims = matches!(stepped.next, Next::Apply(write)
-                if self.writes.get(write).is_some_and(|write| write.lock().is_some()));
-            if key.verdict != Verdict::None && settled && claims {
+                if self.write(write).is_some_and(|write| write.lock().is_some()));
+            // Without a claim, it concludes anew where another's record was in the way.
+            let concludes = matches!(stepped.next, Next::Apply(write)
+                if key.is_open && write != key.write && matches!(key.heard, Heard::Refused(_) | Heard::Found(_)));
+            if key.verdict != Verdict::None && settled && (claims || concludes) {
                 return None;
             }
             // An answer is to what was sent: a read's to a read, a write's to a write.

@@ -3,55 +3,73 @@
 use std::rc::Rc;
 
 use lambda_idempotency::{
-    Execution, Outcome, Record, State as RecordState, Status, Timestamp,
+    Execution, Generation, Outcome, Owner, Record, State as RecordState, Status, Timestamp,
     protocol::{Action, Event, Input, Refusal},
     store::{Seen, Settlement, Write, Written},
 };
 
 use super::{Happening, Net, Stored};
 use crate::{
-    configuration::{self, millis},
+    configuration::{self, Flow, millis},
     coverage::Mark,
     invariants::Invariant,
-    model::{NOBODY, Verdict},
-    under_test::{Effect, Protocol},
+    model::{Delivery, NOBODY, Verdict},
+    under_test::{Effect, Protocol, Sent},
 };
 
 impl<P: Protocol> Net<'_, P> {
     /// The store gets a write, whoever still waits for it. Every change of the record goes through here.
     pub(super) fn store(&mut self, it: &mut Happening, number: u32, sender: u8) -> Option<Stored> {
-        let write = Rc::clone(self.writes.get(number)?);
+        let sent = Rc::clone(self.writes.get(number)?);
+        let write = &sent.write;
+        if self.is_known(it, number) {
+            it.reach(Mark::Repeated);
+            return Some(Stored::Repeated);
+        }
         let before = it.world.record;
-        let stored = self.effect(number, before);
+        let (stored, makes_writes) = self.effect(number, before);
+        if makes_writes {
+            self.committed(it, number, sender, stored);
+        }
         let current = self.records.get(before).cloned();
         if stored == Stored::Refused {
-            self.refused(it, &write, current.as_deref(), sender);
+            self.refused(it, &sent, current.as_deref(), sender);
             return Some(stored);
         }
+        it.world.has_effect = makes_writes;
         match &current {
             Some(current) => {
                 let after = match stored {
                     Stored::Put(after) => self.records.get(after).map(Rc::as_ref),
-                    Stored::Removed | Stored::Refused => None,
+                    _ => None,
                 };
-                self.changed(it, &write, current, after, sender);
+                self.changed(it, write, current, after, sender);
             }
-            // Only a claim makes a record where there is none.
+            // Only a claim makes a record where there is none, or a conclusion that saw that there was none.
             None => {
-                it.flaws.unless(write.lock().is_some() || stored == Stored::Removed, Invariant::OwnerSettles)
+                let makes = write.lock().is_some() || matches!(write, Write::Conclude { seen: None, .. });
+                it.flaws.unless(makes || stored == Stored::Removed, Invariant::OwnerSettles);
             }
         }
-        match &*write {
-            Write::Settle { settlement, .. } => self.settled(it, settlement, sender),
+        match write {
+            Write::Settle { settlement, .. } => self.settled(it, &sent, settlement, sender),
             Write::Resolve { settlement, .. } => resolved(it, settlement, current.as_deref()),
-            _ => self.claimed(it, &write, current.as_deref(), sender),
+            Write::Extend { .. } => it.reach(Mark::T7),
+            Write::Conclude { record, .. } => {
+                self.concluded(it, &sent, record, current.as_deref(), sender);
+            }
+            _ => self.claimed(it, write, current.as_deref(), sender),
         }
         it.world.record = match stored {
             Stored::Put(record) => record,
-            Stored::Removed | Stored::Refused => 0,
+            _ => 0,
         };
+        if let (Write::Extend { expires_at, .. }, Stored::Put(after)) = (write, stored) {
+            let is_moved = self.records.get(after).is_some_and(|record| record.expires_at == *expires_at);
+            it.flaws.unless(is_moved, Invariant::ExpiryPromised);
+        }
         if let (Write::Settle { settlement, .. } | Write::Resolve { settlement, .. }, Stored::Put(after)) =
-            (&*write, stored)
+            (write, stored)
         {
             let least = match settlement {
                 Settlement::Complete(_, expires_at) | Settlement::Fail(_, expires_at) => Some(*expires_at),
@@ -65,36 +83,32 @@ impl<P: Protocol> Net<'_, P> {
                 it.flaws.unless(self.becomes_claimable(record), Invariant::BecomesClaimable);
             }
             Stored::Removed => it.world.holder = NOBODY,
-            Stored::Refused => {}
+            Stored::Refused | Stored::Repeated => {}
         }
         Some(stored)
     }
 
-    fn effect(&mut self, write: u32, current: u32) -> Stored {
-        if let Some(&stored) = self.effects.get(&(write, current)) {
-            return stored;
+    /// What the store makes of a write, and whether it makes the handler's own; asked once.
+    pub(super) fn effect(&mut self, write: u32, current: u32) -> (Stored, bool) {
+        if let Some(&effect) = self.effects.get(&(write, current)) {
+            return effect;
         }
-        let effect = match self.writes.get(write) {
-            Some(write) => self.protocol.apply(write, self.records.get(current).map(Rc::as_ref)),
-            None => Effect::Refused,
-        };
-        let stored = match effect {
-            Effect::Put(record) => Stored::Put(self.records.number(record)),
-            Effect::Removed => Stored::Removed,
-            Effect::Refused => Stored::Refused,
-        };
-        self.effects.insert((write, current), stored);
-        stored
+        let effect = self.make(write, current);
+        self.effects.insert((write, current), effect);
+        effect
     }
 
-    fn refused(&self, it: &mut Happening, write: &Write, current: Option<&Record>, sender: u8) {
+    fn refused(&self, it: &mut Happening, sent: &Sent, current: Option<&Record>, sender: u8) {
+        let write = &sent.write;
         it.reach(match write {
             Write::Claim(_) => Mark::RefusedT1,
             Write::Reclaim { .. } => Mark::RefusedT2,
             Write::TakeOver { .. } => Mark::RefusedT3,
+            Write::Settle { .. } if sent.submission.is_some() => Mark::RefusedT8,
             Write::Settle { .. } => Mark::RefusedSettle,
             Write::Resolve { .. } => Mark::OperatorLost,
-            Write::Extend { .. } | Write::Conclude { .. } => Mark::RefusedSettle,
+            Write::Extend { .. } => Mark::RefusedT7,
+            Write::Conclude { .. } => Mark::RefusedConclusion,
         });
         let is_current = current.is_some_and(|record| holds(it, write, record, sender));
         it.flaws.unless(!is_current, Invariant::OwnerNotRefused);
@@ -114,7 +128,17 @@ impl<P: Protocol> Net<'_, P> {
             Write::Reclaim { seen, .. } | Write::TakeOver { seen, .. } | Write::Resolve { seen, .. } => {
                 it.flaws.unless(*seen == Seen::of(current), Invariant::ClaimSeesVersion);
             }
-            Write::Extend { .. } | Write::Conclude { .. } => {}
+            Write::Conclude { seen, .. } => {
+                it.flaws.unless(*seen == Some(Seen::of(current)), Invariant::ClaimSeesVersion);
+            }
+            Write::Extend { .. } => {
+                it.flaws.unless(holds(it, write, current, sender), Invariant::OwnerExtends);
+                let lease = |record: &Record| record.lease_until();
+                let grows = after.is_some_and(|after| {
+                    lease(after) > lease(current) && after.expires_at >= current.expires_at
+                });
+                it.flaws.unless(grows, Invariant::LeasesGrow);
+            }
             Write::Settle { settlement, .. } => {
                 // To say the same again is no change.
                 let is_same =
@@ -136,8 +160,12 @@ impl<P: Protocol> Net<'_, P> {
             let grows = after.is_none_or(|after| after.generation > current.generation);
             it.flaws.unless(grows, Invariant::GenerationsGrow);
         }
-        if let Some(lock) = write.lock() {
-            it.flaws.unless(lock.generation > current.generation, Invariant::GenerationsGrow);
+        let claims = match write {
+            Write::Conclude { record, .. } => Some((record.generation, record.fingerprint)),
+            write => write.lock().map(|lock| (lock.generation, lock.fingerprint)),
+        };
+        if let Some((generation, fingerprint)) = claims {
+            it.flaws.unless(generation > current.generation, Invariant::GenerationsGrow);
             let is_live = match current.state {
                 RecordState::Started { lease_until } => now <= lease_until.max(current.expires_at),
                 RecordState::Completed(_) | RecordState::Failed(_) => now <= current.expires_at,
@@ -146,22 +174,25 @@ impl<P: Protocol> Net<'_, P> {
             // That the clocks agree is not known here, but to whom the other request's record is live
             // by its own clock is checked with every step; this is about true time.
             if self.configuration.clocks_agree() {
-                let matches = lock.fingerprint == current.fingerprint;
+                let matches = fingerprint == current.fingerprint;
                 it.flaws.unless(matches || !is_live, Invariant::MismatchHarmless);
             }
         }
     }
 
-    fn settled(&self, it: &mut Happening, settlement: &Settlement, sender: u8) {
+    fn settled(&self, it: &mut Happening, sent: &Sent, settlement: &Settlement, sender: u8) {
         let Some(delivery) = it.world.deliveries.get_mut(usize::from(sender)) else { return };
         delivery.is_stored = true;
         let verdict = delivery.verdict;
         let (mark, said) = match settlement {
             Settlement::Complete(outcome, _) => {
-                (Mark::T4, verdict == Verdict::Complete && is_response(outcome, sender))
+                let is_whole = goes_along(sent, *delivery);
+                it.flaws.unless(is_whole, Invariant::EffectsExactlyOnce);
+                let mark = if sent.submission.is_some() { Mark::T8 } else { Mark::T4 };
+                (mark, completes(sent, *delivery) && is_response(outcome, sender, word(sent)))
             }
             Settlement::Fail(outcome, _) => {
-                (Mark::T5, verdict == Verdict::Fail && is_response(outcome, sender))
+                (Mark::T5, verdict == Verdict::Fail && is_response(outcome, sender, verdict))
             }
             // Without a verdict, it gives back what it never used.
             Settlement::Release => (Mark::T6, matches!(verdict, Verdict::Release | Verdict::None)),
@@ -174,6 +205,45 @@ impl<P: Protocol> Net<'_, P> {
         if *settlement == Settlement::Release && verdict == Verdict::Release {
             it.world.has_run = false;
         }
+    }
+
+    /// A record was put without a claim.
+    fn concluded(
+        &self,
+        it: &mut Happening,
+        sent: &Sent,
+        record: &Record,
+        current: Option<&Record>,
+        sender: u8,
+    ) {
+        it.reach(match current.map(Record::status) {
+            None => Mark::ConcludedAbsent,
+            Some(Status::Started) => Mark::ConcludedLock,
+            Some(Status::Completed | Status::Failed) => Mark::ConcludedOutcome,
+            Some(Status::Released) => Mark::ConcludedReleased,
+        });
+        (it.world.holder, it.world.took_over) = (sender, false);
+        if matches!(current.map(Record::status), Some(Status::Completed | Status::Failed)) {
+            it.world.has_run = false;
+        }
+        let Some(delivery) = it.world.deliveries.get_mut(usize::from(sender)) else { return };
+        delivery.is_stored = true;
+        let delivery = *delivery;
+        let said = match &record.state {
+            RecordState::Completed(outcome) => {
+                it.flaws.unless(goes_along(sent, delivery), Invariant::EffectsExactlyOnce);
+                if sent.submission.is_none() {
+                    it.reach(Mark::ConcludedAlone);
+                }
+                completes(sent, delivery) && is_response(outcome, sender, word(sent))
+            }
+            RecordState::Failed(outcome) => {
+                it.reach(Mark::ConcludedFailure);
+                delivery.verdict == Verdict::Fail && is_response(outcome, sender, Verdict::Fail)
+            }
+            RecordState::Started { .. } | RecordState::Released => false,
+        };
+        it.flaws.unless(said, Invariant::VerdictKept);
     }
 
     fn claimed(&self, it: &mut Happening, write: &Write, current: Option<&Record>, sender: u8) {
@@ -215,7 +285,8 @@ impl<P: Protocol> Net<'_, P> {
             (0..2).all(|request| {
                 let is_same = record.fingerprint == configuration::fingerprint(request);
                 let from = if is_same { from } else { from_for_another };
-                self.gives_way(record, request, from.saturating_add(margin))
+                let now = from.saturating_add(margin);
+                self.gives_way(record, request, now) && self.is_open_to(record, request, now)
             })
         });
         self.probes.insert(number, claimable);
@@ -248,6 +319,23 @@ impl<P: Protocol> Net<'_, P> {
         }
         matches!(action, Action::Claimed(_))
     }
+
+    /// The same for a delivery that claims nothing.
+    fn is_open_to(&self, record: &Record, request: u8, now: Timestamp) -> bool {
+        if !self.configuration.flows.contains(&Flow::Look) {
+            return true;
+        }
+        let plan = self.configuration.plan(configuration::owner(NOBODY - 1, request), request, now, true);
+        let step = |state, event| self.protocol.step(state, Input { now, event });
+        let (state, _) = step(self.protocol.begin(&plan), Event::Look);
+        match step(state, Event::Found(Some(record.clone()))).1 {
+            Action::Open => true,
+            Action::Refused(Refusal::OutcomeUnknown) => {
+                self.configuration.execution == Execution::AtMostOnce && record.status() == Status::Started
+            }
+            _ => false,
+        }
+    }
 }
 
 /// An operator has settled the record: it is nobody's claim any more.
@@ -261,15 +349,42 @@ fn resolved(it: &mut Happening, settlement: &Settlement, before: Option<&Record>
     it.world.has_run &= *settlement != Settlement::Release;
 }
 
-/// Whether `sender` settles what it holds.
+/// Whether `sender` settles, or extends, what it holds.
 fn holds(it: &Happening, write: &Write, record: &Record, sender: u8) -> bool {
-    matches!(write, Write::Settle { owner, generation, .. }
-        if it.world.holder == sender
+    let is_mine = |owner: &Owner, generation: &Generation| {
+        it.world.holder == sender
             && record.status() == Status::Started
             && record.owner == *owner
-            && record.generation == *generation)
+            && record.generation == *generation
+    };
+    match write {
+        Write::Settle { owner, generation, .. } => is_mine(owner, generation),
+        // What is there already is no longer lease.
+        Write::Extend { owner, generation, lease_until, .. } => {
+            is_mine(owner, generation) && record.lease_until() < Some(*lease_until)
+        }
+        _ => false,
+    }
 }
 
-fn is_response(outcome: &Outcome, delivery: u8) -> bool {
-    *outcome == Outcome::Omitted || *outcome == configuration::response(delivery)
+/// Whether a completion has the handler's own writes with it if it is to have some, and none otherwise.
+fn goes_along(sent: &Sent, delivery: Delivery) -> bool {
+    if sent.submission.is_some() { delivery.has_writes } else { delivery.verdict != Verdict::Commit }
+}
+
+/// Whether the handler said that it is done. A transaction that comes late may be of an earlier word of its.
+fn completes(sent: &Sent, delivery: Delivery) -> bool {
+    match sent.submission {
+        Some(_) => delivery.has_writes,
+        None => delivery.verdict == Verdict::Complete,
+    }
+}
+
+fn is_response(outcome: &Outcome, delivery: u8, verdict: Verdict) -> bool {
+    *outcome == Outcome::Omitted || *outcome == configuration::response(delivery, verdict)
+}
+
+/// What the handler said when it had `sent` sent.
+fn word(sent: &Sent) -> Verdict {
+    if sent.submission.is_some() { Verdict::Commit } else { Verdict::Complete }
 }

@@ -1,0 +1,35 @@
+//! What another's record must lead to, where the handler ran without a claim.
+
+use lambda_idempotency::{
+    State as RecordState,
+    protocol::{Action, End, Refusal},
+};
+
+use super::Step;
+use crate::invariants::{Flaws, Invariant};
+
+impl Step<'_> {
+    /// Another's record is in the way of a conclusion: if it counts it stands, and it does not otherwise.
+    pub(super) fn rivals(&self, flaws: &mut Flaws) {
+        let Some(record) = self.shown().filter(|record| record.owner != self.plan.owner) else { return };
+        let matches = record.fingerprint == self.plan.fingerprint;
+        let is_expired = self.has_passed(record.expires_at);
+        let (is_live, is_settled) = match record.state {
+            RecordState::Started { lease_until } => (!(self.has_passed(lease_until) && is_expired), false),
+            RecordState::Completed(_) | RecordState::Failed(_) => (!is_expired, true),
+            RecordState::Released => (false, false),
+        };
+        if is_live && !matches {
+            let refused = Action::Settled(End::NotCommitted(Refusal::Mismatch));
+            flaws.unless(*self.action == refused, Invariant::MismatchHarmless);
+        }
+        if is_live && is_settled && matches {
+            let stands = matches!(self.action, Action::Settled(End::Superseded(other)) if other == record);
+            flaws.unless(stands, Invariant::ReplayTrue);
+        }
+        if !is_live && is_settled {
+            let is_replayed = matches!(self.action, Action::Settled(End::Superseded(_)));
+            flaws.unless(!is_replayed, Invariant::ExpiredNotReplayed);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! A transaction in doubt is the same request, whenever it is sent; and no two different ones are the same to the store.
+
+use lambda_idempotency::{
+    Record, Status,
+    protocol::{Action, Event, Fault},
+    store::{Seen, Write, Written},
+};
+
+use super::Step;
+use crate::{
+    invariants::{Flaws, Invariant},
+    under_test::Sent,
+};
+
+impl Step<'_> {
+    /// Whether what was sent last is a transaction, or concludes without one: what is sent again as it was.
+    pub(super) fn is_commit(&self) -> bool {
+        self.has_run() && self.sent.is_some_and(is_commit)
+    }
+
+    /// Whether `action` sends what was sent last.
+    pub(super) fn repeats(&self, action: &Action) -> bool {
+        sent_by(action).is_some_and(|sent| self.sent == Some(&sent))
+    }
+
+    /// What is sent again in doubt is the same request, and what is another has another token.
+    pub(super) fn token(&self, flaws: &mut Flaws) {
+        let Some(next) = sent_by(self.action).filter(is_commit) else { return };
+        let Some(before) = self.sent.filter(|before| is_commit(before)) else { return };
+        let is_doubtful = matches!(self.event, Event::Failed(Fault { maybe_applied: true, .. }));
+        let is_in_doubt = self.is_in_doubt || is_doubtful;
+        let is_kept = if next == *before {
+            // Nothing but doubt is a reason to send it again: a conclusion without writes has no token to change.
+            is_in_doubt || next.submission.is_none()
+        } else {
+            let is_named_anew = next.submission.is_none() || next.token() != before.token();
+            is_named_anew && (!is_in_doubt || self.cannot_be_made(before))
+        };
+        flaws.unless(is_kept, Invariant::TokenKept);
+    }
+
+    /// Whether the event shows that what was sent before can be made no more.
+    fn cannot_be_made(&self, before: &Sent) -> bool {
+        let shown = match self.event {
+            Event::Answered(Written::Refused(record)) | Event::Found(record) => record.as_ref(),
+            _ => return false,
+        };
+        match &before.write {
+            Write::Settle { owner, generation, .. } => !shown.is_some_and(|record: &Record| {
+                record.status() == Status::Started
+                    && record.owner == *owner
+                    && record.generation == *generation
+            }),
+            Write::Conclude { seen, .. } => *seen != shown.map(Seen::of),
+            _ => false,
+        }
+    }
+}
+
+fn is_commit(sent: &Sent) -> bool {
+    sent.submission.is_some() || matches!(sent.write, Write::Conclude { .. })
+}
+
+fn sent_by(action: &Action) -> Option<Sent> {
+    match action {
+        Action::Apply(write) => Some(Sent { write: write.clone(), submission: None }),
+        Action::Commit { write, submission } => {
+            Some(Sent { write: write.clone(), submission: Some(*submission) })
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,181 @@
+//! Mutants of how a lease is extended (T7).
+
+use lambda_idempotency::{
+    Record, State as RecordState, Status,
+    protocol::{Action, Event, Held},
+    store::{Write, Written},
+};
+
+use crate::{
+    configuration::{Configuration, TICK, millis, ticks},
+    invariants::Invariant,
+    mutants::{
+        Moment, Mutant, NONE,
+        store::{behind, extended, shipping},
+    },
+    under_test::Effect,
+};
+
+/// All of them.
+pub(super) const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "an extension tests the status alone",
+        caught_by: Invariant::OwnerExtends,
+        space: extended,
+        applies: |write, current| match (write, current) {
+            (Write::Extend { .. }, Some(record)) if record.status() == Status::Started => {
+                longer(write, record)
+            }
+            _ => shipping(write, current),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "an extension does not test the owner",
+        caught_by: Invariant::OwnerExtends,
+        space: || Configuration { extensions: 1, ..behind() },
+        applies: |write, current| match (write, current) {
+            (Write::Extend { generation, .. }, Some(record)) if record.generation == *generation => {
+                longer(write, record)
+            }
+            _ => shipping(write, current),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "an extension does not test the generation",
+        caught_by: Invariant::OwnerExtends,
+        // One that comes late, when its owner has claimed the key again to record its outcome. Only by a clock beyond M
+        // is its lease the later one then.
+        space: || Configuration {
+            name: "a clock beyond M, ahead",
+            clocks: vec![0, 4 * TICK],
+            times: ticks(2),
+            lease: 2 * TICK,
+            ..extended()
+        },
+        applies: |write, current| match (write, current) {
+            (Write::Extend { owner, .. }, Some(record)) if record.owner == *owner => longer(write, record),
+            _ => shipping(write, current),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "an extension makes a lease shorter",
+        caught_by: Invariant::LeasesGrow,
+        space: extended,
+        applies: |write, current| match (write, current) {
+            (Write::Extend { owner, generation, .. }, Some(record))
+                if record.status() == Status::Started
+                    && record.owner == *owner
+                    && record.generation == *generation =>
+            {
+                put(write, record)
+            }
+            _ => shipping(write, current),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "an extension keeps the expiry",
+        caught_by: Invariant::ExpiryPromised,
+        space: extended,
+        applies: |write, current| match (write, current, shipping(write, current)) {
+            (Write::Extend { .. }, Some(before), Effect::Put(record)) => {
+                Effect::Put(Record { expires_at: before.expires_at, ..record })
+            }
+            (_, _, effect) => effect,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "an extension opens a settled record again",
+        caught_by: Invariant::OutcomeKept,
+        space: extended,
+        applies: |write, current| match (write, current) {
+            (Write::Extend { owner, generation, .. }, Some(record))
+                if record.owner == *owner && record.generation == *generation =>
+            {
+                longer(write, record)
+            }
+            _ => shipping(write, current),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "an extension that was lost does not stop the handler",
+        caught_by: Invariant::OwnerExtends,
+        space: extended,
+        does: |_, (state, action)| match action {
+            Action::Lost => (state, Action::NotExtended),
+            action => (state, action),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "an extension that failed counts",
+        caught_by: Invariant::GrantBeforeStart,
+        space: extended,
+        hears: |moment, event| match event {
+            Event::Failed(_) if is_extending(moment) => Event::Answered(Written::Applied),
+            event => event,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "an extended lease is longer than was asked for",
+        caught_by: Invariant::GrantBeforeStart,
+        space: extended,
+        does: |_, (state, action)| match action {
+            Action::Extended(held) => {
+                let lease_until = held.lease_until.saturating_add(millis(TICK));
+                (state, Action::Extended(Held { lease_until, ..held }))
+            }
+            action => (state, action),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a lease is extended for a day",
+        caught_by: Invariant::LeaseBounded,
+        space: extended,
+        does: |_, (state, mut action)| {
+            if let Action::Apply(Write::Extend { lease_until, expires_at, .. }) = &mut action {
+                *lease_until = lease_until.saturating_add(millis(2 * TICK));
+                *expires_at = expires_at.saturating_add(millis(2 * TICK));
+            }
+            (state, action)
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "an earlier extension of its own is taken for another's",
+        caught_by: Invariant::OwnRecognised,
+        space: || Configuration { faults: 2, ..extended() },
+        does: |moment, (state, action)| match (moment.event, action) {
+            (Event::Answered(Written::Refused(Some(_))), Action::Extended(_)) => (state, Action::Lost),
+            (_, action) => (state, action),
+        },
+        ..NONE
+    },
+];
+
+/// Whether an extension was sent last, and its handler runs.
+fn is_extending(moment: &Moment<'_>) -> bool {
+    !moment.is_settling() && matches!(moment.sent(), Some(Action::Apply(Write::Extend { .. })))
+}
+
+/// The record with the lease of `write`, if that is later.
+fn longer(write: &Write, record: &Record) -> Effect {
+    match write {
+        Write::Extend { lease_until, .. } if record.lease_until() < Some(*lease_until) => put(write, record),
+        _ => Effect::Refused,
+    }
+}
+
+/// The record with the lease of `write`, whatever it has.
+fn put(write: &Write, record: &Record) -> Effect {
+    let Write::Extend { lease_until, expires_at, .. } = write else { return Effect::Refused };
+    let state = RecordState::Started { lease_until: *lease_until };
+    Effect::Put(Record { state, expires_at: *expires_at, ..record.clone() })
+}

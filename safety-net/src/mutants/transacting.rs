@@ -1,0 +1,222 @@
+//! Mutants of how a claim is settled together with the handler's own writes (T8).
+
+use std::time::Duration;
+
+use lambda_idempotency::{
+    Status,
+    protocol::{Action, End, Event, Refusal},
+    store::{Settlement, Write, Written},
+};
+
+use crate::{
+    configuration::{Configuration, TICK, ticks},
+    invariants::Invariant,
+    model::Verdict,
+    mutants::{
+        Moment, Mutant, NONE, Outcome,
+        claiming::{definite, one},
+        small,
+    },
+    under_test::Effect,
+};
+
+/// All of them.
+pub(super) const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "a new token on a retry",
+        caught_by: Invariant::TokenKept,
+        space: transactions,
+        does: |moment, outcome| {
+            let is_again = is_again(moment, &outcome.1);
+            with_submission(outcome, |submission| submission + u32::from(is_again))
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a token used again after a cancellation",
+        caught_by: Invariant::TokenKept,
+        space: transactions,
+        does: |_, outcome| with_submission(outcome, |_| 0),
+        ..NONE
+    },
+    Mutant {
+        name: "a retry with another expiry under the same token",
+        caught_by: Invariant::TokenKept,
+        space: transactions,
+        does: |moment, (state, mut action)| {
+            let is_again = is_again(moment, &action);
+            if let Action::Commit {
+                write: Write::Settle { settlement: Settlement::Complete(_, expires_at), .. },
+                ..
+            } = &mut action
+                && is_again
+            {
+                *expires_at = expires_at.saturating_add(Duration::from_millis(1000));
+            }
+            (state, action)
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "an effect without the record's condition",
+        caught_by: Invariant::EffectsExactlyOnce,
+        space: transactions,
+        commits: |_, _, effect| (effect, true),
+        ..NONE
+    },
+    Mutant {
+        name: "a record without the effect",
+        caught_by: Invariant::EffectsExactlyOnce,
+        space: transactions,
+        commits: |_, _, effect| (effect, false),
+        ..NONE
+    },
+    Mutant {
+        name: "an effect under a claim that was settled",
+        caught_by: Invariant::EffectsExactlyOnce,
+        space: transactions,
+        commits: |_, current, effect| {
+            let is_settled = current.is_some_and(|record| record.status() == Status::Completed);
+            let is_made = effect != Effect::Refused || is_settled;
+            (effect, is_made)
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "the completion goes first, and without the handler's writes",
+        caught_by: Invariant::EffectsExactlyOnce,
+        space: || Configuration { faults: 0, ..transactions() },
+        does: |_, (state, action)| match action {
+            Action::Commit { write, .. } => (state, Action::Apply(write)),
+            action => (state, action),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a declined transaction taken for a success",
+        caught_by: Invariant::RecordedIsStored,
+        space: transactions,
+        hears: |_, event| match event {
+            Event::Declined => Event::Answered(Written::Applied),
+            event => event,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a doubtful transaction taken for a success",
+        caught_by: Invariant::RecordedIsStored,
+        space: transactions,
+        hears: |moment, event| match event {
+            Event::Failed(_) if moment.is_doubtful() && is_committing(moment) => {
+                Event::Answered(Written::Applied)
+            }
+            event => event,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a doubtful transaction taken for a definite failure",
+        caught_by: Invariant::DoubtLookedInto,
+        space: transactions,
+        hears: |moment, event| if is_committing(moment) { definite(event) } else { event },
+        ..NONE
+    },
+    Mutant {
+        name: "an unresolved transaction answered as a success",
+        caught_by: Invariant::RecordedIsStored,
+        space: || Configuration { faults: 4, ..in_doubt() },
+        does: |_, (state, action)| match action {
+            Action::Settled(End::Unresolved(_)) => (state, Action::Settled(End::Recorded)),
+            action => (state, action),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "an unresolved transaction told to be not made",
+        caught_by: Invariant::DeniedStays,
+        space: || Configuration { faults: 4, ..in_doubt() },
+        does: |_, (state, action)| match action {
+            Action::Settled(End::Unresolved(_)) => {
+                (state, Action::Settled(End::NotCommitted(Refusal::Unavailable)))
+            }
+            action => (state, action),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a fenced transaction answered as a success",
+        caught_by: Invariant::RecordedIsStored,
+        space: transactions,
+        does: |moment, (state, action)| match action {
+            Action::Settled(End::Superseded(record)) if record.owner == moment.plan.owner => {
+                (state, Action::Settled(End::Superseded(record)))
+            }
+            Action::Settled(End::Superseded(_) | End::Fenced(_) | End::NotCommitted(_)) => {
+                (state, Action::Settled(End::Recorded))
+            }
+            action => (state, action),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "who gives the key back takes its own transaction for another's",
+        caught_by: Invariant::OwnRecognised,
+        space: || Configuration { faults: 2, ..in_doubt() },
+        does: |moment, (state, action)| match action {
+            Action::Settled(End::Superseded(record)) if record.owner == moment.plan.owner => {
+                (state, Action::Settled(End::Fenced(None)))
+            }
+            action => (state, action),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "sends a transaction in doubt without end",
+        caught_by: Invariant::Terminates,
+        space: || Configuration { faults: 6, ..in_doubt() },
+        does: |moment, outcome| match (&outcome.1, &moment.before.sent) {
+            (Action::Settled(End::Unresolved(_)), Some(sent)) => sent.clone(),
+            _ => outcome,
+        },
+        ..NONE
+    },
+];
+
+/// Transactions of two executors.
+fn transactions() -> Configuration {
+    Configuration {
+        name: "transactions",
+        declines: 1,
+        times: ticks(5),
+        verdicts: &[Verdict::Commit, Verdict::Release],
+        token_window: TICK,
+        ..small()
+    }
+}
+
+/// One executor with bad luck.
+pub(super) fn in_doubt() -> Configuration {
+    Configuration { declines: 1, verdicts: &[Verdict::Commit, Verdict::Release], ..one() }
+}
+
+/// Whether a transaction was sent last, and not answered for certain since.
+pub(super) fn is_committing(moment: &Moment<'_>) -> bool {
+    moment.is_settling() && matches!(moment.sent(), Some(Action::Commit { .. }))
+}
+
+/// Whether `action` sends the transaction that was sent last.
+pub(super) fn is_again(moment: &Moment<'_>, action: &Action) -> bool {
+    is_committing(moment)
+        && matches!((action, moment.sent()),
+            (Action::Commit { write, .. }, Some(Action::Commit { write: before, .. })) if write == before)
+        && !matches!(moment.event, Event::Settle(_) | Event::Resumed)
+}
+
+fn with_submission(outcome: Outcome, change: impl Fn(u32) -> u32) -> Outcome {
+    match outcome {
+        (state, Action::Commit { write, submission }) => {
+            (state, Action::Commit { write, submission: change(submission) })
+        }
+        outcome => outcome,
+    }
+}

@@ -1,0 +1,148 @@
+//! Mutants of what runs without a claim.
+
+use lambda_idempotency::{
+    Record, Status, Timestamp,
+    protocol::{Action, End, Event, Refusal},
+    store::{Seen, Write, Written},
+};
+
+use crate::{
+    configuration::{Configuration, Flow, ticks},
+    invariants::Invariant,
+    model::Verdict,
+    mutants::{Mutant, NONE, settling::shown, small, store::shipping},
+    under_test::Effect,
+};
+
+/// All of them.
+pub(super) const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "a conclusion without a condition",
+        caught_by: Invariant::ClaimSeesVersion,
+        space: unclaimed,
+        applies: |write, current| match write {
+            Write::Conclude { record, .. } => Effect::Put(record.clone()),
+            _ => shipping(write, current),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a conclusion tests neither lease nor expiry",
+        caught_by: Invariant::ClaimSeesVersion,
+        // The owner of a stale claim thaws, and extends it.
+        space: || Configuration { extensions: 1, flows: &[Flow::Claim, Flow::Look], ..unclaimed() },
+        applies: |write, current| match (write, current) {
+            (Write::Conclude { seen: Some(seen), record }, Some(before))
+                if (Seen {
+                    lease_until: seen.lease_until,
+                    expires_at: seen.expires_at,
+                    ..Seen::of(before)
+                }) == *seen =>
+            {
+                Effect::Put(record.clone())
+            }
+            _ => shipping(write, current),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a conclusion over a live outcome",
+        caught_by: Invariant::ReplayTrue,
+        space: unclaimed,
+        takes: |_, record| match record.status() {
+            Status::Completed | Status::Failed => Record { expires_at: Timestamp::default(), ..record },
+            _ => record,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a conclusion over a claim that stands",
+        caught_by: Invariant::ClaimSeesVersion,
+        space: || Configuration { flows: &[Flow::Claim, Flow::Look], ..unclaimed() },
+        applies: |write, current| match (write, current) {
+            (Write::Conclude { record, .. }, Some(before)) if before.status() == Status::Started => {
+                Effect::Put(record.clone())
+            }
+            _ => shipping(write, current),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a conclusion keeps the generation",
+        caught_by: Invariant::GenerationsGrow,
+        space: unclaimed,
+        does: |_, (state, mut action)| {
+            if let Action::Commit { write: Write::Conclude { seen: Some(seen), record }, .. } = &mut action {
+                record.generation = seen.generation;
+            }
+            (state, action)
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a conclusion that lost answers with its own outcome",
+        caught_by: Invariant::RecordedIsStored,
+        space: unclaimed,
+        does: |_, (state, action)| match action {
+            Action::Settled(End::Superseded(_)) => (state, Action::Settled(End::Recorded)),
+            action => (state, action),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a conclusion of another request that lost is replayed",
+        caught_by: Invariant::MismatchHarmless,
+        space: || Configuration { requests: 2, ..unclaimed() },
+        does: |moment, (state, action)| match (shown(moment), action) {
+            (Some(record), Action::Settled(End::NotCommitted(Refusal::Mismatch)))
+                if record.lease_until().is_none() =>
+            {
+                (state, Action::Settled(End::Superseded(record.clone())))
+            }
+            (_, action) => (state, action),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "what runs without a claim goes on when no time is left",
+        caught_by: Invariant::StartInTime,
+        space: unclaimed,
+        does: |_, (state, action)| match action {
+            Action::Refused(Refusal::NoTimeLeft) => (state, Action::Open),
+            action => (state, action),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "without a claim, what may still be made is told to be not made",
+        caught_by: Invariant::DeniedStays,
+        space: unclaimed,
+        does: |_, (state, action)| match action {
+            Action::Settled(End::Unresolved(None)) => (state, Action::Settled(End::Recorded)),
+            action => (state, action),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a conclusion that was refused taken for a success",
+        caught_by: Invariant::RecordedIsStored,
+        space: unclaimed,
+        hears: |moment, event| match event {
+            Event::Answered(Written::Refused(_)) if moment.is_settling() => Event::Answered(Written::Applied),
+            event => event,
+        },
+        ..NONE
+    },
+];
+
+/// Two executors that claim nothing.
+fn unclaimed() -> Configuration {
+    Configuration {
+        name: "without claims",
+        flows: &[Flow::Look],
+        declines: 1,
+        times: ticks(5),
+        verdicts: &[Verdict::Commit, Verdict::Release],
+        ..small()
+    }
+}

@@ -1,0 +1,44 @@
+//! Who runs inside a lease, and until when.
+
+use lambda_idempotency::Timestamp;
+
+use super::Net;
+use crate::{
+    configuration::{Host, millis},
+    invariants::{Flaws, Invariant},
+    model::{Slot, Stage, World},
+    under_test::Protocol,
+};
+
+impl<P: Protocol> Net<'_, P> {
+    /// From when on the handler is not polled any more: before the lease that it has now ends, or, without one, when
+    /// its time is over.
+    pub(super) fn usable_until(&self, slot: &Slot) -> Option<Timestamp> {
+        let reserve = millis(self.configuration.reserve);
+        match self.claims.get(slot.held) {
+            Some(held) => Some(held.lease_until.saturating_sub(reserve)),
+            None => Some(self.plans.get(slot.plan)?.usable_until),
+        }
+    }
+
+    /// What must hold in every world, whatever led to it.
+    pub(super) fn look_at_all(&self, world: &World, flaws: &mut Flaws) {
+        let mut inside = 0;
+        for slot in world.slots.iter().filter(|slot| matches!(slot.stage, Stage::Running | Stage::Extending))
+        {
+            let (Some(held), Some(usable_until)) = (self.claims.get(slot.held), self.usable_until(slot))
+            else {
+                continue;
+            };
+            let now = self.configuration.clock(world.time, slot.clock);
+            let is_inside = now <= held.lease_until;
+            inside += u8::from(is_inside);
+            let may_be_polled = match self.configuration.host {
+                Host::Kills => true,
+                Host::LetsRun => now < usable_until,
+            };
+            flaws.unless(is_inside || !may_be_polled, Invariant::PollInsideLease);
+        }
+        flaws.unless(inside <= 1, Invariant::OneInsideLease);
+    }
+}

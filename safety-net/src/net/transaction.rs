@@ -1,0 +1,129 @@
+//! Transactions: what the store makes of one, and of the handler's own writes in it.
+
+use std::rc::Rc;
+
+use lambda_idempotency::Status;
+
+use super::{Happening, Heard, Net, Stored};
+use crate::{
+    configuration::millis,
+    coverage::Mark,
+    invariants::Invariant,
+    model::{Made, Stage},
+    under_test::{Effect, Protocol, Token},
+};
+
+impl<P: Protocol> Net<'_, P> {
+    /// Whether what was sent under this number is a transaction.
+    pub(super) fn is_transaction(&self, number: u32) -> bool {
+        self.sent(number).is_some_and(|sent| sent.submission.is_some())
+    }
+
+    /// Whether the store knows this transaction by its token, so that it is answered as then and not made again.
+    pub(super) fn is_known(&self, it: &mut Happening, number: u32) -> bool {
+        let Some(token) = self.token(number) else { return false };
+        let now = self.true_time(it);
+        let window = millis(self.configuration.token_window);
+        let mut is_known = false;
+        for made in it.world.made.into_iter().filter(|made| self.token(made.write) == Some(token)) {
+            if self.configuration.moment(made.time).saturating_add(window) < now {
+                it.reach(Mark::TokenForgotten);
+                continue;
+            }
+            is_known = true;
+            // Another request under it would be refused, or worse.
+            it.flaws.unless(made.write == number, Invariant::TokenKept);
+        }
+        is_known
+    }
+
+    fn token(&self, number: u32) -> Option<Token> {
+        self.protocol.token(self.sent(number)?)
+    }
+
+    /// A transaction was made, or what should be one: with its writes, or without.
+    pub(super) fn committed(&self, it: &mut Happening, number: u32, sender: u8, stored: Stored) {
+        let after = match stored {
+            Stored::Put(after) => self.records.get(after),
+            Stored::Removed | Stored::Refused | Stored::Repeated => None,
+        };
+        let is_completed = after.is_some_and(|after| after.status() == Status::Completed);
+        // While the record of an earlier effect counts, there must be no other. By clocks that are too far apart, it may
+        // count no more.
+        let before = self.records.get(it.world.record);
+        let counts = before.is_some_and(|before| self.true_time(it) <= before.expires_at);
+        let is_second = it.world.has_effect && counts && self.configuration.clocks_agree();
+        it.flaws.unless(is_completed && !is_second, Invariant::EffectsExactlyOnce);
+        if let Some(delivery) = it.world.deliveries.get_mut(usize::from(sender)) {
+            delivery.has_effect = true;
+            it.flaws.unless(!delivery.is_denied, Invariant::DeniedStays);
+        }
+        let time = it.world.time;
+        let room = it.world.made.iter_mut().find(|made| made.write == 0);
+        if let Some(room) = room {
+            *room = Made { write: number, time };
+        }
+    }
+
+    /// A condition of the handler's own fails. If the record's does too, or the transaction is known, it is answered as
+    /// if this one had held.
+    pub(super) fn decline(&mut self, it: &mut Happening, at: u8) -> Option<()> {
+        let (number, _) = it.sent_by(at);
+        let sent = Rc::clone(self.writes.get(number)?);
+        sent.submission?;
+        let is_refused = self.effect(number, it.world.record).0 == Stored::Refused;
+        // After a doubtful first attempt, the store may not say so: that one may be on its way.
+        if is_refused || it.slot(at).is_retried || self.is_known(it, number) {
+            return None;
+        }
+        it.world.declines_left -= 1;
+        it.reach(Mark::Declined);
+        self.step(it, at, Heard::Declined);
+        Some(())
+    }
+
+    /// The handler ends, or is ended, while an extension is on its way: it may still arrive.
+    pub(super) fn leave_extension(&self, it: &mut Happening, at: u8) {
+        if it.slot(at).stage == Stage::Extending {
+            // Without room it is lost, which may happen as well.
+            let _ = it.put_in_flight(at);
+        }
+    }
+
+    /// The delivery is told, for good, that its writes are not made.
+    pub(super) fn deny(&self, it: &mut Happening, number: u8) {
+        let now = self.true_time(it);
+        let holder = it.world.holder;
+        let record = self.records.get(it.world.record);
+        let Some(delivery) = it.world.deliveries.get_mut(usize::from(number)) else { return };
+        if !delivery.has_writes {
+            return;
+        }
+        delivery.is_denied = true;
+        let stands = holder == number
+            && it.world.has_effect
+            && record.is_some_and(|record| record.status() == Status::Completed && now <= record.expires_at);
+        it.flaws.unless(!stands, Invariant::DeniedStays);
+    }
+
+    /// What the store makes of what was sent under `number`, and whether it makes the handler's own writes.
+    pub(super) fn make(&mut self, number: u32, current: u32) -> (Stored, bool) {
+        let (effect, is_made) = match self.writes.get(number) {
+            Some(sent) => {
+                let current = self.records.get(current).map(Rc::as_ref);
+                if sent.submission.is_some() {
+                    self.protocol.commit(&sent.write, current)
+                } else {
+                    (self.protocol.apply(&sent.write, current), false)
+                }
+            }
+            None => (Effect::Refused, false),
+        };
+        let stored = match effect {
+            Effect::Put(record) => Stored::Put(self.records.number(record)),
+            Effect::Removed => Stored::Removed,
+            Effect::Refused => Stored::Refused,
+        };
+        (stored, is_made)
+    }
+}
