@@ -207,9 +207,8 @@ enum Phase {
     Extending { held: Held, submissions: u32, until: Timestamp },
     /// Without a claim: the record is being read.
     Looking,
-    /// Without a claim: what was there does not count, and the handler may run. So many of its transactions were
-    /// definitely not made.
-    Open { seen: Option<Record>, losses: u8, submissions: u32 },
+    /// Without a claim: what was there does not count, and the handler may run.
+    Open(open::Basis),
     /// A transaction is with the store, or a conclusion is; or it is about to be sent again after a pause.
     Committing(Box<Commit>),
     /// It was answered doubtfully, and so was its repetition; the record is being read.
@@ -386,18 +385,18 @@ pub fn step(state: State, input: Input) -> (State, Action) {
             Phase::Held { held, submissions } | Phase::Extending { held, submissions, .. },
             Event::Settle(intent),
         ) => settle::begin(&plan, now, held, intent, submissions),
-        (Phase::Held { held, submissions }, Event::Extend(until)) => {
-            extend::send(&plan, held, submissions, until)
-        }
+        // Who asks again has given an earlier extension up; it does no harm if it comes late.
+        (
+            Phase::Held { held, submissions } | Phase::Extending { held, submissions, .. },
+            Event::Extend(until),
+        ) => extend::send(&plan, held, submissions, until),
         (Phase::Extending { held, submissions, until }, event) => {
             extend::extending(held, submissions, until, event)
         }
         (Phase::Fresh, Event::Look) => (Phase::Looking, Action::Read),
         (Phase::Looking, event) => open::looking(&plan, now, event),
         (Phase::Fresh, Event::Settle(intent)) => open::conclude(&plan, now, open::Basis::default(), intent),
-        (Phase::Open { seen, losses, submissions }, Event::Settle(intent)) => {
-            open::conclude(&plan, now, open::Basis { seen, losses, submissions }, intent)
-        }
+        (Phase::Open(basis), Event::Settle(intent)) => open::conclude(&plan, now, basis, intent),
         (Phase::Committing(commit), event) => commit::committing(&plan, now, *commit, event),
         (Phase::LookingForCommit(commit), event) => commit::looking(&plan, now, *commit, event),
         (Phase::Settling { held, intent, retries }, event) => {

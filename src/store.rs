@@ -166,7 +166,9 @@ pub trait Transactions: Send + Sync {
     ///
     /// # Errors
     ///
-    /// As [`Store::apply`]. [`StoreErrorKind::Conflict`] says that another transaction has one of the items just now;
+    /// As [`Store::apply`]. That one of the handler's own conditions failed says nothing of an earlier attempt inside the
+    /// store, unlike the record's: if that attempt was ambiguous, this is an ambiguous error, and not
+    /// [`Committed::Declined`]. [`StoreErrorKind::Conflict`] says that another transaction has one of the items just now;
     /// if it is marked [`maybe_applied`](StoreError::maybe_applied), that may be this very one, sent before.
     fn commit<'a>(
         &'a self,
@@ -184,8 +186,8 @@ pub enum Committed {
     /// What became of the write to the record. If it was refused, nothing was written, whatever stood in the way of
     /// the handler's own writes too.
     Answered(Written),
-    /// The record's condition held, and one of the handler's own failed. Nothing was written. This is what the store
-    /// tells about it, in its own types.
+    /// The record's condition held, and one of the handler's own failed. Nothing was written, and nothing of this call
+    /// is on its way. This is what the store tells about it, in its own types.
     Declined(Box<dyn Any + Send + Sync>),
 }
 

@@ -46,6 +46,16 @@ pub(super) enum Basis {
     Open(open::Basis),
 }
 
+impl Basis {
+    /// Whether the claim's lease, which may have been extended, leaves time; or the plan, where there is no claim.
+    fn has_time_left(&self, plan: &Plan, now: Timestamp) -> bool {
+        match self {
+            Self::Claim(held) => plan.has_time_left(held.lease_until, now),
+            Self::Open(_) => now < plan.usable_until,
+        }
+    }
+}
+
 /// T8: sends the completion of a claim, and the handler's own writes with it.
 pub(super) fn send(plan: &Plan, now: Timestamp, held: Held, outcome: Outcome, submission: u32) -> Next {
     let intent = Intent::Commit(outcome);
@@ -93,12 +103,7 @@ pub(super) fn committing(plan: &Plan, now: Timestamp, commit: Commit, event: Eve
 /// Others have one of its items, or it is itself still on its way from before.
 fn contended(plan: &Plan, now: Timestamp, commit: Commit, maybe_applied: bool) -> Next {
     let doubts = commit.doubts.saturating_add(maybe_applied.into());
-    // A claim's time is what its lease says by now: it may have been extended, or made anew.
-    let has_time_left = match &commit.basis {
-        Basis::Claim(held) => plan.has_time_left(held.lease_until, now),
-        Basis::Open(_) => now < plan.usable_until,
-    };
-    if commit.contention >= MAX_CONTENTION || !has_time_left {
+    if commit.contention >= MAX_CONTENTION || !commit.basis.has_time_left(plan, now) {
         return if doubts > 0 {
             (Phase::LookingForCommit(Box::new(Commit { doubts: MAX_DOUBTS, ..commit })), Action::Read)
         } else {
@@ -176,7 +181,11 @@ fn declined(commit: Commit, why: Decline) -> Next {
     let submissions = commit.submission.saturating_add(1);
     let phase = match commit.basis {
         Basis::Claim(held) => Phase::Held { held, submissions },
-        Basis::Open(open::Basis { seen, losses, .. }) => Phase::Open { seen, losses, submissions },
+        // What was in doubt before may yet come late, and without a claim nothing fences it.
+        Basis::Open(basis) => {
+            let is_in_doubt = basis.is_in_doubt || commit.doubts > 0;
+            Phase::Open(open::Basis { submissions, is_in_doubt, ..basis })
+        }
     };
     (phase, Action::Declined(why))
 }

@@ -24,6 +24,8 @@ pub(super) struct Basis {
     pub(super) losses: u8,
     /// How many transactions were definitely not made.
     pub(super) submissions: u32,
+    /// Whether one of them had been answered doubtfully before, so that it may be made all the same if it comes late.
+    pub(super) is_in_doubt: bool,
 }
 
 impl Basis {
@@ -35,12 +37,17 @@ impl Basis {
 
 /// The record has been asked for before the handler runs.
 pub(super) fn looking(plan: &Plan, now: Timestamp, event: Event) -> Next {
-    let open = |seen| (Phase::Open { seen, losses: 0, submissions: 0 }, Action::Open);
+    let open = |seen| (Phase::Open(Basis { seen, ..Basis::default() }), Action::Open);
     let refuse = |refusal| (Phase::Over, Action::Refused(refusal));
     match event {
+        // There may be an outcome, which takes no time; but nothing to run.
+        Event::Found(None) if now >= plan.usable_until => refuse(Refusal::NoTimeLeft),
         Event::Found(None) => open(None),
         Event::Found(Some(record)) => match judge(&plan.rules, plan.owner, plan.fingerprint, &record, now) {
             Judgement::Replay => (Phase::Over, Action::Replay(record)),
+            Judgement::Reclaim | Judgement::TakeOver if now >= plan.usable_until => {
+                refuse(Refusal::NoTimeLeft)
+            }
             Judgement::Reclaim | Judgement::TakeOver => open(Some(record)),
             judgement => refuse(refusal(judgement)),
         },
@@ -58,6 +65,8 @@ pub(super) fn conclude(plan: &Plan, now: Timestamp, basis: Basis, intent: Intent
     let (state, expires_at) = match settle::settlement(plan.rules.retention, now, &intent) {
         Settlement::Complete(outcome, expires_at) => (State::Completed(outcome), expires_at),
         Settlement::Fail(outcome, expires_at) => (State::Failed(outcome), expires_at),
+        // Nothing stands in the way of what is still to come.
+        Settlement::Release if basis.is_in_doubt => return over(End::Unresolved(None)),
         // Nothing was claimed, and nothing is to be kept.
         Settlement::Release => return over(End::Recorded),
     };

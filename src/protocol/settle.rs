@@ -108,9 +108,7 @@ fn examine(
         }
         // A transaction of this claim's own, which was declined while an earlier attempt of it was still on its way,
         // and made all the same: that outcome stands.
-        Some(record) if intent == Intent::Release && is_own_outcome(held.owner, &record) => {
-            over(End::Superseded(record))
-        }
+        Some(record) if is_own_outcome(held.owner, &record) => over(End::Superseded(record)),
         // Taken over: there is nothing left to give back.
         record if intent == Intent::Release => {
             over(End::Fenced(record.and_then(|record| record.lease_until())))

@@ -2,6 +2,7 @@
 
 mod commit;
 mod open;
+mod transactions;
 
 use super::*;
 use crate::{

@@ -30,6 +30,7 @@
 //! The harness kills nothing because it is slow. It lets processes go on beyond their deadlines, as only some platforms do,
 //! and so the library is told to cut its handlers off itself: then every SIGKILL is one of the schedule's.
 
+pub mod backend;
 mod fleet;
 pub mod form;
 pub mod job;

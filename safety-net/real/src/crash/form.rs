@@ -8,6 +8,7 @@ use aws_sdk_dynamodb::{
 use lambda_idempotency_cli::problem::{Context, Problem, Result};
 
 use super::{
+    backend::EffectsRows,
     judge::Promise,
     ledger::{Ledger, Line},
 };
@@ -22,11 +23,24 @@ pub enum Form {
     Transaction,
     /// The same without a claim.
     ClaimFree,
+    /// In a file, under a claim; the records are in PostgreSQL.
+    Postgres,
+    /// In a PostgreSQL transaction, with its record.
+    PostgresTransaction,
+    /// In a file, under a claim; the records are in Redis.
+    Redis,
 }
 
 impl Form {
     /// Every form.
-    pub const ALL: [Self; 3] = [Self::Ledger, Self::Transaction, Self::ClaimFree];
+    pub const ALL: [Self; 6] = [
+        Self::Ledger,
+        Self::Transaction,
+        Self::ClaimFree,
+        Self::Postgres,
+        Self::PostgresTransaction,
+        Self::Redis,
+    ];
 
     /// Its name, on the command line and in the environment.
     pub const fn name(self) -> &'static str {
@@ -34,6 +48,9 @@ impl Form {
             Self::Ledger => "ledger",
             Self::Transaction => "transaction",
             Self::ClaimFree => "claim-free",
+            Self::Postgres => "postgres",
+            Self::PostgresTransaction => "postgres-transaction",
+            Self::Redis => "redis",
         }
     }
 
@@ -45,9 +62,14 @@ impl Form {
     /// What the effects of a key may be.
     pub const fn promise(self) -> Promise {
         match self {
-            Self::Ledger => Promise::AtLeastOnce,
-            Self::Transaction | Self::ClaimFree => Promise::ExactlyOnce,
+            Self::Ledger | Self::Postgres | Self::Redis => Promise::AtLeastOnce,
+            Self::Transaction | Self::ClaimFree | Self::PostgresTransaction => Promise::ExactlyOnce,
         }
+    }
+
+    /// Whether its deliveries make claims.
+    pub const fn claims(self) -> bool {
+        !matches!(self, Self::ClaimFree | Self::PostgresTransaction)
     }
 }
 
@@ -58,6 +80,8 @@ pub(super) enum Effects {
     Files(Ledger),
     /// A table: one item a key, with a list of lines.
     Table(EffectsTable),
+    /// A PostgreSQL table: a row each.
+    Rows(EffectsRows),
 }
 
 /// A table of effects.
@@ -73,6 +97,7 @@ impl Effects {
         match self {
             Self::Files(ledger) => ledger.lines(key),
             Self::Table(table) => table.lines(key).await,
+            Self::Rows(rows) => rows.lines(key).await,
         }
     }
 
@@ -81,6 +106,7 @@ impl Effects {
         match self {
             Self::Files(ledger) => ledger.keys(),
             Self::Table(table) => table.keys().await,
+            Self::Rows(rows) => rows.keys().await,
         }
     }
 
@@ -89,6 +115,7 @@ impl Effects {
         match self {
             Self::Files(ledger) => ledger.forget(key),
             Self::Table(table) => table.forget(key).await,
+            Self::Rows(rows) => rows.forget(key).await,
         }
     }
 }

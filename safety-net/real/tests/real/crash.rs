@@ -3,7 +3,9 @@
 use lambda_idempotency_cli::rehearse::function::Function;
 use lambda_idempotency_real_net::{
     crash::{
+        backend::Backend,
         form::Form,
+        judge::Promise,
         kills::{self, Numbers},
         point::{Call, Point},
         sabotage::Sabotage,
@@ -20,12 +22,12 @@ fn function() -> Function {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_may_die_or_stand_still_at_every_point() {
     for form in Form::ALL {
-        let servers = Server::all().await.unwrap();
-        let rows = scenario::check(&function(), servers, Point::of(form), 1, None, form).await.unwrap();
+        let backends = Backend::all(form).await.unwrap();
+        let rows = scenario::check(&function(), backends, Point::of(form), 1, None, form).await.unwrap();
         for row in rows {
             eprintln!("{}: {row}", form.name());
             assert!(row.violations.is_empty(), "{:#?}", row.violations);
-            let in_the_gap = form == Form::Ledger && row.point.is_in_the_gap();
+            let in_the_gap = form.promise() == Promise::AtLeastOnce && row.point.is_in_the_gap();
             assert!(row.crashes_in_the_gap >= u64::from(in_the_gap), "{row}");
         }
     }
@@ -35,11 +37,11 @@ async fn a_process_may_die_or_stand_still_at_every_point() {
 async fn processes_may_die_and_stand_still_at_any_moment() {
     let numbers = Numbers { kills: 100, seed: fresh_seed().unwrap() };
     for form in Form::ALL {
-        let servers = Server::all().await.unwrap();
-        for figures in kills::check(&function(), servers, numbers, None, form).await.unwrap() {
+        let backends = Backend::all(form).await.unwrap();
+        for figures in kills::check(&function(), backends, numbers, None, form).await.unwrap() {
             eprintln!("{figures}");
             assert!(figures.violations.is_empty(), "seed {}: {}", figures.seed, figures.violations[0]);
-            let taken_over = figures.found.later_claims > 0 || form == Form::ClaimFree;
+            let taken_over = figures.found.later_claims > 0 || !form.claims();
             assert!(taken_over, "no claim was ever taken over: nothing was tested");
         }
     }
@@ -51,8 +53,8 @@ async fn assert_caught(sabotage: Sabotage, point: Point, words: &str) {
 }
 
 async fn assert_caught_in(form: Form, sabotage: Sabotage, point: Point, words: &str) {
-    let servers = vec![Server::embedded().await.unwrap()];
-    let rows = scenario::check(&function(), servers, &[point], 1, Some(sabotage), form).await.unwrap();
+    let backends = vec![Backend::dynamodb(Server::embedded().await.unwrap()).await.unwrap()];
+    let rows = scenario::check(&function(), backends, &[point], 1, Some(sabotage), form).await.unwrap();
     let violations: Vec<String> =
         rows.iter().flat_map(|row| &row.violations).map(ToString::to_string).collect();
     assert!(violations.iter().any(|violation| violation.contains(words)), "{sabotage:?}: {violations:#?}");

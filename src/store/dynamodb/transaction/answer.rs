@@ -92,6 +92,15 @@ impl DynamoDbStore {
         if conditions.is_empty() {
             return Err(self.conflict("was cancelled without a reason").maybe_applied(maybe_applied));
         }
+        if maybe_applied {
+            // An earlier attempt of this call may be on its way yet, and meet other items than this one did.
+            let table = &self.inner.table;
+            return Err(StoreError::new(
+                StoreErrorKind::Unavailable,
+                format!("a transaction with the record in table `{table}` was not answered, and then met a condition that failed"),
+            )
+            .maybe_applied(true));
+        }
         Ok(Committed::Declined(Box::new(Declined { conditions })))
     }
 

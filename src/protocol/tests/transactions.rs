@@ -1,0 +1,99 @@
+//! The rules of T7, T8 and what runs without a claim, where an answer was doubtful or time is short.
+
+use super::*;
+
+fn commit() -> Intent {
+    Intent::Commit(outcome())
+}
+
+fn other_outcome() -> Outcome {
+    Outcome::Retained(StoredResponse::new(bytes::Bytes::from_static(b"sold out")))
+}
+
+/// What `write` leaves of `record`.
+fn made(write: &Write, record: Option<&Record>) -> Record {
+    write.apply_to(record).unwrap()
+}
+
+/// A machine whose first transaction was answered doubtfully, and declined when it was sent again; and its write.
+fn declined_in_doubt(mut run: Run) -> (Run, Write) {
+    let first = run.feed(Event::Settle(commit()));
+    let Action::Commit { write, .. } = first.clone() else { panic!("no transaction: {first:?}") };
+    assert_eq!(run.feed(LOST()), first, "the same request");
+    assert_eq!(run.feed(Event::Declined), Action::Declined(Decline::Condition));
+    (run, write)
+}
+
+/// A machine that has looked, found nothing, and runs without a claim.
+fn open() -> Run {
+    let mut run = Run::new();
+    assert_eq!(run.feed(Event::Look), Action::Read);
+    assert_eq!(run.feed(Event::Found(None)), Action::Open);
+    run
+}
+
+#[test]
+fn who_gives_the_key_back_and_finds_its_transaction_made_answers_with_that() {
+    let (run, held) = Run::holding();
+    let (run, late) = declined_in_doubt(run);
+    let stands = made(&late, Some(&mine(&mut run.clone(), &held, started(0).state)));
+    for intent in [Intent::Release, Intent::Complete(other_outcome()), Intent::Fail(other_outcome())] {
+        let mut run = run.clone();
+        assert!(matches!(run.feed(Event::Settle(intent)), Action::Apply(Write::Settle { .. })));
+        let end = run.feed(refused(Some(stands.clone())));
+        assert_eq!(end, Action::Settled(End::Superseded(stands.clone())));
+    }
+}
+
+#[test]
+fn without_a_claim_what_may_still_be_made_is_not_told_to_be_not_made() {
+    let (mut run, _) = declined_in_doubt(open());
+    assert_eq!(run.feed(Event::Settle(Intent::Release)), Action::Settled(End::Unresolved(None)));
+
+    // Nothing was in doubt, so nothing can come late.
+    let mut run = open();
+    assert!(matches!(run.feed(Event::Settle(commit())), Action::Commit { .. }));
+    assert_eq!(run.feed(Event::Declined), Action::Declined(Decline::Condition));
+    assert_eq!(run.feed(Event::Settle(Intent::Release)), Action::Settled(End::Recorded));
+}
+
+#[test]
+fn without_a_claim_nothing_runs_when_no_time_is_left_but_what_is_there_is_replayed() {
+    let found = [
+        (None, Action::Refused(Refusal::NoTimeLeft)),
+        (Some(record(RecordState::Released, 10)), Action::Refused(Refusal::NoTimeLeft)),
+        (Some(started(-10_000)), Action::Refused(Refusal::NoTimeLeft)),
+        (Some(completed()), Action::Replay(completed())),
+    ];
+    for (record, action) in found {
+        let mut run = Run::new();
+        assert_eq!(run.feed(Event::Look), Action::Read);
+        run.now = plan(Execution::AtLeastOnce).usable_until;
+        assert_eq!(run.feed(Event::Found(record)), action);
+    }
+}
+
+#[test]
+fn an_extension_that_was_given_up_does_not_keep_the_next_one_from_being_sent() {
+    let (mut run, held) = Run::holding();
+    for seconds in [1, 2] {
+        let until = held.lease_until.saturating_add(Duration::from_secs(seconds));
+        let action = run.feed(Event::Extend(until));
+        assert!(matches!(action, Action::Apply(Write::Extend { lease_until, .. }) if lease_until == until));
+    }
+}
+
+#[test]
+fn the_time_for_contention_is_that_of_the_extended_lease() {
+    let (mut run, held) = Run::holding();
+    let until = held.lease_until.saturating_add(LEASE);
+    assert!(matches!(run.feed(Event::Extend(until)), Action::Apply(Write::Extend { .. })));
+    assert!(matches!(run.feed(Event::Answered(Written::Applied)), Action::Extended(_)));
+    run.now = held.lease_until.saturating_add(Duration::from_secs(1));
+    assert!(matches!(run.feed(Event::Settle(commit())), Action::Commit { submission: 0, .. }));
+    assert_eq!(run.feed(fault(StoreErrorKind::Conflict, false)), Action::Pause(0));
+    assert!(matches!(run.feed(Event::Resumed), Action::Commit { submission: 1, .. }));
+    run.now = until.saturating_sub(RESERVE);
+    let declined = Action::Declined(Decline::Store(StoreErrorKind::Conflict));
+    assert_eq!(run.feed(fault(StoreErrorKind::Conflict, false)), declined);
+}
