@@ -7,5 +7,6 @@ pub mod problem;
 pub mod record;
 pub mod rehearse;
 pub mod store;
+pub mod sweep;
 pub mod table;
 pub mod words;

@@ -10,7 +10,7 @@ use lambda_idempotency_cli::{
     dynamodb,
     problem::{Context as _, Result},
     record::{inspect, list, settle},
-    rehearse, table,
+    rehearse, sweep, table,
 };
 
 /// One logical operation, one outcome: rehearse it, and look after its records.
@@ -44,6 +44,8 @@ enum Command {
     Dynamodb(dynamodb::Arguments),
     /// Create the table, or check one that is there.
     Table(table::Arguments),
+    /// Delete expired records from a PostgreSQL table, in bounded batches. DynamoDB and Redis do that by themselves.
+    Sweep(sweep::Arguments),
     /// List the records: all, the stale ones, or those with one status.
     List(list::Arguments),
     /// Show one record, what the next delivery gets, and what you can do.
@@ -76,6 +78,7 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Rehearse(arguments) => rehearse::main(arguments),
         Command::Dynamodb(arguments) => dynamodb::main(arguments),
         Command::Table(arguments) => wait_for(table::main(arguments)),
+        Command::Sweep(arguments) => wait_for(sweep::main(arguments)),
         Command::List(arguments) => wait_for(list::main(arguments)),
         Command::Inspect(arguments) => wait_for(inspect::main(arguments)),
         Command::Release(arguments) => wait_for(settle::release(arguments)),

@@ -7,6 +7,7 @@ use lambda_idempotency::{
     NamedStore, Store,
     store::{
         dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
+        postgres::PostgresStore,
         redis::RedisStore,
     },
 };
@@ -29,7 +30,7 @@ pub struct StoreArguments {
     #[arg(long, value_name = "NAME")]
     table: Option<String>,
 
-    /// The store's URL, as in IDEMPOTENCY_STORE: dynamodb://TABLE, redis://HOST:PORT, rediss:// for TLS. Give a
+    /// The store's URL, as in IDEMPOTENCY_STORE: dynamodb://TABLE, postgres://USER@HOST/DATABASE, redis://HOST:PORT, rediss:// for TLS. Give a
     /// password in IDEMPOTENCY_STORE: whoever lists this machine's processes sees this one.
     #[arg(long, value_name = "URL", conflicts_with = "table")]
     store: Option<String>,
@@ -52,6 +53,8 @@ pub struct StoreArguments {
 pub enum OpenStore {
     /// A table.
     DynamoDb(DynamoDbStore),
+    /// A PostgreSQL table.
+    Postgres(PostgresStore),
     /// A server or a cluster.
     Redis(RedisStore),
 }
@@ -65,14 +68,13 @@ impl StoreArguments {
     pub async fn open(&self) -> Result<OpenStore> {
         match self.named()? {
             NamedStore::DynamoDb(builder) => self.open_table(builder).await.map(OpenStore::DynamoDb),
+            NamedStore::Postgres(builder) => {
+                self.has_no_table_options()?;
+                let builder = builder.connect_timeout(ATTEMPT_TIMEOUT).statement_timeout(OPERATION_TIMEOUT);
+                builder.build().map(OpenStore::Postgres).map_err(|error| Problem::of(&error))
+            }
             NamedStore::Redis(builder) => {
-                for (option, value) in self.table_options() {
-                    if value.is_some() {
-                        return Err(Problem::new(format!(
-                            "{option} is for a DynamoDB table, and the store is none"
-                        )));
-                    }
-                }
+                self.has_no_table_options()?;
                 let builder = builder.attempt_timeout(ATTEMPT_TIMEOUT).operation_timeout(OPERATION_TIMEOUT);
                 builder.build().map(OpenStore::Redis).map_err(|error| Problem::of(&error))
             }
@@ -90,6 +92,7 @@ impl StoreArguments {
     pub async fn open_any(&self) -> Result<Arc<dyn Store>> {
         Ok(match self.open().await? {
             OpenStore::DynamoDb(store) => Arc::new(store),
+            OpenStore::Postgres(store) => Arc::new(store),
             OpenStore::Redis(store) => Arc::new(store),
         })
     }
@@ -116,6 +119,15 @@ impl StoreArguments {
         }
         let builder = builder.attempt_timeout(ATTEMPT_TIMEOUT).operation_timeout(OPERATION_TIMEOUT);
         builder.build().await.map_err(|error| Problem::of(&error))
+    }
+
+    fn has_no_table_options(&self) -> Result<()> {
+        match self.table_options().into_iter().find(|(_, value)| value.is_some()) {
+            Some((option, _)) => {
+                Err(Problem::new(format!("{option} is for a DynamoDB table, and the store is none")))
+            }
+            None => Ok(()),
+        }
     }
 
     fn table_options(&self) -> [(&'static str, &Option<String>); 3] {

@@ -1,5 +1,7 @@
 //! `idempotency table`: makes the table, or checks one that is there.
 
+mod postgres;
+
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
@@ -21,11 +23,11 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Create the table: billed on demand, with TTL on the records' expiry.
+    /// Create the table: in DynamoDB billed on demand, with TTL on the records' expiry.
     ///
     /// A table that is there already is left as it is, except that TTL is switched on.
     Create(Shared),
-    /// Check the table: its key, its TTL, its billing, its replicas.
+    /// Check the table: its key, its TTL, its billing, its replicas; in PostgreSQL its schema, rights and index.
     ///
     /// Says in one line each what is wrong and how to mend it. The exit code is 2 if the table is not fit to be used,
     /// and 0 if there are only notes.
@@ -63,6 +65,7 @@ fn needs_no_table(location: &str, as_json: bool) -> Result<ExitCode> {
 async fn create(Shared { store: arguments, json }: &Shared) -> Result<ExitCode> {
     let store = match arguments.open().await? {
         OpenStore::DynamoDb(store) => store,
+        OpenStore::Postgres(store) => return postgres::create(&store, *json).await,
         OpenStore::Redis(store) => return needs_no_table(&store.location(), *json),
     };
     let created = store.create_table().await.map_err(|error| Problem::of(&error))?;
@@ -81,6 +84,7 @@ async fn create(Shared { store: arguments, json }: &Shared) -> Result<ExitCode> 
 async fn check(Shared { store: arguments, json }: &Shared) -> Result<ExitCode> {
     let store = match arguments.open().await? {
         OpenStore::DynamoDb(store) => store,
+        OpenStore::Postgres(store) => return postgres::check(&store, *json).await,
         OpenStore::Redis(store) => return needs_no_table(&store.location(), *json),
     };
     let problems = store.check_table().await.map_err(|error| Problem::of(&error))?;

@@ -1,4 +1,4 @@
-//! The commands for operators, on the built binary, an embedded DynamoDB and a Redis.
+//! The commands for operators, on the built binary, an embedded DynamoDB, a PostgreSQL and a Redis.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
 
@@ -6,11 +6,16 @@
 #[allow(dead_code, unreachable_pub, reason = "this test uses some of it")]
 mod server;
 
+#[path = "../../tests/support/postgres.rs"]
+#[allow(dead_code, unreachable_pub, reason = "this test uses some of it")]
+mod postgres_server;
+
 mod operator {
     mod bad_input;
     mod bench;
     mod keys;
     mod look;
+    mod postgres;
     mod redis;
     mod settle;
     mod table;

@@ -30,7 +30,7 @@ pub enum Commitment {
 /// A transaction that was definitely not made, and the claim that is still held.
 #[must_use = "the claim is still held"]
 pub struct NotMade {
-    claim: Claim,
+    claim: Box<Claim>,
     error: Error,
     details: Option<Box<dyn Any + Send + Sync>>,
 }
@@ -51,7 +51,7 @@ impl NotMade {
 
     /// The claim, to be settled otherwise.
     pub fn into_claim(self) -> Claim {
-        self.claim
+        *self.claim
     }
 }
 
@@ -111,14 +111,14 @@ impl Claim {
         };
         if let Some(wrong) = checked {
             let error = not_made(&key, Decline::Store(StoreErrorKind::Rejected), Some(wrong));
-            return Ok(Commitment::NotMade(NotMade { claim: self, error, details: None }));
+            return Ok(Commitment::NotMade(NotMade { claim: Box::new(self), error, details: None }));
         }
         let settled = match self.settle_with(Verdict::Complete(response.into()), &writes).await {
             Ok(settled) => settled,
             Err(Turned { right: claim, why, details, store_error }) => {
                 let error = not_made(&key, why, store_error);
                 observe::not_committed(&key, &error);
-                return Ok(Commitment::NotMade(NotMade { claim, error, details }));
+                return Ok(Commitment::NotMade(NotMade { claim: Box::new(claim), error, details }));
             }
         };
         match settled.end {

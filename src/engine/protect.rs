@@ -76,7 +76,7 @@ enum Finished<U> {
     Answered(Result<Protected<U>, Error>),
     /// Its writes were definitely not made, and neither was its outcome.
     NotMade {
-        right: Right,
+        right: Box<Right>,
         why: Decline,
         details: Option<Box<dyn Any + Send + Sync>>,
         error: Error,
@@ -185,7 +185,7 @@ impl Engine {
             let (why, details, error) = match finishing.await {
                 Finished::Answered(answered) => return Ok(answered?),
                 Finished::NotMade { right: still, why, details, error } => {
-                    right = still;
+                    right = *still;
                     (why, details, error)
                 }
             };
@@ -319,7 +319,8 @@ impl Engine {
         let settled = match right.settle_with(verdict, writes).await {
             Ok(settled) => settled,
             Err(Turned { right, why, details, store_error }) => {
-                return Finished::NotMade { right, why, details, error: not_made(key, why, store_error) };
+                let error = not_made(key, why, store_error);
+                return Finished::NotMade { right: Box::new(right), why, details, error };
             }
         };
         Finished::Answered(match settled.end {

@@ -405,7 +405,7 @@ async fn run(
         .run(Key::new("one").unwrap(), &1, || async {
             staging().unwrap().add(one())?;
             // Nothing that compresses away.
-            let text = (0..length).map(|n| char::from(b'!' + (n * n % 89) as u8 ^ (n / 97 % 2) as u8));
+            let text = (0..length).map(|n| char::from(b'!' + ((n * n + n / 97) % 89) as u8));
             Ok(text.collect())
         })
         .await

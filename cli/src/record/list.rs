@@ -5,7 +5,10 @@ use std::{collections::HashSet, process::ExitCode};
 use clap::{Args, ValueEnum};
 use lambda_idempotency::{
     Clock as _, Record, Status, StoredKey, SystemClock, Timestamp,
-    store::{StoreError, dynamodb, dynamodb::DynamoDbStore, redis, redis::RedisStore},
+    store::{
+        StoreError, dynamodb, dynamodb::DynamoDbStore, postgres, postgres::PostgresStore, redis,
+        redis::RedisStore,
+    },
 };
 use serde_json::json;
 
@@ -85,6 +88,17 @@ impl Listing for DynamoDbStore {
     }
 }
 
+impl Listing for PostgresStore {
+    type Position = postgres::ScanPosition;
+
+    async fn page(
+        &self,
+        from: Option<Self::Position>,
+    ) -> Result<(Vec<Found>, Option<Self::Position>), StoreError> {
+        self.scan(from).await.map(|page| (page.records, page.next))
+    }
+}
+
 impl Listing for RedisStore {
     type Position = redis::ScanPosition;
 
@@ -102,6 +116,7 @@ pub async fn main(arguments: &Arguments) -> Result<ExitCode> {
     let now = SystemClock.now();
     let (mut found, has_more) = match &store {
         OpenStore::DynamoDb(store) => collect(store, arguments, now).await?,
+        OpenStore::Postgres(store) => collect(store, arguments, now).await?,
         OpenStore::Redis(store) => collect(store, arguments, now).await?,
     };
     // The oldest first: what has waited longest for somebody. What cannot be read comes before all.

@@ -1,0 +1,68 @@
+//! `idempotency sweep`: deletes expired records where nothing else does.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use lambda_idempotency::{Clock as _, SystemClock};
+use serde_json::json;
+
+use crate::{
+    problem::{Problem, Result},
+    store::{OpenStore, StoreArguments},
+    words,
+};
+
+/// How it is swept.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Delete so many at a time: a batch is one short statement.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    batch: u32,
+
+    /// End after so many batches, though more may be left. Default: when nothing is.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    batches: Option<u32>,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    store: StoreArguments,
+}
+
+/// Sweeps.
+pub async fn main(arguments: &Arguments) -> Result<ExitCode> {
+    let store = match arguments.store.open().await? {
+        OpenStore::Postgres(store) => store,
+        OpenStore::DynamoDb(_) => return not_needed("a DynamoDB table", "its TTL", arguments.json),
+        OpenStore::Redis(_) => return not_needed("a Redis server", "each key's own expiry", arguments.json),
+    };
+    let (mut deleted, mut is_clean) = (0, false);
+    for _ in 0..arguments.batches.unwrap_or(u32::MAX) {
+        let count =
+            store.sweep(SystemClock.now(), arguments.batch).await.map_err(|error| Problem::of(&error))?;
+        deleted += count;
+        if count < u64::from(arguments.batch) {
+            is_clean = true;
+            break;
+        }
+    }
+    let table = store.table();
+    if arguments.json {
+        words::print_json(&json!({ "table": table, "deleted": deleted, "more": !is_clean }))?;
+    } else {
+        let rest = if is_clean { "" } else { "; there may be more" };
+        words::print(&format!("table `{table}`: {deleted} expired records deleted{rest}\n"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn not_needed(what: &str, by: &str, as_json: bool) -> Result<ExitCode> {
+    if as_json {
+        words::print_json(&json!({ "needs_sweeping": false }))?;
+    } else {
+        words::print(&format!("{what} needs no sweeping: {by} removes what has expired\n"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
