@@ -48,6 +48,7 @@
 //! | `jmespath` | no | JMESPath expressions in a [`Selector`] |
 //! | `client` | no | the module `client`: a `reqwest` client that keeps one key over all attempts |
 //! | `redis` | no | the store on Redis and Valkey, and nothing of AWS |
+//! | `postgres` | no | the PostgreSQL store, and the record in a transaction of the handler's own |
 //! | `conformance` | no | the suite that proves a store |
 //! | `live-aws` | no | this package's own tests on a real table |
 //!

@@ -6,7 +6,7 @@ use lambda_idempotency::{
     Store as _,
     store::{
         StoreError, StoreErrorKind, Write, Written,
-        postgres::{PostgresStore, PostgresStoreBuilder, tokio_postgres::Client},
+        postgres::{PostgresStore, PostgresStoreBuilder, TableProblem, tokio_postgres::Client},
     },
 };
 
@@ -232,6 +232,50 @@ async fn a_server_that_takes_no_writes_is_unavailable_and_left() {
     maker.create_table().await.unwrap();
     let error = store.apply(&key("read-only"), &Write::Claim(lock())).await.unwrap_err();
     assert_error(&error, StoreErrorKind::Unavailable, false, "takes no writes");
+}
+
+/// After a fail-over, the old primary may come back as a standby, and what it reads may be of yesterday.
+#[tokio::test]
+async fn a_standby_is_neither_written_to_nor_believed() {
+    let Some(mut server) = Server::start("") else { return };
+    let store = server.store(impatient).await;
+    make(&store, &key("standby"), &Write::Claim(lock())).await;
+    assert_eq!(store.check_table().await.unwrap(), []);
+    server.become_standby();
+    let error = store.apply(&key("other"), &Write::Claim(lock())).await.unwrap_err();
+    assert_error(&error, StoreErrorKind::Unavailable, false, "takes no writes");
+    let error = store.read(&key("standby")).await.unwrap_err();
+    assert_error(&error, StoreErrorKind::Unavailable, false, "takes no writes");
+    assert_eq!(store.check_table().await.unwrap(), [TableProblem::Standby]);
+}
+
+/// Failures that are hard to come by, in the server's own words: a full disk, no memory, a broken disk. And what stands in
+/// their details is not told.
+#[tokio::test]
+async fn a_full_disk_and_its_like_are_unavailable_and_nothing_was_made() {
+    let server = server!();
+    let store = server.store(impatient).await;
+    let (table, operator) = (store.table(), server.client().await);
+    for (code, kind, says) in [
+        ("53100", StoreErrorKind::Unavailable, "failed to serve"),
+        ("53200", StoreErrorKind::Unavailable, "failed to serve"),
+        ("58030", StoreErrorKind::Unavailable, "failed to serve"),
+        ("XX001", StoreErrorKind::Unavailable, "failed to serve"),
+        ("40P01", StoreErrorKind::Conflict, "another transaction"),
+        ("23514", StoreErrorKind::Rejected, "refused"),
+    ] {
+        let trigger = format!(
+            "CREATE OR REPLACE FUNCTION {table}_fails() RETURNS trigger LANGUAGE plpgsql AS \
+             $$ BEGIN RAISE EXCEPTION 'it failed' USING ERRCODE = '{code}', DETAIL = 'the row is secret'; END $$; \
+             CREATE OR REPLACE TRIGGER fails BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION {table}_fails()"
+        );
+        operator.batch_execute(&trigger).await.unwrap();
+        let error = store.apply(&key("disk"), &Write::Claim(lock())).await.unwrap_err();
+        assert_error(&error, kind, false, says);
+        let shown = format!("{error:?}");
+        assert!(shown.contains(code) && !shown.contains("secret"), "{shown}");
+        assert_eq!(store.read(&key("disk")).await.unwrap(), None);
+    }
 }
 
 #[tokio::test]

@@ -3,11 +3,12 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicI64, AtomicU32, Ordering},
     },
     time::{Duration, Instant},
 };
 
+use futures_util::future::join_all;
 use lambda_idempotency::{
     BegunIn, CompletionIn, ErrorKind, Fingerprint, Idempotency, Key, RunError, Store as _, StoredKey,
     store::postgres::{
@@ -243,4 +244,54 @@ async fn deliveries_with_a_claim_and_without_share_their_keys() {
     let late = claim.complete("late").await.unwrap();
     assert!(matches!(late, lambda_idempotency::Completion::Superseded(_)), "{late:?}");
     assert_eq!(shop.placed().await, 1);
+}
+
+/// Sessions that are killed at any point, from outside and in the middle of the commit; whoever is told of an error tries
+/// again, as a queue would. In the end, each order stands once, and so does its record.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_order_stands_once_whatever_is_killed() {
+    const WORKERS: i64 = 6;
+    const KILLS: i64 = 25;
+    let server = server!();
+    let shop = Shop::new(server).await;
+    let kills = AtomicI64::new(0);
+    let killing = async {
+        let operator = server.client().await;
+        let kill = format!(
+            "SELECT count(pg_terminate_backend(pid)) FROM (SELECT pid FROM pg_stat_activity \
+             WHERE query LIKE '%{}%' AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1) AS one",
+            shop.store.table()
+        );
+        loop {
+            kills.fetch_add(operator.query_one(&kill, &[]).await.unwrap().get(0), Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_millis(15)).await;
+        }
+    };
+    // Every worker takes the orders in an order of its own: each is delivered six times at about the same time.
+    let workers = (0..WORKERS).map(|worker| {
+        let (shop, kills) = (&shop, &kills);
+        async move {
+            let (mut client, mut orders) = (server.client().await, 0);
+            while orders < 60 || kills.load(Ordering::Relaxed) < KILLS {
+                let key = format!("order {}", orders ^ worker);
+                while shop.place(&mut client, &key, "12").await.is_err() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                    if client.is_closed() {
+                        client = server.client().await;
+                    }
+                }
+                orders += 1;
+            }
+            orders
+        }
+    });
+    let deliveries: i64 = tokio::select! {
+        delivered = join_all(workers) => delivered.into_iter().sum(),
+        () = killing => 0,
+    };
+    let records = format!("SELECT count(*) FROM {} WHERE status = 'COMPLETED'", shop.store.table());
+    let records: i64 = server.client().await.query_one(&records, &[]).await.unwrap().get(0);
+    let (placed, kills) = (shop.placed().await, kills.load(Ordering::Relaxed));
+    eprintln!("{deliveries} deliveries, {kills} sessions killed: {placed} orders, {records} records");
+    assert!(placed == records && placed >= 60, "{placed} orders, {records} records");
 }

@@ -27,12 +27,19 @@ use lambda_idempotency::{
 const PASSWORD: &str = "correct-horse";
 /// How to get what is missing.
 const INSTALL: &str = "install PostgreSQL: apt-get install postgresql (its servers need not run)";
-/// Stops the server when whoever holds the other end of its input is gone: also one that was killed.
+/// Stops the server when whoever holds the other end of its input is gone: also one that was killed. A line in the input
+/// makes a standby of the server.
 const SUPERVISOR: &str = r#"
 trap : HUP INT TERM
-"$1" -D "$2/data" -k "" >"$2/log" 2>&1 &
+"$1" -D "$2/data" -k "" >>"$2/log" 2>&1 &
 server=$!
-cat >/dev/null
+while read -r line; do
+    kill -INT $server
+    wait $server
+    touch "$2/data/standby.signal"
+    "$1" -D "$2/data" -k "" >>"$2/log" 2>&1 &
+    server=$!
+done
 kill -QUIT $server
 wait $server
 rm -rf "$2"
@@ -42,6 +49,7 @@ rm -rf "$2"
 #[derive(Debug)]
 pub struct Server {
     port: u16,
+    log: PathBuf,
     /// Its input is what keeps the server up.
     supervisor: Child,
 }
@@ -116,19 +124,25 @@ impl Server {
             supervisor.args(["-c", SUPERVISOR, "sh"]).arg(programs.join("postgres")).arg(&folder);
             // A group of its own: the terminal's interrupt goes to the tests, which end, and then this.
             supervisor.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
-            let server = Self { port, supervisor: supervisor.spawn().unwrap() };
-            if server.answers(&folder.join("log")) {
+            let log = folder.join("log");
+            let server = Self { port, log, supervisor: supervisor.spawn().unwrap() };
+            if server.says("ready to accept connections") {
                 return Some(server);
             }
         }
         panic!("PostgreSQL did not start: {}", fs::read_to_string(folder.join("log")).unwrap_or_default());
     }
 
-    fn answers(&self, log: &Path) -> bool {
+    /// Makes a standby of the server: one that takes no writes, as after a fail-over.
+    pub fn become_standby(&mut self) {
+        self.supervisor.stdin.as_mut().unwrap().write_all(b"standby\n").unwrap();
+        assert!(self.says("ready to accept read-only connections"), "the server became no standby");
+    }
+
+    /// Waits until the server says so. One that is starting up takes connections, and refuses what they ask.
+    fn says(&self, what: &str) -> bool {
         for _ in 0..600 {
-            // A server that is starting up takes connections and refuses what they ask.
-            let is_ready =
-                fs::read_to_string(log).is_ok_and(|log| log.contains("ready to accept connections"));
+            let is_ready = fs::read_to_string(&self.log).is_ok_and(|log| log.contains(what));
             if is_ready && TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
                 return true;
             }

@@ -74,7 +74,16 @@ impl Inner {
         for _ in 0..ATTEMPTS {
             let connection = self.any_connection().await.map_err(|fault| self.error(fault))?;
             if self.connections.has_answered_lately(&connection) {
-                return Ok(connection);
+                // The connection's own task gets its turn first, so that it can find out what the operating system has known
+                // since the sandbox slept: that the server has closed it. One turn asks the operating system, and one tells
+                // the task.
+                tokio::task::yield_now().await;
+                tokio::task::yield_now().await;
+                if !connection.is_closed() {
+                    return Ok(connection);
+                }
+                Connections::discard(connection);
+                continue;
             }
             match self.check(&connection, next).await {
                 Ok(Some(version)) => {
