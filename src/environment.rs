@@ -4,6 +4,8 @@ use std::{env, fmt, sync::Arc};
 
 #[cfg(feature = "dynamodb")]
 use crate::store::dynamodb::{DynamoDbStore, DynamoDbStoreBuilder};
+#[cfg(feature = "postgres")]
+use crate::store::postgres::{PostgresStore, PostgresStoreBuilder};
 #[cfg(feature = "redis")]
 use crate::store::redis::{RedisStore, RedisStoreBuilder};
 use crate::{
@@ -57,6 +59,9 @@ pub enum NamedStore {
     /// A server or a cluster of Redis or Valkey.
     #[cfg(feature = "redis")]
     Redis(RedisStoreBuilder),
+    /// A PostgreSQL database.
+    #[cfg(feature = "postgres")]
+    Postgres(PostgresStoreBuilder),
     /// This process's memory.
     Memory,
 }
@@ -97,6 +102,8 @@ impl NamedStore {
             Self::DynamoDb(builder) => Ok(Arc::new(builder.build().await?)),
             #[cfg(feature = "redis")]
             Self::Redis(builder) => Ok(Arc::new(builder.build()?)),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(builder) => Ok(Arc::new(builder.build()?)),
             Self::Memory => Ok(Arc::new(MemoryStore::new())),
         }
     }
@@ -116,12 +123,15 @@ impl Choice {
             Self::Redis(Secret(url)) => Ok(NamedStore::Redis(RedisStore::builder(url))),
             #[cfg(not(feature = "redis"))]
             Self::Redis(Secret(_)) => Err(off("a Redis server", "redis")),
-            // Where the PostgreSQL store comes in.
+            #[cfg(feature = "postgres")]
+            Self::Postgres(Secret(url)) => Ok(NamedStore::Postgres(PostgresStore::builder(url))),
+            #[cfg(not(feature = "postgres"))]
             Self::Postgres(Secret(_)) => Err(off("a PostgreSQL database", "postgres")),
         }
     }
 }
 
+#[cfg(not(all(feature = "dynamodb", feature = "postgres", feature = "redis")))]
 fn off(what: &str, feature: &str) -> Error {
     invalid(format!("{what} is named as the store, but the feature `{feature}` is off; switch it on"))
 }
@@ -136,6 +146,7 @@ impl Idempotency {
     /// | `dynamodb://TABLE` | that table; also `?endpoint=URL`, `&region=NAME`, `&sort_key=ATTRIBUTE` | `dynamodb` |
     /// | `redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]`, `rediss://…` for TLS | that server of Redis or Valkey; also `?prefix=TEXT` | `redis` |
     /// | `redis-cluster://…`, `rediss-cluster://…` for TLS | that cluster; also `&node=HOST:PORT` | `redis` |
+    /// | `postgres://[USER[:PASSWORD]@]HOST[:PORT]/DATABASE` | that database; also what [`PostgresStore::builder`](crate::store::postgres::PostgresStore::builder) lists | `postgres` |
     /// | `memory:` | this process's memory: for a try on one machine only | |
     ///
     /// For DynamoDB, credentials, Region and endpoint come from the environment as for any AWS SDK. Call it once, when
@@ -345,11 +356,15 @@ mod tests {
 
     #[test]
     fn a_feature_that_is_off_is_named() {
-        let error = NamedStore::from_url("postgres://h/db").unwrap_err();
-        assert!(error.to_string().contains("the feature `postgres` is off"), "{error}");
-        #[cfg(not(feature = "redis"))]
-        assert!(NamedStore::from_url("redis://h").unwrap_err().to_string().contains("`redis` is off"));
-        #[cfg(not(feature = "dynamodb"))]
-        assert!(NamedStore::from_url("dynamodb://t").unwrap_err().to_string().contains("`dynamodb` is off"));
+        for (url, feature, is_on) in [
+            ("redis://h", "redis", cfg!(feature = "redis")),
+            ("postgres://h/db", "postgres", cfg!(feature = "postgres")),
+            ("dynamodb://t", "dynamodb", cfg!(feature = "dynamodb")),
+        ] {
+            let error = NamedStore::from_url(url).err().map(|error| error.to_string());
+            assert_eq!(error.is_none(), is_on, "{error:?}");
+            let says = format!("the feature `{feature}` is off");
+            assert!(error.is_none_or(|error| error.contains(&says)), "{url}");
+        }
     }
 }

@@ -45,6 +45,7 @@ const LAYERS: &[&[&str]] = &[
 const MAY_NAME_A_STORE: &[(&str, &str)] = &[
     ("environment", "dynamodb"),
     ("environment", "memory"),
+    ("environment", "postgres"),
     ("environment", "redis"),
     ("conformance", "memory"),
 ];

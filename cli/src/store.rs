@@ -7,6 +7,7 @@ use lambda_idempotency::{
     NamedStore, Store,
     store::{
         dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
+        postgres::PostgresStore,
         redis::RedisStore,
     },
 };
@@ -29,8 +30,8 @@ pub struct StoreArguments {
     #[arg(long, value_name = "NAME")]
     table: Option<String>,
 
-    /// The store's URL, as in IDEMPOTENCY_STORE: dynamodb://TABLE, redis://HOST:PORT, rediss:// for TLS. Give a
-    /// password in IDEMPOTENCY_STORE: whoever lists this machine's processes sees this one.
+    /// The store's URL, as in IDEMPOTENCY_STORE: dynamodb://TABLE, postgres://USER@HOST/DATABASE, redis://HOST:PORT,
+    /// rediss:// for TLS. Give a password in IDEMPOTENCY_STORE: whoever lists this machine's processes sees this one.
     #[arg(long, value_name = "URL", conflicts_with = "table")]
     store: Option<String>,
 
@@ -54,6 +55,8 @@ pub enum OpenStore {
     DynamoDb(DynamoDbStore),
     /// A server or a cluster.
     Redis(RedisStore),
+    /// A table of a database.
+    Postgres(PostgresStore),
 }
 
 impl StoreArguments {
@@ -66,15 +69,14 @@ impl StoreArguments {
         match self.named()? {
             NamedStore::DynamoDb(builder) => self.open_table(builder).await.map(OpenStore::DynamoDb),
             NamedStore::Redis(builder) => {
-                for (option, value) in self.table_options() {
-                    if value.is_some() {
-                        return Err(Problem::new(format!(
-                            "{option} is for a DynamoDB table, and the store is none"
-                        )));
-                    }
-                }
+                self.has_no_table_options()?;
                 let builder = builder.attempt_timeout(ATTEMPT_TIMEOUT).operation_timeout(OPERATION_TIMEOUT);
                 builder.build().map(OpenStore::Redis).map_err(|error| Problem::of(&error))
+            }
+            NamedStore::Postgres(builder) => {
+                self.has_no_table_options()?;
+                let builder = builder.connect_timeout(ATTEMPT_TIMEOUT).statement_timeout(ATTEMPT_TIMEOUT);
+                builder.build().map(OpenStore::Postgres).map_err(|error| Problem::of(&error))
             }
             _ => Err(Problem::new(
                 "the store is `memory:`, which another process cannot look into; give --table NAME or --store URL",
@@ -91,6 +93,7 @@ impl StoreArguments {
         Ok(match self.open().await? {
             OpenStore::DynamoDb(store) => Arc::new(store),
             OpenStore::Redis(store) => Arc::new(store),
+            OpenStore::Postgres(store) => Arc::new(store),
         })
     }
 
@@ -116,6 +119,15 @@ impl StoreArguments {
         }
         let builder = builder.attempt_timeout(ATTEMPT_TIMEOUT).operation_timeout(OPERATION_TIMEOUT);
         builder.build().await.map_err(|error| Problem::of(&error))
+    }
+
+    fn has_no_table_options(&self) -> Result<()> {
+        match self.table_options().into_iter().find(|(_, value)| value.is_some()) {
+            Some((option, _)) => {
+                Err(Problem::new(format!("{option} is for a DynamoDB table, and the store is none")))
+            }
+            None => Ok(()),
+        }
     }
 
     fn table_options(&self) -> [(&'static str, &Option<String>); 3] {

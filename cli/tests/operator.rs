@@ -1,7 +1,10 @@
-//! The commands for operators, on the built binary, an embedded DynamoDB and a Redis.
+//! The commands for operators, on the built binary, an embedded DynamoDB, a PostgreSQL and a Redis.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
 
+#[path = "../../tests/support/postgres.rs"]
+#[allow(dead_code, unreachable_pub, reason = "this test uses some of it")]
+mod database;
 #[path = "../../tests/support/redis.rs"]
 #[allow(dead_code, unreachable_pub, reason = "this test uses some of it")]
 mod server;
@@ -11,6 +14,7 @@ mod operator {
     mod bench;
     mod keys;
     mod look;
+    mod postgres;
     mod redis;
     mod settle;
     mod table;

@@ -5,7 +5,10 @@ use std::{collections::HashSet, process::ExitCode};
 use clap::{Args, ValueEnum};
 use lambda_idempotency::{
     Clock as _, Record, Status, StoredKey, SystemClock, Timestamp,
-    store::{StoreError, dynamodb, dynamodb::DynamoDbStore, redis, redis::RedisStore},
+    store::{
+        StoreError, dynamodb, dynamodb::DynamoDbStore, postgres, postgres::PostgresStore, redis,
+        redis::RedisStore,
+    },
 };
 use serde_json::json;
 
@@ -96,6 +99,17 @@ impl Listing for RedisStore {
     }
 }
 
+impl Listing for PostgresStore {
+    type Position = postgres::ScanPosition;
+
+    async fn page(
+        &self,
+        from: Option<Self::Position>,
+    ) -> Result<(Vec<Found>, Option<Self::Position>), StoreError> {
+        self.scan(from).await.map(|page| (page.records, page.next))
+    }
+}
+
 /// Lists them.
 pub async fn main(arguments: &Arguments) -> Result<ExitCode> {
     let store = arguments.store.open().await?;
@@ -103,6 +117,7 @@ pub async fn main(arguments: &Arguments) -> Result<ExitCode> {
     let (mut found, has_more) = match &store {
         OpenStore::DynamoDb(store) => collect(store, arguments, now).await?,
         OpenStore::Redis(store) => collect(store, arguments, now).await?,
+        OpenStore::Postgres(store) => collect(store, arguments, now).await?,
     };
     // The oldest first: what has waited longest for somebody. What cannot be read comes before all.
     found.sort_by_key(|(key, record)| {

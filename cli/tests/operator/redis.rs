@@ -190,7 +190,6 @@ async fn what_is_wrong_is_one_line() {
         bad("redis://:secret@127.0.0.1:1", &["127.0.0.1:1 could not be reached", "Connection refused"]).await;
         bad("redis://:secret@h:99999", &["is no URL", "port"]).await;
         bad("mysql://:secret@h", &["the scheme \"mysql\""]).await;
-        bad("postgres://:secret@h/db", &["`postgres`"]).await;
         bad("memory:", &["another process cannot look into"]).await;
     }
     let options = ["list", "--store", "redis://h", "--region", "eu-west-1"];

@@ -1,0 +1,82 @@
+//! The same commands on PostgreSQL.
+
+use lambda_idempotency::{
+    Clock as _, Fingerprint, Generation, Key, Lock, Owner, Scope, Status, Store as _, StoredKey, SystemClock,
+    Timestamp,
+    store::{Write, Written, postgres::PostgresStore},
+};
+use serde_json::json;
+
+use super::bench::{KEY, RESPONSE, run_in};
+use crate::database::{Server, fresh_table};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_command_works_on_its_table() {
+    let Some(server) = Server::shared() else { return };
+    let table = fresh_table();
+    let url = format!("{}?table={table}", server.url());
+    let environment = [("IDEMPOTENCY_STORE", url.as_str())];
+    let run = async |arguments: &[&str]| run_in(&environment, arguments).await;
+
+    let missing = run(&["table", "check"]).await;
+    assert_eq!(missing.code, 2, "{missing:?}");
+    assert!(missing.out.starts_with("wrong: there is no such table"), "{missing:?}");
+    assert!(missing.out.ends_with("Mend it: `idempotency table create`\n"), "{missing:?}");
+    let made = run(&["table", "create"]).await;
+    assert_eq!(
+        (made.code, made.out),
+        (0, format!("table `{table}` was created: with an index for the sweep\n"))
+    );
+    assert_eq!(run(&["table", "create", "--json"]).await.json(), json!({ "table": table, "created": false }));
+    let fit = run(&["table", "check"]).await;
+    assert!(fit.code == 0 && fit.out.contains("is fit: its schema is the one"), "{fit:?}");
+    server.client().await.batch_execute(&format!("DROP INDEX {table}_expires_at")).await.unwrap();
+    let noted = run(&["table", "check"]).await;
+    let mend = format!("Mend it: `CREATE INDEX CONCURRENTLY ON {table} (expires_at)`\n");
+    assert!(noted.code == 0 && noted.out.starts_with("note: ") && noted.out.contains(&mend), "{noted:?}");
+
+    assert_eq!(run(&["list"]).await.out, "no such record\n");
+    let store = PostgresStore::builder(&url).build().unwrap();
+    let now = SystemClock.now().as_millis();
+    let lock = Lock {
+        owner: Owner::random().unwrap(),
+        generation: Generation::new(now - 60_000),
+        attempt: 1,
+        fingerprint: Fingerprint::of(KEY).unwrap(),
+        lock_acquired_at: Timestamp::from_millis(now - 60_000),
+        lease_until: Timestamp::from_millis(now - 30_000),
+        expires_at: Timestamp::from_millis(now + 86_400_000).rounded_up_to_second(),
+        request_id: None,
+    };
+    let key = StoredKey::new(&Scope::new("payments", "run").unwrap(), &Key::new(KEY).unwrap());
+    assert_eq!(store.apply(&key, &Write::Claim(lock)).await.unwrap(), Written::Applied);
+
+    let listed = run(&["list", "--stale", "--json"]).await.json();
+    assert_eq!((&listed["records"][0]["id"], &listed["has_more"]), (&json!(key.as_str()), &json!(false)));
+    let shown = run(&["inspect", key.as_str()]).await;
+    assert!(shown.code == 0 && shown.out.contains("STARTED, stale"), "{shown:?}");
+    let made = run(&["release", key.as_str(), "--confirm"]).await;
+    assert!(made.code == 0 && made.out.contains("Written."), "{made:?}");
+    assert_eq!(store.read(&key).await.unwrap().unwrap().status(), Status::Released);
+    let file = std::env::temp_dir().join(format!("{table}.json"));
+    std::fs::write(&file, RESPONSE).unwrap();
+    let made = run(&["complete", key.as_str(), "--response", file.to_str().unwrap(), "--confirm"]).await;
+    std::fs::remove_file(file).unwrap();
+    assert_eq!(made.code, 0, "{made:?}");
+    assert_eq!(store.read(&key).await.unwrap().unwrap().status(), Status::Completed);
+    let shown = run(&["inspect", key.as_str(), "--reveal"]).await;
+    assert!(shown.out.contains(RESPONSE), "{shown:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_is_one_line() {
+    for command in [&["list"][..], &["table", "create"], &["table", "check"]] {
+        let bad = async |url: &str, words: &[&str]| {
+            run_in(&[], &[command, &["--store", url]].concat()).await.is_bad_input(words);
+        };
+        bad("postgres://app:secret@127.0.0.1:1/shop", &["127.0.0.1:1"]).await;
+        bad("postgres://app:secret@h:99999/shop", &["URL"]).await;
+    }
+    let options = ["list", "--store", "postgres://app@h/shop", "--sort-key", "sk"];
+    run_in(&[], &options).await.is_bad_input(&["--sort-key is for a DynamoDB table"]);
+}
