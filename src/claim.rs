@@ -196,7 +196,7 @@ impl Claim {
 
     /// Settles the claim, and tells how that ended.
     pub(crate) async fn settle(mut self, verdict: Verdict) -> Settled {
-        let copied = self.lock.take().and_then(|lock| Some((lock, verdict.response()?.clone())));
+        let copied = self.lock.take().and_then(|lock| Some((Some(lock), verdict.response()?.clone())));
         let intent = self.engine.intent(self.key(), self.claimed.held.owner, verdict).await;
         let status = intent.status();
         let Some(state) = self.state.take() else {
@@ -217,7 +217,7 @@ impl Claim {
         verdict: Verdict,
         writes: &OwnWrites,
     ) -> Result<Settled, Turned<Self>> {
-        let copied = self.lock.clone().and_then(|lock| Some((lock, verdict.response()?.clone())));
+        let copied = self.lock.clone().and_then(|lock| Some((Some(lock), verdict.response()?.clone())));
         let intent = self.engine.intent(self.key(), self.claimed.held.owner, verdict).await.committed();
         let Some(state) = self.state.take() else {
             return Ok(Settled { end: End::Unrecorded(Refusal::Unavailable), store_error: None });

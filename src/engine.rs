@@ -189,7 +189,7 @@ impl Idempotency {
     }
 
     /// The invocation that the caller is in: as told, or as the surrounding layer has it.
-    fn invocation(&self) -> Invocation {
+    pub(crate) fn invocation(&self) -> Invocation {
         self.invocation
             .clone()
             .or_else(|| invocation::current().map(|surroundings| surroundings.invocation))
@@ -311,7 +311,7 @@ impl Verdict {
 }
 
 /// A recorded result as a typed one.
-fn replayed<T: DeserializeOwned, E>(replay: &Replay) -> Result<T, RunError<E>> {
+pub(crate) fn replayed<T: DeserializeOwned, E>(replay: &Replay) -> Result<T, RunError<E>> {
     let corrupt = |error: serde_json::Error| {
         Error::new(
             ErrorKind::Corrupt,
@@ -338,7 +338,13 @@ fn labelled<'a>(via: &'a str, operation: Option<&str>) -> Cow<'a, str> {
 }
 
 impl Engine {
-    fn plan(&self, owner: Owner, fingerprint: Fingerprint, invocation: &Invocation, timing: Timing) -> State {
+    pub(crate) fn plan(
+        &self,
+        owner: Owner,
+        fingerprint: Fingerprint,
+        invocation: &Invocation,
+        timing: Timing,
+    ) -> State {
         State::new(Plan {
             rules: self.rules(),
             owner,

@@ -92,6 +92,8 @@ pub mod protocol;
 mod staging;
 // The front door, and the wrappers.
 mod environment;
+#[cfg(feature = "postgres")]
+mod in_transaction;
 #[cfg(feature = "events")]
 pub mod lambda;
 // The other side: who calls such a function.
@@ -104,6 +106,8 @@ pub use environment::NamedStore;
 pub use error::{Error, ErrorKind, RecordedFailure, RunError};
 pub use fingerprint::{Fingerprint, FingerprintBuilder};
 pub use future::BoxFuture;
+#[cfg(feature = "postgres")]
+pub use in_transaction::{BegunIn, CompletionIn, InTransaction};
 pub use invocation::Invocation;
 pub use key::{Key, MAX_KEY_BYTES, Scope, StoredKey};
 pub use key_fields::KeyFields;

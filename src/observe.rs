@@ -16,7 +16,7 @@ use crate::{
     error::{Error, ErrorKind},
     key::StoredKey,
     protocol::Held,
-    record::{Record, Status},
+    record::{Generation, Record, Status},
     time::{Stopwatch, Timestamp},
 };
 use metric::{count, measure};
@@ -193,16 +193,20 @@ pub(crate) fn unresolved(id: &StoredKey, cause: Option<&dyn StdError>) {
     );
 }
 
+/// Without a claim: the handler has run. What becomes of it is told beside.
+pub(crate) fn ran_claim_free(id: &StoredKey) {
+    count(Metric::Executed);
+    tracing::debug!(target: TARGET, event = "ran_claim_free", %id, "the handler ran without a claim");
+}
+
 /// Without a claim: the handler's outcome is stored.
 pub(crate) fn concluded(id: &StoredKey) {
-    count(Metric::Executed);
     count(Metric::Recorded);
     tracing::debug!(target: TARGET, event = "concluded", %id, "put the outcome without a claim");
 }
 
 /// Without a claim: another was faster, and what this handler has done is nothing.
 pub(crate) fn outrun(id: &StoredKey) {
-    count(Metric::Executed);
     tracing::debug!(target: TARGET, event = "outrun", %id, "another delivery put its outcome first");
 }
 
@@ -231,18 +235,21 @@ pub(crate) fn abandoned(id: &StoredKey, held: &Held) {
     );
 }
 
-pub(crate) fn cut_off(id: &StoredKey, held: &Held, at: Timestamp) {
+/// Without a claim there is no generation.
+pub(crate) fn cut_off(id: &StoredKey, generation: Option<Generation>, at: Timestamp) {
     count(Metric::CutOff);
     tracing::warn!(
-        target: TARGET, event = "cut_off", %id, generation = held.generation.get(), at_ms = at.as_millis(),
-        "the handler was cut off before its lease ends"
+        target: TARGET, event = "cut_off", %id, generation = generation.map(Generation::get),
+        at_ms = at.as_millis(), "the handler was cut off, because its time was over or its claim was lost"
     );
 }
 
-pub(crate) fn panicked(id: &StoredKey, held: &Held) {
+/// Without a claim there is no generation.
+pub(crate) fn panicked(id: &StoredKey, generation: Option<Generation>) {
     count(Metric::Panicked);
     tracing::warn!(
-        target: TARGET, event = "panicked", %id, generation = held.generation.get(), "the handler panicked"
+        target: TARGET, event = "panicked", %id, generation = generation.map(Generation::get),
+        "the handler panicked"
     );
 }
 

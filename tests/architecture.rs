@@ -36,6 +36,7 @@ const LAYERS: &[&[&str]] = &[
     &["observe", "invocation", "staging", "claim", "engine"],
     // Where all meets.
     &["environment"],
+    &["in_transaction"],
     &["lambda"],
     // The other side.
     &["client"],
@@ -48,10 +49,11 @@ const MAY_NAME_A_STORE: &[(&str, &str)] = &[
     ("environment", "postgres"),
     ("environment", "redis"),
     ("conformance", "memory"),
+    ("in_transaction", "postgres"),
 ];
 
 /// What nothing names: it is there for who uses the library, or brings everything together.
-const NAMED_BY_NOBODY: &[&str] = &["client", "conformance", "environment", "guide"];
+const NAMED_BY_NOBODY: &[&str] = &["client", "conformance", "environment", "guide", "in_transaction"];
 
 const LONGEST_FILE: usize = 600;
 

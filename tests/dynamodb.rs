@@ -16,5 +16,6 @@ mod dynamodb {
     mod parts;
     mod scan;
     mod tables;
+    mod transactions;
     mod wire;
 }

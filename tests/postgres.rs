@@ -9,6 +9,7 @@ mod support;
 mod postgres {
     mod faults;
     mod fixtures;
+    mod operations;
     mod rows;
     mod statements;
     mod sweep;

@@ -41,3 +41,6 @@ mod secrets;
 mod silence;
 #[path = "wrappers/store.rs"]
 mod store;
+#[cfg(feature = "dynamodb")]
+#[path = "wrappers/transactions.rs"]
+mod transactions;

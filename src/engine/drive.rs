@@ -115,14 +115,14 @@ impl Engine {
         Err(Refused::of(refusal, refusal_error(key, refusal, store_error, self.clock.now())))
     }
 
-    /// Settles the claim that `state` holds. `copied` is what the claim wrote and the response, where a copy of the
-    /// outcome may be kept.
+    /// Settles the claim that `state` holds. `copied` is what the claim wrote, if there was one, and the response, where
+    /// a copy of the outcome may be kept.
     pub(crate) async fn settle(
         &self,
         key: &StoredKey,
         state: State,
         intent: Intent,
-        copied: Option<(Box<Lock>, Bytes)>,
+        copied: Option<(Option<Box<Lock>>, Bytes)>,
     ) -> Settled {
         match self.settle_with(key, state, intent, None, copied).await {
             Ok(settled) => settled,
@@ -144,7 +144,7 @@ impl Engine {
         state: State,
         intent: Intent,
         writes: Option<&OwnWrites>,
-        copied: Option<(Box<Lock>, Bytes)>,
+        copied: Option<(Option<Box<Lock>>, Bytes)>,
     ) -> Result<Settled, Turned<State>> {
         let ticket = copied.as_ref().and_then(|_| self.settlement_ticket());
         let stopwatch = Stopwatch::start();
@@ -162,7 +162,7 @@ impl Engine {
         // Whatever came in between, such as a successor, makes it another record, and then none is kept.
         if matches!(end, End::Recorded)
             && let (Some((lock, response)), Some(settled)) = (copied, applied)
-            && let Some(record) = settled.apply_to(Some(&(*lock).into()))
+            && let Some(record) = left_by(settled, lock)
         {
             self.keep_copy(ticket, key, &record, &response);
         }
@@ -349,6 +349,14 @@ impl Engine {
         let expires_at = self.clock.now().saturating_add(self.settings.retention).rounded_up_to_second();
         let count = parts.write_parts(key, owner, kept, expires_at).await?;
         Ok(stored.into_parts(count))
+    }
+}
+
+/// The record after `write` was made, on what the claim had written, if there was one.
+fn left_by(write: Write, lock: Option<Box<Lock>>) -> Option<Record> {
+    match write {
+        Write::Conclude { record, .. } => Some(record),
+        write => write.apply_to(Some(&(*lock?).into())),
     }
 }
 

@@ -46,21 +46,20 @@ impl Extension {
 }
 
 impl Engine {
-    pub(super) fn timing(&self, now: Timestamp, deadline: Option<Timestamp>) -> Timing {
+    pub(crate) fn timing(&self, now: Timestamp, deadline: Option<Timestamp>) -> Timing {
         let grace = self.settings.lease_grace;
-        if let Some(length) = self.settings.lease_extension {
-            let limits = deadline
-                .map(|deadline| Limits { lease_until: deadline.saturating_add(grace), cut_off: deadline });
-            let extension = Extension { length, grace, limits };
-            let lease_until = extension.lease_from(now);
-            let cut_off = extension.cut_off(lease_until);
-            return Timing {
-                lease_until,
-                usable_until: cut_off,
-                cut_off: Some(cut_off),
-                extension: Some(extension),
-            };
-        }
+        let Some(length) = self.settings.lease_extension else { return self.unextended(now, deadline) };
+        let limits = deadline
+            .map(|deadline| Limits { lease_until: deadline.saturating_add(grace), cut_off: deadline });
+        let extension = Extension { length, grace, limits };
+        let lease_until = extension.lease_from(now);
+        let cut_off = extension.cut_off(lease_until);
+        Timing { lease_until, usable_until: cut_off, cut_off: Some(cut_off), extension: Some(extension) }
+    }
+
+    /// The same where nothing is extended, or where nothing is claimed that could be.
+    pub(super) fn unextended(&self, now: Timestamp, deadline: Option<Timestamp>) -> Timing {
+        let grace = self.settings.lease_grace;
         let (lease_until, usable_until, cut_off) = match deadline {
             Some(deadline) => {
                 let cut_off = (!self.settings.is_killed_at_deadline()).then_some(deadline);
@@ -81,6 +80,14 @@ impl Timing {
     pub(super) fn is_extended(&self) -> bool {
         self.extension.is_some()
     }
+
+    /// When the handler is cut off, under a lease that ends then.
+    pub(super) fn cut_off_under(&self, lease_until: Timestamp) -> Option<Timestamp> {
+        match self.extension {
+            Some(extension) => Some(extension.cut_off(lease_until)),
+            None => self.cut_off,
+        }
+    }
 }
 
 /// Extends the claim's lease, a third of its length after it was made or extended last, for as long as it is polled.
@@ -90,7 +97,9 @@ impl Timing {
 pub(super) async fn keep(claim: &mut Claim, cut_off: &CutOff, latest: Option<Timestamp>) {
     let Some(extension) = claim.timing().extension else { return pending().await };
     let third = extension.length / 3;
-    let mut wait = third;
+    // The lease may have run for a while: the claim took its time, or an earlier word of the handler's did.
+    let due = claim.held().lease_until.saturating_sub(extension.length - third);
+    let mut wait = claim.engine().clock.now().until(due);
     loop {
         let clock = &claim.engine().clock;
         clock.sleep(wait).await;

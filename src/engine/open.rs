@@ -35,6 +35,8 @@ pub(crate) struct Open {
     owner: Owner,
     state: State,
     cut_off: Option<Timestamp>,
+    /// Whether a copy of its outcome may be kept.
+    is_copied: bool,
 }
 
 /// What was found before a handler runs without a claim.
@@ -57,16 +59,25 @@ impl Engine {
     ) -> Result<Opened, Refused> {
         let (stopwatch, now) = (Stopwatch::start(), self.clock.now());
         match self.recall(key, fingerprint, now) {
-            Some(Ok(Begun::Replay(replay))) => return Ok(Opened::Replay(replay)),
-            Some(Err(refused)) => return Err(refused),
+            Some(Ok(Begun::Replay(replay))) => {
+                observe::asked(stopwatch);
+                return Ok(Opened::Replay(replay));
+            }
+            Some(Err(refused)) => {
+                observe::asked(stopwatch);
+                return Err(told(key, refused));
+            }
             // A copy is of a settled record: nothing is claimed by it.
             Some(Ok(Begun::Claimed(_))) | None => {}
         }
-        let owner = (self.owners)()?;
-        let timing = self.timing(now, invocation.deadline());
+        let ticket = self.ticket(invocation);
+        let (owner, is_copied) = ((self.owners)()?, ticket.is_some());
+        // There is no lease that could be extended, and none that ends.
+        let timing = self.unextended(now, invocation.deadline());
         let state = self.plan(owner, fingerprint, invocation, timing);
         let cut_off = timing.cut_off;
-        let open = |state| Open { engine: Arc::clone(self), key: key.clone(), owner, state, cut_off };
+        let open =
+            |state| Open { engine: Arc::clone(self), key: key.clone(), owner, state, cut_off, is_copied };
         if !looks_first {
             return Ok(Opened::Open(open(state)));
         }
@@ -75,19 +86,29 @@ impl Engine {
         let refusal = match action {
             Action::Open => return Ok(Opened::Open(open(state))),
             Action::Replay(record) => {
-                let refused = |error| Refused { error, by: RefusedBy::Outcome };
-                return self.replay(key, &record).await.map(Opened::Replay).map_err(refused);
+                let refused = |error| told(key, Refused { error, by: RefusedBy::Outcome });
+                let replay = self.replay(key, &record).await.map_err(refused)?;
+                self.keep_copy(ticket, key, &record, &replay.response);
+                return Ok(Opened::Replay(replay));
             }
             Action::Refused(refusal) => refusal,
             _ => Refusal::Unavailable,
         };
-        let refused = Refused::of(refusal, refusal_error(key, refusal, store_error, self.clock.now()));
-        observe::refused(key, &refused.error, refused.by != RefusedBy::Rule);
-        Err(refused)
+        let error = refusal_error(key, refusal, store_error, self.clock.now());
+        Err(told(key, Refused::of(refusal, error)))
     }
 }
 
+fn told(key: &StoredKey, refused: Refused) -> Refused {
+    observe::refused(key, &refused.error, refused.by != RefusedBy::Rule);
+    refused
+}
+
 impl Open {
+    pub(crate) fn key(&self) -> &StoredKey {
+        &self.key
+    }
+
     /// When the handler is cut off, where nothing else ends it.
     pub(crate) fn cut_off(&self) -> Option<Timestamp> {
         self.cut_off
@@ -103,29 +124,32 @@ impl Open {
         verdict: Verdict,
         writes: Option<&OwnWrites>,
     ) -> Result<Settled, Turned<Self>> {
-        let Self { engine, key, owner, state, cut_off } = self;
+        let Self { engine, key, owner, state, cut_off, is_copied } = self;
+        let is_put = !matches!(verdict, Verdict::Release);
+        let copied = verdict.response().filter(|_| is_copied).map(|response| (None, response.clone()));
         let intent = engine.intent(&key, owner, verdict).await;
         let intent = if writes.is_some() { intent.committed() } else { intent };
         let settled =
-            engine.settle_with(&key, state, intent, writes, None).await.map_err(|turned| Turned {
+            engine.settle_with(&key, state, intent, writes, copied).await.map_err(|turned| Turned {
                 right: Self {
                     engine: Arc::clone(&engine),
                     key: key.clone(),
                     owner,
                     state: turned.right,
                     cut_off,
+                    is_copied,
                 },
                 why: turned.why,
                 details: turned.details,
                 store_error: turned.store_error,
             })?;
         match &settled.end {
-            End::Recorded => observe::concluded(&key),
+            End::Recorded if is_put => observe::concluded(&key),
             End::Superseded(_) => observe::outrun(&key),
             End::Unresolved(_) => {
                 observe::unresolved(&key, settled.store_error.as_ref().map(|error| error as _));
             }
-            End::Fenced(_) | End::Unrecorded(_) | End::NotCommitted(_) => {}
+            End::Recorded | End::Fenced(_) | End::Unrecorded(_) | End::NotCommitted(_) => {}
         }
         Ok(settled)
     }

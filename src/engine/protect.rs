@@ -2,6 +2,7 @@
 
 use std::{
     any::{Any, type_name},
+    error::Error as _,
     future::{Future, Ready, ready},
     panic::resume_unwind,
     sync::Arc,
@@ -23,6 +24,7 @@ use crate::{
     observe,
     policy::{Execution, OnHandlerError, OnStoreFailure},
     protocol::{Decline, End, Refusal},
+    record::Generation,
     staging::{AnyAnswer, Staging},
     store::{OwnWrites, StoreError, StoreErrorKind},
     time::Timestamp,
@@ -152,24 +154,35 @@ impl Engine {
         // Boxed, since every future that it is passed through would make room for it again.
         let running = Box::pin(within(surroundings.clone(), async { Ok(judge(handler().await)) }));
         let mut ended: Ended<Result<_, Error>> = self.watch_under(&mut right, latest, running).await;
+        right.tell_ran(&ended);
+        // Why the handler has another word, once it has.
+        let mut not_made: Option<Error> = None;
         loop {
-            let (verdict, answer) = match ended {
-                Ended::Returned(Ok(judged)) => judged,
-                Ended::Returned(Err(error)) => {
-                    let _ = right.settle(self.failure("Declined", "its own condition failed")).await;
-                    return Err(error.into());
+            // Whoever still has it, such as a task that outlives the handler, stages nothing more.
+            let staged = staging.close();
+            let (verdict, answer) = match (ended, not_made.take()) {
+                (Ended::Returned(Ok(judged)), _) => judged,
+                (Ended::Returned(Err(error)), _) => {
+                    let message = "its own condition failed";
+                    return Box::pin(self.declined(&key, right, message, error)).await;
                 }
-                Ended::Panicked(payload) => {
+                // The handler has run, so that this is not as if nothing had: at most once, it may not run again.
+                (Ended::NotBegun, Some(error)) => {
+                    let message = "its own writes were not made";
+                    return Box::pin(self.declined(&key, right, message, error)).await;
+                }
+                (Ended::Panicked(payload), _) => {
                     right.tell_panicked();
                     // However that ends, it was a panic.
                     let _ = right.settle(self.failure("Panic", "the handler panicked")).await;
                     return Err(Stopped::Panicked(payload));
                 }
-                Ended::CutOff => return Err(self.cut_off(&key, right).into()),
-                Ended::NotBegun => return Err(self.give_back(&key, right).await.into()),
+                (Ended::CutOff, _) => return Err(self.cut_off(&key, right).into()),
+                (Ended::NotBegun, None) => return Err(self.give_back(&key, right).await.into()),
             };
-            let staged = staging.close();
-            let (why, details, error) = match self.finish(&key, right, answer, verdict, staged.writes).await {
+            // Boxed, as the handler's future is: a settlement is the largest of what is awaited here.
+            let finishing = Box::pin(self.finish(&key, right, answer, verdict, staged.writes));
+            let (why, details, error) = match finishing.await {
                 Finished::Answered(answered) => return Ok(answered?),
                 Finished::NotMade { right: still, why, details, error } => {
                     right = still;
@@ -179,10 +192,10 @@ impl Engine {
             observe::not_committed(&key, &error);
             let (Decline::Condition, Some(details), Some(on_declined)) = (why, details, staged.on_declined)
             else {
-                // As any error of the handler's.
-                let _ = right.settle(self.failure("Declined", "its own writes were not made")).await;
-                return Err(error.into());
+                let message = "its own writes were not made";
+                return Box::pin(self.declined(&key, right, message, error)).await;
             };
+            not_made = Some(error);
             staging.reopen();
             let answering = Box::pin(within(surroundings.clone(), async {
                 match on_declined(&*details).and_then(&mut again) {
@@ -191,6 +204,24 @@ impl Engine {
                 }
             }));
             ended = self.watch_under(&mut right, latest, answering).await;
+        }
+    }
+
+    /// Its writes were definitely not made, and nobody has another answer: as any error of the handler's. Boxed where it
+    /// is called, so that no other path makes room for it.
+    async fn declined<U>(
+        &self,
+        key: &StoredKey,
+        right: Right,
+        message: &str,
+        error: Error,
+    ) -> Result<Protected<U>, Stopped> {
+        match right.settle(self.failure("Declined", message)).await {
+            // A successor's; or what an earlier attempt of the same transaction has made after all.
+            Some(Settled { end: End::Superseded(record), .. }) => {
+                Ok(Protected::Replayed(self.successors_outcome(key, &record, ErrorKind::InProgress).await?))
+            }
+            _ => Err(error.into()),
         }
     }
 
@@ -349,8 +380,8 @@ impl Engine {
     /// claim, nothing has happened.
     fn cut_off(&self, key: &StoredKey, right: Right) -> Error {
         let now = self.clock.now();
+        observe::cut_off(key, right.generation(), now);
         let Right::Claim(claim) = right else { return refusal_error(key, Refusal::NoTimeLeft, None, now) };
-        observe::cut_off(key, &claim.held(), now);
         let what = "the handler was cut off, because its time was over";
         match self.settings.execution {
             Execution::AtLeastOnce => {
@@ -378,15 +409,35 @@ impl Right {
 
     fn cut_off(&self) -> Option<Timestamp> {
         match self {
-            Self::Claim(claim) => claim.timing().cut_off,
+            Self::Claim(claim) => claim.timing().cut_off_under(claim.held().lease_until),
             Self::Open(open) => open.cut_off(),
         }
     }
 
-    fn tell_panicked(&self) {
-        if let Self::Claim(claim) = self {
-            observe::panicked(claim.key(), &claim.held());
+    fn key(&self) -> &StoredKey {
+        match self {
+            Self::Claim(claim) => claim.key(),
+            Self::Open(open) => open.key(),
         }
+    }
+
+    /// That of the claim, where there is one.
+    fn generation(&self) -> Option<Generation> {
+        match self {
+            Self::Claim(claim) => Some(claim.held().generation),
+            Self::Open(_) => None,
+        }
+    }
+
+    /// A claim tells that its handler runs when it is made.
+    fn tell_ran<T>(&self, ended: &Ended<T>) {
+        if let (Self::Open(open), Ended::Returned(_) | Ended::Panicked(_)) = (self, ended) {
+            observe::ran_claim_free(open.key());
+        }
+    }
+
+    fn tell_panicked(&self) {
+        observe::panicked(self.key(), self.generation());
     }
 
     async fn settle(self, verdict: Verdict) -> Option<Settled> {
@@ -425,8 +476,12 @@ pub(crate) fn not_made(key: &StoredKey, why: Decline, cause: Option<StoreError>)
         Decline::Store(StoreErrorKind::Rejected) => ErrorKind::Invalid,
         Decline::Store(StoreErrorKind::Corrupt) => ErrorKind::Corrupt,
     };
-    let told = cause.as_ref().filter(|_| kind == ErrorKind::Invalid);
-    let told = told.map(|cause| format!(": {cause}")).unwrap_or_default();
+    // What is to be corrected is said at once: most people see the first sentence alone.
+    let told = cause.as_ref().filter(|_| kind == ErrorKind::Invalid).map(|cause| match cause.source() {
+        Some(inner) => format!(": {cause} ({inner})"),
+        None => format!(": {cause}"),
+    });
+    let told = told.unwrap_or_default();
     let error = Error::new(
         kind,
         format!("{key}: the handler's own writes could not be made{told}; nothing was written"),

@@ -3,12 +3,16 @@
 #![expect(clippy::large_futures, reason = "operations nested in tests")]
 #![expect(clippy::disallowed_methods, reason = "tokio's paused clock is the test's own")]
 
+mod bank;
 mod cache;
+mod claim_free;
 mod fencing;
+mod lease;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod operator;
 mod support;
+mod transactions;
 mod wait;
 
 use std::{future::pending, sync::atomic::Ordering, time::Duration};

@@ -16,7 +16,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Metric {
-    /// Counter: a claim was made, so its handler runs; or a handler ran claim-free to its end.
+    /// Counter: a claim was made, so its handler runs; or a handler ran claim-free, and was not cut off.
     Executed,
     /// Counter: a stale claim was taken over. It counts as [`Executed`](Self::Executed) too.
     Takeover,
@@ -74,7 +74,7 @@ pub enum Metric {
     LeaseNotExtended,
     /// Counter: a claim was dropped unsettled.
     Abandoned,
-    /// Counter: a handler was cut off before its lease ended.
+    /// Counter: a handler was cut off: before its lease ended, because its claim was lost, or before its invocation ended.
     CutOff,
     /// Counter: a handler panicked.
     Panicked,

@@ -11,7 +11,7 @@ use crate::{
         Action, Decline, End, Event, Fault, Held, Intent, Next, Phase, Plan, open,
         settle::{self, over},
     },
-    record::{Owner, Record, State, Status},
+    record::{Record, State, Status},
     store::{Settlement, StoreErrorKind, Write, Written},
     time::Timestamp,
 };
@@ -93,7 +93,12 @@ pub(super) fn committing(plan: &Plan, now: Timestamp, commit: Commit, event: Eve
 /// Others have one of its items, or it is itself still on its way from before.
 fn contended(plan: &Plan, now: Timestamp, commit: Commit, maybe_applied: bool) -> Next {
     let doubts = commit.doubts.saturating_add(maybe_applied.into());
-    if commit.contention >= MAX_CONTENTION || now >= plan.usable_until {
+    // A claim's time is what its lease says by now: it may have been extended, or made anew.
+    let has_time_left = match &commit.basis {
+        Basis::Claim(held) => plan.has_time_left(held.lease_until, now),
+        Basis::Open(_) => now < plan.usable_until,
+    };
+    if commit.contention >= MAX_CONTENTION || !has_time_left {
         return if doubts > 0 {
             (Phase::LookingForCommit(Box::new(Commit { doubts: MAX_DOUBTS, ..commit })), Action::Read)
         } else {
@@ -128,7 +133,7 @@ pub(super) fn looking(plan: &Plan, now: Timestamp, commit: Commit, event: Event)
 /// The write was refused, or all its answers were doubtful: what does the record say?
 fn examine(plan: &Plan, now: Timestamp, commit: Commit, record: Option<Record>, is_refused: bool) -> Next {
     if let Some(record) = &record
-        && is_own_outcome(plan.owner, record)
+        && settle::is_own_outcome(plan.owner, record)
     {
         // An earlier transaction of this claim, declined and made all the same, stands where it differs.
         return over(if is_as_written(&commit.write, record) {
@@ -178,10 +183,6 @@ fn declined(commit: Commit, why: Decline) -> Next {
 
 fn stands(held: &Held, record: &Record) -> bool {
     record.owner == held.owner && record.generation == held.generation && record.status() == Status::Started
-}
-
-fn is_own_outcome(owner: Owner, record: &Record) -> bool {
-    record.owner == owner && matches!(record.state, State::Completed(_) | State::Failed(_))
 }
 
 /// Whether the record is what `write` makes of it.

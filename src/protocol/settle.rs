@@ -8,7 +8,7 @@ use crate::{
         Action, End, Event, Fault, Goal, Held, Intent, MAX_RETRIES, Next, Phase, Plan, Refusal, commit, lost,
         refusal_for,
     },
-    record::{Owner, Record, Status},
+    record::{Owner, Record, State, Status},
     store::{Settlement, StoreErrorKind, Write, Written},
     time::Timestamp,
 };
@@ -106,6 +106,11 @@ fn examine(
             }
             send(plan, now, held, intent, retries + 1)
         }
+        // A transaction of this claim's own, which was declined while an earlier attempt of it was still on its way,
+        // and made all the same: that outcome stands.
+        Some(record) if intent == Intent::Release && is_own_outcome(held.owner, &record) => {
+            over(End::Superseded(record))
+        }
         // Taken over: there is nothing left to give back.
         record if intent == Intent::Release => {
             over(End::Fenced(record.and_then(|record| record.lease_until())))
@@ -125,9 +130,21 @@ pub(super) fn over(end: End) -> Next {
     (Phase::Over, Action::Settled(end))
 }
 
-/// Whether this record is what its owner asked for with `intent`.
+/// Whether this record is what its owner asked for with `intent`. The outcome counts, too: an earlier transaction of the
+/// same owner's may have left another.
 pub(super) fn is_outcome_of(owner: Owner, intent: &Intent, record: &Record) -> bool {
-    record.owner == owner && record.status() == intent.status()
+    record.owner == owner
+        && match (intent, &record.state) {
+            (Intent::Complete(outcome) | Intent::Commit(outcome), State::Completed(there))
+            | (Intent::Fail(outcome), State::Failed(there)) => outcome == there,
+            (Intent::Release, State::Released) => true,
+            _ => false,
+        }
+}
+
+/// Whether this record has an outcome that its owner has put there.
+pub(super) fn is_own_outcome(owner: Owner, record: &Record) -> bool {
+    record.owner == owner && matches!(record.state, State::Completed(_) | State::Failed(_))
 }
 
 fn retains(intent: &Intent) -> bool {

@@ -1,5 +1,8 @@
 //! Every rule, as a table of what the machine does in a state.
 
+mod commit;
+mod open;
+
 use super::*;
 use crate::{
     outcome::StoredResponse,

@@ -80,6 +80,11 @@ impl Wire {
         std::mem::take(&mut self.requests.lock().unwrap())
     }
 
+    /// How many have come by now; they are not forgotten.
+    pub(super) fn requests_so_far(&self) -> u32 {
+        *self.requests.lock().unwrap()
+    }
+
     /// How many connections have been made.
     pub(super) fn connections(&self) -> u32 {
         *self.connections.lock().unwrap()

@@ -137,6 +137,8 @@ impl Recorded {
 /// The AWS SDK writes each answer of DynamoDB here at TRACE, with all that is in it: recorded responses too. That is
 /// its own doing, and only a user who asks for this target and level gets it. All else is looked at.
 const ORCHESTRATOR: &str = "aws_smithy_runtime::client::orchestrator";
+/// The same of the emulator that some tests start in their own process.
+const EMULATOR: &str = "dynoxide";
 
 /// Writes down everything.
 #[derive(Debug)]
@@ -166,7 +168,8 @@ impl tracing::Subscriber for Told {
 
     fn event(&self, event: &tracing::Event<'_>) {
         let metadata = event.metadata();
-        if *metadata.level() == tracing::Level::TRACE && metadata.target().starts_with(ORCHESTRATOR) {
+        let is_others = [ORCHESTRATOR, EMULATOR].iter().any(|others| metadata.target().starts_with(others));
+        if *metadata.level() == tracing::Level::TRACE && is_others {
             return;
         }
         let mut text = Text(format!("event: {} {}", metadata.level(), metadata.target()));

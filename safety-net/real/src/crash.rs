@@ -30,6 +30,7 @@
 //! The harness kills nothing because it is slow. It lets processes go on beyond their deadlines, as only some platforms do,
 //! and so the library is told to cut its handlers off itself: then every SIGKILL is one of the schedule's.
 
+pub mod backend;
 mod fleet;
 pub mod form;
 pub mod job;
@@ -49,12 +50,19 @@ use lambda_idempotency_cli::{
     rehearse::function::Function,
 };
 
-/// Builds the function under test, in the profile that this program was itself built in.
+/// Names the function under test, where it is built already.
+pub const BUILT: &str = "NET_FUNCTION_BUILT";
+
+/// Builds the function under test, in the profile that this program was itself built in; or takes the one that
+/// [`BUILT`] names.
 ///
 /// # Errors
 ///
 /// If cargo cannot build it.
 pub async fn build_function() -> Result<Function> {
+    if let Ok(program) = std::env::var(BUILT) {
+        return Ok(Function::at(&program));
+    }
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let program = std::env::current_exe().context("the place of this program")?;
     // Cargo calls the folder after the profile; of its own ones, `dev` alone has another.

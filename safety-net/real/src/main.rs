@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use lambda_idempotency_cli::problem::Result;
 use lambda_idempotency_real_net::{
     agreement::{self, Numbers},
-    crash::{self, form::Form, kills, point::Point, scenario},
+    crash::{self, backend::Backend, form::Form, kills, point::Point, scenario},
     random::fresh_seed,
-    servers::{Server, VARIABLE},
+    servers::VARIABLE,
     wire::{self, Extent},
 };
 
@@ -26,8 +26,10 @@ usage: real-net agreement [--long]
                 (default 200): one effect, and one more for each crash between effect and completion
   kills         the same at COUNT random moments (default 10000)
 
-FORM is where the effect is: `ledger` (default), a file, outside of any transaction; `transaction`, in the completion's own,
-and `claim-free`, with the finished record and no claim: then there is one effect, whatever dies where.
+FORM is where the effect is, and the record: `ledger` (default), a file, outside of any transaction, the record in
+DynamoDB; `postgres` and `redis`, a file, the record there; `transaction`, in the completion's own transaction; `claim-free`, with the
+finished record and no claim; `postgres-transaction`, in one PostgreSQL transaction with the record. In those three there is one
+effect, whatever dies where.
 
 Servers: the embedded DynamoDB, and those that the environment names in";
 
@@ -104,7 +106,7 @@ async fn break_the_wire(extent: Extent) -> Result<ExitCode> {
 async fn crash_points(rounds: u32, form: Form) -> Result<ExitCode> {
     let function = crash::build_function().await?;
     let points = Point::of(form);
-    let rows = scenario::check(&function, Server::all().await?, points, rounds, None, form).await?;
+    let rows = scenario::check(&function, Backend::all(form).await?, points, rounds, None, form).await?;
     let mut server = None;
     for row in &rows {
         if server != Some(&row.server) {
@@ -127,7 +129,7 @@ fn kills_of(arguments: &[&str], fresh: u64) -> Option<kills::Numbers> {
 
 async fn kill(numbers: kills::Numbers, form: Form) -> Result<ExitCode> {
     let function = crash::build_function().await?;
-    let figures = kills::check(&function, Server::all().await?, numbers, None, form).await?;
+    let figures = kills::check(&function, Backend::all(form).await?, numbers, None, form).await?;
     for figures in &figures {
         println!("{figures}");
     }

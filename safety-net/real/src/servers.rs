@@ -10,6 +10,27 @@ use lambda_idempotency_cli::{
     rehearse::database::{ACCESS_KEY, Database, REGION},
 };
 
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    unreachable_pub,
+    reason = "shared with tests, where it may fail"
+)]
+#[allow(dead_code, missing_docs, missing_debug_implementations, reason = "each user uses some of it")]
+#[allow(clippy::disallowed_methods, reason = "it waits for a server to start")]
+#[path = "../../../tests/support/postgres.rs"]
+pub(crate) mod postgres_server;
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    unreachable_pub,
+    reason = "shared with tests, where it may fail"
+)]
+#[allow(dead_code, missing_docs, missing_debug_implementations, reason = "each user uses some of it")]
+#[allow(clippy::disallowed_methods, reason = "it waits for a server to start")]
+#[path = "../../../tests/support/redis.rs"]
+pub(crate) mod redis_server;
+
 /// Names further servers, as `name=http://host:port`, separated by spaces.
 pub const VARIABLE: &str = "IDEMPOTENCY_NET_SERVERS";
 

@@ -12,7 +12,10 @@ use std::{
 
 use metrics::{Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 
-use super::support::{Bench, Script};
+use super::{
+    bank::Deposits,
+    support::{Bench, Script},
+};
 use crate::{Execution, Metric, OnStoreFailure, Resolution, describe_metrics};
 
 #[derive(Debug, Default)]
@@ -136,6 +139,67 @@ async fn what_the_local_cache_answers_is_counted() {
     counts(bench.run("k", 1), &[("executed", 1), ("recorded", 1)], 2).await;
     counts(bench.run("k", 1), &[("local_cache_hit", 1), ("replayed", 1)], 1).await;
     counts(bench.run("k", 2), &[("local_cache_hit", 1), ("mismatch", 1)], 1).await;
+}
+
+/// Stages a deposit that is made if so much is in the till, and answers.
+async fn deposit(bench: &Bench, key: &str, at_least: i64) {
+    let handler = async {
+        let deposit = Deposits::of("till", 1).if_there_is(at_least);
+        crate::staging().unwrap().add(deposit).unwrap();
+        Ok("paid".to_owned())
+    };
+    let _ = bench.with_handler(key, 1, handler).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_becomes_of_a_transaction_is_counted() {
+    let bench = Bench::new();
+    counts(deposit(&bench, "k", 0), &[("executed", 1), ("recorded", 1)], 2).await;
+    counts(deposit(&bench, "m", 9), &[("declined", 1), ("executed", 1), ("released", 1)], 3).await;
+    bench.store.script([Script::Pass, Script::Down]);
+    counts(deposit(&bench, "n", 0), &[("executed", 1), ("not_committed", 1), ("released", 1)], 3).await;
+    bench.store.script([Script::Pass, Script::LoseRequest, Script::LoseRequest, Script::Down]);
+    counts(deposit(&bench, "o", 0), &[("executed", 1), ("unresolved", 1)], 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_runs_without_a_claim_is_counted() {
+    let bench = Bench::new().claim_free(false);
+    counts(deposit(&bench, "k", 0), &[("executed", 1), ("recorded", 1)], 1).await;
+    // It has run, to no effect.
+    counts(deposit(&bench, "k", 0), &[("executed", 1), ("replayed", 1)], 1).await;
+    counts(bench.fail("m", 1), &[("executed", 1)], 1).await;
+    counts(bench.panic("m", 1), &[("executed", 1), ("panicked", 1)], 1).await;
+    counts(deposit(&bench, "m", 9), &[("declined", 1), ("executed", 1)], 2).await;
+    bench.store.script([Script::Down]);
+    counts(deposit(&bench, "m", 0), &[("executed", 1), ("not_committed", 1)], 2).await;
+    bench.store.script([Script::LoseRequest, Script::LoseRequest, Script::Down]);
+    counts(deposit(&bench, "m", 0), &[("executed", 1), ("unresolved", 1)], 1).await;
+    counts(bench.pend("n", 1), &[("cut_off", 1)], 0).await;
+    let looking = bench.claim_free(true);
+    counts(looking.run("k", 1), &[("replayed", 1)], 1).await;
+    counts(looking.run("k", 2), &[("mismatch", 1)], 1).await;
+    let cached = Bench::with(|builder| builder.local_cache(1 << 20)).claim_free(false);
+    counts(cached.run("k", 1), &[("executed", 1), ("recorded", 1)], 1).await;
+    counts(cached.run("k", 2), &[("local_cache_hit", 1), ("mismatch", 1)], 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn extensions_are_counted() {
+    let bench = Bench::with(|builder| builder.lease_extension(Duration::from_secs(30)));
+    bench.store.script([Script::Pass, Script::Down, Script::Pass]);
+    let long = bench.with_handler("k", 1, async {
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        Ok(String::new())
+    });
+    let expected = [("executed", 1), ("lease_extended", 1), ("lease_not_extended", 1), ("recorded", 1)];
+    counts(long, &expected, 2).await;
+    let taken_over = bench.clone();
+    let lost = bench.with_handler("m", 1, async {
+        taken_over.store.remove_all();
+        std::future::pending().await
+    });
+    counts(lost, &[("abandoned", 1), ("cut_off", 1), ("executed", 1), ("fenced", 1)], 1).await;
 }
 
 #[test]

@@ -16,10 +16,14 @@ use std::{
 use bytes::Bytes;
 use serde::Serialize;
 
+use super::bank::Bank;
+
 use crate::{
     Builder, Idempotency, Invocation, Key, Owner, Record, RunError, StoredKey, Timestamp,
     future::BoxFuture,
-    store::{ResponseParts, Store, StoreError, StoreErrorKind, Write, Written, memory::MemoryStore},
+    store::{
+        ResponseParts, Store, StoreError, StoreErrorKind, Transactions, Write, Written, memory::MemoryStore,
+    },
     time::Clock,
 };
 
@@ -47,11 +51,18 @@ pub(super) enum Script {
     Reject,
     /// The record cannot be read.
     Corrupt,
+    /// Another transaction has one of the items.
+    Conflict,
+    /// The very same one, sent before, is still on its way, or may be.
+    InFlight,
+    /// It is not made now, nobody knows, and a transaction is made later, when the test says so.
+    Late,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct ScriptedStore {
-    inner: MemoryStore,
+    pub(super) inner: MemoryStore,
+    pub(super) bank: Bank,
     script: Arc<Mutex<VecDeque<Script>>>,
     calls: Arc<Mutex<Vec<&'static str>>>,
     /// One more than the limit; 0 is none.
@@ -67,6 +78,11 @@ impl ScriptedStore {
         let mut scripted = self.script.lock().unwrap();
         assert!(scripted.is_empty(), "an earlier script was not used up: {scripted:?}");
         scripted.extend(script);
+    }
+
+    /// What was not used up is left out.
+    pub(super) fn end_script(&self) {
+        self.script.lock().unwrap().clear();
     }
 
     pub(super) fn take_calls(&self) -> Vec<&'static str> {
@@ -87,23 +103,25 @@ impl ScriptedStore {
         StoredKey::new(&crate::Scope::new("tests", "run").unwrap(), &Key::new(key).unwrap())
     }
 
-    fn next(&self, call: &'static str) -> Result<Script, StoreError> {
+    pub(super) fn next(&self, call: &'static str) -> Result<Script, StoreError> {
         self.calls.lock().unwrap().push(call);
         let script = self.script.lock().unwrap().pop_front().unwrap_or(Script::Pass);
         let failed = |kind| Err(StoreError::new(kind, "scripted"));
         match script {
-            Script::Pass | Script::LoseAnswer => Ok(script),
+            Script::Pass | Script::LoseAnswer | Script::Late => Ok(script),
             Script::LoseRequest => {
                 failed(StoreErrorKind::Unavailable).map_err(|error| error.maybe_applied(true))
             }
             Script::Down => failed(StoreErrorKind::Unavailable),
             Script::Reject => failed(StoreErrorKind::Rejected),
             Script::Corrupt => failed(StoreErrorKind::Corrupt),
+            Script::Conflict => failed(StoreErrorKind::Conflict),
+            Script::InFlight => failed(StoreErrorKind::Conflict).map_err(|error| error.maybe_applied(true)),
         }
     }
 }
 
-fn after<T>(script: Script, answer: T) -> Result<T, StoreError> {
+pub(super) fn after<T>(script: Script, answer: T) -> Result<T, StoreError> {
     match script {
         Script::LoseAnswer => {
             Err(StoreError::new(StoreErrorKind::Unavailable, "scripted").maybe_applied(true))
@@ -141,6 +159,10 @@ impl Store for ScriptedStore {
     }
 
     fn parts(&self) -> Option<&dyn ResponseParts> {
+        Some(self)
+    }
+
+    fn transactions(&self) -> Option<&dyn Transactions> {
         Some(self)
     }
 }
@@ -243,6 +265,15 @@ impl Bench {
     /// Another process: an engine of its own over the same store, with the same clock.
     pub(super) fn beside(&self, configure: impl FnOnce(Builder) -> Builder) -> Self {
         Self::over(self.store.clone(), self.clock.clone(), Arc::clone(&self.runs), configure)
+    }
+
+    /// The same without claims.
+    pub(super) fn claim_free(&self, looks_first: bool) -> Self {
+        let idempotency = match looks_first {
+            false => self.idempotency.claim_free(),
+            true => self.idempotency.claim_free_looking_first(),
+        };
+        Self { idempotency, ..self.clone() }
     }
 
     /// As if the process were frozen for so many ms after so many looks at the clock.

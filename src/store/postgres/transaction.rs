@@ -7,7 +7,7 @@ use deadpool_postgres::tokio_postgres::Transaction;
 use tokio_postgres::Row;
 
 use super::{
-    Inner, MAX_SENT, PostgresStore, advisory_key,
+    Inner, MAX_SENT, PostgresStore, Sends, advisory_key,
     fault::Fault,
     statements::{FOUND_AT, Statement},
     typed,
@@ -49,6 +49,59 @@ impl PostgresStore {
     pub fn in_transaction<'t>(&'t self, transaction: &'t Transaction<'t>) -> PostgresTransaction<'t> {
         PostgresTransaction { inner: &self.inner, transaction }
     }
+
+    /// Commits `transaction`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Store::apply`](crate::Store::apply): marked as perhaps applied, if the answer was lost on the way.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the transaction committed, or rolled back.
+    pub async fn commit(&self, transaction: Transaction<'_>) -> Result<(), StoreError> {
+        match time::within(self.inner.statement_timeout, transaction.commit()).await {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => Err(self.fault_of(&error)),
+            None => Err(self.inner.error(Fault::timed_out())),
+        }
+    }
+
+    /// Whether a transaction has the lock of `key`, and if none has, what its record is: over a connection of the store's own.
+    ///
+    /// # Errors
+    ///
+    /// As [`Store::read`](crate::Store::read).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
+    pub async fn look(&self, key: &StoredKey) -> Result<Looked, StoreError> {
+        let inner = &*self.inner;
+        let values = [Value::Text(key.as_str()), Value::Integer(advisory_key(key.as_str()))];
+        // A transaction of its own, which ends with the statement, and the lock with it.
+        let rows = inner.run(&inner.statements.lock_and_read, &values, Sends::Question).await?;
+        inner.looked(key, &rows)
+    }
+
+    pub(crate) fn fault_of(&self, error: &tokio_postgres::Error) -> StoreError {
+        self.inner.error(Fault::sent(error))
+    }
+}
+
+impl Inner {
+    fn looked(&self, key: &StoredKey, rows: &[Row]) -> Result<Looked, StoreError> {
+        let row = self.only(rows)?;
+        match row.try_get(1).map_err(|_| self.odd_answer())? {
+            Some(version) => self.judge_version(version)?,
+            None => return Err(self.error(Fault::missing_table())),
+        }
+        if !row.try_get(0).map_err(|_| self.odd_answer())? {
+            return Ok(Looked::Busy);
+        }
+        debug_assert!(FOUND_AT < row.len(), "the columns of every reading statement");
+        self.record_in(key, row).map(Looked::Free)
+    }
 }
 
 impl PostgresTransaction<'_> {
@@ -69,16 +122,7 @@ impl PostgresTransaction<'_> {
         let values = [Value::Text(key.as_str()), Value::Integer(advisory_key(key.as_str()))];
         let rows = self.run(&self.inner.statements.lock_and_read, &values).await;
         let rows = rows.map_err(|error| error.maybe_applied(false))?;
-        let row = self.inner.only(&rows)?;
-        match row.try_get(1).map_err(|_| self.inner.odd_answer())? {
-            Some(version) => self.inner.judge_version(version)?,
-            None => return Err(self.inner.error(Fault::missing_table())),
-        }
-        if !row.try_get(0).map_err(|_| self.inner.odd_answer())? {
-            return Ok(Looked::Busy);
-        }
-        debug_assert!(FOUND_AT < row.len(), "the columns of every reading statement");
-        self.inner.record_in(key, row).map(Looked::Free)
+        self.inner.looked(key, &rows)
     }
 
     /// Makes `write` on `key` if its condition holds; others see it when the transaction is committed.

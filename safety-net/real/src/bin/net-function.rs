@@ -7,14 +7,20 @@
 //! ordinary Lambda does not. So the library is told that the platform lets it run, and has to cut handlers off itself.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
 use aws_sdk_dynamodb::Client;
 use lambda_idempotency::{
-    Idempotency, Key, Platform, current, staging,
-    store::dynamodb::{DynamoDbStore, Transaction},
+    Idempotency, Key, NamedStore, Platform, Store, current, staging,
+    store::{
+        dynamodb::{DynamoDbStore, Transaction},
+        postgres::{PostgresStore, tokio_postgres},
+    },
 };
 use lambda_idempotency_cli::rehearse::clock;
 use lambda_idempotency_real_net::{
@@ -22,8 +28,9 @@ use lambda_idempotency_real_net::{
         form::{self, Form},
         job::{
             EFFECTS, ENDPOINT, FORM, FUNCTION, GRACE, Job, LEDGER, MARGIN, MARKER, PROCESS, SABOTAGE,
-            STAND_AT, TABLE, TOLD_TO_FAIL,
+            STAND_AT, STORE, TABLE, TOLD_TO_FAIL,
         },
+        judge::Promise,
         ledger::{Ledger, Line},
         point::{Orders, Point, StandingStore},
         sabotage::{Sabotage, SabotagedStore},
@@ -32,6 +39,7 @@ use lambda_idempotency_real_net::{
 };
 use lambda_runtime::{Diagnostic, Error, LambdaEvent, run, service_fn, tower::ServiceBuilder};
 use serde_json::value::RawValue;
+use tokio::sync::Mutex;
 
 /// What the environment says, and what has come in.
 #[derive(Debug)]
@@ -70,27 +78,97 @@ impl World {
 async fn main() -> Result<(), Error> {
     // As long as the process lives.
     let world: &'static World = Box::leak(Box::new(World::from_env()?));
+    let idempotency = engine(SabotagedStore::new(store().await?, world.sabotage), world)?;
+    if world.form == Form::PostgresTransaction {
+        let records = Records::from_env()?;
+        return run(ServiceBuilder::new()
+            .map_request(|event| entered(world, event))
+            .map_result(|answer| answered(world, answer))
+            .service(service_fn(|event| in_transaction(world, &idempotency, &records, event))))
+        .await;
+    }
+    let idempotency = if world.form == Form::ClaimFree { idempotency.claim_free() } else { idempotency };
+    run(ServiceBuilder::new()
+        .map_request(|event| entered(world, event))
+        .map_result(|answer| answered(world, answer))
+        .layer(idempotency.events(|job: &Job| Key::new(&job.key)))
+        .service(service_fn(|event| handle(world, event))))
+    .await
+}
 
-    let client = Client::from_conf(servers::config_of(&variable(ENDPOINT)?).build());
-    let store = DynamoDbStore::new(client, variable(TABLE)?)?;
-    let store = SabotagedStore::new(store, world.sabotage);
-    let idempotency = Idempotency::builder(StandingStore::new(store, &world.orders))
+fn engine(store: impl Store, world: &'static World) -> Result<Idempotency, Error> {
+    Ok(Idempotency::builder(StandingStore::new(store, &world.orders))
         .function(FUNCTION)
         .platform(Platform::LetsRun)
         .lease_grace(GRACE)
         .skew_margin(MARGIN)
-        .build()?;
-    let idempotency = if world.form == Form::ClaimFree { idempotency.claim_free() } else { idempotency };
+        .build()?)
+}
 
-    run(ServiceBuilder::new()
-        .map_request(|event| entered(world, event))
-        .map_result(|answer| {
-            world.orders.reached(Point::Answered);
-            answer
-        })
-        .layer(idempotency.events(|job: &Job| Key::new(&job.key)))
-        .service(service_fn(|event| handle(world, event))))
-    .await
+/// The one that the environment names.
+async fn store() -> Result<Arc<dyn Store>, Error> {
+    if let Ok(url) = std::env::var(STORE) {
+        return Ok(NamedStore::from_url(&url)?.open().await?);
+    }
+    let client = Client::from_conf(servers::config_of(&variable(ENDPOINT)?).build());
+    Ok(Arc::new(DynamoDbStore::new(client, variable(TABLE)?)?))
+}
+
+/// The store and the connection of operations in transactions.
+struct Records {
+    store: PostgresStore,
+    url: String,
+    client: Mutex<Option<tokio_postgres::Client>>,
+}
+
+impl Records {
+    fn from_env() -> Result<Self, Error> {
+        let named = variable(STORE)?;
+        let url = named.split_once('?').map_or(named.as_str(), |(url, _)| url).to_owned();
+        Ok(Self { store: PostgresStore::builder(named).build()?, url, client: Mutex::default() })
+    }
+
+    async fn connected(&self) -> Result<tokio_postgres::Client, tokio_postgres::Error> {
+        let (client, connection) = tokio_postgres::connect(&self.url, tokio_postgres::NoTls).await?;
+        tokio::spawn(connection);
+        Ok(client)
+    }
+}
+
+/// The operation in a transaction with its record.
+async fn in_transaction(
+    world: &World,
+    idempotency: &Idempotency,
+    records: &Records,
+    event: LambdaEvent<Box<RawValue>>,
+) -> Result<String, Diagnostic> {
+    let not_now = |error: &dyn std::error::Error| failure("Idempotency.Unavailable", &error.to_string());
+    let job: Job = serde_json::from_str(event.payload.get()).map_err(|error| not_now(&error))?;
+    let key = Key::new(&job.key).map_err(|error| not_now(&error))?;
+    let kept = records.client.lock().await.take().filter(|client| !client.is_closed());
+    let mut client = match kept {
+        Some(client) => client,
+        None => records.connected().await.map_err(|error| not_now(&error))?,
+    };
+    let work = async |transaction: &tokio_postgres::Transaction<'_>| {
+        world.orders.reached(Point::BeforeEffect);
+        clock::pause(Duration::from_millis(job.before_ms)).await;
+        let line = Line { run: world.run(), generation: 0, attempt: 0, lease_until: 0 };
+        let line = serde_json::to_string(&line).map_err(|error| not_now(&error))?;
+        let insert = format!("INSERT INTO {} (key, line) VALUES ($1, $2)", world.effects);
+        transaction.execute(&insert, &[&job.key, &line]).await.map_err(|error| not_now(&error))?;
+        world.orders.reached(Point::AfterEffect);
+        clock::pause(Duration::from_millis(job.after_ms)).await;
+        Ok::<_, Diagnostic>(world.run())
+    };
+    let answer = idempotency.run_in(&records.store, &mut client, &key, &job, work).await;
+    *records.client.lock().await = Some(client);
+    answer.map_err(Into::into)
+}
+
+fn answered<T>(world: &World, answer: T) -> T {
+    world.orders.reached(Point::Answered);
+    answer
 }
 
 /// Before the library has seen the event.
@@ -136,7 +214,7 @@ async fn handle(world: &World, event: LambdaEvent<Job>) -> Result<String, Diagno
 
 /// In the ledger at once, or in the outcome's transaction.
 fn have_effect(world: &World, job: &Job, line: &Line) -> Result<(), Error> {
-    if world.form == Form::Ledger {
+    if world.form.promise() == Promise::AtLeastOnce {
         return Ok(world.ledger.append(&job.key, line)?);
     }
     let write = form::append(&world.effects, &job.key, line).map_err(|problem| problem.to_string())?;

@@ -9,7 +9,6 @@ use std::{
     time::Duration,
 };
 
-use aws_sdk_dynamodb::Client;
 use lambda_idempotency::{Key, Scope, StoredKey};
 use lambda_idempotency_cli::{
     problem::{Context, Problem, Result},
@@ -24,15 +23,15 @@ use lambda_idempotency_cli::{
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 
 use super::{
-    form::{Effects, EffectsTable, Form},
-    job::{EFFECTS, ENDPOINT, FORM, FUNCTION, LEDGER, MARKER, PROCESS, SABOTAGE, STAND_AT, TABLE},
+    backend::Backend,
+    form::{Effects, Form},
+    job::{FORM, FUNCTION, LEDGER, MARKER, PROCESS, SABOTAGE, STAND_AT},
     judge::Said,
     ledger::Ledger,
     point::Point,
-    record::{self, Stored},
+    record::Stored,
     sabotage::Sabotage,
 };
-use crate::servers::{self, Server};
 
 /// How many processes run at one time. Frozen ones do not run.
 const RUNNING: usize = 8;
@@ -44,9 +43,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// The function under test on one server, its ledger, and its processes.
 #[derive(Debug)]
 pub(super) struct Fleet {
-    server: Server,
-    client: Client,
-    table: String,
+    backend: Backend,
     function: Function,
     sabotage: Option<Sabotage>,
     form: Form,
@@ -59,36 +56,24 @@ pub(super) struct Fleet {
 }
 
 impl Fleet {
-    /// With a fresh table on `server`, and an empty ledger.
+    /// On `backend`, with an empty ledger.
     pub(super) async fn new(
-        server: Server,
+        backend: Backend,
         function: &Function,
         sabotage: Option<Sabotage>,
         form: Form,
     ) -> Result<Arc<Self>> {
-        let table = servers::fresh_table()?;
-        server.database().create_idempotency_table(&table).await?;
-        let folder = std::env::temp_dir().join(&table);
+        let folder = std::env::temp_dir().join(crate::servers::fresh_table()?);
         let ledger = folder.join("ledger");
         std::fs::create_dir_all(&ledger).context(format!("the ledger's folder {}", ledger.display()))?;
         let ledger = Ledger::at(ledger);
-        let effects = match form {
-            Form::Ledger => Effects::Files(ledger.clone()),
-            Form::Transaction | Form::ClaimFree => {
-                let name = effects_of(&table);
-                server.database().create_table(&name, "id").await?;
-                Effects::Table(EffectsTable { client: server.client(), name })
-            }
-        };
         Ok(Arc::new(Self {
-            client: server.client(),
-            server,
-            table,
+            effects: backend.effects(form, &ledger).await?,
+            backend,
             function: function.kept_in(&folder)?,
             sabotage,
             form,
             ledger,
-            effects,
             folder,
             started: AtomicU64::new(0),
             idle: Mutex::default(),
@@ -98,7 +83,7 @@ impl Fleet {
 
     /// What reports call the server.
     pub(super) fn server(&self) -> &str {
-        &self.server.name
+        &self.backend.name
     }
 
     /// Where the effects are.
@@ -129,14 +114,12 @@ impl Fleet {
         let mut environment = vec![
             ("AWS_LAMBDA_FUNCTION_VERSION", "$LATEST".into()),
             ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "128".into()),
-            (ENDPOINT, self.server.database().endpoint().to_string()),
-            (TABLE, self.table.clone()),
             (FORM, self.form.name().into()),
-            (EFFECTS, effects_of(&self.table)),
             (LEDGER, path(self.ledger.folder())),
             (PROCESS, number.to_string()),
             (MARKER, path(&marker)),
         ];
+        environment.extend(self.backend.environment());
         environment.extend(point.map(|point| (STAND_AT, point.name().into())));
         environment.extend(self.sabotage.map(|sabotage| (SABOTAGE, sabotage.name().into())));
         let sandbox = Sandbox::start(&self.function, &environment, Runs::default()).await?;
@@ -152,27 +135,18 @@ impl Fleet {
 
     /// The record of a key.
     pub(super) async fn record(&self, key: &str) -> Result<Option<Stored>> {
-        let scope = Scope::new(FUNCTION, "event").context("the scope")?;
+        // What the event layer claims, and what `run_in` does.
+        let via = if self.form == Form::PostgresTransaction { "run" } else { "event" };
+        let scope = Scope::new(FUNCTION, via).context("the scope")?;
         let id = StoredKey::new(&scope, &Key::new(key).context("the key")?);
-        record::read(&self.client, &self.table, id.as_str()).await
+        self.backend.record(&id).await
     }
 
     /// Ends all processes, and removes the table where it would be left over.
     pub(super) async fn disband(&self) -> Result<()> {
         self.idle.lock().await.clear();
-        if self.server.database().is_embedded() {
-            return Ok(());
-        }
-        if let Effects::Table(effects) = &self.effects {
-            self.server.database().delete_table(&effects.name).await?;
-        }
-        self.server.database().delete_table(&self.table).await
+        self.backend.clear().await
     }
-}
-
-/// The table of effects that belongs to a table of records.
-fn effects_of(table: &str) -> String {
-    format!("{table}-effects")
 }
 
 impl Drop for Fleet {

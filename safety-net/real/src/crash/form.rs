@@ -8,6 +8,7 @@ use aws_sdk_dynamodb::{
 use lambda_idempotency_cli::problem::{Context, Problem, Result};
 
 use super::{
+    backend::EffectsRows,
     judge::Promise,
     ledger::{Ledger, Line},
 };
@@ -22,11 +23,24 @@ pub enum Form {
     Transaction,
     /// The same without a claim.
     ClaimFree,
+    /// In a file, under a claim; the records are in PostgreSQL.
+    Postgres,
+    /// In a PostgreSQL transaction, with its record.
+    PostgresTransaction,
+    /// In a file, under a claim; the records are in Redis.
+    Redis,
 }
 
 impl Form {
     /// Every form.
-    pub const ALL: [Self; 3] = [Self::Ledger, Self::Transaction, Self::ClaimFree];
+    pub const ALL: [Self; 6] = [
+        Self::Ledger,
+        Self::Transaction,
+        Self::ClaimFree,
+        Self::Postgres,
+        Self::PostgresTransaction,
+        Self::Redis,
+    ];
 
     /// Its name, on the command line and in the environment.
     pub const fn name(self) -> &'static str {
@@ -34,6 +48,9 @@ impl Form {
             Self::Ledger => "ledger",
             Self::Transaction => "transaction",
             Self::ClaimFree => "claim-free",
+            Self::Postgres => "postgres",
+            Self::PostgresTransaction => "postgres-transaction",
+            Self::Redis => "redis",
         }
     }
 
@@ -45,9 +62,14 @@ impl Form {
     /// What the effects of a key may be.
     pub const fn promise(self) -> Promise {
         match self {
-            Self::Ledger => Promise::AtLeastOnce,
-            Self::Transaction | Self::ClaimFree => Promise::ExactlyOnce,
+            Self::Ledger | Self::Postgres | Self::Redis => Promise::AtLeastOnce,
+            Self::Transaction | Self::ClaimFree | Self::PostgresTransaction => Promise::ExactlyOnce,
         }
+    }
+
+    /// Whether its deliveries make claims.
+    pub const fn claims(self) -> bool {
+        !matches!(self, Self::ClaimFree | Self::PostgresTransaction)
     }
 }
 
@@ -58,6 +80,8 @@ pub(super) enum Effects {
     Files(Ledger),
     /// A table: one item a key, with a list of lines.
     Table(EffectsTable),
+    /// A PostgreSQL table: a row each.
+    Rows(EffectsRows),
 }
 
 /// A table of effects.
@@ -73,6 +97,7 @@ impl Effects {
         match self {
             Self::Files(ledger) => ledger.lines(key),
             Self::Table(table) => table.lines(key).await,
+            Self::Rows(rows) => rows.lines(key).await,
         }
     }
 
@@ -81,6 +106,7 @@ impl Effects {
         match self {
             Self::Files(ledger) => ledger.keys(),
             Self::Table(table) => table.keys().await,
+            Self::Rows(rows) => rows.keys().await,
         }
     }
 
@@ -89,6 +115,7 @@ impl Effects {
         match self {
             Self::Files(ledger) => ledger.forget(key),
             Self::Table(table) => table.forget(key).await,
+            Self::Rows(rows) => rows.forget(key).await,
         }
     }
 }
@@ -105,7 +132,7 @@ pub fn append(table: &str, key: &str, line: &Line) -> Result<Update> {
     Update::builder()
         .table_name(table)
         .key("id", AttributeValue::S(key.to_owned()))
-        .update_expression("SET lines = list_append(if_not_exists(lines, :none), :line)")
+        .update_expression("SET effects = list_append(if_not_exists(effects, :none), :line)")
         .expression_attribute_values(":none", list(vec![]))
         .expression_attribute_values(":line", list(vec![AttributeValue::S(line)]))
         .build()
@@ -119,7 +146,7 @@ impl EffectsTable {
             self.client.get_item().table_name(&self.name).key("id", id).consistent_read(true).send().await;
         let read =
             read.map_err(|error| DisplayErrorContext(&error).to_string()).context("reading the effects")?;
-        let Some(lines) = read.item().and_then(|item| item.get("lines")) else { return Ok(Vec::new()) };
+        let Some(lines) = read.item().and_then(|item| item.get("effects")) else { return Ok(Vec::new()) };
         let lines = lines.as_l().map_err(|_| Problem::new("the effects are no list"))?;
         let read = |line: &AttributeValue| {
             let text = line.as_s().map_err(|_| Problem::new("an effect is no text"))?;

@@ -11,6 +11,8 @@ pub const FUNCTION: &str = "net-function";
 pub const ENDPOINT: &str = "NET_ENDPOINT";
 /// The table of records.
 pub const TABLE: &str = "NET_TABLE";
+/// The store that is no DynamoDB, as a URL.
+pub const STORE: &str = "NET_STORE";
 /// How the function has its effect.
 pub const FORM: &str = "NET_FORM";
 /// The table of effects, where they are in one.

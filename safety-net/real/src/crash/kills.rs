@@ -20,6 +20,7 @@ use lambda_idempotency_safety_net::random::Random;
 use tokio::task::JoinSet;
 
 use super::{
+    backend::Backend,
     fleet::{Fleet, Handed},
     form::Form,
     job::Job,
@@ -27,7 +28,6 @@ use super::{
     sabotage::Sabotage,
     story::{Frozen, Story},
 };
-use crate::servers::Server;
 
 /// How many keys are under way at one time: most of them wait for a lease.
 const KEYS: usize = 40;
@@ -134,14 +134,14 @@ struct Judged {
 /// If the net could not be thrown, and nothing had been found by then.
 pub async fn check(
     function: &Function,
-    servers: Vec<Server>,
+    backends: Vec<Backend>,
     numbers: Numbers,
     sabotage: Option<Sabotage>,
     form: Form,
 ) -> Result<Vec<Figures>> {
     let mut figures = Vec::new();
-    for server in servers {
-        let fleet = Fleet::new(server, function, sabotage, form).await?;
+    for backend in backends {
+        let fleet = Fleet::new(backend, function, sabotage, form).await?;
         let throw = Arc::new(Throw {
             fleet: Arc::clone(&fleet),
             numbers,

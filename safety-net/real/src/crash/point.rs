@@ -137,11 +137,16 @@ impl Point {
         Self::Answered,
     ];
 
+    /// The points of a run whose effect and record are in a transaction of its own.
+    pub const IN_TRANSACTION: [Self; 4] =
+        [Self::Entered, Self::BeforeEffect, Self::AfterEffect, Self::Answered];
+
     /// The points of a run of this form.
     pub const fn of(form: Form) -> &'static [Self] {
         match form {
-            Form::Ledger | Form::Transaction => &Self::ALL,
+            Form::Ledger | Form::Transaction | Form::Postgres | Form::Redis => &Self::ALL,
             Form::ClaimFree => &Self::CLAIM_FREE,
+            Form::PostgresTransaction => &Self::IN_TRANSACTION,
         }
     }
 

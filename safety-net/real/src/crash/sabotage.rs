@@ -6,8 +6,8 @@ use std::{
 };
 
 use lambda_idempotency::{
-    BoxFuture, Record, State, StoredKey, Timestamp,
-    store::{ResponseParts, Seen, Store, StoreError, Transactions, Write, Written},
+    BoxFuture, Fingerprint, Lock, Record, State, StoredKey, Timestamp,
+    store::{Committed, OwnWrites, ResponseParts, Seen, Store, StoreError, Transactions, Write, Written},
 };
 
 /// One way to break a function.
@@ -25,17 +25,23 @@ pub enum Sabotage {
     Impatient,
     /// The effect happens before the claim.
     EffectFirst,
+    /// Of a transaction, only the write to the record is made.
+    Torn,
+    /// A transaction's own writes are made once more, with another record's.
+    Repeated,
 }
 
 impl Sabotage {
     /// Every way.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Unfenced,
         Self::Overwriting,
         Self::Unsettled,
         Self::Unclaimed,
         Self::Impatient,
         Self::EffectFirst,
+        Self::Torn,
+        Self::Repeated,
     ];
 
     /// Its name in the environment.
@@ -47,6 +53,8 @@ impl Sabotage {
             Self::Unclaimed => "unclaimed",
             Self::Impatient => "impatient",
             Self::EffectFirst => "effect-first",
+            Self::Torn => "torn",
+            Self::Repeated => "repeated",
         }
     }
 
@@ -155,6 +163,58 @@ impl<S: Store> Store for SabotagedStore<S> {
     }
 
     fn transactions(&self) -> Option<&dyn Transactions> {
-        self.inner.transactions()
+        match self.sabotage {
+            Some(Sabotage::Torn | Sabotage::Repeated) => Some(self),
+            _ => self.inner.transactions(),
+        }
+    }
+}
+
+impl<S: Store> SabotagedStore<S> {
+    async fn commit_broken(
+        &self,
+        key: &StoredKey,
+        write: &Write,
+        writes: &OwnWrites,
+        token: &str,
+    ) -> Result<Committed, StoreError> {
+        let Some(transactions) = self.inner.transactions().filter(|_| self.sabotage != Some(Sabotage::Torn))
+        else {
+            return self.inner.apply(key, write).await.map(Committed::Answered);
+        };
+        if let Write::Settle { owner, generation, .. } = write {
+            let lock = Lock {
+                owner: *owner,
+                generation: *generation,
+                attempt: 1,
+                fingerprint: Fingerprint::of_bytes(b"decoy"),
+                lock_acquired_at: Timestamp::from_millis(0),
+                lease_until: Timestamp::from_millis(0),
+                expires_at: Timestamp::from_millis(0),
+                request_id: None,
+            };
+            let record = Record { state: State::Released, ..lock.into() };
+            let decoy = StoredKey::from_stored(format!("{key}-decoy-{owner}"));
+            let token = token.chars().rev().collect::<String>();
+            let conclude = Write::Conclude { seen: None, record };
+            let _ = transactions.commit(&decoy, &conclude, writes, &token).await?;
+        }
+        transactions.commit(key, write, writes, token).await
+    }
+}
+
+impl<S: Store> Transactions for SabotagedStore<S> {
+    fn check(&self, key: &StoredKey, writes: &OwnWrites) -> Result<(), StoreError> {
+        self.inner.transactions().map_or(Ok(()), |transactions| transactions.check(key, writes))
+    }
+
+    fn commit<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+        writes: &'a OwnWrites,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<Committed, StoreError>> {
+        Box::pin(self.commit_broken(key, write, writes, token))
     }
 }

@@ -9,6 +9,7 @@ use lambda_idempotency_cli::{
 use tokio::task::JoinSet;
 
 use super::{
+    backend::Backend,
     fleet::Fleet,
     form::Form,
     job::{Job, LIMIT},
@@ -17,7 +18,6 @@ use super::{
     sabotage::Sabotage,
     story::{Frozen, Story},
 };
-use crate::servers::Server;
 
 /// How often a process may be too slow to come to its point.
 const TRIES: u32 = 5;
@@ -94,15 +94,15 @@ impl fmt::Display for Row {
 /// If the net could not be thrown.
 pub async fn check(
     function: &Function,
-    servers: Vec<Server>,
+    backends: Vec<Backend>,
     points: &[Point],
     rounds: u32,
     sabotage: Option<Sabotage>,
     form: Form,
 ) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
-    for server in servers {
-        let fleet = Fleet::new(server, function, sabotage, form).await?;
+    for backend in backends {
+        let fleet = Fleet::new(backend, function, sabotage, form).await?;
         let mut playing = JoinSet::new();
         for &point in points {
             for ending in [Ending::Killed, Ending::Frozen] {

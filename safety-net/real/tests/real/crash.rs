@@ -3,7 +3,9 @@
 use lambda_idempotency_cli::rehearse::function::Function;
 use lambda_idempotency_real_net::{
     crash::{
+        backend::Backend,
         form::Form,
+        judge::Promise,
         kills::{self, Numbers},
         point::{Call, Point},
         sabotage::Sabotage,
@@ -20,12 +22,12 @@ fn function() -> Function {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_may_die_or_stand_still_at_every_point() {
     for form in Form::ALL {
-        let servers = Server::all().await.unwrap();
-        let rows = scenario::check(&function(), servers, Point::of(form), 1, None, form).await.unwrap();
+        let backends = Backend::all(form).await.unwrap();
+        let rows = scenario::check(&function(), backends, Point::of(form), 1, None, form).await.unwrap();
         for row in rows {
             eprintln!("{}: {row}", form.name());
             assert!(row.violations.is_empty(), "{:#?}", row.violations);
-            let in_the_gap = form == Form::Ledger && row.point.is_in_the_gap();
+            let in_the_gap = form.promise() == Promise::AtLeastOnce && row.point.is_in_the_gap();
             assert!(row.crashes_in_the_gap >= u64::from(in_the_gap), "{row}");
         }
     }
@@ -35,11 +37,11 @@ async fn a_process_may_die_or_stand_still_at_every_point() {
 async fn processes_may_die_and_stand_still_at_any_moment() {
     let numbers = Numbers { kills: 100, seed: fresh_seed().unwrap() };
     for form in Form::ALL {
-        let servers = Server::all().await.unwrap();
-        for figures in kills::check(&function(), servers, numbers, None, form).await.unwrap() {
+        let backends = Backend::all(form).await.unwrap();
+        for figures in kills::check(&function(), backends, numbers, None, form).await.unwrap() {
             eprintln!("{figures}");
             assert!(figures.violations.is_empty(), "seed {}: {}", figures.seed, figures.violations[0]);
-            let taken_over = figures.found.later_claims > 0 || form == Form::ClaimFree;
+            let taken_over = figures.found.later_claims > 0 || !form.claims();
             assert!(taken_over, "no claim was ever taken over: nothing was tested");
         }
     }
@@ -47,9 +49,12 @@ async fn processes_may_die_and_stand_still_at_any_moment() {
 
 /// A function that is broken in this way is caught, with these words, when its process dies or stands still at `point`.
 async fn assert_caught(sabotage: Sabotage, point: Point, words: &str) {
-    let form = Form::Ledger;
-    let servers = vec![Server::embedded().await.unwrap()];
-    let rows = scenario::check(&function(), servers, &[point], 1, Some(sabotage), form).await.unwrap();
+    assert_caught_in(Form::Ledger, sabotage, point, words).await;
+}
+
+async fn assert_caught_in(form: Form, sabotage: Sabotage, point: Point, words: &str) {
+    let backends = vec![Backend::dynamodb(Server::embedded().await.unwrap()).await.unwrap()];
+    let rows = scenario::check(&function(), backends, &[point], 1, Some(sabotage), form).await.unwrap();
     let violations: Vec<String> =
         rows.iter().flat_map(|row| &row.violations).map(ToString::to_string).collect();
     assert!(violations.iter().any(|violation| violation.contains(words)), "{sabotage:?}: {violations:#?}");
@@ -71,5 +76,15 @@ async fn a_function_without_its_claim_is_caught() {
         assert_caught(Sabotage::Unclaimed, Point::Answered, "'s lease ran"),
         assert_caught(Sabotage::Impatient, Point::AfterEffect, "'s lease ran"),
         assert_caught(Sabotage::EffectFirst, Point::Entered, "generation 0 had two effects"),
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_that_is_none_is_caught() {
+    let (entered, applied) = (Point::Entered, Point::After(Call::Complete));
+    tokio::join!(
+        assert_caught_in(Form::Transaction, Sabotage::Torn, applied, "transaction, and happened 0 times"),
+        assert_caught_in(Form::Transaction, Sabotage::Repeated, entered, "transaction, and happened 2 times"),
+        assert_caught_in(Form::ClaimFree, Sabotage::Torn, entered, "transaction, and happened 0 times"),
     );
 }

@@ -28,8 +28,18 @@ impl DynamoDbStore {
         error: SdkError<TransactWriteItemsError>,
         findings: Findings,
     ) -> Result<Committed, StoreError> {
-        use TransactWriteItemsError::{TransactionCanceledException, TransactionInProgressException};
+        use TransactWriteItemsError::{
+            IdempotentParameterMismatchException, TransactionCanceledException,
+            TransactionInProgressException,
+        };
         match error {
+            // Something has been made under this token, and it is not this: only the record tells what stands.
+            SdkError::ServiceError(service)
+                if matches!(service.err(), IdempotentParameterMismatchException(_)) =>
+            {
+                let error = self.error(&SdkError::ServiceError(service), findings).await;
+                Err(error.maybe_applied(true))
+            }
             SdkError::ServiceError(service)
                 if matches!(
                     service.err(),

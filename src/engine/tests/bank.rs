@@ -1,0 +1,172 @@
+//! A bank beside the records: what the handlers of these tests write to, in one transaction with their outcome.
+
+use std::{
+    any::Any,
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use super::support::{Script, ScriptedStore, after};
+use crate::{
+    StoredKey,
+    future::BoxFuture,
+    store::{Committed, OwnWrites, StoreError, StoreErrorKind, Transactions, Write, Writes, Written},
+};
+
+/// What goes to one account, and how much must be there for it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Deposit {
+    account: &'static str,
+    cents: i64,
+    at_least: i64,
+}
+
+/// Deposits, as a handler stages them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Deposits(Vec<Deposit>);
+
+impl Deposits {
+    pub(super) fn of(account: &'static str, cents: i64) -> Self {
+        Self(vec![Deposit { account, cents, at_least: i64::MIN }])
+    }
+
+    /// The same, if so much is there.
+    pub(super) fn if_there_is(mut self, at_least: i64) -> Self {
+        self.0.iter_mut().for_each(|deposit| deposit.at_least = at_least);
+        self
+    }
+}
+
+impl Writes for Deposits {
+    fn append(&mut self, more: Self) {
+        self.0.extend(more.0);
+    }
+}
+
+/// What the bank tells of a condition that failed.
+#[derive(Debug, PartialEq)]
+pub(super) struct Short {
+    pub(super) account: &'static str,
+    pub(super) has: i64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Order {
+    key: StoredKey,
+    write: Write,
+    deposits: Deposits,
+    token: String,
+}
+
+#[derive(Debug, Default)]
+struct Books {
+    balances: BTreeMap<&'static str, i64>,
+    /// What was sent under each token.
+    sent: HashMap<String, Order>,
+    /// The tokens in their order.
+    tokens: Vec<String>,
+    made: Vec<String>,
+    late: Option<Order>,
+    knows_no_tokens: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Bank(Arc<Mutex<Books>>);
+
+impl Bank {
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.0.lock().unwrap()
+    }
+
+    pub(super) fn balance(&self, account: &str) -> i64 {
+        self.books().balances.get(account).copied().unwrap_or_default()
+    }
+
+    pub(super) fn pay_in(&self, account: &'static str, cents: i64) {
+        *self.books().balances.entry(account).or_default() += cents;
+    }
+
+    /// The token of each transaction that was sent, in order.
+    pub(super) fn tokens(&self) -> Vec<String> {
+        self.books().tokens.clone()
+    }
+
+    /// As a server that does not know a transaction again by its token.
+    pub(super) fn forget_tokens(&self) {
+        self.books().knows_no_tokens = true;
+    }
+}
+
+impl ScriptedStore {
+    /// The transaction that was late arrives.
+    pub(super) fn make_late(&self) -> Committed {
+        let order = self.bank.books().late.take().unwrap();
+        self.make(&order)
+    }
+
+    /// Nothing waits in here, so that it is one step.
+    fn make(&self, order: &Order) -> Committed {
+        let mut books = self.bank.books();
+        if !books.knows_no_tokens && books.made.contains(&order.token) {
+            return Committed::Answered(Written::Applied);
+        }
+        let there = self.inner.get(&order.key);
+        let Some(record) = order.write.apply_to(there.as_ref()) else {
+            return Committed::Answered(Written::Refused(there));
+        };
+        for deposit in &order.deposits.0 {
+            let has = books.balances.get(deposit.account).copied().unwrap_or_default();
+            if has < deposit.at_least {
+                return Committed::Declined(Box::new(Short { account: deposit.account, has }));
+            }
+        }
+        for deposit in &order.deposits.0 {
+            *books.balances.entry(deposit.account).or_default() += deposit.cents;
+        }
+        books.made.push(order.token.clone());
+        self.inner.set(&order.key, Some(record));
+        Committed::Answered(Written::Applied)
+    }
+}
+
+impl Transactions for ScriptedStore {
+    fn check(&self, _: &StoredKey, writes: &OwnWrites) -> Result<(), StoreError> {
+        let writes: &dyn Any = writes;
+        let rejected = |why| Err(StoreError::new(StoreErrorKind::Rejected, why));
+        match writes.downcast_ref::<Deposits>() {
+            None => rejected("the bank takes deposits"),
+            Some(deposits) if deposits.0.len() > 3 => rejected("the bank takes three deposits at once"),
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn commit<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+        writes: &'a OwnWrites,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<Committed, StoreError>> {
+        let writes: &dyn Any = writes;
+        let deposits = writes.downcast_ref::<Deposits>().unwrap().clone();
+        let order = Order { key: key.clone(), write: write.clone(), deposits, token: token.to_owned() };
+        assert!((1..=36).contains(&token.len()), "{token}");
+        {
+            let mut books = self.bank.books();
+            let first = books.sent.entry(token.to_owned()).or_insert_with(|| order.clone());
+            assert_eq!(*first, order, "the same token is the same request");
+            books.tokens.push(token.to_owned());
+        }
+        Box::pin(async move {
+            let script = self.next("commit")?;
+            if script == Script::Late {
+                self.bank.books().late = Some(order);
+                return after(Script::LoseAnswer, Committed::Answered(Written::Applied));
+            }
+            let committed = self.make(&order);
+            // It takes a moment, in which others come.
+            tokio::task::yield_now().await;
+            after(script, committed)
+        })
+    }
+}

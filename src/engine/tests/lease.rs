@@ -1,0 +1,239 @@
+//! Leases that are extended while the handler runs.
+
+use std::sync::{Arc, Mutex};
+
+use super::{
+    bank::{Deposits, Short},
+    *,
+};
+use crate::{Begun, staging};
+
+const LENGTH: Duration = Duration::from_secs(30);
+
+fn extending() -> Bench {
+    Bench::with(|builder| builder.lease_extension(LENGTH).platform(Platform::LetsRun))
+}
+
+/// Tells when it is dropped.
+struct Dropped(Bench, Arc<Mutex<Option<Timestamp>>>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        *self.1.lock().unwrap() = Some(self.0.now());
+    }
+}
+
+/// Runs what never ends, and says how it ended: its error, after how long it was cut off, and when to repeat.
+async fn cut_off(bench: &Bench, key: &str) -> (ErrorKind, Duration, Option<Duration>) {
+    let (start, at) = (bench.now(), Arc::default());
+    let dropped = Dropped(bench.clone(), Arc::clone(&at));
+    let result = bench
+        .with_handler(key, 1, async move {
+            let _dropped = dropped;
+            pending().await
+        })
+        .await;
+    let Err(RunError::Idempotency(error)) = result else { panic!("{result:?}") };
+    let at = at.lock().unwrap().unwrap();
+    (error.kind(), start.until(at), error.retry_after())
+}
+
+async fn sleep(seconds: u64) {
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_extended_at_a_third_for_as_long_as_the_handler_runs() {
+    let bench = extending();
+    let other = bench.clone();
+    let start = bench.now();
+    let result = bench
+        .with_handler("k", 1, async {
+            let claim = current().unwrap();
+            assert_eq!(claim.lease_until(), start.saturating_add(LENGTH));
+            sleep(105).await;
+            assert_eq!(claim.lease_until(), start.saturating_add(Duration::from_secs(130)));
+            assert_eq!(other.record("k").lease_until(), Some(claim.lease_until()));
+            // Long after the lease that it was claimed with.
+            assert_eq!(kind(other.run("k", 1).await), ErrorKind::InProgress);
+            Ok("done".to_owned())
+        })
+        .await;
+    assert_eq!(result.unwrap(), "done");
+    let mut calls = vec!["claim"];
+    calls.extend([&["extend"; 10][..], &["claim", "settle"]].concat());
+    assert_eq!(bench.store.take_calls(), calls);
+    assert_eq!(bench.run("k", 1).await.unwrap(), "done");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_is_free_after_the_short_lease_when_its_process_dies() {
+    let bench = extending();
+    bench.abandon("k", 1).await;
+    sleep(32).await;
+    assert_eq!(kind(bench.run("k", 1).await), ErrorKind::InProgress);
+    sleep(1).await;
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_cannot_be_extended_cuts_its_handler_off_before_it_ends() {
+    for script in [Script::Down, Script::LoseRequest, Script::Reject, Script::Conflict] {
+        let bench = extending();
+        bench.store.script([Script::Pass].into_iter().chain([script; 50]));
+        // A third, and four more tries a twelfth apart; then the grace before its end, and the margin after it.
+        let expected = (ErrorKind::InProgress, Duration::from_secs(28), Some(Duration::from_secs(4)));
+        assert_eq!(cut_off(&bench, "k").await, expected, "{script:?}");
+        let mut calls = vec!["claim"];
+        calls.extend(["extend"; 8]);
+        assert_eq!(bench.store.take_calls(), calls, "{script:?}");
+        bench.store.end_script();
+        assert_eq!(bench.record("k").status(), Status::Started, "it may have had an effect");
+        sleep(5).await;
+        assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_extension_that_fails_is_tried_again_and_a_lost_answer_does_no_harm() {
+    for script in [Script::Down, Script::LoseAnswer, Script::Conflict] {
+        let bench = extending();
+        bench.store.script([Script::Pass, script, Script::Pass, script, script]);
+        let result = bench.with_handler("k", 1, async {
+            sleep(60).await;
+            Ok("done".to_owned())
+        });
+        assert_eq!(result.await.unwrap(), "done", "{script:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn taken_over_its_handler_is_cut_off_at_once() {
+    type TakenOver = fn(&Bench);
+    let ways: [TakenOver; 3] = [
+        |bench| bench.store.remove_all(),
+        |bench| {
+            let record = Record { owner: Owner::from_bytes([9; 16]), ..bench.record("k") };
+            bench.store.put("k", record);
+        },
+        |bench| {
+            let record = Record { state: State::Released, ..bench.record("k") };
+            bench.store.put("k", record);
+        },
+    ];
+    for take_over in ways {
+        let bench = extending();
+        let other = bench.clone();
+        let running = tokio::spawn(async move { cut_off(&bench, "k").await });
+        sleep(12).await;
+        take_over(&other);
+        let (kind, after, _) = running.await.unwrap();
+        assert_eq!((kind, after), (ErrorKind::InProgress, Duration::from_secs(20)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_lease_goes_past_the_deadline_and_its_grace() {
+    let bench = extending();
+    let start = bench.now();
+    let deadline = start.saturating_add(Duration::from_secs(45));
+    let (kind, after, retry_after) = cut_off(&bench.in_invocation(deadline), "k").await;
+    assert_eq!((kind, after), (ErrorKind::InProgress, Duration::from_secs(45)));
+    assert_eq!(retry_after, Some(Duration::from_secs(4)));
+    assert_eq!(bench.record("k").lease_until(), Some(start.saturating_add(Duration::from_secs(47))));
+    assert_eq!(bench.store.take_calls(), ["claim", "extend", "extend"]);
+    // Shorter than the extension: never extended at all.
+    let deadline = bench.now().saturating_add(Duration::from_secs(20));
+    let (_, after, _) = cut_off(&bench.in_invocation(deadline), "m").await;
+    assert_eq!((after, bench.store.take_calls()), (Duration::from_secs(20), vec!["claim"]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_blocks_is_cut_off_when_it_is_polled_next() {
+    let bench = extending();
+    let (blocks, went_on) = (bench.clone(), Arc::new(Mutex::new(false)));
+    let goes_on = went_on.clone();
+    let result = bench
+        .with_handler("k", 1, async move {
+            sleep(5).await;
+            // Nothing else of its task runs meanwhile, and no timer with it.
+            blocks.jump.store(31_000, Ordering::SeqCst);
+            tokio::task::yield_now().await;
+            *goes_on.lock().unwrap() = true;
+            Ok(String::new())
+        })
+        .await;
+    assert_eq!(kind(result), ErrorKind::InProgress);
+    assert!(!*went_on.lock().unwrap());
+    assert_eq!(bench.store.take_calls(), ["claim"]);
+    // For less than its lease: it is extended late, and goes on.
+    let bench = extending();
+    let blocks = bench.clone();
+    let result = bench.with_handler("k", 1, async move {
+        sleep(5).await;
+        blocks.jump.store(12_000, Ordering::SeqCst);
+        sleep(20).await;
+        Ok("done".to_owned())
+    });
+    assert_eq!(result.await.unwrap(), "done");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transaction_after_a_long_run_has_the_time_of_its_extended_lease() {
+    let bench = extending();
+    let mut script = vec![Script::Pass; 10];
+    script.extend([Script::Conflict; 3]);
+    bench.store.script(script);
+    let result = bench.with_handler("k", 1, async {
+        sleep(95).await;
+        staging().unwrap().add(Deposits::of("till", 1)).unwrap();
+        Ok("paid".to_owned())
+    });
+    assert_eq!(result.await.unwrap(), "paid");
+    assert_eq!(bench.store.bank.balance("till"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn declined_after_a_long_run_its_closure_has_the_time_of_its_extended_lease() {
+    let bench = extending();
+    let result = bench.with_handler("k", 1, async {
+        sleep(95).await;
+        let staging = staging().unwrap();
+        staging.add(Deposits::of("till", 1).if_there_is(1)).unwrap();
+        staging.on_declined(|_: &Short| -> Result<String, TestError> { Ok("sold out".to_owned()) });
+        Ok("paid".to_owned())
+    });
+    assert_eq!(result.await.unwrap(), "sold out");
+    assert_eq!(bench.record("k").status(), Status::Completed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extension_that_hangs_does_not_keep_the_handler_from_settling() {
+    let bench = extending();
+    let result = bench.with_handler("k", 1, async {
+        // Just after the extension was sent, and before it is answered.
+        tokio::time::sleep(Duration::from_millis(10_000)).await;
+        Ok("done".to_owned())
+    });
+    assert_eq!(result.await.unwrap(), "done");
+    assert_eq!(bench.record("k").status(), Status::Completed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn by_hand_a_lease_is_extended_and_never_shortened() {
+    let bench = Bench::new();
+    let begun = bench.idempotency.begin(Key::new("k").unwrap(), Fingerprint::of(&1).unwrap()).await.unwrap();
+    let Begun::Claimed(mut claim) = begun else { panic!("{begun:?}") };
+    let start = bench.now();
+    bench.store.take_calls();
+    claim.extend(Duration::from_secs(60)).await.unwrap();
+    assert!(bench.store.take_calls().is_empty(), "it stands as long");
+    claim.extend(Duration::from_secs(90)).await.unwrap();
+    assert_eq!(claim.handle().lease_until(), start.saturating_add(Duration::from_secs(90)));
+    bench.store.script([Script::LoseRequest]);
+    let error = claim.extend(Duration::from_secs(100)).await.unwrap_err();
+    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true));
+    bench.store.remove_all();
+    assert_eq!(claim.extend(Duration::from_secs(100)).await.unwrap_err().kind(), ErrorKind::Fenced);
+    drop(claim);
+}

@@ -1,0 +1,341 @@
+//! The record in a transaction of the handler's own: claim, work and outcome are committed together, or nothing is.
+//!
+//! The machine goes the way that it goes without a claim: it looks, the work is done, and the finished record is put. The key
+//! is held meanwhile by the transaction's own lock, which ends with it.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{
+    claim::Replay,
+    engine::{Engine, Idempotency, Verdict, in_progress, refusal_error, replayed},
+    error::{Error, ErrorKind, RunError},
+    fingerprint::Fingerprint,
+    invocation::{Surroundings, within},
+    key::{Key, StoredKey},
+    observe,
+    protocol::{Action, End, Event, Input, Refusal, State, step},
+    record::{Owner, Record},
+    store::{
+        StoreError, StoreErrorKind,
+        postgres::{Looked, PostgresStore, PostgresTransaction, tokio_postgres},
+    },
+    time::Timestamp,
+};
+
+/// How often a commit whose answer was lost is asked after, and how long it takes from one time to the next. The session that
+/// was cut off may still be at work on it.
+const QUESTIONS: u32 = 20;
+const BETWEEN_QUESTIONS: Duration = Duration::from_millis(100);
+
+/// What [`Idempotency::begin_in`] found.
+#[derive(Debug)]
+#[must_use]
+#[expect(clippy::large_enum_variant, reason = "the large variant is the common one")]
+pub enum BegunIn<'t> {
+    /// The key is this transaction's: do the work in it, complete, then commit.
+    Open(InTransaction<'t>),
+    /// The operation has its outcome: answer with it.
+    Replay(Replay),
+}
+
+/// An operation in a transaction of yours. Dropped, it leaves nothing behind; roll the transaction back then, or commit what
+/// you have done without a record.
+#[must_use = "without its outcome, the operation runs again"]
+pub struct InTransaction<'t> {
+    engine: Arc<Engine>,
+    key: StoredKey,
+    owner: Owner,
+    state: State,
+    records: PostgresTransaction<'t>,
+}
+
+/// How [`InTransaction::complete`] ended, when it did not fail.
+#[derive(Debug)]
+#[must_use = "where it is superseded, the transaction is to be rolled back"]
+pub enum CompletionIn {
+    /// The outcome is in the transaction: commit it.
+    Recorded,
+    /// Another run was faster: roll the transaction back, and answer with its outcome.
+    Superseded(Replay),
+}
+
+impl Idempotency {
+    /// Takes `key` in a transaction of yours, or finds its outcome.
+    ///
+    /// While the transaction is open, every other delivery of the key is in progress, without waiting for it: an advisory
+    /// lock holds the key. However the transaction ends, the lock ends with it, so there is no lease and nothing to take over. A crash
+    /// rolls back the work and the record.
+    ///
+    /// The engine is one over the same [`PostgresStore`] that the transaction's records are of. See
+    /// [`run_in`](Self::run_in) for the whole of it in one call.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{BegunIn, CompletionIn, Fingerprint, Idempotency, Key};
+    /// # use lambda_idempotency::store::postgres::{PostgresStore, tokio_postgres::Client};
+    /// # async fn example(
+    /// #     idempotency: Idempotency, store: PostgresStore, client: &mut Client,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
+    /// let transaction = client.transaction().await?;
+    /// let key = Key::new("order-17")?;
+    /// match idempotency.begin_in(store.in_transaction(&transaction), &key, Fingerprint::of(&12)?).await? {
+    ///     BegunIn::Replay(replay) => println!("placed before: {:?}", replay.response()),
+    ///     BegunIn::Open(operation) => {
+    ///         transaction.execute("INSERT INTO orders (id) VALUES ($1)", &[&"order-17"]).await?;
+    ///         match operation.complete("placed").await? {
+    ///             CompletionIn::Recorded => transaction.commit().await?,
+    ///             CompletionIn::Superseded(replay) => println!("placed by another: {:?}", replay.response()),
+    ///         }
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`begin`](Self::begin). Nothing was written; roll the transaction back.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future may leave the key locked until the transaction ends.
+    pub async fn begin_in<'t>(
+        &self,
+        records: PostgresTransaction<'t>,
+        key: &Key,
+        fingerprint: Fingerprint,
+    ) -> Result<BegunIn<'t>, Error> {
+        let key = StoredKey::new(&self.scope("run")?, key);
+        let engine = Arc::clone(self.engine());
+        match engine.look_in(&records, &key, fingerprint, self).await {
+            Ok(Ok((owner, state))) => Ok(BegunIn::Open(InTransaction { engine, key, owner, state, records })),
+            Ok(Err(replay)) => Ok(BegunIn::Replay(replay)),
+            Err(error) => {
+                observe::refused(&key, &error, error.kind() == ErrorKind::Unavailable);
+                Err(error)
+            }
+        }
+    }
+
+    /// Runs `operation` once for `key` in a transaction on `client`, which is committed together with its recorded result; every
+    /// later call gets that result. So what the operation does in the transaction happens exactly once.
+    ///
+    /// An error of the operation rolls everything back, and the next call runs it again. If the answer to the commit is lost,
+    /// the record tells whether it was made: it is asked for over another connection, until the session that was cut off
+    /// has ended.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Idempotency, Key, RunError};
+    /// # use lambda_idempotency::store::postgres::{PostgresStore, tokio_postgres::{Client, Error}};
+    /// # async fn example(
+    /// #     idempotency: Idempotency, store: PostgresStore, client: &mut Client,
+    /// # ) -> Result<(), RunError<Error>> {
+    /// let placed: String = idempotency
+    ///     .run_in(&store, client, &Key::new("order-17")?, &12, async |transaction| {
+    ///         transaction.execute("INSERT INTO orders (id) VALUES ($1)", &[&"order-17"]).await?;
+    ///         Ok("placed".to_owned())
+    ///     })
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`RunError::Handler`] with the operation's own error, or [`RunError::Idempotency`] as in [`begin`](Self::begin). Nothing was
+    /// written; but for [`ErrorKind::InProgress`], which also says that it could not be found out whether the commit
+    /// was made: a repetition finds out.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future rolls everything back, or leaves all of it committed.
+    pub async fn run_in<T, E, P>(
+        &self,
+        store: &PostgresStore,
+        client: &mut tokio_postgres::Client,
+        key: &Key,
+        payload: &P,
+        operation: impl AsyncFnOnce(&tokio_postgres::Transaction<'_>) -> Result<T, E>,
+    ) -> Result<T, RunError<E>>
+    where
+        T: Serialize + DeserializeOwned,
+        P: Serialize + ?Sized,
+    {
+        let fingerprint = Fingerprint::of(payload)?;
+        let shown = StoredKey::new(&self.scope("run")?, key);
+        let transaction = client.transaction().await.map_err(|error| not_begun(&shown, store, &error))?;
+        let open = match self.begin_in(store.in_transaction(&transaction), key, fingerprint).await? {
+            BegunIn::Open(open) => open,
+            BegunIn::Replay(replay) => return replayed(&replay),
+        };
+        let surroundings = Surroundings::unprotected(self.invocation());
+        let result = within(surroundings, async { operation(&transaction).await }).await;
+        let value = result.map_err(RunError::Handler)?;
+        let verdict = serde_json::to_vec(&value)
+            .map_or(Verdict::CompleteOmitted, |json| Verdict::Complete(json.into()));
+        let (engine, owner) = (Arc::clone(&open.engine), open.owner);
+        match open.settle(verdict).await? {
+            CompletionIn::Recorded => {}
+            CompletionIn::Superseded(replay) => return replayed(&replay),
+        }
+        match store.commit(transaction).await {
+            Ok(()) => {}
+            Err(error) if error.is_maybe_applied() => {
+                engine.find_out_whether_committed(store, &shown, owner, error).await?;
+            }
+            Err(error) => return Err(not_committed(&shown, error).into()),
+        }
+        observe::concluded(&shown);
+        Ok(value)
+    }
+}
+
+impl InTransaction<'_> {
+    /// Puts `response` into the transaction as the operation's outcome. It counts once the transaction is committed.
+    ///
+    /// # Errors
+    ///
+    /// The outcome is not in the transaction; roll it back. [`ErrorKind::InProgress`], [`ErrorKind::Mismatch`] or
+    /// [`ErrorKind::OutcomeUnknown`], if a delivery that runs under a claim has come in between; [`ErrorKind::Unavailable`],
+    /// [`ErrorKind::Invalid`] or [`ErrorKind::Corrupt`] if the database could not do it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the outcome in the transaction or not: roll it back.
+    pub async fn complete(self, response: impl Into<Bytes>) -> Result<CompletionIn, Error> {
+        self.settle(Verdict::Complete(response.into())).await
+    }
+
+    /// Puts `failure` into the transaction as the operation's outcome: it failed for good, and is not to run again.
+    ///
+    /// # Errors
+    ///
+    /// As [`complete`](Self::complete).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`complete`](Self::complete).
+    pub async fn fail(self, failure: impl Into<Bytes>) -> Result<CompletionIn, Error> {
+        self.settle(Verdict::Fail(Some(failure.into()))).await
+    }
+
+    async fn settle(self, verdict: Verdict) -> Result<CompletionIn, Error> {
+        let Self { engine, key, owner, mut state, records } = self;
+        let mut event = Event::Settle(engine.intent(&key, owner, verdict).await);
+        let end = loop {
+            let (next, action) = step(state, Input { now: engine.clock.now(), event });
+            state = next;
+            event = match action {
+                Action::Apply(write) => match records.apply(&key, &write).await {
+                    Ok(written) => Event::Answered(written),
+                    // The transaction is over with its first error: there is nothing to be tried again in it.
+                    Err(error) => return Err(not_committed(&key, error.maybe_applied(false))),
+                },
+                Action::Settled(end) => break end,
+                _ => break End::NotCommitted(Refusal::Unavailable),
+            };
+        };
+        match end {
+            End::Recorded => Ok(CompletionIn::Recorded),
+            End::Superseded(record) => {
+                observe::outrun(&key);
+                let outcome = engine.successors_outcome(&key, &record, ErrorKind::InProgress).await;
+                outcome.map(CompletionIn::Superseded)
+            }
+            End::Fenced(until) | End::Unresolved(until) => Err(in_progress(&key, until, engine.clock.now())),
+            End::Unrecorded(refusal) | End::NotCommitted(refusal) => {
+                let error = refusal_error(&key, refusal, None, engine.clock.now());
+                observe::not_committed(&key, &error);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for InTransaction<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InTransaction").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    async fn look_in(
+        &self,
+        records: &PostgresTransaction<'_>,
+        key: &StoredKey,
+        fingerprint: Fingerprint,
+        idempotency: &Idempotency,
+    ) -> Result<Result<(Owner, State), Replay>, Error> {
+        let (owner, invocation, now) = ((self.owners)()?, idempotency.invocation(), self.clock.now());
+        let state = self.plan(owner, fingerprint, &invocation, self.timing(now, invocation.deadline()));
+        let (state, _) = step(state, Input { now, event: Event::Look });
+        let event = match records.lock_and_read(key).await {
+            Ok(Looked::Busy) => return Err(in_progress(key, None, self.clock.now())),
+            Ok(Looked::Free(record)) => Event::Found(record),
+            Err(error) => {
+                let refusal = match error.kind() {
+                    StoreErrorKind::Unavailable => Refusal::Unavailable,
+                    StoreErrorKind::Conflict => Refusal::InProgress(None),
+                    StoreErrorKind::Rejected => Refusal::Rejected,
+                    StoreErrorKind::Corrupt => Refusal::Corrupt,
+                };
+                return Err(refusal_error(key, refusal, Some(error), self.clock.now()));
+            }
+        };
+        match step(state, Input { now: self.clock.now(), event }) {
+            (state, Action::Open) => Ok(Ok((owner, state))),
+            (_, Action::Replay(record)) => self.replay(key, &record).await.map(Err),
+            (_, Action::Refused(refusal)) => Err(refusal_error(key, refusal, None, self.clock.now())),
+            _ => Err(refusal_error(key, Refusal::Unavailable, None, self.clock.now())),
+        }
+    }
+
+    /// The answer to a commit was lost. As long as the session that sent it has the key's lock, it may still be made; after
+    /// that, the record tells.
+    async fn find_out_whether_committed(
+        &self,
+        store: &PostgresStore,
+        key: &StoredKey,
+        owner: Owner,
+        doubt: StoreError,
+    ) -> Result<(), Error> {
+        let mut is_free = false;
+        for _ in 0..QUESTIONS {
+            match store.look(key).await {
+                Ok(Looked::Free(Some(Record { owner: of, .. }))) if of == owner => return Ok(()),
+                // The lock was free before this record was read.
+                Ok(Looked::Free(_)) if is_free => return Err(not_committed(key, doubt)),
+                // It may have become free after the record was read: the next answer is as new as the lock.
+                Ok(Looked::Free(_)) => {
+                    is_free = true;
+                    continue;
+                }
+                Ok(Looked::Busy) => {}
+                Err(error) if error.kind() == StoreErrorKind::Corrupt => break,
+                Err(_) => {}
+            }
+            self.clock.sleep(BETWEEN_QUESTIONS).await;
+        }
+        observe::unresolved(key, Some(&doubt));
+        Err(self.unresolved(key, None, Some(doubt)))
+    }
+}
+
+fn not_begun(key: &StoredKey, store: &PostgresStore, error: &tokio_postgres::Error) -> Error {
+    refusal_error(key, Refusal::Unavailable, Some(store.fault_of(error)), Timestamp::default())
+}
+
+/// Definitely: neither the work nor its outcome is there.
+fn not_committed(key: &StoredKey, cause: StoreError) -> Error {
+    let kind = match cause.kind() {
+        StoreErrorKind::Unavailable | StoreErrorKind::Conflict => ErrorKind::Unavailable,
+        StoreErrorKind::Rejected => ErrorKind::Invalid,
+        StoreErrorKind::Corrupt => ErrorKind::Corrupt,
+    };
+    let error = Error::new(kind, format!("{key}: the transaction was not committed; nothing was written"));
+    let error = error.with_source(cause);
+    observe::not_committed(key, &error);
+    error
+}

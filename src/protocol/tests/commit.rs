@@ -1,0 +1,398 @@
+//! T8 and T7: a transaction under a claim, and a lease that is extended.
+
+use super::*;
+
+/// What `Action::Commit` was asked for, or a panic.
+fn sent(action: Action) -> (Write, u32) {
+    match action {
+        Action::Commit { write, submission } => (write, submission),
+        action => panic!("no transaction: {action:?}"),
+    }
+}
+
+fn commit() -> Intent {
+    Intent::Commit(outcome())
+}
+
+/// A machine that has sent its transaction, and what it sent.
+fn committing() -> (Run, Held, Write) {
+    let (mut run, held) = Run::holding();
+    let (write, submission) = sent(run.feed(Event::Settle(commit())));
+    assert_eq!(submission, 0);
+    (run, held, write)
+}
+
+/// The record as the claim left it, and as it is when its transaction was made.
+fn before_and_after(run: &mut Run, held: &Held, write: &Write) -> (Record, Record) {
+    let before = mine(run, held, RecordState::Started { lease_until: held.lease_until });
+    let after = write.apply_to(Some(&before)).unwrap();
+    (before, after)
+}
+
+const CONFLICT: fn() -> Event = || fault(StoreErrorKind::Conflict, false);
+
+#[test]
+fn a_transaction_writes_the_completion_and_nothing_else() {
+    let (mut run, held, write) = committing();
+    let expires_at = NOW.saturating_add(RETENTION).rounded_up_to_second();
+    let settlement = Settlement::Complete(outcome(), expires_at);
+    assert_eq!(write, Write::Settle { owner: ME, generation: held.generation, settlement });
+    assert_eq!(run.feed(Event::Answered(Written::Applied)), Action::Settled(End::Recorded));
+}
+
+#[test]
+fn only_a_success_goes_along_with_the_handlers_writes() {
+    assert_eq!(complete().committed(), commit());
+    for intent in [Intent::Fail(outcome()), Intent::Release, commit()] {
+        assert_eq!(intent.clone().committed(), intent);
+    }
+}
+
+#[test]
+fn refused_by_a_successor() {
+    let until = started(20_000).lease_until();
+    let mismatched = Record { owner: OTHER, ..of_another_request(completed()) };
+    for (record, end) in [
+        (started(20_000), End::Fenced(until)),
+        // Nobody is taken over for an outcome alone.
+        (started(-60_000), End::Fenced(started(-60_000).lease_until())),
+        (completed(), End::Superseded(completed())),
+        (
+            record(RecordState::Failed(outcome()), 10),
+            End::Superseded(record(RecordState::Failed(outcome()), 10)),
+        ),
+        (mismatched, End::NotCommitted(Refusal::Mismatch)),
+    ] {
+        let (mut run, ..) = committing();
+        assert_eq!(run.feed(refused(Some(record))), Action::Settled(end));
+    }
+}
+
+#[test]
+fn a_key_that_is_free_again_is_claimed_and_the_writes_go_along_again() {
+    for left in
+        [None, Some(record(RecordState::Released, 1000)), Some(record(RecordState::Completed(outcome()), -3))]
+    {
+        let (mut run, first, _) = committing();
+        run.now = NOW.saturating_add(LEASE * 2);
+        let Action::Apply(claim) = run.feed(refused(left.clone())) else { panic!("not claimed: {left:?}") };
+        let generation = claim.lock().unwrap().generation;
+        assert!(generation > first.generation);
+        let (write, submission) = sent(run.feed(Event::Answered(Written::Applied)));
+        assert_eq!((write.settled_as(), submission), (Some((ME, generation)), 0));
+        // The time that it has for contention is the new claim's.
+        assert_eq!(run.feed(CONFLICT()), Action::Pause(0));
+        assert_eq!(sent(run.feed(Event::Resumed)), (write, 1));
+        assert_eq!(run.feed(Event::Answered(Written::Applied)), Action::Settled(End::Recorded));
+    }
+}
+
+#[test]
+fn a_key_that_is_free_again_and_cannot_be_claimed_has_nothing_committed() {
+    let (mut run, ..) = committing();
+    run.feed(refused(None));
+    let down = fault(StoreErrorKind::Unavailable, false);
+    assert_eq!(run.feed(down), Action::Settled(End::NotCommitted(Refusal::Unavailable)));
+}
+
+#[test]
+fn declined_the_claim_is_held_and_may_be_settled_otherwise() {
+    let settle: [(Intent, RecordState); 3] = [
+        (complete(), RecordState::Completed(outcome())),
+        (Intent::Fail(outcome()), RecordState::Failed(outcome())),
+        (Intent::Release, RecordState::Released),
+    ];
+    for (intent, state) in settle {
+        let (mut run, held, _) = committing();
+        assert_eq!(run.feed(Event::Declined), Action::Declined(Decline::Condition));
+        assert_eq!(run.state.held(), Some(&held));
+        let Action::Apply(write) = run.feed(Event::Settle(intent)) else { panic!("nothing sent") };
+        let (before, _) = before_and_after(&mut run, &held, &write);
+        assert_eq!(write.apply_to(Some(&before)).unwrap().state, state);
+        assert_eq!(run.feed(Event::Answered(Written::Applied)), Action::Settled(End::Recorded));
+    }
+}
+
+#[test]
+fn each_transaction_after_a_declined_one_has_another_number_and_its_own_time() {
+    let (mut run, _, first) = committing();
+    for nth in 1..4 {
+        assert_eq!(run.feed(Event::Declined), Action::Declined(Decline::Condition));
+        run.now = run.now.saturating_add(Duration::from_secs(1));
+        let (write, submission) = sent(run.feed(Event::Settle(commit())));
+        assert_eq!(submission, nth);
+        assert_ne!(write, first, "it is another transaction, made now");
+    }
+}
+
+#[test]
+fn what_the_store_definitely_did_not_make_is_told_at_once_and_the_claim_is_held() {
+    for kind in [StoreErrorKind::Unavailable, StoreErrorKind::Rejected, StoreErrorKind::Corrupt] {
+        let (mut run, held, _) = committing();
+        assert_eq!(run.feed(fault(kind, false)), Action::Declined(Decline::Store(kind)));
+        assert_eq!(run.state.held(), Some(&held));
+        assert_eq!(sent(run.feed(Event::Settle(commit()))).1, 1);
+    }
+}
+
+#[test]
+fn contention_is_another_submission_each_time_up_to_the_limit() {
+    let (mut run, held, first) = committing();
+    for nth in 0..8 {
+        assert_eq!(run.feed(CONFLICT()), Action::Pause(nth));
+        run.now = run.now.saturating_add(Duration::from_millis(100));
+        let (write, submission) = sent(run.feed(Event::Resumed));
+        assert_eq!((write, submission), (first.clone(), u32::from(nth) + 1), "each value was fixed at first");
+    }
+    assert_eq!(run.feed(CONFLICT()), Action::Declined(Decline::Store(StoreErrorKind::Conflict)));
+    assert_eq!(run.state.held(), Some(&held));
+    assert_eq!(sent(run.feed(Event::Settle(commit()))).1, 9);
+}
+
+#[test]
+fn contention_ends_with_the_claims_time_to_the_millisecond() {
+    let usable_until = NOW.saturating_add(LEASE).saturating_sub(RESERVE);
+    for (now, goes_on) in [
+        (Timestamp::from_millis(usable_until.as_millis() - 1), true),
+        (usable_until, false),
+        (usable_until.saturating_add(LEASE), false),
+    ] {
+        let (mut run, ..) = committing();
+        run.now = now;
+        let expected = match goes_on {
+            true => Action::Pause(0),
+            false => Action::Declined(Decline::Store(StoreErrorKind::Conflict)),
+        };
+        assert_eq!(run.feed(CONFLICT()), expected, "{now:?}");
+    }
+}
+
+#[test]
+fn contention_ends_with_the_lease_as_it_was_extended() {
+    let (mut run, _) = Run::holding();
+    let until = NOW.saturating_add(LEASE * 3);
+    run.feed(Event::Extend(until));
+    run.feed(Event::Answered(Written::Applied));
+    // Over by the lease that it was claimed with.
+    run.now = NOW.saturating_add(LEASE * 2);
+    let (write, _) = sent(run.feed(Event::Settle(commit())));
+    assert_eq!(run.feed(CONFLICT()), Action::Pause(0));
+    assert_eq!(sent(run.feed(Event::Resumed)), (write, 1));
+    run.now = until.saturating_sub(RESERVE);
+    assert_eq!(run.feed(CONFLICT()), Action::Declined(Decline::Store(StoreErrorKind::Conflict)));
+}
+
+#[test]
+fn in_doubt_the_same_submission_is_sent_again_and_then_the_record_is_read() {
+    let (mut run, held, first) = committing();
+    let (before, after) = before_and_after(&mut run, &held, &first);
+    run.now = run.now.saturating_add(Duration::from_secs(3));
+    assert_eq!(sent(run.feed(LOST())), (first.clone(), 0));
+    assert_eq!(run.clone().feed(Event::Answered(Written::Applied)), Action::Settled(End::Recorded));
+    assert_eq!(run.clone().feed(refused(Some(after.clone()))), Action::Settled(End::Recorded));
+    assert_eq!(run.feed(LOST()), Action::Read);
+    assert_eq!(run.clone().feed(Event::Found(Some(after.clone()))), Action::Settled(End::Recorded));
+    // Not made by then, and perhaps on its way.
+    assert_eq!(sent(run.feed(Event::Found(Some(before.clone())))), (first, 0));
+    assert_eq!(run.feed(LOST()), Action::Read);
+    assert_eq!(run.clone().feed(Event::Found(Some(after))), Action::Settled(End::Recorded));
+    let unresolved = Action::Settled(End::Unresolved(Some(held.lease_until)));
+    assert_eq!(run.feed(Event::Found(Some(before))), unresolved);
+}
+
+#[test]
+fn what_a_read_in_doubt_may_find() {
+    let in_doubt = || {
+        let (mut run, held, write) = committing();
+        run.feed(LOST());
+        assert_eq!(run.feed(LOST()), Action::Read);
+        (run, held, write)
+    };
+    let until = started(20_000).lease_until();
+    for (found, end) in [
+        (started(20_000), End::Fenced(until)),
+        (completed(), End::Superseded(completed())),
+        (of_another_request(completed()), End::NotCommitted(Refusal::Mismatch)),
+    ] {
+        let (mut run, ..) = in_doubt();
+        assert_eq!(run.feed(Event::Found(Some(found))), Action::Settled(end));
+    }
+    for found in [None, Some(record(RecordState::Released, 1000))] {
+        let (mut run, ..) = in_doubt();
+        let action = run.feed(Event::Found(found));
+        assert!(matches!(action, Action::Apply(Write::Claim(_) | Write::Reclaim { .. })), "{action:?}");
+    }
+    // Of our own, by an operator or by an earlier transaction: it stands, and is not taken for this one.
+    let (mut run, held, write) = in_doubt();
+    let (_, mut after) = before_and_after(&mut run, &held, &write);
+    after.state = RecordState::Completed(Outcome::Omitted);
+    assert_eq!(run.feed(Event::Found(Some(after.clone()))), Action::Settled(End::Superseded(after)));
+    for kind in [StoreErrorKind::Unavailable, StoreErrorKind::Corrupt, StoreErrorKind::Rejected] {
+        for maybe_applied in [false, true] {
+            let (mut run, held, _) = in_doubt();
+            let action = run.feed(fault(kind, maybe_applied));
+            assert_eq!(action, Action::Settled(End::Unresolved(Some(held.lease_until))), "{kind:?}");
+        }
+    }
+}
+
+#[test]
+fn refused_by_the_very_record_that_it_wants_is_not_resolved() {
+    let (mut run, held, write) = committing();
+    let (before, _) = before_and_after(&mut run, &held, &write);
+    assert_eq!(run.feed(refused(Some(before))), Action::Settled(End::Unresolved(Some(held.lease_until))));
+}
+
+#[test]
+fn an_error_that_is_certain_by_itself_is_not_certain_after_a_doubt() {
+    for kind in [StoreErrorKind::Unavailable, StoreErrorKind::Rejected] {
+        let (mut run, _, first) = committing();
+        assert_eq!(sent(run.feed(LOST())), (first, 0));
+        assert_eq!(run.feed(fault(kind, false)), Action::Read, "{kind:?}");
+    }
+    // What cannot be read is not asked for again.
+    let (mut run, ..) = committing();
+    assert_eq!(run.feed(fault(StoreErrorKind::Corrupt, true)), Action::Read);
+}
+
+#[test]
+fn the_number_never_rises_in_doubt() {
+    // In doubt first, and then others have its items, or it is itself on its way.
+    for (first_fault, later) in
+        [(LOST(), CONFLICT()), (fault(StoreErrorKind::Conflict, true), fault(StoreErrorKind::Conflict, true))]
+    {
+        let (mut run, held, first) = committing();
+        let (before, _) = before_and_after(&mut run, &held, &first);
+        match run.feed(first_fault) {
+            Action::Pause(0) => assert_eq!(sent(run.feed(Event::Resumed)), (first.clone(), 0)),
+            action => assert_eq!(sent(action), (first.clone(), 0)),
+        }
+        let mut pauses = 0;
+        let last = loop {
+            match run.feed(later.clone()) {
+                Action::Pause(_) => pauses += 1,
+                action => break action,
+            }
+            assert_eq!(sent(run.feed(Event::Resumed)), (first.clone(), 0));
+        };
+        assert!(pauses >= 7, "{pauses}");
+        assert_eq!(last, Action::Read, "never declined: it may have been made");
+        let end = run.feed(Event::Found(Some(before)));
+        assert_eq!(end, Action::Settled(End::Unresolved(Some(held.lease_until))));
+    }
+}
+
+#[test]
+fn a_transaction_that_was_declined_and_made_all_the_same_stands() {
+    // Its first attempt was late; the second one was declined, and then the first one was made.
+    let other = || Outcome::Retained(StoredResponse::new(bytes::Bytes::from_static(b"sold out")));
+    for intent in [Intent::Complete(other()), Intent::Commit(other()), Intent::Fail(other()), Intent::Release]
+    {
+        for is_lost in [false, true] {
+            let (mut run, held, first) = committing();
+            let (_, after) = before_and_after(&mut run, &held, &first);
+            run.feed(LOST());
+            assert_eq!(run.feed(Event::Declined), Action::Declined(Decline::Condition));
+            run.feed(Event::Settle(intent.clone()));
+            let mut action = match is_lost {
+                true => run.feed(LOST()),
+                false => run.feed(refused(Some(after.clone()))),
+            };
+            while is_lost && matches!(action, Action::Commit { .. }) {
+                action = run.feed(LOST());
+            }
+            if action == Action::Read {
+                action = run.feed(Event::Found(Some(after.clone())));
+            }
+            assert_eq!(action, Action::Settled(End::Superseded(after)), "{intent:?}, {is_lost}");
+        }
+    }
+}
+
+#[test]
+fn an_extension_moves_the_lease_and_the_expiry_and_nothing_else() {
+    let (mut run, held) = Run::holding();
+    let until = NOW.saturating_add(LEASE * 2);
+    let day = Duration::from_secs(86_400);
+    let expires_at = until.saturating_add(day).rounded_up_to_second();
+    let extend = Write::Extend { owner: ME, generation: held.generation, lease_until: until, expires_at };
+    assert_eq!(run.feed(Event::Extend(until)), Action::Apply(extend));
+    assert_eq!(run.state.held(), Some(&held), "not before it is answered");
+    let extended = Held { lease_until: until, ..held };
+    assert_eq!(run.feed(Event::Answered(Written::Applied)), Action::Extended(extended.clone()));
+    assert_eq!(run.state.held(), Some(&extended));
+}
+
+#[test]
+fn a_lease_is_not_shortened() {
+    let (mut run, held) = Run::holding();
+    for until in [NOW, held.lease_until] {
+        assert_eq!(run.feed(Event::Extend(until)), Action::NotExtended, "and nothing is sent");
+    }
+    assert_eq!(run.state.held(), Some(&held));
+}
+
+#[test]
+fn what_may_become_of_an_extension() {
+    let until = NOW.saturating_add(LEASE * 2);
+    let extending = || {
+        let (mut run, held) = Run::holding();
+        assert!(matches!(run.feed(Event::Extend(until)), Action::Apply(Write::Extend { .. })));
+        (run, held)
+    };
+    // An earlier one, whose answer was lost, went further.
+    let (mut run, held) = extending();
+    let further = until.saturating_add(LEASE);
+    let own = mine(&mut run, &held, RecordState::Started { lease_until: further });
+    let extended = Held { lease_until: further, ..held.clone() };
+    assert_eq!(run.feed(refused(Some(own.clone()))), Action::Extended(extended));
+    // Taken over, settled by somebody, or gone.
+    let later = Record { generation: own.generation.next(NOW), ..own.clone() };
+    let theirs = Record { owner: OTHER, ..own.clone() };
+    let resolved = Record { state: RecordState::Released, ..own };
+    for record in [None, Some(later), Some(theirs), Some(resolved), Some(completed())] {
+        let (mut run, held) = extending();
+        assert_eq!(run.feed(refused(record.clone())), Action::Lost, "{record:?}");
+        // What it has done by then is settled as ever.
+        assert_eq!(run.state.held(), Some(&held));
+    }
+    for (event, action) in [
+        (LOST(), Action::NotExtended),
+        (fault(StoreErrorKind::Unavailable, false), Action::NotExtended),
+        (CONFLICT(), Action::NotExtended),
+        (fault(StoreErrorKind::Rejected, false), Action::NotExtended),
+        (fault(StoreErrorKind::Corrupt, false), Action::Lost),
+    ] {
+        let (mut run, held) = extending();
+        assert_eq!(run.feed(event), action);
+        assert_eq!(run.state.held(), Some(&held), "it stands as before");
+        let again = run.feed(Event::Extend(until.saturating_add(LEASE)));
+        assert!(matches!(again, Action::Apply(Write::Extend { .. })), "{again:?}");
+    }
+}
+
+#[test]
+fn settling_does_not_wait_for_an_extension() {
+    for (intent, is_transaction) in [(complete(), false), (Intent::Release, false), (commit(), true)] {
+        let (mut run, _) = Run::holding();
+        run.feed(Event::Extend(NOW.saturating_add(LEASE * 2)));
+        match run.feed(Event::Settle(intent)) {
+            Action::Commit { submission: 0, .. } => assert!(is_transaction),
+            Action::Apply(Write::Settle { .. }) => assert!(!is_transaction),
+            action => panic!("{action:?}"),
+        }
+        assert_eq!(run.feed(Event::Answered(Written::Applied)), Action::Settled(End::Recorded));
+    }
+}
+
+#[test]
+fn an_extension_does_not_make_a_number_usable_again() {
+    let (mut run, ..) = committing();
+    run.feed(Event::Declined);
+    for answer in [Event::Answered(Written::Applied), LOST()] {
+        run.now = run.now.saturating_add(LEASE);
+        run.feed(Event::Extend(run.now.saturating_add(LEASE * 2)));
+        run.feed(answer);
+    }
+    assert_eq!(sent(run.feed(Event::Settle(commit()))).1, 1);
+}

@@ -1,0 +1,248 @@
+//! Without a claim: looking, running, and putting the finished record.
+
+use super::*;
+
+fn commit() -> Intent {
+    Intent::Commit(outcome())
+}
+
+/// A machine that has looked at `found`, and what it did then.
+fn looked(execution: Execution, found: Option<Record>) -> (Run, Action) {
+    let mut run = Run::with(execution);
+    assert_eq!(run.feed(Event::Look), Action::Read);
+    let action = run.feed(Event::Found(found));
+    (run, action)
+}
+
+/// What is put, on which version, and as which submission.
+fn put(action: Action) -> (Option<Seen>, Record, Option<u32>) {
+    match action {
+        Action::Commit { write: Write::Conclude { seen, record }, submission } => {
+            (seen, record, Some(submission))
+        }
+        Action::Apply(Write::Conclude { seen, record }) => (seen, record, None),
+        action => panic!("nothing is put: {action:?}"),
+    }
+}
+
+/// A machine that nobody has looked with, and that has put its outcome.
+fn concluding() -> (Run, Record) {
+    let mut run = Run::new();
+    let (seen, record, submission) = put(run.feed(Event::Settle(commit())));
+    assert_eq!((seen, submission), (None, Some(0)));
+    (run, record)
+}
+
+const CONFLICT: fn() -> Event = || fault(StoreErrorKind::Conflict, false);
+const DEAD: fn() -> Record = || record(RecordState::Completed(outcome()), -3);
+
+#[test]
+fn what_is_there_beforehand() {
+    #[derive(Debug, PartialEq)]
+    enum Does {
+        Opens,
+        Replays,
+        Refuses(Refusal),
+    }
+    use Does::*;
+    let does = |execution, record| match looked(execution, Some(record)).1 {
+        Action::Open => Opens,
+        Action::Replay(_) => Replays,
+        Action::Refused(refusal) => Refuses(refusal),
+        action => panic!("unexpected {action:?}"),
+    };
+    assert_eq!(looked(Execution::AtLeastOnce, None).1, Action::Open);
+    let in_progress = Refuses(Refusal::InProgress(started(-2000).lease_until()));
+    let done = |expires_in| record(RecordState::Completed(outcome()), expires_in);
+    for (record, least, most) in [
+        (done(10), Replays, Replays),
+        (record(RecordState::Failed(outcome()), 10), Replays, Replays),
+        (done(-2), Replays, Replays),
+        (done(-3), Opens, Opens),
+        (record(RecordState::Released, 10), Opens, Opens),
+        (started(-2001), Opens, Refuses(Refusal::OutcomeUnknown)),
+        (of_another_request(done(10)), Refuses(Refusal::Mismatch), Refuses(Refusal::Mismatch)),
+        (of_another_request(started(-2001)), Refuses(Refusal::Mismatch), Refuses(Refusal::Mismatch)),
+        (of_another_request(done(-3)), Opens, Opens),
+    ] {
+        assert_eq!(does(Execution::AtLeastOnce, record.clone()), least, "{record:?}");
+        assert_eq!(does(Execution::AtMostOnce, record.clone()), most, "{record:?}");
+    }
+    assert_eq!(does(Execution::AtLeastOnce, started(-2000)), in_progress);
+}
+
+#[test]
+fn a_look_that_fails_refuses() {
+    for (kind, refusal) in [
+        (StoreErrorKind::Unavailable, Refusal::Unavailable),
+        (StoreErrorKind::Rejected, Refusal::Rejected),
+        (StoreErrorKind::Corrupt, Refusal::Corrupt),
+        (StoreErrorKind::Conflict, Refusal::InProgress(None)),
+    ] {
+        let mut run = Run::new();
+        run.feed(Event::Look);
+        assert_eq!(run.feed(fault(kind, false)), Action::Refused(refusal));
+    }
+}
+
+#[test]
+fn a_first_conclusion_puts_exactly_this() {
+    let (mut run, record) = concluding();
+    let expected = Record {
+        owner: ME,
+        generation: Generation::first(NOW),
+        attempt: 1,
+        fingerprint: REQUEST,
+        lock_acquired_at: NOW,
+        expires_at: NOW.saturating_add(RETENTION).rounded_up_to_second(),
+        request_id: Some("request".into()),
+        state: RecordState::Completed(outcome()),
+    };
+    assert_eq!(record, expected);
+    assert_eq!(run.feed(Event::Answered(Written::Applied)), Action::Settled(End::Recorded));
+}
+
+#[test]
+fn a_conclusion_replaces_the_very_version_that_was_seen() {
+    let ahead = Record { generation: Generation::new(NOW.as_millis() + 5), ..DEAD() };
+    for (seen, attempt) in [
+        (DEAD(), 1),
+        (ahead, 1),
+        (record(RecordState::Released, 10), 4),
+        (of_another_request(record(RecordState::Released, 10)), 1),
+        (started(-2001), 4),
+    ] {
+        let (mut run, action) = looked(Execution::AtLeastOnce, Some(seen.clone()));
+        assert_eq!(action, Action::Open);
+        let (on, record, submission) = put(run.feed(Event::Settle(commit())));
+        assert_eq!((on, submission), (Some(Seen::of(&seen)), Some(0)));
+        assert_eq!((record.attempt, record.generation), (attempt, seen.generation.next(NOW)), "{seen:?}");
+    }
+}
+
+#[test]
+fn without_writes_of_its_own_it_is_a_write_like_any_other_and_a_release_is_none() {
+    for (intent, state) in [
+        (complete(), RecordState::Completed(outcome())),
+        (Intent::Fail(outcome()), RecordState::Failed(outcome())),
+    ] {
+        let mut run = Run::new();
+        let (_, record, submission) = put(run.feed(Event::Settle(intent)));
+        assert_eq!((record.state, submission), (state, None));
+    }
+    assert_eq!(Run::new().feed(Event::Settle(Intent::Release)), Action::Settled(End::Recorded));
+}
+
+#[test]
+fn who_comes_too_late_has_done_nothing() {
+    let until = started(20_000).lease_until();
+    let owned = Record { owner: ME, ..started(20_000) };
+    for (there, end) in [
+        (completed(), End::Superseded(completed())),
+        (started(20_000), End::NotCommitted(Refusal::InProgress(until))),
+        (of_another_request(completed()), End::NotCommitted(Refusal::Mismatch)),
+        // An owner that was drawn twice.
+        (owned, End::NotCommitted(Refusal::InProgress(until))),
+    ] {
+        for is_doubtful in [false, true] {
+            let (mut run, _) = concluding();
+            let action = match is_doubtful {
+                false => run.feed(refused(Some(there.clone()))),
+                true => {
+                    run.feed(LOST());
+                    assert_eq!(run.feed(LOST()), Action::Read);
+                    run.feed(Event::Found(Some(there.clone())))
+                }
+            };
+            assert_eq!(action, Action::Settled(end.clone()), "{is_doubtful}");
+        }
+    }
+    let mut run = Run::with(Execution::AtMostOnce);
+    run.feed(Event::Settle(commit()));
+    let end = End::NotCommitted(Refusal::OutcomeUnknown);
+    assert_eq!(run.feed(refused(Some(started(-2001)))), Action::Settled(end));
+}
+
+#[test]
+fn what_does_not_count_is_replaced_as_another_transaction_four_times_in_all() {
+    let (mut run, first) = concluding();
+    for nth in 1..=3 {
+        let there = Record { generation: Generation::new(NOW.as_millis() + u64::from(nth)), ..DEAD() };
+        let (seen, record, submission) = put(run.feed(refused(Some(there.clone()))));
+        assert_eq!((seen, submission), (Some(Seen::of(&there)), Some(nth)));
+        assert_ne!(record, first);
+    }
+    let end = End::NotCommitted(Refusal::InProgress(None));
+    assert_eq!(run.feed(refused(Some(DEAD()))), Action::Settled(end));
+    // Swept away between the two.
+    let (mut run, _) = looked(Execution::AtLeastOnce, Some(DEAD()));
+    run.feed(Event::Settle(commit()));
+    let (seen, _, submission) = put(run.feed(refused(None)));
+    assert_eq!((seen, submission), (None, Some(1)));
+}
+
+#[test]
+fn in_doubt_it_is_the_same_submission_and_then_the_record_is_read() {
+    for before in [None, Some(DEAD())] {
+        let (mut run, _) = looked(Execution::AtLeastOnce, before.clone());
+        let first = run.feed(Event::Settle(commit()));
+        let (_, after, _) = put(first.clone());
+        run.now = run.now.saturating_add(Duration::from_secs(3));
+        assert_eq!(run.feed(LOST()), first);
+        assert_eq!(run.clone().feed(refused(Some(after.clone()))), Action::Settled(End::Recorded));
+        assert_eq!(run.feed(LOST()), Action::Read);
+        assert_eq!(run.clone().feed(Event::Found(Some(after))), Action::Settled(End::Recorded));
+        assert_eq!(run.clone().feed(LOST()), Action::Settled(End::Unresolved(None)));
+        assert_eq!(run.feed(Event::Found(before.clone())), first, "as seen: not made by then");
+        assert_eq!(run.feed(LOST()), Action::Read);
+        assert_eq!(run.feed(Event::Found(before)), Action::Settled(End::Unresolved(None)));
+    }
+}
+
+#[test]
+fn an_own_record_that_is_not_as_written_stands() {
+    let (mut run, record) = concluding();
+    let earlier = Record { state: RecordState::Completed(Outcome::Omitted), ..record };
+    run.feed(LOST());
+    run.feed(Event::Declined);
+    run.now = run.now.saturating_add(Duration::from_secs(1));
+    put(run.feed(Event::Settle(commit())));
+    assert_eq!(run.feed(refused(Some(earlier.clone()))), Action::Settled(End::Superseded(earlier)));
+}
+
+#[test]
+fn declined_it_is_open_as_before_and_the_next_has_another_number() {
+    let (mut run, _) = looked(Execution::AtLeastOnce, Some(DEAD()));
+    run.feed(Event::Settle(commit()));
+    assert_eq!(run.feed(CONFLICT()), Action::Pause(0));
+    assert_eq!(put(run.feed(Event::Resumed)).2, Some(1));
+    for nth in 2..4 {
+        assert_eq!(run.feed(Event::Declined), Action::Declined(Decline::Condition));
+        let (seen, _, submission) = put(run.feed(Event::Settle(commit())));
+        assert_eq!((seen, submission), (Some(Seen::of(&DEAD())), Some(nth)));
+    }
+    let down = fault(StoreErrorKind::Unavailable, false);
+    assert_eq!(run.feed(down), Action::Declined(Decline::Store(StoreErrorKind::Unavailable)));
+    assert_eq!(run.feed(Event::Settle(Intent::Release)), Action::Settled(End::Recorded));
+}
+
+#[test]
+fn contention_ends_with_the_invocations_time() {
+    let (mut run, _) = concluding();
+    run.now = run.state.plan().usable_until;
+    assert_eq!(run.feed(CONFLICT()), Action::Declined(Decline::Store(StoreErrorKind::Conflict)));
+    let (mut run, _) = concluding();
+    run.now = Timestamp::from_millis(run.state.plan().usable_until.as_millis() - 1);
+    assert_eq!(run.feed(CONFLICT()), Action::Pause(0));
+}
+
+#[test]
+fn a_release_after_a_lost_race_leaves_nothing_and_looking_is_not_claiming() {
+    let (mut run, action) = looked(Execution::AtLeastOnce, None);
+    assert_eq!((action, run.state.held()), (Action::Open, None));
+    for event in [Event::Begin, Event::Look, Event::Declined, Event::Extend(NOW.saturating_add(LEASE * 2))] {
+        let before = run.state.clone();
+        assert_eq!(run.feed(event), Action::Nothing);
+        assert_eq!(run.state, before);
+    }
+}

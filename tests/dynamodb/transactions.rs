@@ -1,0 +1,480 @@
+//! A handler's own writes in one `TransactWriteItems` with the record's: what is sent, what the service may answer, and
+//! what is then said to be certain.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use aws_sdk_dynamodb::types::{
+    AttributeValue, ConditionCheck, Delete, Put, ReturnValuesOnConditionCheckFailure::AllOld, Update,
+};
+use lambda_idempotency::{
+    Idempotency, Key, Record, RunError, State, Store, staging,
+    store::{
+        Committed, Seen, Settlement, StoreError, StoreErrorKind, Write, Written,
+        dynamodb::{Declined, DynamoDbStore, Transaction},
+    },
+};
+
+use super::{
+    emulator::{TABLE, Table, builder},
+    fixtures::{SETTLED_UNTIL, completed, inline, item, key, owner, s, settle, started, with_state},
+    wire::{Reply, Wire},
+};
+
+const TOKEN: &str = "01234567-89ab-8def-8123-456789abcdef";
+const EFFECT: &str = "an effect of the handler's own";
+
+fn put(id: &str) -> Put {
+    let put = Put::builder().table_name(TABLE).item("id", s(id)).item("colour", s("red"));
+    put.condition_expression("attribute_not_exists(id)")
+        .return_values_on_condition_check_failure(AllOld)
+        .build()
+        .unwrap()
+}
+
+/// Counts how often it was made.
+fn count(id: &str) -> Update {
+    let update = Update::builder().table_name(TABLE).key("id", s(id)).update_expression("ADD n :one");
+    update.expression_attribute_values(":one", AttributeValue::N("1".into())).build().unwrap()
+}
+
+fn exists(id: &str) -> ConditionCheck {
+    let check = ConditionCheck::builder().table_name(TABLE).key("id", s(id));
+    check.condition_expression("attribute_exists(id)").build().unwrap()
+}
+
+fn one() -> Transaction {
+    Transaction::new().update(count(EFFECT))
+}
+
+fn complete() -> Write {
+    settle(Settlement::Complete(inline(), SETTLED_UNTIL))
+}
+
+fn conclude(seen: Option<&Record>) -> Write {
+    Write::Conclude { seen: seen.map(Seen::of), record: completed() }
+}
+
+/// A store on the wire whose attempts end soon.
+async fn on(wire: &Wire) -> DynamoDbStore {
+    let store = builder(wire.address).attempt_timeout(Duration::from_millis(600));
+    store.operation_timeout(Duration::from_millis(2500)).build().await.unwrap()
+}
+
+async fn commit(store: &DynamoDbStore, write: &Write, writes: &Transaction) -> Result<Committed, StoreError> {
+    store.transactions().unwrap().commit(&key(), write, writes, TOKEN).await
+}
+
+fn written(committed: Result<Committed, StoreError>) -> Written {
+    match committed.unwrap() {
+        Committed::Answered(written) => written,
+        Committed::Declined(_) => panic!("declined"),
+    }
+}
+
+/// The places of the conditions that failed, and whether the item that each met came along.
+fn declined(committed: Result<Committed, StoreError>) -> Vec<(usize, bool)> {
+    let Committed::Declined(details) = committed.unwrap() else { panic!("answered") };
+    let details: &dyn std::any::Any = &*details;
+    let conditions = details.downcast_ref::<Declined>().unwrap().conditions();
+    conditions.iter().map(|failed| (failed.place(), failed.item().is_some())).collect()
+}
+
+impl Table {
+    /// How often the effect was made.
+    async fn effects(&self) -> u32 {
+        let item = self.item(EFFECT).await;
+        item.map_or(0, |item| item["n"].as_n().unwrap().parse().unwrap())
+    }
+}
+
+/// A cancellation with these reasons, as DynamoDB answers it: code, and item.
+fn cancelled(reasons: &[(&str, Option<&str>)]) -> Reply {
+    let reasons: Vec<_> = reasons
+        .iter()
+        .map(|(code, item)| match item {
+            Some(item) => format!(r#"{{"Code":"{code}","Message":"why","Item":{item}}}"#),
+            None if *code == "None" => r#"{"Code":"None"}"#.to_owned(),
+            None => format!(r#"{{"Code":"{code}","Message":"why"}}"#),
+        })
+        .collect();
+    let body = format!(
+        r#"{{"__type":"com.amazonaws.dynamodb.v20120810#TransactionCanceledException","Message":"cancelled",
+        "CancellationReasons":[{}]}}"#,
+        reasons.join(",")
+    );
+    Reply::Answer(400, body)
+}
+
+fn json(body: &str) -> serde_json::Value {
+    serde_json::from_str(body).unwrap()
+}
+
+/// What was sent, with names and values in the expressions' places.
+async fn sent(write: &Write) -> String {
+    let wire = Wire::scripted(None, &[Reply::Answer(200, "{}".into())]).await;
+    assert_eq!(written(commit(&on(&wire).await, write, &one()).await), Written::Applied);
+    let [body] = wire.bodies().try_into().unwrap();
+    serde_json::to_string_pretty(&json(&body)).unwrap() + "\n"
+}
+
+/// The golden file of this name; made anew where the environment says so.
+fn golden(name: &str, sent: &str) {
+    let path = format!("{}/tests/dynamodb/golden/{name}", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("IDEMPOTENCY_WRITE_GOLDEN").is_some() {
+        std::fs::write(&path, sent).unwrap();
+    }
+    assert_eq!(sent, std::fs::read_to_string(&path).unwrap(), "{name}");
+}
+
+#[tokio::test]
+async fn the_requests_are_exactly_these() {
+    golden("commit_t8.json", &sent(&complete()).await);
+    golden("commit_conclude_absent.json", &sent(&conclude(None)).await);
+    let expired = with_state(State::Completed(inline()));
+    golden("commit_conclude_settled.json", &sent(&conclude(Some(&expired))).await);
+    golden("commit_conclude_stale.json", &sent(&conclude(Some(&started()))).await);
+}
+
+#[tokio::test]
+async fn a_repetition_is_the_same_request() {
+    let wire = Wire::scripted(None, &[Reply::Answer(200, "{}".into())]).await;
+    let store = on(&wire).await;
+    let many = Transaction::new().put(put("1")).update(count("2")).check(exists("3"));
+    for write in [complete(), conclude(None)] {
+        for _ in 0..8 {
+            assert_eq!(written(commit(&store, &write, &many).await), Written::Applied);
+        }
+    }
+    let bodies: Vec<_> = wire.bodies().iter().map(|body| json(body)).collect();
+    for same in bodies.chunks(8) {
+        assert!(same.iter().all(|body| *body == same[0]), "the entries of a map come in any order");
+        assert_eq!(same[0]["ClientRequestToken"], TOKEN);
+    }
+    // The SDK's own retry sends the very same bytes.
+    let wire = Wire::scripted(None, &[Reply::internal(), Reply::Answer(200, "{}".into())]).await;
+    assert_eq!(written(commit(&on(&wire).await, &complete(), &many).await), Written::Applied);
+    let bodies = wire.bodies();
+    assert_eq!((bodies.len(), &bodies[0]), (2, &bodies[1]));
+}
+
+#[tokio::test]
+async fn the_same_token_twice_is_one_transaction_to_the_emulator() {
+    let table = Table::new().await;
+    table.put(item(&key(), &started())).await;
+    for _ in 0..3 {
+        assert_eq!(written(commit(&table.store, &complete(), &one()).await), Written::Applied);
+    }
+    assert_eq!(
+        (table.effects().await, table.store.read(&key()).await.unwrap()),
+        (1, Some(completed_as_sent()))
+    );
+    // Another request under it is told so, and is in doubt: something has been made.
+    let error = commit(&table.store, &complete(), &one().update(count("more"))).await.unwrap_err();
+    assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Rejected, true), "{error}");
+    // Another token finds what stands.
+    let other = table.store.transactions().unwrap().commit(&key(), &complete(), &one(), "another").await;
+    assert_eq!(written(other), Written::Refused(Some(completed_as_sent())));
+    assert_eq!(table.effects().await, 1);
+}
+
+fn completed_as_sent() -> Record {
+    complete().apply_to(Some(&started())).unwrap()
+}
+
+#[tokio::test]
+async fn all_of_it_is_made_or_nothing_and_what_stood_in_the_way_is_told() {
+    let table = Table::new().await;
+    table.put(item(&key(), &started())).await;
+    table.put([("id".to_owned(), s("taken"))].into()).await;
+    let writes = one().put(put("free")).put(put("taken")).check(exists("nobody")).check(exists("taken-not"));
+    assert_eq!(
+        declined(commit(&table.store, &complete(), &writes).await),
+        [(2, true), (3, false), (4, false)]
+    );
+    assert_eq!(table.store.read(&key()).await.unwrap(), Some(started()));
+    assert_eq!((table.effects().await, table.items().await.len()), (0, 2));
+    // The record's own condition comes first, whatever else stands in the way.
+    let taken_over = Record { owner: owner(0xbb), ..started() };
+    table.put(item(&key(), &taken_over)).await;
+    assert_eq!(written(commit(&table.store, &complete(), &writes).await), Written::Refused(Some(taken_over)));
+    assert_eq!(table.effects().await, 0);
+}
+
+#[tokio::test]
+async fn a_conclusion_is_put_on_nothing_or_on_what_was_seen() {
+    for sort_key in [None, Some("sk")] {
+        let table = Table::with(|builder| match sort_key {
+            Some(name) => builder.sort_key(name),
+            None => builder,
+        })
+        .await;
+        // With a sort key the effect is in a table of its own kind: the record alone shows what was made.
+        let writes = if sort_key.is_some() { Transaction::new() } else { one() };
+        assert_eq!(written(commit(&table.store, &conclude(None), &writes).await), Written::Applied);
+        assert_eq!(table.store.read(&key()).await.unwrap(), Some(completed()));
+        let transactions = table.store.transactions().unwrap();
+        let again = transactions.commit(&key(), &conclude(None), &writes, "another").await;
+        assert_eq!(written(again), Written::Refused(Some(completed())));
+        let next = Record { owner: owner(0xbb), ..completed() };
+        let replace = Write::Conclude { seen: Some(Seen::of(&completed())), record: next.clone() };
+        assert_eq!(written(transactions.commit(&key(), &replace, &writes, "third").await), Written::Applied);
+        let late = transactions.commit(&key(), &replace, &writes, "fourth").await;
+        assert_eq!(written(late), Written::Refused(Some(next)));
+    }
+}
+
+#[tokio::test]
+async fn each_reason_in_each_place_has_its_meaning() {
+    const CONDITION: &str = "ConditionalCheckFailed";
+    let ours = item(&key(), &started());
+    let ours = format!(r#"{{"id":{{"S":"{}"}},"x":{{"S":"y"}}}}"#, ours["id"].as_s().unwrap());
+    let met = r#"{"id":{"S":"met"}}"#;
+    let three = one().put(put("1")).check(exists("2"));
+    enum Is {
+        Declined(&'static [(usize, bool)]),
+        Refused,
+        Error(StoreErrorKind),
+    }
+    use Is::{Declined, Error, Refused};
+    use StoreErrorKind::{Conflict, Corrupt, Rejected};
+    let none = ("None", None);
+    let mut cases = vec![
+        (vec![none, (CONDITION, None), none, none], Declined(&[(0, false)])),
+        (vec![none, none, (CONDITION, Some(met)), (CONDITION, None)], Declined(&[(1, true), (2, false)])),
+        (vec![(CONDITION, None), none, none, none], Refused),
+        (vec![(CONDITION, None), (CONDITION, Some(met)), ("TransactionConflict", None), none], Refused),
+        // An item that is no record of this library's.
+        (vec![(CONDITION, Some(ours.as_str())), none, none, none], Error(Corrupt)),
+        (vec![none, none, none, none], Error(Conflict)),
+        (vec![], Error(Conflict)),
+    ];
+    for code in
+        ["TransactionConflict", "ProvisionedThroughputExceeded", "ThrottlingError", "RequestLimitExceeded"]
+    {
+        for place in 0..4 {
+            let mut reasons = vec![none; 4];
+            reasons[place] = (code, None);
+            cases.push((reasons.clone(), Error(Conflict)));
+            // A condition of the handler's failed besides: by the next time it may hold.
+            reasons[(place + 1).max(2) % 4] = (CONDITION, None);
+            if reasons[0].0 != CONDITION {
+                cases.push((reasons, Error(Conflict)));
+            }
+        }
+    }
+    for code in ["ValidationError", "ItemCollectionSizeLimitExceeded", "SomethingNew"] {
+        for place in 0..4 {
+            let mut reasons = vec![none; 4];
+            reasons[place] = (code, None);
+            cases.push((reasons, Error(Rejected)));
+        }
+    }
+    for (reasons, expected) in cases {
+        let wire = Wire::scripted(None, &[cancelled(&reasons)]).await;
+        let committed = commit(&on(&wire).await, &complete(), &three).await;
+        match expected {
+            Declined(conditions) => assert_eq!(declined(committed), conditions, "{reasons:?}"),
+            Refused => assert_eq!(written(committed), Written::Refused(None), "{reasons:?}"),
+            Error(kind) => {
+                let error = committed.unwrap_err();
+                assert_eq!((error.kind(), error.is_maybe_applied()), (kind, false), "{reasons:?}: {error}");
+                let place = reasons.iter().position(|(code, _)| *code == "SomethingNew");
+                let named = match place {
+                    Some(0) => "because of the record in table `idempotency`: SomethingNew: why".to_owned(),
+                    Some(place) => format!("because of the handler's write {} (", place - 1),
+                    None => String::new(),
+                };
+                assert!(error.to_string().contains(&named), "{error}");
+            }
+        }
+        assert_eq!(wire.requests(), ["TransactWriteItems"], "{reasons:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_certain_is_said_to_be_and_nothing_else() {
+    use StoreErrorKind::{Conflict, Rejected, Unavailable};
+    let in_progress = || Reply::error(400, "TransactionInProgressException", "ongoing");
+    let mismatch = || Reply::error(400, "IdempotentParameterMismatchException", "other");
+    let conflict = || cancelled(&[("None", None), ("TransactionConflict", None)]);
+    let wrong = || cancelled(&[("None", None), ("ValidationError", None)]);
+    for (name, script, kind, maybe_applied) in [
+        ("500", vec![Reply::internal()], Unavailable, true),
+        ("throttled", vec![Reply::throttled()], Unavailable, false),
+        ("500, then throttled", vec![Reply::internal(), Reply::throttled()], Unavailable, true),
+        ("closed", vec![Reply::Close], Unavailable, true),
+        ("nobody answers", vec![Reply::Hang], Unavailable, true),
+        ("on its way", vec![in_progress()], Conflict, true),
+        ("500, then on its way", vec![Reply::internal(), in_progress()], Conflict, true),
+        ("contention", vec![conflict()], Conflict, false),
+        ("500, then contention", vec![Reply::internal(), conflict()], Conflict, true),
+        ("500, then wrong", vec![Reply::internal(), wrong()], Rejected, true),
+        ("of another request", vec![mismatch()], Rejected, true),
+        ("invalid", vec![Reply::error(400, "ValidationException", "two on one item")], Rejected, false),
+        ("denied", vec![Reply::error(400, "AccessDeniedException", "no")], Rejected, false),
+        ("no reasons", vec![Reply::error(400, "TransactionCanceledException", "?")], Conflict, false),
+    ] {
+        let wire = Wire::new(None, move |nth, operation| match operation {
+            "TransactWriteItems" => script[nth.min(script.len() - 1)].clone(),
+            // An invalid request has its table described.
+            _ => Reply::error(400, "AccessDeniedException", "no"),
+        })
+        .await;
+        let error = commit(&on(&wire).await, &complete(), &one()).await.unwrap_err();
+        assert_eq!((error.kind(), error.is_maybe_applied()), (kind, maybe_applied), "{name}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_doubt_that_the_sdk_hides_is_resolved_by_the_token_and_without_one_by_the_record() {
+    for lost in [Reply::ForwardThenClose, Reply::ForwardThenHang] {
+        let table = Table::new().await;
+        table.put(item(&key(), &started())).await;
+        let wire = Wire::scripted(Some(table.address), &[lost.clone(), Reply::Forward]).await;
+        assert_eq!(written(commit(&on(&wire).await, &complete(), &one()).await), Written::Applied);
+        assert_eq!((wire.requests().len(), table.effects().await), (2, 1));
+    }
+    let table = Table::new().await;
+    table.put(item(&key(), &completed_as_sent())).await;
+    assert_eq!(
+        written(commit(&table.store, &complete(), &one()).await),
+        Written::Refused(Some(completed_as_sent()))
+    );
+}
+
+#[tokio::test]
+async fn what_is_over_the_limits_is_refused_before_anything_is_sent() {
+    let wire = Wire::scripted(None, &[Reply::Answer(200, "{}".into())]).await;
+    let store = on(&wire).await;
+    let many =
+        |n: usize| (0..n).fold(Transaction::new(), |all, nth| all.update(count(&format!("effect {nth}"))));
+    let large = |bytes| {
+        let put = Put::builder().table_name(TABLE).item("id", s("large")).item("x", s("x".repeat(bytes)));
+        Transaction::new().put(put.build().unwrap())
+    };
+    let own = Delete::builder().table_name(TABLE).key("id", s(key().as_str())).build().unwrap();
+    for (writes, says) in [
+        (many(100), "100 writes are staged"),
+        (large(400 * 1024), "an item takes 409600"),
+        (one().update(count(EFFECT)), "are on one item"),
+        (Transaction::new().delete(own), "the idempotency record itself"),
+    ] {
+        let transactions = store.transactions().unwrap();
+        let checked = transactions.check(&key(), &writes).unwrap_err();
+        let sent = commit(&store, &complete(), &writes).await.unwrap_err();
+        for error in [checked, sent] {
+            assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Rejected, false));
+            assert!(error.to_string().contains(says), "{error}");
+        }
+    }
+    let of_another = store.transactions().unwrap().check(&key(), &"a text").unwrap_err();
+    assert!(of_another.to_string().contains("store::dynamodb::Transaction"), "{of_another}");
+    assert!(wire.requests().is_empty());
+
+    let table = Table::new().await;
+    table.put(item(&key(), &started())).await;
+    assert_eq!(written(commit(&table.store, &complete(), &many(99)).await), Written::Applied);
+    assert_eq!(table.items().await.len(), 100);
+}
+
+#[tokio::test]
+async fn a_duplicate_item_that_only_the_service_can_tell_is_refused_and_nothing_is_written() {
+    let table = Table::new().await;
+    table.put(item(&key(), &started())).await;
+    let blue = Put::builder().table_name(TABLE).item("id", s("1")).item("colour", s("blue")).build().unwrap();
+    let twice = Transaction::new().put(put("1")).put(blue);
+    table.store.transactions().unwrap().check(&key(), &twice).unwrap();
+    let error = commit(&table.store, &complete(), &twice).await.unwrap_err();
+    assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Rejected, false), "{error}");
+    assert_eq!(table.store.read(&key()).await.unwrap(), Some(started()));
+    assert_eq!(table.items().await.len(), 1);
+}
+
+/// Runs one operation that makes one effect and answers with `length` bytes.
+async fn run(
+    idempotency: &Idempotency,
+    length: usize,
+) -> Result<String, RunError<lambda_idempotency::Error>> {
+    idempotency
+        .run(Key::new("one").unwrap(), &1, || async {
+            staging().unwrap().add(one())?;
+            // Nothing that compresses away.
+            let text = (0..length).map(|n| char::from(b'!' + (n * n % 89) as u8 ^ (n / 97 % 2) as u8));
+            Ok(text.collect())
+        })
+        .await
+}
+
+#[tokio::test]
+async fn a_large_response_is_split_and_its_record_goes_along_with_the_writes() {
+    for is_claim_free in [false, true] {
+        let table = Table::with(|builder| builder.inline_limit(1024)).await;
+        let idempotency = Idempotency::builder(table.store.clone()).function("tests").build().unwrap();
+        let idempotency = if is_claim_free { idempotency.claim_free_looking_first() } else { idempotency };
+        let answer = run(&idempotency, 900_000).await.unwrap();
+        assert_eq!(run(&idempotency, 900_000).await.unwrap(), answer, "replayed byte for byte");
+        assert_eq!(table.effects().await, 1);
+        assert!(table.items().await.len() >= 3, "the record, the effect and its parts");
+    }
+}
+
+/// Each fault on both sides of each of the first four requests, with and without a claim: one effect in the end, no
+/// success without it, and the SDK retries beneath.
+#[tokio::test]
+async fn wherever_the_wire_fails_there_is_one_effect() {
+    let faults =
+        [Reply::Close, Reply::ForwardThenClose, Reply::internal(), Reply::throttled(), Reply::Garbage];
+    for is_claim_free in [false, true] {
+        for fault in &faults {
+            for (from, faulty) in (0..4).flat_map(|from| [(from, 1), (from, 4)]) {
+                let table = Table::new().await;
+                let (broken, healed) = (fault.clone(), Arc::new(AtomicBool::new(false)));
+                let is_healed = healed.clone();
+                let wire = Wire::new(Some(table.address), move |nth, _| {
+                    let is_broken = (from..from + faulty).contains(&nth) && !is_healed.load(Ordering::SeqCst);
+                    if is_broken { broken.clone() } else { Reply::Forward }
+                })
+                .await;
+                let store = on(&wire).await;
+                let builder = Idempotency::builder(store).function("tests");
+                let idempotency =
+                    builder.lease_fallback(Duration::from_millis(300)).lease_grace(Duration::from_millis(50));
+                let idempotency = idempotency.skew_margin(Duration::from_millis(50)).build().unwrap();
+                let idempotency = if is_claim_free { idempotency.claim_free() } else { idempotency };
+                let what = format!("{fault:?} from {from} for {faulty}, {is_claim_free}");
+                if run(&idempotency, 3).await.is_ok() {
+                    assert_eq!(table.effects().await, 1, "{what}");
+                } else {
+                    healed.store(true, Ordering::SeqCst);
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                    assert!(run(&idempotency, 3).await.is_ok(), "{what}");
+                }
+                assert_eq!(table.effects().await, 1, "{what}");
+                healed.store(true, Ordering::SeqCst);
+                assert_eq!(run(&idempotency, 3).await.unwrap().len(), 3, "{what}");
+                assert_eq!(table.effects().await, 1, "{what}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn nothing_of_a_transaction_is_shown() {
+    let secret = "secret-of-the-handler";
+    let transaction = Transaction::new().put(put(secret)).check(exists("secret-of-another"));
+    let table = Table::new().await;
+    table.put(item(&key(), &started())).await;
+    table.put([("id".to_owned(), s(secret))].into()).await;
+    let Committed::Declined(details) = commit(&table.store, &complete(), &transaction).await.unwrap() else {
+        panic!("answered")
+    };
+    let details: &dyn std::any::Any = &*details;
+    let shown = format!("{transaction:?} {:?}", details.downcast_ref::<Declined>().unwrap());
+    assert!(!shown.contains("secret") && !shown.contains("red"), "{shown}");
+}

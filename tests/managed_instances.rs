@@ -1,0 +1,322 @@
+//! Short leases on Lambda Managed Instances: several invocations at once in one process, which nobody ends at their
+//! deadlines. This program is the function as well, in a process of its own; a Runtime API of the test's own feeds it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
+
+#[path = "support/emulator.rs"]
+#[expect(unreachable_pub, reason = "other tests use it too")]
+mod emulator;
+#[path = "support/http_server.rs"]
+#[expect(dead_code, unreachable_pub, reason = "other tests use the rest of it")]
+mod http_server;
+
+use std::{
+    collections::HashMap,
+    env,
+    net::SocketAddr,
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use aws_sdk_dynamodb::{Client, types::AttributeValue};
+use lambda_idempotency::{
+    Clock, Idempotency, Key, Record, Store, StoredKey, SystemClock, Timestamp, current,
+    store::dynamodb::DynamoDbStore,
+};
+use lambda_runtime::LambdaEvent;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{Mutex as AsyncMutex, mpsc, oneshot, watch},
+};
+use tower::{Layer, service_fn};
+
+use emulator::{Emulator, client, fresh_table};
+use http_server::{Received, Reply, Server};
+
+/// Set, this program is the function.
+const TABLE: &str = "MANAGED_INSTANCES_TABLE";
+const STORE: &str = "MANAGED_INSTANCES_STORE";
+
+const LEASE: Duration = Duration::from_millis(2000);
+const GRACE: Duration = Duration::from_millis(500);
+const MARGIN: Duration = Duration::from_millis(200);
+/// Long after everything here.
+const DEADLINE: Duration = Duration::from_secs(600);
+
+#[derive(Clone, Deserialize, Serialize)]
+struct Work {
+    id: String,
+    millis: u64,
+}
+
+/// Counts that it began, and takes its time; who takes over is quick.
+async fn work(client: Client, table: String, work: Work) -> Result<String, lambda_runtime::Error> {
+    let key = AttributeValue::S(format!("effect {}", work.id));
+    let update = client.update_item().table_name(table).key("id", key).update_expression("ADD n :one");
+    update.expression_attribute_values(":one", AttributeValue::N("1".into())).send().await?;
+    if !current().is_some_and(|claim| claim.is_takeover()) {
+        SystemClock.sleep(Duration::from_millis(work.millis)).await;
+    }
+    Ok(format!("done {}", work.id))
+}
+
+/// The function: nothing, unless the environment says that this process is it.
+#[tokio::test]
+async fn function() {
+    let (Ok(table), Ok(endpoint)) = (env::var(TABLE), env::var(STORE)) else { return };
+    let client = client(&endpoint);
+    let builder = Idempotency::builder(DynamoDbStore::new(client.clone(), &table).unwrap()).function("work");
+    let builder = builder.lease_extension(LEASE).lease_grace(GRACE).skew_margin(MARGIN);
+    let idempotency = builder.build().unwrap();
+    let handler =
+        service_fn(move |event: LambdaEvent<Work>| work(client.clone(), table.clone(), event.payload));
+    let service = idempotency.events(|work: &Work| Key::new(&work.id)).layer(handler);
+    lambda_runtime::run_concurrent(service).await.unwrap();
+}
+
+/// What was posted for an invocation: the response, or the error's type.
+type Posted = Result<String, String>;
+
+#[derive(Default)]
+struct Unanswered(Mutex<HashMap<String, oneshot::Sender<Posted>>>);
+
+/// The Runtime API of one process, and the process.
+struct Function {
+    process: Child,
+    invocations: mpsc::UnboundedSender<(String, String)>,
+    unanswered: Arc<Unanswered>,
+    polls: Arc<AtomicUsize>,
+    _server: Server,
+}
+
+impl Function {
+    async fn start(store: &str, table: &str) -> Self {
+        let (invocations, queue) = mpsc::unbounded_channel::<(String, String)>();
+        let (queue, unanswered) = (Arc::new(AsyncMutex::new(queue)), Arc::<Unanswered>::default());
+        let (answers, polls) = (unanswered.clone(), Arc::new(AtomicUsize::new(0)));
+        let polled = polls.clone();
+        let server = Server::start(move |received: Received| {
+            let (queue, answers, polled) = (queue.clone(), answers.clone(), polled.clone());
+            async move {
+                let path: Vec<_> = received.path.trim_start_matches('/').split('/').collect();
+                match path[3..] {
+                    ["next"] => {
+                        polled.fetch_add(1, Ordering::SeqCst);
+                        let Some((id, event)) = queue.lock().await.recv().await else {
+                            return Reply::Dropped;
+                        };
+                        next(id, event)
+                    }
+                    [id, how] => {
+                        let body = String::from_utf8(received.body).unwrap();
+                        let posted = match how {
+                            "response" => Ok(serde_json::from_str(&body).unwrap()),
+                            _ => {
+                                let error: Value = serde_json::from_str(&body).unwrap();
+                                Err(error["errorType"].as_str().unwrap().to_owned())
+                            }
+                        };
+                        let waits = answers.0.lock().unwrap().remove(id);
+                        let _ = waits.map(|waits| waits.send(posted));
+                        Reply::Whole(202, vec![], b"{\"status\":\"OK\"}".to_vec())
+                    }
+                    _ => Reply::Whole(404, vec![], vec![]),
+                }
+            }
+        })
+        .await;
+        let address = server.url("").replace("http://", "");
+        let process = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "function", "--nocapture"])
+            .env(TABLE, table)
+            .env(STORE, store)
+            .env("AWS_LAMBDA_RUNTIME_API", address)
+            .env("AWS_LAMBDA_MAX_CONCURRENCY", "4")
+            .env("AWS_LAMBDA_INITIALIZATION_TYPE", "lambda-managed-instances")
+            .env("AWS_LAMBDA_FUNCTION_NAME", "work")
+            .env("AWS_LAMBDA_FUNCTION_VERSION", "$LATEST")
+            .env("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "256")
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let started = Self { process, invocations, unanswered, polls, _server: server };
+        while started.polls.load(Ordering::SeqCst) < 4 {
+            SystemClock.sleep(Duration::from_millis(20)).await;
+        }
+        started
+    }
+
+    /// Delivers this work; four at once are taken.
+    fn deliver(&self, id: &str, millis: u64) -> oneshot::Receiver<Posted> {
+        let (sender, answer) = oneshot::channel();
+        let request_id = format!("{}-{}", SystemClock.now().as_millis(), self.polls.load(Ordering::SeqCst));
+        let request_id = format!("{request_id}-{}", self.unanswered.0.lock().unwrap().len());
+        self.unanswered.0.lock().unwrap().insert(request_id.clone(), sender);
+        let event = serde_json::to_string(&Work { id: id.to_owned(), millis }).unwrap();
+        self.invocations.send((request_id, event)).unwrap();
+        answer
+    }
+}
+
+impl Drop for Function {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn next(request_id: String, event: String) -> Reply {
+    let deadline = SystemClock.now().saturating_add(DEADLINE).as_millis().to_string();
+    let headers = [
+        ("lambda-runtime-aws-request-id", request_id),
+        ("lambda-runtime-deadline-ms", deadline),
+        ("lambda-runtime-invoked-function-arn", "arn:aws:lambda:eu-west-1:123456789012:function:work".into()),
+        ("content-type", "application/json".into()),
+    ];
+    let headers = headers.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    Reply::Whole(200, headers, event.into_bytes())
+}
+
+/// A connection to the store that can be cut.
+async fn cable(upstream: SocketAddr) -> (String, watch::Sender<bool>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (url, (cut, is_cut)) = (format!("http://{}", listener.local_addr().unwrap()), watch::channel(false));
+    tokio::spawn(async move {
+        while let Ok((mut near, _)) = listener.accept().await {
+            let mut is_cut = is_cut.clone();
+            tokio::spawn(async move {
+                let forwarded = async {
+                    let mut far = TcpStream::connect(upstream).await?;
+                    tokio::io::copy_bidirectional(&mut near, &mut far).await
+                };
+                tokio::select! {
+                    _ = is_cut.wait_for(|is_cut| *is_cut) => {}
+                    _ = forwarded => {}
+                }
+            });
+        }
+    });
+    (url, cut)
+}
+
+struct Bench {
+    client: Client,
+    store: DynamoDbStore,
+    table: String,
+    url: String,
+    cut: watch::Sender<bool>,
+    _emulator: Emulator,
+}
+
+impl Bench {
+    async fn new() -> Self {
+        let emulator = Emulator::start().await;
+        let (client, table) = (emulator.client(), fresh_table());
+        let store = DynamoDbStore::new(client.clone(), &table).unwrap();
+        let _ = store.create_table().await.unwrap();
+        let upstream = emulator.endpoint().trim_start_matches("http://").parse().unwrap();
+        let (url, cut) = cable(upstream).await;
+        Self { client, store, table, url, cut, _emulator: emulator }
+    }
+
+    async fn function(&self) -> Function {
+        Function::start(&self.url, &self.table).await
+    }
+
+    async fn effects(&self, id: &str) -> u32 {
+        let key = AttributeValue::S(format!("effect {id}"));
+        let get = self.client.get_item().table_name(&self.table).key("id", key).consistent_read(true);
+        let item = get.send().await.unwrap().item;
+        item.map_or(0, |item| item["n"].as_n().unwrap().parse().unwrap())
+    }
+
+    async fn record(&self, id: &str) -> Record {
+        let builder = Idempotency::builder(self.store.clone()).function("work");
+        let scope = builder.build().unwrap().scope("event").unwrap();
+        let key = StoredKey::new(&scope, &Key::new(id).unwrap());
+        self.store.read(&key).await.unwrap().expect("a record")
+    }
+
+    async fn lease_until(&self, id: &str) -> Timestamp {
+        self.record(id).await.lease_until().expect("a claim that stands")
+    }
+}
+
+async fn sleep(millis: u64) {
+    SystemClock.sleep(Duration::from_millis(millis)).await;
+}
+
+const IN_PROGRESS: &str = "Idempotency.InProgress";
+
+#[tokio::test]
+async fn several_at_once_run_longer_than_their_leases_and_their_duplicates_are_in_progress() {
+    let bench = Bench::new().await;
+    let function = bench.function().await;
+    let running: Vec<_> = ["a", "b", "c"].map(|id| (id, function.deliver(id, 5000))).into();
+    sleep(1000).await;
+    let first = bench.lease_until("a").await;
+    assert!(first < SystemClock.now().saturating_add(LEASE), "short: not until the deadline");
+    sleep(2500).await;
+    for id in ["a", "b", "c"] {
+        assert!(first < SystemClock.now(), "the lease that they were claimed with is over");
+        assert!(bench.lease_until(id).await > SystemClock.now(), "{id} is extended");
+        assert_eq!(function.deliver(id, 5000).await.unwrap(), Err(IN_PROGRESS.to_owned()));
+    }
+    for (id, answer) in running {
+        assert_eq!(answer.await.unwrap(), Ok(format!("done {id}")));
+        assert_eq!(bench.effects(id).await, 1);
+        assert_eq!(function.deliver(id, 5000).await.unwrap(), Ok(format!("done {id}")), "replayed");
+    }
+}
+
+#[tokio::test]
+async fn a_killed_processs_key_is_free_after_the_short_lease() {
+    let bench = Bench::new().await;
+    let killed = bench.function().await;
+    let _lost = killed.deliver("d", 100_000);
+    while bench.effects("d").await == 0 {
+        sleep(20).await;
+    }
+    let other = bench.function().await;
+    assert_eq!(other.deliver("d", 100_000).await.unwrap(), Err(IN_PROGRESS.to_owned()));
+    drop(killed);
+    let lease_until = bench.lease_until("d").await;
+    assert!(lease_until < SystemClock.now().saturating_add(LEASE));
+    let answer = loop {
+        match other.deliver("d", 100_000).await.unwrap() {
+            Err(error) => assert_eq!(error, IN_PROGRESS),
+            Ok(answer) => break answer,
+        }
+        assert!(SystemClock.now() < lease_until.saturating_add(MARGIN * 10), "still not free");
+        sleep(50).await;
+    };
+    assert!(SystemClock.now() > lease_until.saturating_add(MARGIN), "and not before");
+    assert_eq!(
+        (answer.as_str(), bench.effects("d").await, bench.record("d").await.attempt),
+        ("done d", 2, 2)
+    );
+}
+
+#[tokio::test]
+async fn a_handler_whose_extension_fails_is_cut_off_before_its_lease_ends() {
+    let bench = Bench::new().await;
+    let function = bench.function().await;
+    let (cut_off, other) = (function.deliver("e", 100_000), function.deliver("f", 100));
+    assert_eq!(other.await.unwrap(), Ok("done f".to_owned()));
+    while bench.effects("e").await == 0 {
+        sleep(20).await;
+    }
+    bench.cut.send_replace(true);
+    assert_eq!(cut_off.await.unwrap(), Err(IN_PROGRESS.to_owned()));
+    let now = SystemClock.now();
+    let lease_until = bench.lease_until("e").await;
+    assert!(now < lease_until, "{now:?}, and its lease ends at {lease_until:?}");
+    assert!(now.until(lease_until) <= GRACE + Duration::from_millis(50), "and not long before");
+    assert_eq!(bench.effects("e").await, 1);
+}

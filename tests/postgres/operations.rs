@@ -1,0 +1,246 @@
+//! Operations whose work and whose record are in one transaction: `begin_in` and `run_in`.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use lambda_idempotency::{
+    BegunIn, CompletionIn, ErrorKind, Fingerprint, Idempotency, Key, RunError, Store as _, StoredKey,
+    store::postgres::{
+        PostgresStore,
+        tokio_postgres::{Client, Error, NoTls, Transaction},
+    },
+};
+
+use super::{
+    fixtures::{Server, fresh_table, server},
+    wire::{Fault, Wire},
+};
+
+/// A store with its engine, and a table of orders beside it.
+struct Shop {
+    server: &'static Server,
+    store: PostgresStore,
+    idempotency: Idempotency,
+    orders: String,
+}
+
+impl Shop {
+    async fn new(server: &'static Server) -> Self {
+        Self::over(server, server.port()).await
+    }
+
+    /// Over the server, or what is in between.
+    async fn over(server: &'static Server, port: u16) -> Self {
+        let table = fresh_table();
+        let builder = PostgresStore::builder(server.url_at(port)).table(&table);
+        let store = builder.statement_timeout(Duration::from_secs(2)).build().unwrap();
+        store.create_table().await.unwrap();
+        let orders = format!("{table}_orders");
+        server.client().await.batch_execute(&format!("CREATE TABLE {orders} (n int)")).await.unwrap();
+        let idempotency = Idempotency::builder(store.clone()).function("shop").build().unwrap();
+        Self { server, store, idempotency, orders }
+    }
+
+    async fn insert(&self, transaction: &Transaction<'_>) -> Result<(), Error> {
+        transaction.batch_execute(&format!("INSERT INTO {} VALUES (1)", self.orders)).await
+    }
+
+    /// Places an order.
+    async fn place(&self, client: &mut Client, key: &str, payload: &str) -> Result<String, RunError<Error>> {
+        let place = async |transaction: &Transaction<'_>| {
+            self.insert(transaction).await?;
+            Ok(format!("placed {key}"))
+        };
+        self.idempotency.run_in(&self.store, client, &Key::new(key).unwrap(), payload, place).await
+    }
+
+    async fn placed(&self) -> i64 {
+        let count = format!("SELECT count(*) FROM {}", self.orders);
+        self.server.client().await.query_one(&count, &[]).await.unwrap().get(0)
+    }
+
+    fn stored(&self, key: &str) -> StoredKey {
+        StoredKey::new(&self.idempotency.scope("run").unwrap(), &Key::new(key).unwrap())
+    }
+}
+
+fn kind<T>(result: Result<T, RunError<Error>>) -> ErrorKind {
+    match result {
+        Err(RunError::Idempotency(error)) => error.kind(),
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("it was done"),
+    }
+}
+
+#[tokio::test]
+async fn an_operation_happens_once_and_is_replayed() {
+    let server = server!();
+    let shop = Shop::new(server).await;
+    let mut client = server.client().await;
+    for _ in 0..3 {
+        assert_eq!(shop.place(&mut client, "a", "12").await.unwrap(), "placed a");
+    }
+    assert_eq!(shop.placed().await, 1);
+    assert_eq!(kind(shop.place(&mut client, "a", "13").await), ErrorKind::Mismatch);
+    assert_eq!(shop.place(&mut client, "b", "12").await.unwrap(), "placed b");
+    assert_eq!(shop.placed().await, 2);
+    // The store's own way meets the same record.
+    let again: String = shop
+        .idempotency
+        .run(Key::new("a").unwrap(), "12", async || Err(std::io::Error::other("it ran")))
+        .await
+        .unwrap();
+    assert_eq!(again, "placed a");
+}
+
+#[tokio::test]
+async fn what_fails_or_is_dropped_leaves_neither_work_nor_record() {
+    let server = server!();
+    let shop = Shop::new(server).await;
+    let mut client = server.client().await;
+    let key = Key::new("a").unwrap();
+    let failing = async |transaction: &Transaction<'_>| {
+        shop.insert(transaction).await?;
+        transaction.batch_execute("SELECT 1 / 0").await
+    };
+    let failed = shop.idempotency.run_in(&shop.store, &mut client, &key, "12", failing).await;
+    assert!(matches!(failed, Err(RunError::Handler(_))), "{failed:?}");
+    let never = async |transaction: &Transaction<'_>| {
+        shop.insert(transaction).await?;
+        std::future::pending::<Result<(), Error>>().await
+    };
+    let dropped = shop.idempotency.run_in(&shop.store, &mut client, &key, "12", never);
+    assert!(tokio::time::timeout(Duration::from_millis(200), dropped).await.is_err());
+    assert_eq!((shop.placed().await, shop.store.read(&shop.stored("a")).await.unwrap()), (0, None));
+    assert_eq!(shop.place(&mut client, "a", "12").await.unwrap(), "placed a");
+    assert_eq!(shop.placed().await, 1);
+}
+
+/// Neither the row that is not committed nor the lock makes a duplicate wait.
+#[tokio::test]
+async fn a_duplicate_meanwhile_is_in_progress_at_once() {
+    let server = server!();
+    let shop = Shop::new(server).await;
+    let (mut one, mut other) = (server.client().await, server.client().await);
+    let transaction = one.transaction().await.unwrap();
+    let fingerprint = Fingerprint::of("12").unwrap();
+    let key = Key::new("a").unwrap();
+    let begun = shop.idempotency.begin_in(shop.store.in_transaction(&transaction), &key, fingerprint).await;
+    let BegunIn::Open(operation) = begun.unwrap() else { panic!("it has an outcome") };
+    shop.insert(&transaction).await.unwrap();
+    let is_at_once = Instant::now();
+    assert_eq!(kind(shop.place(&mut other, "a", "12").await), ErrorKind::InProgress);
+    assert!(matches!(operation.complete("\"by hand\"").await.unwrap(), CompletionIn::Recorded));
+    assert_eq!(kind(shop.place(&mut other, "a", "12").await), ErrorKind::InProgress);
+    assert!(is_at_once.elapsed() < Duration::from_secs(1), "{:?}", is_at_once.elapsed());
+    transaction.commit().await.unwrap();
+    assert_eq!(shop.place(&mut other, "a", "12").await.unwrap(), "by hand");
+    assert_eq!(shop.placed().await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_many_at_once_one_is_done() {
+    let server = server!();
+    let shop = Arc::new(Shop::new(server).await);
+    for round in 0..10 {
+        let done = Arc::new(AtomicU32::new(0));
+        let mut runs = tokio::task::JoinSet::new();
+        for _ in 0..8 {
+            let (shop, done) = (Arc::clone(&shop), Arc::clone(&done));
+            runs.spawn(async move {
+                let mut client = shop.server.client().await;
+                loop {
+                    match shop.place(&mut client, &format!("round-{round}"), "12").await {
+                        Ok(_) => break done.fetch_add(1, Ordering::SeqCst),
+                        Err(error) => assert_eq!(kind::<()>(Err(error)), ErrorKind::InProgress),
+                    }
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+            });
+        }
+        while let Some(run) = runs.join_next().await {
+            run.unwrap();
+        }
+        assert_eq!((done.load(Ordering::SeqCst), shop.placed().await), (8, round + 1));
+    }
+}
+
+/// The commit arrives or it does not, and nobody says: the record tells.
+#[tokio::test]
+async fn a_commit_whose_answer_is_lost_is_found_out() {
+    let server = server!();
+    for (fault, is_committed) in
+        [(Fault::CutAfter, true), (Fault::CutBefore, false), (Fault::SilenceAfter, true)]
+    {
+        let wire = Wire::to(server.port()).await;
+        // The operation's own connection fails, and not the store's.
+        let shop = Shop::new(server).await;
+        let (mut client, connection) =
+            lambda_idempotency::store::postgres::tokio_postgres::connect(&server.url_at(wire.port()), NoTls)
+                .await
+                .unwrap();
+        tokio::spawn(connection);
+        let before = wire.requests();
+        assert_eq!(shop.place(&mut client, "counted", "12").await.unwrap(), "placed counted");
+        let requests = wire.requests();
+        assert!(before > 0 && requests > 2, "{before}, {requests}");
+
+        // The last request of a run is its commit.
+        let counting = async {
+            while wire.requests_so_far() < requests - 1 {
+                tokio::task::yield_now().await;
+            }
+            wire.fail_next(fault);
+            std::future::pending::<()>().await
+        };
+        let placed = tokio::select! {
+            placed = shop.place(&mut client, "a", "12") => placed,
+            () = counting => unreachable!(),
+        };
+        assert!(wire.has_failed(), "{fault:?}: the commit was not met");
+        if is_committed {
+            assert_eq!(placed.unwrap(), "placed a", "{fault:?}");
+        } else {
+            assert_eq!(kind(placed), ErrorKind::Unavailable, "{fault:?}");
+        }
+        assert_eq!(shop.placed().await, 1 + i64::from(is_committed), "{fault:?}");
+        let mut client = server.client().await;
+        assert_eq!(shop.place(&mut client, "a", "12").await.unwrap(), "placed a", "{fault:?}");
+        assert_eq!(shop.placed().await, 2, "{fault:?}");
+    }
+}
+
+/// A claim that stands is met, and one that went stale gives way.
+#[tokio::test]
+async fn deliveries_with_a_claim_and_without_share_their_keys() {
+    let server = server!();
+    let shop = Shop::new(server).await;
+    let mut client = server.client().await;
+    let engine = |builder: lambda_idempotency::Builder| builder.function("shop").build().unwrap();
+    let claiming = engine(
+        Idempotency::builder(shop.store.clone())
+            .lease_grace(Duration::from_millis(10))
+            .lease_fallback(Duration::from_millis(400))
+            .skew_margin(Duration::from_millis(10)),
+    );
+    let fingerprint = Fingerprint::of("12").unwrap();
+    let begun = claiming.begin(Key::new("a").unwrap(), fingerprint).await.unwrap();
+    let impatient = Shop {
+        idempotency: engine(Idempotency::builder(shop.store.clone()).skew_margin(Duration::from_millis(10))),
+        orders: shop.orders.clone(),
+        store: shop.store.clone(),
+        server,
+    };
+    assert_eq!(kind(impatient.place(&mut client, "a", "12").await), ErrorKind::InProgress);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(impatient.place(&mut client, "a", "12").await.unwrap(), "placed a");
+    let lambda_idempotency::Begun::Claimed(claim) = begun else { panic!("it was claimed") };
+    let late = claim.complete("late").await.unwrap();
+    assert!(matches!(late, lambda_idempotency::Completion::Superseded(_)), "{late:?}");
+    assert_eq!(shop.placed().await, 1);
+}
