@@ -30,8 +30,8 @@ pub struct StoreArguments {
     #[arg(long, value_name = "NAME")]
     table: Option<String>,
 
-    /// The store's URL, as in IDEMPOTENCY_STORE: dynamodb://TABLE, postgres://USER@HOST/DATABASE, redis://HOST:PORT, rediss:// for TLS. Give a
-    /// password in IDEMPOTENCY_STORE: whoever lists this machine's processes sees this one.
+    /// The store's URL, as in IDEMPOTENCY_STORE: dynamodb://TABLE, postgres://USER@HOST/DATABASE, redis://HOST:PORT,
+    /// rediss:// for TLS. Give a password in IDEMPOTENCY_STORE: whoever lists this machine's processes sees this one.
     #[arg(long, value_name = "URL", conflicts_with = "table")]
     store: Option<String>,
 
@@ -53,10 +53,10 @@ pub struct StoreArguments {
 pub enum OpenStore {
     /// A table.
     DynamoDb(DynamoDbStore),
-    /// A PostgreSQL table.
-    Postgres(PostgresStore),
     /// A server or a cluster.
     Redis(RedisStore),
+    /// A table of a database.
+    Postgres(PostgresStore),
 }
 
 impl StoreArguments {
@@ -68,15 +68,15 @@ impl StoreArguments {
     pub async fn open(&self) -> Result<OpenStore> {
         match self.named()? {
             NamedStore::DynamoDb(builder) => self.open_table(builder).await.map(OpenStore::DynamoDb),
-            NamedStore::Postgres(builder) => {
-                self.has_no_table_options()?;
-                let builder = builder.connect_timeout(ATTEMPT_TIMEOUT).statement_timeout(OPERATION_TIMEOUT);
-                builder.build().map(OpenStore::Postgres).map_err(|error| Problem::of(&error))
-            }
             NamedStore::Redis(builder) => {
                 self.has_no_table_options()?;
                 let builder = builder.attempt_timeout(ATTEMPT_TIMEOUT).operation_timeout(OPERATION_TIMEOUT);
                 builder.build().map(OpenStore::Redis).map_err(|error| Problem::of(&error))
+            }
+            NamedStore::Postgres(builder) => {
+                self.has_no_table_options()?;
+                let builder = builder.connect_timeout(ATTEMPT_TIMEOUT).statement_timeout(ATTEMPT_TIMEOUT);
+                builder.build().map(OpenStore::Postgres).map_err(|error| Problem::of(&error))
             }
             _ => Err(Problem::new(
                 "the store is `memory:`, which another process cannot look into; give --table NAME or --store URL",
@@ -92,8 +92,8 @@ impl StoreArguments {
     pub async fn open_any(&self) -> Result<Arc<dyn Store>> {
         Ok(match self.open().await? {
             OpenStore::DynamoDb(store) => Arc::new(store),
-            OpenStore::Postgres(store) => Arc::new(store),
             OpenStore::Redis(store) => Arc::new(store),
+            OpenStore::Postgres(store) => Arc::new(store),
         })
     }
 

@@ -1,11 +1,12 @@
-//! `idempotency table`: makes the table, or checks one that is there.
-
-mod postgres;
+//! `idempotency table`: makes the table, or checks one that is there, where the store has one.
 
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use lambda_idempotency::store::dynamodb::{DynamoDbStore, TableCreation, TableProblem};
+use lambda_idempotency::store::{
+    dynamodb::{DynamoDbStore, TableCreation, TableProblem},
+    postgres,
+};
 use serde_json::json;
 
 use crate::{
@@ -23,11 +24,12 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Create the table: in DynamoDB billed on demand, with TTL on the records' expiry.
+    /// Create the table. In DynamoDB: billed on demand, with TTL on the records' expiry.
     ///
-    /// A table that is there already is left as it is, except that TTL is switched on.
+    /// A table that is there already is left as it is, except that TTL is switched on. Redis needs no table.
     Create(Shared),
-    /// Check the table: its key, its TTL, its billing, its replicas; in PostgreSQL its schema, rights and index.
+    /// Check the table. In DynamoDB: its key, its TTL, its billing, its replicas; in PostgreSQL: its schema, its index,
+    /// what the user may do, and that commits last.
     ///
     /// Says in one line each what is wrong and how to mend it. The exit code is 2 if the table is not fit to be used,
     /// and 0 if there are only notes.
@@ -63,55 +65,110 @@ fn needs_no_table(location: &str, as_json: bool) -> Result<ExitCode> {
 }
 
 async fn create(Shared { store: arguments, json }: &Shared) -> Result<ExitCode> {
-    let store = match arguments.open().await? {
-        OpenStore::DynamoDb(store) => store,
-        OpenStore::Postgres(store) => return postgres::create(&store, *json).await,
+    let (table, is_new, fit) = match arguments.open().await? {
+        OpenStore::DynamoDb(store) => {
+            let created = store.create_table().await.map_err(|error| Problem::of(&error))?;
+            (store.table().to_owned(), created == TableCreation::Created, FIT_IN_DYNAMODB)
+        }
+        OpenStore::Postgres(store) => {
+            let created = store.create_table().await.map_err(|error| Problem::of(&error))?;
+            (store.table(), created == postgres::TableCreation::Created, FIT_IN_POSTGRES)
+        }
         OpenStore::Redis(store) => return needs_no_table(&store.location(), *json),
     };
-    let created = store.create_table().await.map_err(|error| Problem::of(&error))?;
-    let is_new = created == TableCreation::Created;
-    let table = store.table();
     if *json {
         words::print_json(&json!({ "table": table, "created": is_new }))?;
     } else if is_new {
-        words::print(&format!("table `{table}` was created: on demand, TTL is on\n"))?;
+        words::print(&format!("table `{table}` was created: {}\n", fit.when_new))?;
     } else {
-        words::print(&format!("table `{table}` was there already: its key is right, and TTL is on\n"))?;
+        words::print(&format!("table `{table}` was there already: {}\n", fit.when_there))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 async fn check(Shared { store: arguments, json }: &Shared) -> Result<ExitCode> {
-    let store = match arguments.open().await? {
-        OpenStore::DynamoDb(store) => store,
-        OpenStore::Postgres(store) => return postgres::check(&store, *json).await,
+    let (table, findings, fit) = match arguments.open().await? {
+        OpenStore::DynamoDb(store) => {
+            let problems = store.check_table().await.map_err(|error| Problem::of(&error))?;
+            let findings = problems.iter().map(|problem| Finding {
+                is_note: problem.is_note(),
+                problem: problem.to_string(),
+                mend: how_to_mend(problem, &store, arguments),
+            });
+            (store.table().to_owned(), findings.collect(), FIT_IN_DYNAMODB)
+        }
+        OpenStore::Postgres(store) => {
+            let problems = store.check_table().await.map_err(|error| Problem::of(&error))?;
+            let findings = problems.iter().map(|problem| Finding {
+                is_note: problem.is_note(),
+                problem: problem.to_string(),
+                mend: how_to_mend_in_postgres(problem, &store.table(), arguments),
+            });
+            (store.table(), findings.collect(), FIT_IN_POSTGRES)
+        }
         OpenStore::Redis(store) => return needs_no_table(&store.location(), *json),
     };
-    let problems = store.check_table().await.map_err(|error| Problem::of(&error))?;
-    let is_fit = problems.iter().all(TableProblem::is_note);
-    let table = store.table();
+    let findings: Vec<Finding> = findings;
+    let is_fit = findings.iter().all(|finding| finding.is_note);
     if *json {
-        let problems: Vec<_> = problems
+        let problems: Vec<_> = findings
             .iter()
-            .map(|problem| {
-                let mend = how_to_mend(problem, &store, arguments);
-                json!({ "is_note": problem.is_note(), "problem": problem.to_string(), "mend": mend })
+            .map(|Finding { is_note, problem, mend }| {
+                json!({ "is_note": is_note, "problem": problem, "mend": mend })
             })
             .collect();
         words::print_json(&json!({ "table": table, "is_fit": is_fit, "problems": problems }))?;
     } else {
         let mut text = String::new();
-        for problem in &problems {
-            let kind = if problem.is_note() { "note" } else { "wrong" };
-            let mend = how_to_mend(problem, &store, arguments);
+        for Finding { is_note, problem, mend } in &findings {
+            let kind = if *is_note { "note" } else { "wrong" };
             text.push_str(&format!("{kind}: {problem}. Mend it: {mend}\n"));
         }
         if is_fit {
-            text.push_str(&format!("table `{table}` is fit: its key is right, and TTL is on\n"));
+            text.push_str(&format!("table `{table}` is fit: {}\n", fit.when_there));
         }
         words::print(&text)?;
     }
     Ok(if is_fit { ExitCode::SUCCESS } else { ExitCode::from(2) })
+}
+
+/// What a check found.
+struct Finding {
+    is_note: bool,
+    problem: String,
+    mend: String,
+}
+
+/// What is said of a table that is as it must be.
+struct Fit {
+    when_new: &'static str,
+    when_there: &'static str,
+}
+
+const FIT_IN_DYNAMODB: Fit =
+    Fit { when_new: "on demand, TTL is on", when_there: "its key is right, and TTL is on" };
+const FIT_IN_POSTGRES: Fit = Fit {
+    when_new: "with an index for the sweep",
+    when_there: "its schema is the one that this version works with",
+};
+
+/// What to do about `problem` in a database, as a command or a statement where there is one.
+fn how_to_mend_in_postgres(
+    problem: &postgres::TableProblem,
+    table: &str,
+    arguments: &StoreArguments,
+) -> String {
+    use postgres::TableProblem;
+    match problem {
+        TableProblem::Missing => format!("`{}`", arguments.command_line(&["table", "create"])),
+        TableProblem::Schema { .. } => "as it says, before a function of this version runs".to_owned(),
+        TableProblem::Privileges { missing } => format!("`GRANT {} ON {table} TO …`", missing.join(", ")),
+        TableProblem::NoIndex => format!("`CREATE INDEX CONCURRENTLY ON {table} (expires_at)`"),
+        TableProblem::Standby => "name the primary in the URL".to_owned(),
+        TableProblem::Unlogged => format!("`ALTER TABLE {table} SET LOGGED`"),
+        TableProblem::AsynchronousCommit => "`ALTER ROLE … SET synchronous_commit = on`".to_owned(),
+        _ => "see the library's documentation".to_owned(),
+    }
 }
 
 /// What to do about `problem`, as a command where there is one.

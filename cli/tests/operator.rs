@@ -2,13 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
 
+#[path = "../../tests/support/postgres.rs"]
+#[allow(dead_code, unreachable_pub, reason = "this test uses some of it")]
+mod database;
 #[path = "../../tests/support/redis.rs"]
 #[allow(dead_code, unreachable_pub, reason = "this test uses some of it")]
 mod server;
-
-#[path = "../../tests/support/postgres.rs"]
-#[allow(dead_code, unreachable_pub, reason = "this test uses some of it")]
-mod postgres_server;
 
 mod operator {
     mod bad_input;
@@ -18,5 +17,6 @@ mod operator {
     mod postgres;
     mod redis;
     mod settle;
+    mod sweep;
     mod table;
 }

@@ -8,6 +8,7 @@ use std::{
     env, fs,
     io::{BufRead, BufReader, Write},
     net::{SocketAddr, TcpListener, TcpStream},
+    os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::OnceLock,
@@ -17,6 +18,7 @@ use std::{
 
 /// Starts the server, and stops it when the standard input ends. What it left on the disk goes with it.
 const SUPERVISOR: &str = r#"
+trap : HUP INT TERM
 folder=$1; shift
 redis-server "$@" >"$folder/log" 2>&1 &
 server=$!
@@ -104,6 +106,8 @@ impl RedisServer {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
+            // A group of its own: the terminal's interrupt goes to the tests, which end, and then this.
+            .process_group(0)
             .spawn()
             .expect("a shell");
         let (address, folder) = (([127, 0, 0, 1], port).into(), folder.to_owned());

@@ -88,8 +88,8 @@ impl Listing for DynamoDbStore {
     }
 }
 
-impl Listing for PostgresStore {
-    type Position = postgres::ScanPosition;
+impl Listing for RedisStore {
+    type Position = redis::ScanPosition;
 
     async fn page(
         &self,
@@ -99,8 +99,8 @@ impl Listing for PostgresStore {
     }
 }
 
-impl Listing for RedisStore {
-    type Position = redis::ScanPosition;
+impl Listing for PostgresStore {
+    type Position = postgres::ScanPosition;
 
     async fn page(
         &self,
@@ -116,8 +116,8 @@ pub async fn main(arguments: &Arguments) -> Result<ExitCode> {
     let now = SystemClock.now();
     let (mut found, has_more) = match &store {
         OpenStore::DynamoDb(store) => collect(store, arguments, now).await?,
-        OpenStore::Postgres(store) => collect(store, arguments, now).await?,
         OpenStore::Redis(store) => collect(store, arguments, now).await?,
+        OpenStore::Postgres(store) => collect(store, arguments, now).await?,
     };
     // The oldest first: what has waited longest for somebody. What cannot be read comes before all.
     found.sort_by_key(|(key, record)| {

@@ -1,140 +1,82 @@
 //! The same commands on PostgreSQL.
 
 use lambda_idempotency::{
-    Clock as _, Fingerprint, Generation, Key, Lock, Owner, Record, Scope, Status, Store as _, StoredKey,
-    SystemClock, Timestamp,
+    Clock as _, Fingerprint, Generation, Key, Lock, Owner, Scope, Status, Store as _, StoredKey, SystemClock,
+    Timestamp,
     store::{Write, Written, postgres::PostgresStore},
 };
 use serde_json::json;
 
-use super::bench::{Answer, KEY, RESPONSE, run_in};
-use crate::postgres_server::{Server, fresh_table};
-
-struct Bench {
-    url: String,
-    table: String,
-    store: PostgresStore,
-}
-
-impl Bench {
-    /// `None` if there is no server to run.
-    fn new() -> Option<Self> {
-        let (server, table) = (Server::shared()?, fresh_table());
-        let url = format!("{}?table={table}", server.url());
-        let store = PostgresStore::builder(&url).build().unwrap();
-        Some(Self { url, table, store })
-    }
-
-    /// With the URL in the environment, as the function has it.
-    async fn run(&self, arguments: &[&str]) -> Answer {
-        run_in(&[("IDEMPOTENCY_STORE", &self.url)], arguments).await
-    }
-
-    async fn said(&self, arguments: &[&str], code: i32, out: &str) {
-        let answer = self.run(arguments).await;
-        assert!(answer.code == code && answer.out.contains(out), "{answer:?}");
-    }
-
-    /// A claim of `operation` whose lease ends, and which expires, so many seconds from now on, or has before.
-    async fn claim(&self, operation: &str, lease_left: i64, expires: i64) -> StoredKey {
-        let now = SystemClock.now().as_millis();
-        let lock = Lock {
-            owner: Owner::random().unwrap(),
-            generation: Generation::new(now - 60_000),
-            attempt: 1,
-            fingerprint: Fingerprint::of(KEY).unwrap(),
-            lock_acquired_at: Timestamp::from_millis(now - 60_000),
-            lease_until: Timestamp::from_millis(now.saturating_add_signed(lease_left * 1000)),
-            expires_at: Timestamp::from_millis(now.saturating_add_signed(expires * 1000))
-                .rounded_up_to_second(),
-            request_id: None,
-        };
-        let key = StoredKey::new(&Scope::new("payments", operation).unwrap(), &Key::new(KEY).unwrap());
-        assert_eq!(self.store.apply(&key, &Write::Claim(lock)).await.unwrap(), Written::Applied);
-        key
-    }
-
-    async fn record(&self, key: &StoredKey) -> Option<Record> {
-        self.store.read(key).await.unwrap()
-    }
-}
+use super::bench::{KEY, RESPONSE, run_in};
+use crate::database::{Server, fresh_table};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_table_is_made_and_checked() {
-    let Some(bench) = Bench::new() else { return };
-    let table = &bench.table;
-    bench.run(&["list"]).await.is_bad_input(&[table, "create"]);
-    bench.said(&["table", "check"], 2, "wrong: there is no such table").await;
-    bench.said(&["table", "create"], 0, &format!("table `{table}` was created")).await;
-    bench.said(&["table", "create"], 0, "was there already").await;
-    bench.said(&["table", "check"], 0, &format!("table `{table}` is fit")).await;
-    let answer = bench.run(&["table", "check", "--json"]).await;
-    assert_eq!(answer.json()["is_fit"], json!(true));
-    let dynamodb = ["table", "check", "--region", "eu-west-1"];
-    bench.run(&dynamodb).await.is_bad_input(&["--region is for a DynamoDB table"]);
-}
+async fn every_command_works_on_its_table() {
+    let Some(server) = Server::shared() else { return };
+    let table = fresh_table();
+    let url = format!("{}?table={table}", server.url());
+    let environment = [("IDEMPOTENCY_STORE", url.as_str())];
+    let run = async |arguments: &[&str]| run_in(&environment, arguments).await;
 
-#[tokio::test(flavor = "multi_thread")]
-async fn records_are_listed_inspected_and_settled() {
-    let Some(bench) = Bench::new() else { return };
-    bench.store.create_table().await.unwrap();
-    bench.said(&["list"], 0, "no such record\n").await;
-    let stale = bench.claim("run:stale", -180, 86_400).await;
-    for n in 0..600 {
-        bench.claim(&format!("run:{n}"), 100, 86_400).await;
-    }
-    let listed = bench.run(&["list", "--stale"]).await;
-    assert!(listed.out.lines().count() == 2 && listed.out.contains(stale.as_str()), "{listed:?}");
-    let all = bench.run(&["list", "--limit", "1000", "--json"]).await.json();
-    assert_eq!(all["records"].as_array().unwrap().len(), 601);
+    let missing = run(&["table", "check"]).await;
+    assert_eq!(missing.code, 2, "{missing:?}");
+    assert!(missing.out.starts_with("wrong: there is no such table"), "{missing:?}");
+    assert!(missing.out.ends_with("Mend it: `idempotency table create`\n"), "{missing:?}");
+    let made = run(&["table", "create"]).await;
+    assert_eq!(
+        (made.code, made.out),
+        (0, format!("table `{table}` was created: with an index for the sweep\n"))
+    );
+    assert_eq!(run(&["table", "create", "--json"]).await.json(), json!({ "table": table, "created": false }));
+    let fit = run(&["table", "check"]).await;
+    assert!(fit.code == 0 && fit.out.contains("is fit: its schema is the one"), "{fit:?}");
+    server.client().await.batch_execute(&format!("DROP INDEX {table}_expires_at")).await.unwrap();
+    let noted = run(&["table", "check"]).await;
+    let mend = format!("Mend it: `CREATE INDEX CONCURRENTLY ON {table} (expires_at)`\n");
+    assert!(noted.code == 0 && noted.out.starts_with("note: ") && noted.out.contains(&mend), "{noted:?}");
 
-    bench.said(&["inspect", stale.as_str()], 0, "STARTED, stale").await;
-    bench.said(&["release", stale.as_str()], 0, "DRY RUN").await;
-    bench.said(&["release", stale.as_str(), "--confirm"], 0, "Written.").await;
-    assert_eq!(bench.record(&stale).await.unwrap().status(), Status::Released);
+    assert_eq!(run(&["list"]).await.out, "no such record\n");
+    let store = PostgresStore::builder(&url).build().unwrap();
+    let now = SystemClock.now().as_millis();
+    let lock = Lock {
+        owner: Owner::random().unwrap(),
+        generation: Generation::new(now - 60_000),
+        attempt: 1,
+        fingerprint: Fingerprint::of(KEY).unwrap(),
+        lock_acquired_at: Timestamp::from_millis(now - 60_000),
+        lease_until: Timestamp::from_millis(now - 30_000),
+        expires_at: Timestamp::from_millis(now + 86_400_000).rounded_up_to_second(),
+        request_id: None,
+    };
+    let key = StoredKey::new(&Scope::new("payments", "run").unwrap(), &Key::new(KEY).unwrap());
+    assert_eq!(store.apply(&key, &Write::Claim(lock)).await.unwrap(), Written::Applied);
 
-    let file = std::env::temp_dir().join(format!("{}.json", bench.table));
+    let listed = run(&["list", "--stale", "--json"]).await.json();
+    assert_eq!((&listed["records"][0]["id"], &listed["has_more"]), (&json!(key.as_str()), &json!(false)));
+    let shown = run(&["inspect", key.as_str()]).await;
+    assert!(shown.code == 0 && shown.out.contains("STARTED, stale"), "{shown:?}");
+    let made = run(&["release", key.as_str(), "--confirm"]).await;
+    assert!(made.code == 0 && made.out.contains("Written."), "{made:?}");
+    assert_eq!(store.read(&key).await.unwrap().unwrap().status(), Status::Released);
+    let file = std::env::temp_dir().join(format!("{table}.json"));
     std::fs::write(&file, RESPONSE).unwrap();
-    let unknown = bench.claim("run:charge", -60, 86_400).await;
-    let complete = ["complete", unknown.as_str(), "--response", file.to_str().unwrap(), "--confirm"];
-    bench.said(&complete, 0, "Written.").await;
+    let made = run(&["complete", key.as_str(), "--response", file.to_str().unwrap(), "--confirm"]).await;
     std::fs::remove_file(file).unwrap();
-    assert_eq!(bench.record(&unknown).await.unwrap().status(), Status::Completed);
-    bench.said(&["inspect", unknown.as_str(), "--reveal"], 0, RESPONSE).await;
+    assert_eq!(made.code, 0, "{made:?}");
+    assert_eq!(store.read(&key).await.unwrap().unwrap().status(), Status::Completed);
+    let shown = run(&["inspect", key.as_str(), "--reveal"]).await;
+    assert!(shown.out.contains(RESPONSE), "{shown:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_has_expired_is_swept_in_batches() {
-    let Some(bench) = Bench::new() else { return };
-    bench.store.create_table().await.unwrap();
-    for n in 0..25 {
-        bench.claim(&format!("run:{n}"), -90_000, -7_200).await;
+async fn what_is_wrong_is_one_line() {
+    for command in [&["list"][..], &["table", "create"], &["table", "check"]] {
+        let bad = async |url: &str, words: &[&str]| {
+            run_in(&[], &[command, &["--store", url]].concat()).await.is_bad_input(words);
+        };
+        bad("postgres://app:secret@127.0.0.1:1/shop", &["127.0.0.1:1"]).await;
+        bad("postgres://app:secret@h:99999/shop", &["URL"]).await;
     }
-    let kept = bench.claim("run:kept", -90_000, -60).await;
-    bench
-        .said(
-            &["sweep", "--batch", "10", "--batches", "1"],
-            0,
-            "10 expired records deleted; there may be more",
-        )
-        .await;
-    let swept = bench.run(&["sweep", "--batch", "10", "--json"]).await.json();
-    assert_eq!((&swept["deleted"], &swept["more"]), (&json!(15), &json!(false)));
-    assert!(bench.record(&kept).await.is_some(), "within the hour, clocks may differ");
-    let table = run_in(&[("IDEMPOTENCY_TABLE", "t"), ("AWS_REGION", "eu-west-1")], &["sweep"]).await;
-    assert!(table.out.contains("needs no sweeping"), "{table:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_is_one_line_without_the_password() {
-    let Some(bench) = Bench::new() else { return };
-    let wrong = bench.url.replace("correct-horse", "secret-donkey");
-    let answer = run_in(&[], &["list", "--store", &wrong]).await;
-    answer.is_bad_input(&["password"]);
-    let nobody =
-        run_in(&[], &["list", "--store", "postgres://u:secret-donkey@127.0.0.1:1/db?sslmode=disable"]).await;
-    nobody.is_bad_input(&["127.0.0.1"]);
-    for answer in [answer, nobody] {
-        assert!(!format!("{answer:?}").contains("secret-donkey"), "{answer:?}");
-    }
+    let options = ["list", "--store", "postgres://app@h/shop", "--sort-key", "sk"];
+    run_in(&[], &options).await.is_bad_input(&["--sort-key is for a DynamoDB table"]);
 }

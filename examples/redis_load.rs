@@ -1,0 +1,138 @@
+//! First runs and duplicates at a steady rate through an engine on Redis, and how long each takes: the figures of the
+//! README.
+//!
+//! ```text
+//! redis_load [RATE [SECONDS]]      default: 1000 operations a second, for 10 seconds
+//! ```
+//!
+//! `IDEMPOTENCY_STORE` names the store. Without it, a `redis-server` is started on loopback, and ends with this.
+//!
+//! An operation is one call of `Idempotency::run` whose handler returns at once; every second one is a duplicate of the one
+//! before. So what is measured is the library, the store, the wire and Redis: all that a handler pays. Operations begin when
+//! the clock says, whether earlier ones have ended or not, and their time is counted from then: a stall is paid for by
+//! everything behind it. `PING` on the same machine is measured in the same way, over a connection of its own: the time that
+//! nobody can go below.
+
+#![allow(clippy::expect_used, reason = "an example ends where it fails")]
+#![expect(clippy::disallowed_methods, reason = "it measures")]
+
+#[path = "../tests/support/redis.rs"]
+#[allow(dead_code, unreachable_pub, reason = "it uses some of it")]
+mod server;
+
+use std::{
+    env,
+    io::Write as _,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use lambda_idempotency::{Idempotency, Key, Owner, store::redis::RedisStore};
+use tokio::task::JoinSet;
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// One kind of operation, with the time that each took, in order.
+struct Series {
+    name: &'static str,
+    times: Vec<Duration>,
+}
+
+fn main() -> Result<(), Failure> {
+    let mut arguments = env::args().skip(1);
+    let mut number = |default: u32| arguments.next().map_or(Ok(default), |number| number.parse());
+    let (rate, seconds) = (number(1000)?, number(10)?);
+    let (url, _server) = match env::var("IDEMPOTENCY_STORE") {
+        Ok(url) => (url, None),
+        Err(_) => {
+            let server = server::RedisServer::start(&[]).ok_or("redis-server is missing")?;
+            (server.url(), Some(server))
+        }
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    runtime.block_on(measure(&url, rate, seconds))
+}
+
+async fn measure(url: &str, rate: u32, seconds: u32) -> Result<(), Failure> {
+    let client = redis::Client::open(url)?;
+    let bare = client.get_multiplexed_async_connection().await?;
+    let engine = Arc::new(Idempotency::builder(RedisStore::new(url)?).function("load").build()?);
+    let prefix = Owner::random()?.to_string();
+    operation(&engine, &prefix, u32::MAX).await?;
+
+    let count = rate * seconds;
+    let pings = at_rate(rate, count, move |_| {
+        let mut bare = bare.clone();
+        async move { Ok(redis::cmd("PING").exec_async(&mut bare).await?) }
+    })
+    .await?;
+    let both = at_rate(rate, count, move |nth| {
+        let (engine, prefix) = (Arc::clone(&engine), prefix.clone());
+        // A duplicate comes a hundred operations behind its first run, which has ended by then.
+        let key = if nth % 2 == 0 || nth < 100 { nth } else { nth - 101 };
+        async move { operation(&engine, &prefix, key).await }
+    })
+    .await?;
+    let is_first = |nth: usize| nth.is_multiple_of(2) || nth < 100;
+    let of = |first: bool| both.iter().enumerate().filter(move |(nth, _)| is_first(*nth) == first);
+    let series = [
+        Series { name: "PING", times: pings.clone() },
+        Series { name: "first run (2 requests)", times: of(true).map(|(_, time)| *time).collect() },
+        Series { name: "duplicate (1 request)", times: of(false).map(|(_, time)| *time).collect() },
+        Series { name: "all operations", times: both.clone() },
+    ];
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{rate} operations a second for {seconds} s, in µs:")?;
+    writeln!(out, "{:<24}{:>8}{:>8}{:>8}{:>8}{:>8}", "", "count", "p50", "p99", "p99.9", "max")?;
+    for Series { name, mut times } in series {
+        times.sort_unstable();
+        let at = |part: f64| {
+            let nth = ((times.len() as f64 * part) as usize).min(times.len().saturating_sub(1));
+            times.get(nth).map_or(0, Duration::as_micros)
+        };
+        let [p50, p99, p999, max] = [0.5, 0.99, 0.999, 1.0].map(at);
+        writeln!(out, "{name:<24}{:>8}{p50:>8}{p99:>8}{p999:>8}{max:>8}", times.len())?;
+    }
+    Ok(())
+}
+
+async fn operation(engine: &Idempotency, prefix: &str, key: u32) -> Result<(), Failure> {
+    let key = Key::new(format!("{prefix}-{key}"))?;
+    let receipt: String =
+        engine.run(key, &"12.50 EUR", async || Ok::<_, std::io::Error>("receipt".into())).await?;
+    if receipt == "receipt" { Ok(()) } else { Err("another receipt came back".into()) }
+}
+
+/// Begins `count` operations, `rate` a second, and gives the time that each took from when it was to begin.
+async fn at_rate<F>(
+    rate: u32,
+    count: u32,
+    operation: impl Fn(u32) -> F + Send + 'static,
+) -> Result<Vec<Duration>, Failure>
+where
+    F: Future<Output = Result<(), Failure>> + Send + 'static,
+{
+    let runtime = tokio::runtime::Handle::current();
+    // A thread of its own keeps the time: tokio's timer counts in milliseconds.
+    let pace = move || {
+        let (began, mut running) = (Instant::now(), JoinSet::new());
+        for nth in 0..count {
+            let due = began + Duration::from_secs(1) * nth / rate;
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            let operation = operation(nth);
+            let timed = async move {
+                operation.await?;
+                Ok::<_, Failure>((nth, due.elapsed()))
+            };
+            running.spawn_on(timed, &runtime);
+        }
+        running
+    };
+    let mut running = tokio::task::spawn_blocking(pace).await?;
+    let mut times = vec![Duration::ZERO; count as usize];
+    while let Some(done) = running.join_next().await {
+        let (nth, time) = done??;
+        times[nth as usize] = time;
+    }
+    Ok(times)
+}
