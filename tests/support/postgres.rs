@@ -100,7 +100,10 @@ impl Server {
         ]);
         initdb.arg("--pwfile").arg(folder.join("password")).arg("--pgdata").arg(&data);
         let made = initdb.output().unwrap();
-        assert!(made.status.success(), "initdb failed: {}", String::from_utf8_lossy(&made.stderr));
+        if !made.status.success() {
+            let _removed = fs::remove_dir_all(&folder);
+            panic!("initdb failed: {}", String::from_utf8_lossy(&made.stderr));
+        }
         for (name, content) in files {
             let path = data.join(name);
             fs::write(&path, content).unwrap();
