@@ -16,7 +16,6 @@ use crate::{
 /// How [`Claim::commit`] ended, when it did not fail.
 #[derive(Debug)]
 #[must_use = "a transaction that was not made leaves the claim held"]
-#[expect(clippy::large_enum_variant, reason = "it is matched at once, and mostly small")]
 pub enum Commitment {
     /// The outcome and the writes are stored.
     Recorded,

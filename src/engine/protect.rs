@@ -71,7 +71,6 @@ enum Right {
 }
 
 /// How a handler's result was settled.
-#[expect(clippy::large_enum_variant, reason = "it is matched at once")]
 enum Finished<U> {
     Answered(Result<Protected<U>, Error>),
     /// Its writes were definitely not made, and neither was its outcome.
