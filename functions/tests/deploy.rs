@@ -33,6 +33,8 @@ mod http_server;
 #[path = "../../tests/support/secrets.rs"]
 #[expect(dead_code, unreachable_pub, reason = "other tests use the rest of it")]
 mod secrets;
+#[path = "deploy/in_transaction.rs"]
+mod in_transaction;
 #[path = "deploy/shapes.rs"]
 mod shapes;
 #[path = "deploy/silence.rs"]

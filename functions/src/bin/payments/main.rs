@@ -3,6 +3,9 @@
 //! What idempotency takes: the line of `main` that makes it, the layer around the handler, and, in
 //! [`create_payment`], the payment's id. The id comes from the claim, so that a run which takes over from a process
 //! that died half-way finds the payment already made, instead of making a second one.
+//!
+//! With `PAYMENTS_FORM=transaction`, the payment is not made by the handler at all: it is laid down, and committed in
+//! one transaction with the operation's outcome. Then it is made exactly once, whatever its id.
 
 mod payment;
 
@@ -11,7 +14,7 @@ use lambda_http::{
     Body, Error, Request, RequestExt, Response, http::Method, http::StatusCode, run, service_fn,
     tower::ServiceBuilder, tracing,
 };
-use lambda_idempotency::Idempotency;
+use lambda_idempotency::{Idempotency, store::dynamodb::Transaction};
 use payment::{Order, Payment, Payments};
 use serde_json::{Value, json};
 
@@ -63,7 +66,14 @@ async fn create_payment(payments: &Payments, request: &Request) -> Result<Respon
         }
     };
 
-    let payment = payments.create(Payment::new(payment_id, order)).await?;
+    let payment = Payment::new(payment_id, order);
+    let payment = match lambda_idempotency::staging().filter(|_| payments.are_in_transactions()) {
+        Some(staging) => {
+            staging.add(Transaction::new().put(payments.put(&payment)?))?; // made when the outcome is recorded
+            payment
+        }
+        None => payments.create(payment).await?,
+    };
     let mut response = answer(StatusCode::CREATED, &json!(payment))?;
     response.headers_mut().insert("location", format!("/payments/{}", payment.payment_id).parse()?);
     Ok(response)

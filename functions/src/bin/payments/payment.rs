@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use aws_config::BehaviorVersion;
 use aws_sdk_dynamodb::{
-    Client, operation::put_item::PutItemError, types::AttributeValue,
-    types::ReturnValuesOnConditionCheckFailure::AllOld,
+    Client,
+    operation::put_item::PutItemError,
+    types::{AttributeValue, Put, ReturnValuesOnConditionCheckFailure::AllOld},
 };
 use lambda_http::Error;
 use serde::{Deserialize, Serialize};
@@ -77,15 +78,33 @@ impl Payment {
 pub(crate) struct Payments {
     client: Client,
     table: String,
+    in_transactions: bool,
 }
 
 impl Payments {
-    /// The table that `PAYMENTS_TABLE` names.
+    /// The table that `PAYMENTS_TABLE` names. `PAYMENTS_FORM=transaction` has payments made in the transaction of their
+    /// operation's outcome.
     pub(crate) async fn from_env() -> Result<Self, Error> {
         let table = std::env::var("PAYMENTS_TABLE")
             .map_err(|_| "PAYMENTS_TABLE is not set: give it the name of the table of payments")?;
+        let in_transactions = match std::env::var("PAYMENTS_FORM").as_deref() {
+            Ok("transaction") => true,
+            Ok("" | "claim") | Err(_) => false,
+            Ok(_) => return Err("PAYMENTS_FORM is neither claim nor transaction".into()),
+        };
         let config = aws_config::load_defaults(BehaviorVersion::latest()).await;
-        Ok(Self { client: Client::new(&config), table })
+        Ok(Self { client: Client::new(&config), table, in_transactions })
+    }
+
+    /// Whether payments are made in their operation's transaction, where there is one.
+    pub(crate) fn are_in_transactions(&self) -> bool {
+        self.in_transactions
+    }
+
+    /// The write that makes a payment, to be put into a transaction.
+    pub(crate) fn put(&self, payment: &Payment) -> Result<Put, Error> {
+        let put = Put::builder().table_name(&self.table).set_item(Some(payment.clone().into_item()));
+        Ok(put.condition_expression("attribute_not_exists(payment_id)").build()?)
     }
 
     /// Stores a new payment. When one with this id is already there, an earlier attempt made it: that one is

@@ -1,0 +1,109 @@
+//! An order service whose idempotency record stands in the same PostgreSQL transaction as its orders: a process that dies
+//! anywhere leaves the order and its record, or neither.
+//!
+//! DATABASE_URL=postgres://user:password@localhost/shop cargo run --example orders_on_postgres --features postgres
+
+use std::{
+    env,
+    error::Error,
+    io::{self, Write as _},
+};
+
+use lambda_idempotency::{
+    Clock as _, ErrorKind, Idempotency, Key, RunError, SystemClock,
+    store::postgres::{
+        PostgresStore,
+        tokio_postgres::{self, Client, NoTls, Transaction},
+    },
+};
+use serde::{Deserialize, Serialize};
+
+/// What a customer sends; the key comes with it.
+#[derive(Debug, Serialize)]
+struct Order<'a> {
+    article: &'a str,
+    pieces: i32,
+}
+
+/// What the customer gets, however often the order is sent.
+#[derive(Debug, Deserialize, Serialize)]
+struct Receipt {
+    number: i32,
+    pieces_left: i32,
+}
+
+/// Orders, and the idempotency of placing them, in one database.
+struct Shop {
+    idempotency: Idempotency,
+    records: PostgresStore,
+}
+
+/// Why an order is not placed.
+#[derive(Debug)]
+enum NotPlaced {
+    SoldOut,
+    Database(tokio_postgres::Error),
+}
+
+impl From<tokio_postgres::Error> for NotPlaced {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+impl Shop {
+    /// Places an order once for `key`. All that it does in the transaction happens once, or not at all.
+    async fn place(
+        &self,
+        client: &mut Client,
+        key: &str,
+        order: &Order<'_>,
+    ) -> Result<Receipt, RunError<NotPlaced>> {
+        let work = async |transaction: &Transaction<'_>| place_in(transaction, order).await;
+        self.idempotency.run_in(&self.records, client, &Key::new(key)?, order, work).await
+    }
+}
+
+async fn place_in(transaction: &Transaction<'_>, order: &Order<'_>) -> Result<Receipt, NotPlaced> {
+    let take = "UPDATE stock SET pieces = pieces - $2 WHERE article = $1 AND pieces >= $2 RETURNING pieces";
+    let Some(taken) = transaction.query_opt(take, &[&order.article, &order.pieces]).await? else {
+        return Err(NotPlaced::SoldOut);
+    };
+    let place = "INSERT INTO orders (article, pieces) VALUES ($1, $2) RETURNING number";
+    let placed = transaction.query_one(place, &[&order.article, &order.pieces]).await?;
+    Ok(Receipt { number: placed.get(0), pieces_left: taken.get(0) })
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let url =
+        env::var("DATABASE_URL").map_err(|_| "set DATABASE_URL to a PostgreSQL that may be written to")?;
+    let (mut client, connection) = tokio_postgres::connect(&url, NoTls).await?;
+    tokio::spawn(connection);
+    let tables = "CREATE TABLE IF NOT EXISTS stock (article text PRIMARY KEY, pieces int NOT NULL);
+                  CREATE TABLE IF NOT EXISTS orders (number serial, article text, pieces int);
+                  INSERT INTO stock VALUES ('lamp', 3) ON CONFLICT DO NOTHING";
+    client.batch_execute(tables).await?;
+    let records = PostgresStore::builder(url).build()?;
+    let _ = records.create_table().await?;
+    let idempotency = Idempotency::builder(records.clone()).function("shop").operation("place").build()?;
+    let shop = Shop { idempotency, records };
+
+    let order = Order { article: "lamp", pieces: 2 };
+    let mut out = io::stdout();
+    for key in ["order-17", "order-17", "order-18"] {
+        match shop.place(&mut client, key, &order).await {
+            Ok(receipt) => writeln!(out, "{key}: {receipt:?}")?,
+            Err(RunError::Handler(why)) => {
+                writeln!(out, "{key}: not placed, and nothing is recorded: {why:?}")?
+            }
+            Err(RunError::Idempotency(error)) if error.kind() == ErrorKind::InProgress => {
+                writeln!(out, "{key}: is being placed by another; send it again")?;
+            }
+            Err(error) => return Err(format!("{key}: {error:?}").into()),
+        }
+    }
+    let swept = shop.records.sweep(SystemClock.now(), 1000).await?;
+    writeln!(out, "{swept} expired records were deleted")?;
+    Ok(())
+}

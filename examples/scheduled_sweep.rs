@@ -1,0 +1,32 @@
+//! A function that EventBridge Scheduler starts once an hour: it deletes the expired records of a PostgreSQL table, a
+//! thousand at a time, and ends well before its deadline. What is left, the next hour takes.
+
+use std::time::Duration;
+
+use lambda_idempotency::{Clock as _, SystemClock, Timestamp, store::postgres::PostgresStore};
+use lambda_runtime::{Error, LambdaEvent, run, service_fn};
+use serde_json::{Value, json};
+
+const BATCH: u32 = 1000;
+/// A batch takes milliseconds; this is for a database that is busy.
+const RESERVE: Duration = Duration::from_secs(5);
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Error> {
+    let url = std::env::var("IDEMPOTENCY_STORE").map_err(|_| "IDEMPOTENCY_STORE is not set: postgres://…")?;
+    let store = PostgresStore::builder(url).build()?;
+    run(service_fn(async |event| sweep(&store, event).await)).await
+}
+
+async fn sweep(store: &PostgresStore, event: LambdaEvent<Value>) -> Result<Value, Error> {
+    let ends = Timestamp::from_millis(event.context.deadline).saturating_sub(RESERVE);
+    let mut deleted = 0;
+    while SystemClock.now() < ends {
+        let count = store.sweep(SystemClock.now(), BATCH).await?;
+        deleted += count;
+        if count < u64::from(BATCH) {
+            return Ok(json!({ "deleted": deleted, "more": false }));
+        }
+    }
+    Ok(json!({ "deleted": deleted, "more": true }))
+}
