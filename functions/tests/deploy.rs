@@ -30,11 +30,11 @@ mod front_ends;
 #[path = "../../tests/support/http_server.rs"]
 #[expect(dead_code, unreachable_pub, reason = "other tests use the rest of it")]
 mod http_server;
+#[path = "deploy/in_transaction.rs"]
+mod in_transaction;
 #[path = "../../tests/support/secrets.rs"]
 #[expect(dead_code, unreachable_pub, reason = "other tests use the rest of it")]
 mod secrets;
-#[path = "deploy/in_transaction.rs"]
-mod in_transaction;
 #[path = "deploy/shapes.rs"]
 mod shapes;
 #[path = "deploy/silence.rs"]

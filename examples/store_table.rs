@@ -1,0 +1,270 @@
+//! The table of all stores, measured in one run: what a first run and a duplicate cost on each, on loopback.
+//!
+//! cargo run --profile net --example store_table --features postgres,redis
+//!
+//! It starts the servers itself: an embedded DynamoDB in this process, a PostgreSQL and a Redis. Where a delay is named, a
+//! request takes that much longer, as one to a real service does.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement may end where it stands")]
+
+#[allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    missing_debug_implementations,
+    reason = "shared with tests"
+)]
+#[path = "../tests/support/emulator.rs"]
+mod emulator;
+#[allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    missing_debug_implementations,
+    reason = "shared with tests"
+)]
+#[allow(clippy::disallowed_methods, reason = "it waits for a server to start")]
+#[path = "../tests/support/postgres.rs"]
+mod postgres_server;
+#[allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    missing_debug_implementations,
+    reason = "shared with tests"
+)]
+#[allow(clippy::disallowed_methods, reason = "it waits for a server to start")]
+#[path = "../tests/support/redis.rs"]
+mod redis_server;
+
+use std::{
+    io::{self, Write as _},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use aws_sdk_dynamodb::types::{
+    AttributeDefinition, AttributeValue, BillingMode, KeySchemaElement, KeyType, Put, ScalarAttributeType,
+};
+use lambda_idempotency::{
+    BoxFuture, Clock as _, Idempotency, Key, Record, Store, StoredKey, SystemClock, staging,
+    store::{
+        Committed, OwnWrites, ResponseParts, StoreError, StoreErrorKind, Transactions, Write, Written,
+        dynamodb::{DynamoDbStore, Transaction},
+        memory::MemoryStore,
+        postgres::{PostgresStore, tokio_postgres},
+        redis::RedisStore,
+    },
+};
+
+const RUNS: usize = 500;
+const DELAYED_RUNS: usize = 100;
+
+/// A store that counts its requests, and takes this much longer for each.
+#[derive(Debug)]
+struct Measured {
+    inner: Arc<dyn Store>,
+    delay: Duration,
+    requests: Arc<AtomicU64>,
+}
+
+impl Measured {
+    async fn request<T>(&self, answer: impl Future<Output = T>) -> T {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        if !self.delay.is_zero() {
+            SystemClock.sleep(self.delay).await;
+        }
+        answer.await
+    }
+}
+
+impl Store for Measured {
+    fn apply<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+        Box::pin(self.request(self.inner.apply(key, write)))
+    }
+
+    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(self.request(self.inner.read(key)))
+    }
+
+    fn parts(&self) -> Option<&dyn ResponseParts> {
+        self.inner.parts()
+    }
+
+    fn transactions(&self) -> Option<&dyn Transactions> {
+        self.inner.transactions().is_some().then_some(self)
+    }
+}
+
+impl Transactions for Measured {
+    fn check(&self, key: &StoredKey, writes: &OwnWrites) -> Result<(), StoreError> {
+        self.inner.transactions().map_or(Ok(()), |transactions| transactions.check(key, writes))
+    }
+
+    fn commit<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+        writes: &'a OwnWrites,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<Committed, StoreError>> {
+        let Some(transactions) = self.inner.transactions() else {
+            return Box::pin(async { Err(StoreError::new(StoreErrorKind::Rejected, "no transactions")) });
+        };
+        Box::pin(self.request(transactions.commit(key, write, writes, token)))
+    }
+}
+
+/// What is measured of one store.
+struct Row {
+    name: String,
+    first: Times,
+    duplicate: Times,
+}
+
+struct Times {
+    requests: f64,
+    p50: Duration,
+    p99: Duration,
+}
+
+/// Runs `operation` for so many keys, and says what a run took.
+async fn times(requests: &AtomicU64, runs: usize, mut operation: impl AsyncFnMut(&str)) -> Times {
+    requests.store(0, Ordering::Relaxed);
+    let mut times = Vec::with_capacity(runs);
+    for n in 0..runs {
+        let key = format!("order-{n}");
+        #[expect(clippy::disallowed_methods, reason = "it is what is measured")]
+        let began = Instant::now();
+        operation(&key).await;
+        #[expect(clippy::disallowed_methods, reason = "it is what is measured")]
+        times.push(began.elapsed());
+    }
+    times.sort();
+    let requests = requests.load(Ordering::Relaxed) as f64 / runs as f64;
+    Times { requests, p50: times[runs / 2], p99: times[runs * 99 / 100] }
+}
+
+async fn row(name: &str, store: Arc<dyn Store>, delay: Duration, form: Form) -> Row {
+    let requests = Arc::new(AtomicU64::new(0));
+    let store = Measured { inner: store, delay, requests: Arc::clone(&requests) };
+    let idempotency = Idempotency::builder(store).function("bench").operation(form.name()).build().unwrap();
+    let idempotency = if form == Form::ClaimFree { idempotency.claim_free() } else { idempotency };
+    let runs = if delay.is_zero() { RUNS } else { DELAYED_RUNS };
+    let mut run = async |key: &str| {
+        let effect = format!("{}-{key}-{}", form.name(), delay.as_millis());
+        let work = async || {
+            if form != Form::Claimed {
+                let put = Put::builder().table_name(EFFECTS).item("id", AttributeValue::S(effect));
+                let put = Transaction::new().put(put.build().unwrap());
+                staging().unwrap().add(put).map_err(io::Error::other)?;
+            }
+            Ok::<_, io::Error>("a receipt".to_owned())
+        };
+        let _: String = idempotency.run(Key::new(key).unwrap(), "12.50 EUR", work).await.unwrap();
+    };
+    run("warm up").await;
+    let first = times(&requests, runs, &mut run).await;
+    let duplicate = times(&requests, runs, &mut run).await;
+    Row { name: name.to_owned(), first, duplicate }
+}
+
+const EFFECTS: &str = "effects";
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Claimed,
+    Transaction,
+    ClaimFree,
+}
+
+impl Form {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Claimed => "claimed",
+            Self::Transaction => "transaction",
+            Self::ClaimFree => "claim-free",
+        }
+    }
+}
+
+#[tokio::main]
+async fn main() {
+    let (none, slow) = (Duration::ZERO, Duration::from_millis(3));
+    let emulator = emulator::Emulator::start().await;
+    let table = DynamoDbStore::builder("records").client(emulator.client()).build().await.unwrap();
+    let _ = table.create_table().await.unwrap();
+    effects(&emulator.client()).await;
+    let dynamodb: Arc<dyn Store> = Arc::new(table);
+    let mut rows = vec![row("memory", Arc::new(MemoryStore::new()), none, Form::Claimed).await];
+    rows.push(row("DynamoDB (embedded)", Arc::clone(&dynamodb), none, Form::Claimed).await);
+    let server = postgres_server::Server::shared().expect("PostgreSQL");
+    let postgres = PostgresStore::builder(server.url()).build().unwrap();
+    let _ = postgres.create_table().await.unwrap();
+    rows.push(row("PostgreSQL", Arc::new(postgres.clone()), none, Form::Claimed).await);
+    rows.push(in_postgres(server, postgres).await);
+    let redis = redis_server::shared().expect("Redis");
+    let redis = RedisStore::builder(redis.url()).build().unwrap();
+    rows.push(row("Redis", Arc::new(redis), none, Form::Claimed).await);
+    for (name, form) in [
+        ("DynamoDB + 3 ms, claimed", Form::Claimed),
+        ("DynamoDB + 3 ms, in its transaction (T8)", Form::Transaction),
+        ("DynamoDB + 3 ms, claim-free", Form::ClaimFree),
+    ] {
+        rows.push(row(name, Arc::clone(&dynamodb), slow, form).await);
+    }
+    print(&rows).unwrap();
+}
+
+async fn effects(client: &aws_sdk_dynamodb::Client) {
+    let key = KeySchemaElement::builder().attribute_name("id").key_type(KeyType::Hash).build().unwrap();
+    let id = AttributeDefinition::builder().attribute_name("id").attribute_type(ScalarAttributeType::S);
+    let create = client.create_table().table_name(EFFECTS).key_schema(key);
+    let create = create.attribute_definitions(id.build().unwrap()).billing_mode(BillingMode::PayPerRequest);
+    create.send().await.unwrap();
+}
+
+/// The record in the user's own transaction.
+async fn in_postgres(server: &postgres_server::Server, store: PostgresStore) -> Row {
+    let (mut client, connection) =
+        tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client.batch_execute("CREATE TABLE effects (id text)").await.unwrap();
+    let idempotency = Idempotency::builder(store.clone()).function("bench").operation("in").build().unwrap();
+    let uncounted = AtomicU64::new(0);
+    let mut run = async |key: &str| {
+        let work = async |transaction: &tokio_postgres::Transaction<'_>| {
+            transaction.execute("INSERT INTO effects VALUES ($1)", &[&key]).await?;
+            Ok::<_, tokio_postgres::Error>("a receipt".to_owned())
+        };
+        let key = Key::new(key).unwrap();
+        let _: String = idempotency.run_in(&store, &mut client, &key, "12.50 EUR", work).await.unwrap();
+    };
+    run("warm up").await;
+    let first = times(&uncounted, RUNS, &mut run).await;
+    let duplicate = times(&uncounted, RUNS, &mut run).await;
+    Row { name: "PostgreSQL, in one transaction with an INSERT".to_owned(), first, duplicate }
+}
+
+fn print(rows: &[Row]) -> io::Result<()> {
+    let mut out = io::stdout();
+    let micros = |time: Duration| format!("{:.2} ms", time.as_secs_f64() * 1000.0);
+    writeln!(out, "| store | first run: requests | p50 | p99 | duplicate: requests | p50 | p99 |")?;
+    writeln!(out, "|---|---|---|---|---|---|---|")?;
+    for Row { name, first, duplicate } in rows {
+        let cells = |times: &Times| {
+            let requests =
+                if times.requests == 0.0 { "-".to_owned() } else { format!("{:.1}", times.requests) };
+            format!("{requests} | {} | {}", micros(times.p50), micros(times.p99))
+        };
+        writeln!(out, "| {name} | {} | {} |", cells(first), cells(duplicate))?;
+    }
+    Ok(())
+}
