@@ -94,9 +94,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     for key in ["order-17", "order-17", "order-18"] {
         match shop.place(&mut client, key, &order).await {
             Ok(receipt) => writeln!(out, "{key}: {receipt:?}")?,
-            Err(RunError::Handler(why)) => {
-                writeln!(out, "{key}: not placed, and nothing is recorded: {why:?}")?
+            Err(RunError::Handler(NotPlaced::SoldOut)) => {
+                writeln!(out, "{key}: sold out; nothing is recorded")?;
             }
+            Err(RunError::Handler(NotPlaced::Database(error))) => return Err(error.into()),
             Err(RunError::Idempotency(error)) if error.kind() == ErrorKind::InProgress => {
                 writeln!(out, "{key}: is being placed by another; send it again")?;
             }

@@ -144,7 +144,6 @@ async fn times(requests: &AtomicU64, runs: usize, mut operation: impl AsyncFnMut
         #[expect(clippy::disallowed_methods, reason = "it is what is measured")]
         let began = Instant::now();
         operation(&key).await;
-        #[expect(clippy::disallowed_methods, reason = "it is what is measured")]
         times.push(began.elapsed());
     }
     times.sort();
