@@ -47,7 +47,6 @@
 //! | `sqs` | no | a message that another delivery is at work on is hidden until that one's lease has ended |
 //! | `jmespath` | no | JMESPath expressions in a [`Selector`] |
 //! | `client` | no | the module `client`: a `reqwest` client that keeps one key over all attempts |
-//! | `postgres` | no | the store on PostgreSQL, and nothing of AWS |
 //! | `redis` | no | the store on Redis and Valkey, and nothing of AWS |
 //! | `postgres` | no | the PostgreSQL store, and the record in a transaction of the handler's own |
 //! | `conformance` | no | the suite that proves a store |

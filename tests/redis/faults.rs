@@ -238,6 +238,19 @@ async fn a_connection_that_dies_between_requests_costs_no_failure() {
     }
 }
 
+#[tokio::test]
+async fn a_connection_on_which_something_odd_came_is_used_no_more() {
+    let Some(server) = shared() else { return };
+    for odd in ["$6\r\nsecret\r\n", ":2\r\n", "+OK\r\n", "HTTP/1.1 400 Bad Request\r\n\r\n"] {
+        let wire = Wire::scripted(Some(server.address()), &[Reply::Answer(odd), Reply::Forward]).await;
+        let (store, key) = (hasty(&wire.url()), fresh_key());
+        let error = claim(&store, &key).await.unwrap_err();
+        assert!(error.is_maybe_applied() && error.to_string().contains("is not Redis"), "{error}");
+        claimed(&store, &key).await;
+        assert_eq!(wire.connections(), 2, "{odd}");
+    }
+}
+
 /// The connection is there, but nothing comes or goes: as after hours in a frozen sandbox.
 #[tokio::test]
 async fn a_connection_that_falls_silent_costs_one_time_out_and_no_failure() {

@@ -76,6 +76,11 @@ impl Wire {
         self.commands.lock().unwrap().clone()
     }
 
+    /// How many connections there have been, since the last cut.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.lock().unwrap().len()
+    }
+
     /// Closes every connection that is open.
     pub(crate) fn cut(&self) {
         for task in self.connections.lock().unwrap().drain(..) {

@@ -27,7 +27,7 @@ use crate::{
 /// one by itself costs one.
 ///
 /// Each may have a condition, and asks with `return_values_on_condition_check_failure` for the item that a failed one
-/// met. See [`staging`](crate::staging) for how it gets into the transaction.
+/// met. See [`staging`](crate::staging()) for how it gets into the transaction.
 ///
 /// ```
 /// use aws_sdk_dynamodb::types::{AttributeValue, Put};

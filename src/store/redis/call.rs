@@ -23,6 +23,17 @@ pub(super) enum Request<'a> {
     Read,
 }
 
+impl Request<'_> {
+    /// Whether an answer of this kind is one to this request.
+    fn is_answered_by(self, answer: &Value) -> bool {
+        match answer {
+            Value::Array(_) => true,
+            Value::Int(1) => matches!(self, Self::Transition(_)),
+            _ => false,
+        }
+    }
+}
+
 impl RedisStore {
     /// Sends `request` on the record under `key`, and gives Redis's answer.
     ///
@@ -88,10 +99,15 @@ impl RedisStore {
         let live = node.connection(&self.inner.connector).await?;
         let before = std::mem::replace(maybe_applied, true);
         let answer = within(self.inner.connector.timeout, sent(&live, node, key, request, asks)).await;
-        let answer = answer.unwrap_or_else(|| Err(Fault::new(Class::TimedOut, &node.address)));
+        let answer = match answer {
+            Some(Ok(answer)) if request.is_answered_by(&answer) => return Ok(answer),
+            Some(Ok(_)) => Err(Fault::new(Class::Unreadable, &node.address)),
+            Some(Err(fault)) => Err(fault),
+            None => Err(Fault::new(Class::TimedOut, &node.address)),
+        };
         if let Err(fault) = &answer {
             *maybe_applied = before || !fault.is_definite();
-            if fault.may_pass_at_once() {
+            if fault.ends_connection() {
                 node.discard(&live);
             }
         }

@@ -167,6 +167,11 @@ impl Fault {
         matches!(self.class, Class::TimedOut | Class::Lost | Class::ReadOnly)
     }
 
+    /// Whether the connection is of no more use: whatever comes next on it may be another request's answer, or nothing.
+    pub(super) fn ends_connection(&self) -> bool {
+        self.may_pass_at_once() || self.class == Class::Unreadable
+    }
+
     const fn kind(&self) -> StoreErrorKind {
         match self.class {
             Class::NotReached
