@@ -22,6 +22,7 @@
 //! ```
 
 mod commit;
+mod doubt;
 mod extend;
 mod judge;
 mod open;
@@ -43,6 +44,7 @@ use crate::{
 };
 
 use commit::Commit;
+use doubt::Doubt;
 use judge::{Judgement, judge};
 
 /// How often one claim may lose before it answers "in progress": the first `PutItem`, and three
@@ -189,6 +191,9 @@ enum Goal {
 pub struct State {
     plan: Plan,
     phase: Phase,
+    /// Whether a transaction that was declined had been answered doubtfully before: then it may be made all the same,
+    /// as long as nothing fences it.
+    is_in_doubt: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -352,7 +357,7 @@ pub enum End {
 impl State {
     /// The beginning of one claim.
     pub fn new(plan: Plan) -> Self {
-        Self { plan, phase: Phase::Fresh }
+        Self { plan, phase: Phase::Fresh, is_in_doubt: false }
     }
 
     /// The plan that the machine was made with.
@@ -371,8 +376,9 @@ impl State {
 
 /// One step of the protocol: what the state becomes, and what to do next.
 pub fn step(state: State, input: Input) -> (State, Action) {
-    let State { plan, phase } = state;
+    let State { plan, phase, is_in_doubt } = state;
     let Input { now, event } = input;
+    let doubt = Doubt::of(&phase, is_in_doubt);
     let (phase, action) = match (phase, event) {
         (Phase::Fresh, Event::Begin) => claim_absent(&plan, now, Goal::Run, 0),
         (Phase::Claiming { goal, write, losses }, event) => claiming(&plan, now, goal, write, losses, event),
@@ -407,7 +413,8 @@ pub fn step(state: State, input: Input) -> (State, Action) {
         }
         (phase, _) => (phase, Action::Nothing),
     };
-    (State { plan, phase }, action)
+    let (is_in_doubt, action) = doubt.told(action);
+    (State { plan, phase, is_in_doubt }, action)
 }
 
 type Next = (Phase, Action);

@@ -191,7 +191,7 @@ impl Step<'_> {
                     || matches!(self.action, Action::Settled(End::Unrecorded(_) | End::Unresolved(_)))
             }
             // An earlier transaction of its own may have been made, though it was declined when it was sent again.
-            (RecordState::Completed(_), _)
+            (RecordState::Completed(_) | RecordState::Failed(_), _)
                 if (is_current || self.is_open) && self.has_run() && !self.was_claim() =>
             {
                 *self.action
@@ -201,8 +201,7 @@ impl Step<'_> {
                         Action::Settled(End::Superseded(Record::clone(record)))
                     }
             }
-            (RecordState::Failed(_), Verdict::Fail)
-            | (RecordState::Released, Verdict::Release)
+            (RecordState::Released, Verdict::Release)
                 // Who claims anew, to record it once more, and then finds what came late, judges it as
                 // anyone would: it may have expired.
                 if is_current && !self.was_claim() =>

@@ -52,6 +52,16 @@ pub struct Figures {
     pub reclaims: u64,
     /// Completions that were fenced.
     pub fenced: u64,
+    /// Transactions that were made, each with its effect.
+    pub committed: u64,
+    /// Transactions that a condition of the handler's own kept from being made.
+    pub declined: u64,
+    /// Records that were put without a claim.
+    pub concluded: u64,
+    /// Transactions that were made, and came again: answered as then.
+    pub repeats_known: u64,
+    /// Leases that were extended.
+    pub extended: u64,
     /// Executors that died.
     pub crashes: u64,
     /// How often each fault struck, in the order of [`Fault::ALL`].
@@ -69,6 +79,11 @@ impl Figures {
         self.takeovers += other.takeovers;
         self.reclaims += other.reclaims;
         self.fenced += other.fenced;
+        self.committed += other.committed;
+        self.declined += other.declined;
+        self.concluded += other.concluded;
+        self.repeats_known += other.repeats_known;
+        self.extended += other.extended;
         self.crashes += other.crashes;
         self.struck.iter_mut().zip(other.struck).for_each(|(all, one)| *all += one);
     }
@@ -78,10 +93,13 @@ impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { schedules, polls, calls, effects, repeated, takeovers, reclaims, fenced, crashes, .. } =
             self;
+        let Self { committed, declined, concluded, repeats_known, extended, .. } = self;
         write!(
             f,
             "{schedules} schedules, {polls} polls, {calls} store calls, {effects} effects ({repeated} repeated, each \
-             explained), {takeovers} takeovers, {reclaims} reclaims, {fenced} fenced, {crashes} crashes"
+             explained), {committed} effects in transactions ({concluded} without a claim, {declined} declined, \
+             {repeats_known} sent again and known), {takeovers} takeovers, {reclaims} reclaims, {extended} extensions, \
+             {fenced} fenced, {crashes} crashes"
         )
     }
 }

@@ -21,6 +21,11 @@ fn twenty_thousand_schedules_violate_nothing_and_reach_everything() {
         ("a takeover", figures.takeovers),
         ("a reclaim", figures.reclaims),
         ("a fenced completion", figures.fenced),
+        ("a transaction", figures.committed),
+        ("a declined transaction", figures.declined),
+        ("a conclusion without a claim", figures.concluded),
+        ("a transaction that came again", figures.repeats_known),
+        ("an extension", figures.extended),
         ("a crash", figures.crashes),
     ] {
         assert!(count > 0, "{what} never happened");
@@ -48,9 +53,7 @@ fn a_seed_replays_byte_for_byte() {
 
 #[test]
 fn a_broken_store_is_caught_shrunk_and_replayed_from_its_line() {
-    for sabotage in
-        [Sabotage::SettleUnconditionally, Sabotage::ReplaceUnconditionally, Sabotage::ClaimUnconditionally]
-    {
+    for sabotage in Sabotage::ALL.into_iter().skip(1).map(|(sabotage, _)| sabotage) {
         let report = match campaign(0, 20_000, |config| Config { sabotage, ..config }) {
             Ok(figures) => panic!("{sabotage:?} was not caught in {figures}"),
             Err(report) => report,

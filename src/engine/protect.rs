@@ -227,6 +227,10 @@ impl Engine {
             Some(Settled { end: End::Superseded(record), .. }) => {
                 Ok(Protected::Replayed(self.successors_outcome(key, &record, ErrorKind::InProgress).await?))
             }
+            // Without a claim, nothing fences an earlier attempt that is still on its way.
+            Some(Settled { end: End::Unresolved(until), store_error, .. }) => {
+                Err(self.unresolved(key, until, store_error).into())
+            }
             _ => Err(error.into()),
         }
     }
@@ -330,13 +334,14 @@ impl Engine {
             }
         };
         Finished::Answered(match settled.end {
-            // Nothing was to be recorded, so the handler's own answer is the only one there is.
-            _ if is_released => Ok(Protected::Ran(answer)),
+            // Nothing was to be recorded, so the handler's own answer is the only one there is; unless a transaction of
+            // its own, which was declined, was made all the same, or may yet be.
+            ref end if is_released && !matches!(end, End::Superseded(_) | End::Unresolved(_)) => {
+                Ok(Protected::Ran(answer))
+            }
             End::Recorded => Ok(Protected::Ran(answer)),
             // An error would make sure that it runs a second time.
-            End::Unrecorded(_) | End::Unresolved(_) | End::NotCommitted(_) if has_happened => {
-                Ok(Protected::RanUnrecorded(answer))
-            }
+            End::Unrecorded(_) | End::NotCommitted(_) if has_happened => Ok(Protected::RanUnrecorded(answer)),
             End::Superseded(record) => {
                 let outcome = self.successors_outcome(key, &record, ErrorKind::InProgress).await;
                 outcome.map(Protected::Replayed)

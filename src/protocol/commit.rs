@@ -46,6 +46,12 @@ pub(super) enum Basis {
     Open(open::Basis),
 }
 
+impl Commit {
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.doubts > 0
+    }
+}
+
 impl Basis {
     /// Whether the claim's lease, which may have been extended, leaves time; or the plan, where there is no claim.
     fn has_time_left(&self, plan: &Plan, now: Timestamp) -> bool {
@@ -82,7 +88,7 @@ fn submit(commit: Commit) -> Next {
 }
 
 pub(super) fn committing(plan: &Plan, now: Timestamp, commit: Commit, event: Event) -> Next {
-    let is_in_doubt = commit.doubts > 0;
+    let is_in_doubt = commit.is_doubtful();
     match event {
         Event::Answered(Written::Applied) => over(End::Recorded),
         Event::Answered(Written::Refused(record)) => examine(plan, now, commit, record, true),
@@ -183,11 +189,7 @@ fn declined(commit: Commit, why: Decline) -> Next {
     let submissions = commit.submission.saturating_add(1);
     let phase = match commit.basis {
         Basis::Claim(held) => Phase::Held { held, submissions },
-        // What was in doubt before may yet come late, and without a claim nothing fences it.
-        Basis::Open(basis) => {
-            let is_in_doubt = basis.is_in_doubt || commit.doubts > 0;
-            Phase::Open(open::Basis { submissions, is_in_doubt, ..basis })
-        }
+        Basis::Open(basis) => Phase::Open(open::Basis { submissions, ..basis }),
     };
     (phase, Action::Declined(why))
 }

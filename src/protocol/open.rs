@@ -24,8 +24,6 @@ pub(super) struct Basis {
     pub(super) losses: u8,
     /// How many transactions were definitely not made.
     pub(super) submissions: u32,
-    /// Whether one of them had been answered doubtfully before, so that it may be made all the same if it comes late.
-    pub(super) is_in_doubt: bool,
 }
 
 impl Basis {
@@ -65,8 +63,6 @@ pub(super) fn conclude(plan: &Plan, now: Timestamp, basis: Basis, intent: Intent
     let (state, expires_at) = match settle::settlement(plan.rules.retention, now, &intent) {
         Settlement::Complete(outcome, expires_at) => (State::Completed(outcome), expires_at),
         Settlement::Fail(outcome, expires_at) => (State::Failed(outcome), expires_at),
-        // Nothing stands in the way of what is still to come.
-        Settlement::Release if basis.is_in_doubt => return over(End::Unresolved(None)),
         // Nothing was claimed, and nothing is to be kept.
         Settlement::Release => return over(End::Recorded),
     };

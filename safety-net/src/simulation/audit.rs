@@ -1,5 +1,7 @@
 //! Watches over a schedule: every store transition, every effect and every answer.
 
+mod ledger;
+
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
@@ -8,16 +10,18 @@ use std::{
 };
 
 use lambda_idempotency::{
-    ClaimHandle, ErrorKind, Generation, Outcome, Owner, Place, Record, RunError, State, StoredKey,
+    ClaimHandle, ErrorKind, Generation, Outcome, Owner, Place, Record, RunError, State, StoredKey, Timestamp,
     store::{Settlement, Write},
 };
 
 use super::{
     Figures, Report,
-    config::{Config, Fault, Sabotage},
+    config::{Config, Fault, Sabotage, Way},
     deliveries::Refusal,
-    network::Table,
+    network::{Effects, Table},
 };
+
+use ledger::Ledger;
 
 /// Something that must not be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,9 +61,37 @@ struct Run {
     generation: Generation,
     lease_until: u64,
     has_effect: bool,
+    /// Whether its effect goes into a transaction.
+    has_staged: bool,
     handler_ended: bool,
     was_frozen: bool,
     ended: Option<(u64, Ended)>,
+}
+
+/// What a handler runs under.
+#[derive(Debug)]
+pub enum Right {
+    /// A claim, which it must have.
+    Claim(Option<ClaimHandle>),
+    /// None, on this key.
+    None(StoredKey),
+}
+
+impl Run {
+    fn new(number: usize, key: u64, stored: StoredKey, generation: Generation, lease_until: u64) -> Self {
+        Self {
+            number,
+            key,
+            stored,
+            generation,
+            lease_until,
+            has_effect: false,
+            has_staged: false,
+            handler_ended: false,
+            was_frozen: false,
+            ended: None,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -87,6 +119,8 @@ struct Book {
     /// The run that an executor is in.
     current: BTreeMap<u32, usize>,
     keys: BTreeSet<u64>,
+    /// What was made in transactions.
+    ledger: Ledger,
     figures: Figures,
     table: Option<Arc<Table>>,
 }
@@ -128,6 +162,11 @@ impl Audit {
         figures.takeovers = book.figures.takeovers;
         figures.fenced = book.figures.fenced;
         figures.reclaims = book.figures.reclaims;
+        figures.committed = book.figures.committed;
+        figures.declined = book.figures.declined;
+        figures.concluded = book.figures.concluded;
+        figures.repeats_known = book.figures.repeats_known;
+        figures.extended = book.figures.extended;
         Report {
             config,
             digest: book.digest.finish(),
@@ -189,20 +228,38 @@ impl Audit {
         *self.book().deliveries.entry(executor).or_default() += 1;
     }
 
-    /// A write was made.
-    pub fn wrote(&self, at: u64, key: &StoredKey, before: Option<&Record>, write: &Write, after: &Record) {
+    /// A write was made, with these effects, if it was a transaction.
+    pub fn wrote(
+        &self,
+        at: u64,
+        key: &StoredKey,
+        before: Option<&Record>,
+        write: &Write,
+        after: &Record,
+        effects: Option<&Effects>,
+    ) {
         let mut book = self.book();
         let book = &mut *book;
-        self.note(book, (at, key, write), || format!("{at} {key}: {}", shown(write)));
+        let told = if effects.is_some() { ", in a transaction" } else { "" };
+        self.note(book, (at, key, write), || format!("{at} {key}: {}{told}", shown(write)));
         if let Some(before) = before {
             self.check_replaced(book, at, key, before, write, after);
+        }
+        match effects {
+            Some(effects) => self.check_effects(book, at, key, effects, Some(after)),
+            None => self.check_no_effect(book, key, after),
         }
         match write {
             Write::Settle { generation, settlement, .. } | Write::Resolve { generation, settlement, .. } => {
                 record_settlement(book, key, *generation, settlement)
             }
-            // No lease is extended here, and nothing is concluded without a claim.
-            Write::Extend { .. } | Write::Conclude { .. } => {}
+            Write::Extend { .. } => book.figures.extended += 1,
+            Write::Conclude { record, .. } => {
+                book.figures.concluded += 1;
+                if let State::Completed(outcome) | State::Failed(outcome) = &record.state {
+                    record_outcome(book, key, record.generation, outcome, record.expires_at);
+                }
+            }
             Write::Claim(_) | Write::Reclaim { .. } | Write::TakeOver { .. } => {
                 book.figures.reclaims += u64::from(matches!(write, Write::Reclaim { .. }));
                 book.figures.takeovers += u64::from(matches!(write, Write::TakeOver { .. }));
@@ -223,6 +280,13 @@ impl Audit {
         if let Write::Settle { owner, generation, .. } = write {
             if before.owner != *owner || before.generation != *generation || before.lease_until().is_none() {
                 violate(book, "fencing", format!("{key}: a settled or foreign record was settled at {at}"));
+            }
+            return;
+        }
+        if let Write::Extend { owner, generation, .. } = write {
+            let is_own = before.owner == *owner && before.generation == *generation;
+            if !is_own || before.lease_until().is_none() || after.lease_until() <= before.lease_until() {
+                violate(book, "fencing", format!("{key}: a lease was extended wrongly at {at}"));
             }
             return;
         }
@@ -258,18 +322,22 @@ impl Audit {
     }
 
     /// A handler began; the run's number.
-    pub fn run_began(
-        &self,
-        at: u64,
-        executor: u32,
-        key: u64,
-        payload: u64,
-        claim: Option<ClaimHandle>,
-    ) -> usize {
+    pub fn run_began(&self, at: u64, executor: u32, key: u64, payload: u64, right: Right) -> usize {
         let mut book = self.book();
         let book = &mut *book;
         let number = book.runs.len();
         book.keys.insert(key);
+        let claim = match right {
+            Right::Claim(claim) => claim,
+            Right::None(stored) => {
+                self.note(book, (at, executor, key, payload), || {
+                    format!("{at} executor {executor} runs key {key} payload {payload} without a claim (run {number})")
+                });
+                book.current.insert(executor, number);
+                book.runs.push(Run::new(number, key, stored, Generation::new(0), 0));
+                return number;
+            }
+        };
         let Some(claim) = claim else {
             violate(book, "never run unclaimed", format!("key {key} runs without a claim at {at}"));
             return number;
@@ -286,17 +354,7 @@ impl Audit {
             );
         }
         book.current.insert(executor, number);
-        book.runs.push(Run {
-            number,
-            key,
-            stored,
-            generation,
-            lease_until: claim.lease_until().as_millis(),
-            has_effect: false,
-            handler_ended: false,
-            was_frozen: false,
-            ended: None,
-        });
+        book.runs.push(Run::new(number, key, stored, generation, claim.lease_until().as_millis()));
         number
     }
 
@@ -408,7 +466,12 @@ impl Audit {
                 self.ended(executor, at, Ended::Refused);
                 self.check_refusal(executor, key, error.kind(), own_run);
             }
-            Err(_) => self.ended(executor, at, Ended::Failed),
+            Err(_) => {
+                self.ended(executor, at, Ended::Failed);
+                if let Some(run) = own_run {
+                    self.check_failed(run);
+                }
+            }
         }
     }
 
@@ -427,6 +490,7 @@ impl Audit {
                 format!("key {key} payload {payload} answers {value:?}"),
             );
         }
+        self.check_told(book, value);
         let is_own = own_run.is_some_and(|run| value.starts_with(&format!("run {run} ")));
         let json = format!("{value:?}").into_bytes();
         let was_recorded = book
@@ -452,10 +516,16 @@ impl Audit {
     fn check_refusal(&self, executor: u32, key: u64, kind: ErrorKind, own_run: Option<usize>) {
         let mut book = self.book();
         let book = &mut *book;
+        let book = &mut *book;
         if kind == ErrorKind::Mismatch && !self.config.has(Fault::OtherPayload) {
             violate(book, "a mismatch is one", format!("key {key}: Mismatch, but there is only one payload"));
         }
-        if kind == ErrorKind::Corrupt || kind == ErrorKind::Invalid {
+        if let Some(run) = own_run {
+            self.check_denied(book, run, kind);
+        }
+        // A store that keeps no parts refuses a transaction whose outcome is too large for it.
+        let is_too_large = self.config.has(Fault::ItemLimit) && self.config.way != Way::Claims;
+        if kind == ErrorKind::Corrupt || kind == ErrorKind::Invalid && !is_too_large {
             violate(book, "records can be read", format!("key {key}: {kind:?}"));
         }
         // A claim that arrives after it was given up is one that nobody could know.
@@ -488,7 +558,7 @@ fn has_outcome_of(book: &Book, run: usize) -> bool {
 
 impl Recorded {
     fn is_of(&self, run: &Run) -> bool {
-        let begins = format!("\"run {} of", run.number);
+        let begins = format!("\"run {} ", run.number);
         self.response.as_ref().is_none_or(|response| response.starts_with(begins.as_bytes()))
     }
 }
@@ -503,6 +573,16 @@ fn record_settlement(book: &mut Book, key: &StoredKey, generation: Generation, s
             return;
         }
     };
+    record_outcome(book, key, generation, outcome, *expires_at);
+}
+
+fn record_outcome(
+    book: &mut Book,
+    key: &StoredKey,
+    generation: Generation,
+    outcome: &Outcome,
+    expires_at: Timestamp,
+) {
     let response = match outcome {
         Outcome::Retained(response) => match &response.place {
             Place::Inline(bytes) => Some(bytes.to_vec()),

@@ -48,11 +48,13 @@ pub enum Fault {
     Jump,
     /// An executor's clock stands for a while, and then catches up.
     Stand,
+    /// A condition of a handler's own writes fails.
+    Declined,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::LostRequest,
         Self::LostAnswer,
         Self::LateApply,
@@ -73,6 +75,7 @@ impl Fault {
         Self::ItemLimit,
         Self::Jump,
         Self::Stand,
+        Self::Declined,
     ];
 
     /// Those that leave it open what the record is.
@@ -102,14 +105,41 @@ pub enum Sabotage {
     ReplaceUnconditionally,
     /// It claims a key that is taken.
     ClaimUnconditionally,
+    /// It extends whatever claim is there.
+    ExtendUnconditionally,
+    /// It puts a conclusion over whatever is there.
+    ConcludeUnconditionally,
+    /// It makes a handler's own writes whatever becomes of the record.
+    EffectUnconditionally,
+}
+
+/// How the deliveries of a schedule are protected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Way {
+    /// By claims; what a handler does has its effect at once.
+    #[default]
+    Claims,
+    /// By claims; what a handler does goes into one transaction with its outcome.
+    Transactions,
+    /// By claims, or by nothing but that transaction: another way every time.
+    Mixed,
+}
+
+impl Way {
+    const ALL: [(Self, &str); 3] =
+        [(Self::Claims, "claims"), (Self::Transactions, "transactions"), (Self::Mixed, "mixed")];
 }
 
 impl Sabotage {
-    const ALL: [(Self, &str); 4] = [
+    /// All of them, by their names.
+    pub const ALL: [(Self, &str); 7] = [
         (Self::None, "none"),
         (Self::SettleUnconditionally, "settle"),
         (Self::ReplaceUnconditionally, "replace"),
         (Self::ClaimUnconditionally, "claim"),
+        (Self::ExtendUnconditionally, "extend"),
+        (Self::ConcludeUnconditionally, "conclude"),
+        (Self::EffectUnconditionally, "effect"),
     ];
 }
 
@@ -128,6 +158,10 @@ pub struct Config {
     pub faults: u32,
     /// Whether at most one run is allowed.
     pub at_most_once: bool,
+    /// How deliveries are protected.
+    pub way: Way,
+    /// Whether leases are short, and extended while handlers run.
+    pub extends: bool,
     /// How the store is broken, if it is.
     pub sabotage: Sabotage,
 }
@@ -157,6 +191,8 @@ impl Config {
             deliveries: random.between(1, 4) as u32,
             faults,
             at_most_once: random.below(4) == 0,
+            way: random.pick(&Way::ALL).map_or(Way::Claims, |(way, _)| *way),
+            extends: random.below(3) == 0,
             sabotage: Sabotage::None,
         }
     }
@@ -173,6 +209,12 @@ impl Config {
             .filter(|fault| self.has(*fault))
             .map(|fault| Self { faults: self.faults & !fault.bit(), ..*self })
             .collect();
+        if self.extends {
+            all.push(Self { extends: false, ..*self });
+        }
+        if self.way == Way::Mixed {
+            all.push(Self { way: Way::Transactions, ..*self });
+        }
         for (executors, keys, deliveries) in [
             (self.executors / 2, self.keys, self.deliveries),
             (self.executors - 1, self.keys, self.deliveries),
@@ -190,7 +232,8 @@ impl Config {
 
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, executors, keys, deliveries, faults, at_most_once, sabotage } = self;
+        let Self { seed, executors, keys, deliveries, faults, at_most_once, way, extends, sabotage } = self;
+        let way = Way::ALL.iter().find(|(one, _)| one == way).map_or("", |(_, name)| name);
         if let Some((_, name)) =
             Sabotage::ALL.iter().find(|(one, _)| one == sabotage && *one != Sabotage::None)
         {
@@ -199,7 +242,7 @@ impl fmt::Display for Config {
         write!(
             f,
             "seed={seed} executors={executors} keys={keys} deliveries={deliveries} faults={faults:#x} \
-             at_most_once={at_most_once}"
+             at_most_once={at_most_once} way={way} extends={extends}"
         )
     }
 }
@@ -230,6 +273,13 @@ impl FromStr for Config {
         }
         if let Some(text) = value("at_most_once") {
             config.at_most_once = text == "true";
+        }
+        if let Some(text) = value("extends") {
+            config.extends = text == "true";
+        }
+        if let Some(text) = value("way") {
+            let known = Way::ALL.iter().find(|(_, name)| *name == text);
+            config.way = known.ok_or_else(|| format!("way={text} is not known"))?.0;
         }
         if let Some(text) = value("sabotage") {
             let known = Sabotage::ALL.iter().find(|(_, name)| *name == text);

@@ -14,14 +14,15 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Clock as _, ErrorKind, Execution, Idempotency, Invocation, Key, Owner, Platform, RunError, current,
+    Clock as _, ErrorKind, Execution, Idempotency, Invocation, Key, Owner, Platform, RunError, Scope,
+    Staging, StoredKey, current, staging,
 };
 
 use super::{
-    audit::{Audit, Ended},
+    audit::{Audit, Ended, Right},
     clock::{FaultyClock, SKEW_MARGIN},
-    config::Fault,
-    network::{SimulatedStore, Table},
+    config::{Fault, Way},
+    network::{Effects, SimulatedStore, SoldOut, Table},
     scheduler::World,
 };
 
@@ -29,6 +30,15 @@ use super::{
 const RETENTION: Duration = Duration::from_secs(300);
 /// The longest lease there is: the fallback's.
 const LEASE: u64 = 60_000;
+/// How long a lease is that is extended while its handler runs.
+const SHORT_LEASE: Duration = Duration::from_secs(9);
+
+/// The key of the record that the operation `key` has.
+fn stored_key(key: u64) -> StoredKey {
+    let key = Key::new(format!("key {key}")).unwrap_or_else(|error| panic!("a valid key: {error}"));
+    let scope = Scope::new("simulated", "run").unwrap_or_else(|error| panic!("a valid scope: {error}"));
+    StoredKey::new(&scope, &key)
+}
 
 /// The handler's own error.
 #[derive(Debug)]
@@ -77,7 +87,7 @@ fn executor(world: &Arc<World>, audit: &Arc<Audit>, table: &Arc<Table>, id: u32,
     let store =
         SimulatedStore { world: Arc::clone(world), audit: Arc::clone(audit), table: Arc::clone(table) };
     let (draws, drawn) = (Arc::clone(world), Arc::clone(audit));
-    let built = Idempotency::builder(store)
+    let builder = Idempotency::builder(store)
         .function("simulated")
         .retention(RETENTION)
         .platform(Platform::KillsAtDeadline)
@@ -91,8 +101,9 @@ fn executor(world: &Arc<World>, audit: &Arc<Audit>, table: &Arc<Table>, id: u32,
             let owner = Owner::from_bytes(bytes);
             drawn.drew(id, owner);
             Ok(owner)
-        })
-        .build();
+        });
+    let builder = if config.extends { builder.lease_extension(SHORT_LEASE) } else { builder };
+    let built = builder.build();
     let idempotency = built.unwrap_or_else(|error| panic!("the simulation's settings are valid: {error}"));
     Executor {
         id,
@@ -176,7 +187,17 @@ impl Executor {
     ) -> Option<Result<String, RunError<Refusal>>> {
         let name = Key::new(format!("key {key}")).unwrap_or_else(|error| panic!("a valid key: {error}"));
         let idempotency = self.idempotency.for_invocation(invocation);
-        let run = idempotency.run(name, &payload, || self.handler(key, payload));
+        let way = match self.world.config.way {
+            Way::Mixed => self.world.random(|random| random.below(3)),
+            Way::Claims | Way::Transactions => 0,
+        };
+        let idempotency = match way {
+            0 => idempotency,
+            1 => idempotency.claim_free(),
+            _ => idempotency.claim_free_looking_first(),
+        };
+        let is_open = way != 0;
+        let run = idempotency.run(name, &payload, || self.handler(key, payload, is_open));
         let mut run = pin!(run);
         let mut gives_up = pin!(self.world.sleep(patience.unwrap_or(u64::MAX / 4)));
         // Wakes the process at its deadline, for the scheduler to end it.
@@ -200,18 +221,25 @@ impl Executor {
         .await
     }
 
-    async fn handler(&self, key: u64, payload: u64) -> Result<String, Refusal> {
+    async fn handler(&self, key: u64, payload: u64, is_open: bool) -> Result<String, Refusal> {
         let world = &self.world;
-        let run = self.audit.run_began(world.now(), self.id, key, payload, current());
+        let right = if is_open { Right::None(stored_key(key)) } else { Right::Claim(current()) };
+        let run = self.audit.run_began(world.now(), self.id, key, payload, right);
         self.work().await;
         if world.strikes(Fault::Hang, 30) {
-            world.sleep(10_000_000).await;
+            // A lease that is extended is so for as long as its handler hangs.
+            world.sleep(if world.config.extends { 200_000 } else { 10_000_000 }).await;
         }
         if world.strikes(Fault::HandlerError, 50) {
             return Err(Refusal);
         }
-        self.audit.effect(world.now(), run);
-        world.count(|figures| figures.effects += 1);
+        match staging().filter(|_| world.config.way != Way::Claims) {
+            Some(staging) => self.stage(&staging, run, key, payload),
+            None => {
+                self.audit.effect(world.now(), run);
+                world.count(|figures| figures.effects += 1);
+            }
+        }
         self.work().await;
         if world.strikes(Fault::Panic, 40) {
             // Without the hook that prints.
@@ -224,6 +252,30 @@ impl Executor {
             if world.strikes(Fault::Parts, 300) || world.strikes(Fault::ItemLimit, 300) { 200 } else { 0 };
         self.audit.handler_ended(run);
         Ok(format!("run {run} of key {key} with payload {payload}{:padding$}", ""))
+    }
+
+    /// Lays the run's effect down for the transaction with its outcome. If a condition of it fails, the handler thinks
+    /// again: it asks once more, or answers otherwise; or it has nothing to say.
+    fn stage(&self, staging: &Staging, run: usize, key: u64, payload: u64) {
+        if let Err(error) = staging.add(Effects(vec![run])) {
+            self.audit.violate("effects can be staged", error.to_string());
+        }
+        self.audit.staged(self.world.now(), run);
+        let (executor, again) = (self.clone(), staging.clone());
+        let what = self.world.random(|random| random.below(4));
+        if what == 3 {
+            return;
+        }
+        staging.on_declined(move |_: &SoldOut| -> Result<String, Refusal> {
+            if what == 0 {
+                executor.stage(&again, run, key, payload);
+                return Ok(format!("run {run} of key {key} with payload {payload}"));
+            }
+            if what == 1 {
+                return Err(Refusal);
+            }
+            Ok(format!("run {run} declined of key {key} with payload {payload}"))
+        });
     }
 
     async fn work(&self) {

@@ -7,7 +7,7 @@ use std::{
 
 use lambda_idempotency::{
     BoxFuture, Outcome, Owner, Place, Record, State, Store, StoredKey, StoredResponse, Timestamp,
-    store::{ResponseParts, Settlement, StoreError, StoreErrorKind, Write, Written},
+    store::{ResponseParts, Settlement, StoreError, StoreErrorKind, Transactions, Write, Written},
 };
 
 use super::{
@@ -15,6 +15,10 @@ use super::{
     config::{Fault, Sabotage},
     scheduler::World,
 };
+
+mod transactions;
+
+pub use transactions::{Effects, SoldOut};
 
 /// Up to this many bytes of a response stay in the record.
 const INLINE_LIMIT: usize = 120;
@@ -33,8 +37,19 @@ pub struct Table {
 struct Stored {
     records: BTreeMap<StoredKey, Record>,
     parts: BTreeMap<(StoredKey, [u8; 16]), Vec<u8>>,
-    /// Writes that were given up and are still to come, by when they arrive.
-    late: Vec<(u64, StoredKey, Write)>,
+    /// What was given up and is still to come, by when it arrives.
+    late: Vec<(u64, StoredKey, Request)>,
+    /// The transactions that were made, by their tokens, and when.
+    tokens: BTreeMap<String, (u64, StoredKey, Request)>,
+}
+
+/// What is sent to the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Request {
+    /// A write of the protocol.
+    Write(Write),
+    /// One in a transaction with the handler's own.
+    Commit { write: Write, effects: Effects, token: String },
 }
 
 /// One executor's way to the table.
@@ -70,17 +85,36 @@ impl Table {
     /// Everything still on its way arrives now: before it is asked whether all settles.
     pub fn all_arrive(&self, audit: &Audit, now: u64) {
         let mut stored = self.stored();
-        for (_, key, write) in std::mem::take(&mut stored.late) {
-            let _ = apply(&mut stored, audit, now, &key, &write);
+        for (_, key, request) in std::mem::take(&mut stored.late) {
+            arrive(&mut stored, audit, now, &key, &request);
         }
     }
 }
 
-fn apply(stored: &mut Stored, audit: &Audit, at: u64, key: &StoredKey, write: &Write) -> Written {
+/// What nobody waits for any more arrives.
+fn arrive(stored: &mut Stored, audit: &Audit, at: u64, key: &StoredKey, request: &Request) {
+    match request {
+        Request::Write(write) => {
+            let _ = apply(stored, audit, at, key, write, None);
+        }
+        Request::Commit { write, effects, token } => {
+            let _ = transactions::commit(stored, audit, at, key, (write, effects, token), false);
+        }
+    }
+}
+
+fn apply(
+    stored: &mut Stored,
+    audit: &Audit,
+    at: u64,
+    key: &StoredKey,
+    write: &Write,
+    effects: Option<&Effects>,
+) -> Written {
     let before = stored.records.get(key);
     match sabotaged(audit.sabotage(), write, before) {
         Some(after) => {
-            audit.wrote(at, key, before, write, &after);
+            audit.wrote(at, key, before, write, &after, effects);
             stored.records.insert(key.clone(), after);
             Written::Applied
         }
@@ -103,6 +137,11 @@ fn sabotaged(sabotage: Sabotage, write: &Write, before: Option<&Record>) -> Opti
             Some(_),
         )
         | (Sabotage::ClaimUnconditionally, Write::Claim(lock), Some(_)) => Some(lock.clone().into()),
+        (Sabotage::ExtendUnconditionally, Write::Extend { lease_until, expires_at, .. }, Some(record)) => {
+            let state = State::Started { lease_until: *lease_until };
+            Some(Record { state, expires_at: *expires_at, ..record.clone() })
+        }
+        (Sabotage::ConcludeUnconditionally, Write::Conclude { record, .. }, _) => Some(record.clone()),
         _ => write.apply_to(before),
     }
 }
@@ -115,12 +154,14 @@ impl SimulatedStore {
             std::mem::take(&mut stored.late).into_iter().partition::<Vec<_>, _>(|(at, ..)| *at <= now);
         stored.late = still;
         due.sort_by_key(|(at, ..)| *at);
-        for (at, key, write) in due {
-            let _ = apply(stored, &self.audit, at, &key, &write);
+        for (at, key, request) in due {
+            arrive(stored, &self.audit, at, &key, &request);
         }
         let has_expired = stored.records.get(key).is_some_and(|record| record.expires_at.as_millis() < now);
         if has_expired && self.world.strikes(Fault::Sweep, 300) {
             stored.records.remove(key);
+            // No request is so late that a record was in its way, and is gone again.
+            stored.late.retain(|(_, of, request)| of != key || !matches!(request, Request::Commit { .. }));
             self.audit.swept(now, key);
         }
     }
@@ -146,7 +187,7 @@ impl SimulatedStore {
         }
         if world.strikes(Fault::LateApply, 30) {
             let at = world.now() + world.random(|random| random.between(1, 100_000));
-            self.table.stored().late.push((at, key.clone(), write.clone()));
+            self.table.stored().late.push((at, key.clone(), Request::Write(write.clone())));
             return self.no_answer().await;
         }
         let mut written = self.at_the_table(key, write);
@@ -164,7 +205,7 @@ impl SimulatedStore {
     fn at_the_table(&self, key: &StoredKey, write: &Write) -> Written {
         let mut stored = self.table.stored();
         self.settle_down(&mut stored, key);
-        apply(&mut stored, &self.audit, self.world.now(), key, write)
+        apply(&mut stored, &self.audit, self.world.now(), key, write, None)
     }
 
     async fn read_now(&self, key: &StoredKey) -> Result<Option<Record>, StoreError> {
@@ -203,6 +244,10 @@ impl Store for SimulatedStore {
         Box::pin(self.read_now(key))
     }
 
+    fn transactions(&self) -> Option<&dyn Transactions> {
+        Some(self)
+    }
+
     fn parts(&self) -> Option<&dyn ResponseParts> {
         (!self.world.config.has(Fault::ItemLimit)).then_some(self)
     }
@@ -210,10 +255,15 @@ impl Store for SimulatedStore {
 
 /// How much of a response stands in the item itself.
 fn response_bytes(write: &Write) -> usize {
-    let Write::Settle { settlement: Settlement::Complete(outcome, _) | Settlement::Fail(outcome, _), .. } =
-        write
-    else {
-        return 0;
+    let outcome = match write {
+        Write::Settle {
+            settlement: Settlement::Complete(outcome, _) | Settlement::Fail(outcome, _), ..
+        } => outcome,
+        Write::Conclude {
+            record: Record { state: State::Completed(outcome) | State::Failed(outcome), .. },
+            ..
+        } => outcome,
+        _ => return 0,
     };
     match outcome {
         Outcome::Retained(StoredResponse { place: Place::Inline(bytes), .. }) => bytes.len(),

@@ -329,6 +329,51 @@ async fn declined_and_made_all_the_same_its_outcome_is_the_answer() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn without_a_claim_what_was_declined_in_doubt_is_not_told_to_be_not_made() {
+    // Nothing fences the first attempt, which is still on its way when the second one is declined.
+    for closure in [true, false] {
+        for is_late in [true, false] {
+            let bench = Bench::new().claim_free(false);
+            bench.store.script([if is_late { Script::Late } else { Script::Pass }]);
+            let result = bench
+                .with_handler("k", 1, async {
+                    let staging = stage(short());
+                    if closure {
+                        staging.on_declined(|_: &Short| -> Paid { Err(TestError) });
+                    }
+                    Ok("paid".to_owned())
+                })
+                .await;
+            match (is_late, closure) {
+                (true, _) => {
+                    assert_eq!(kind(result), ErrorKind::InProgress);
+                    bench.store.bank.pay_in("till", 1);
+                    let _ = bench.store.make_late();
+                    assert_eq!((bench.pay("k").await.unwrap().as_str(), bench.till()), ("paid", 2));
+                }
+                (false, true) => assert!(matches!(result, Err(RunError::Handler(TestError)))),
+                (false, false) => assert_eq!(kind(result), ErrorKind::Declined),
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_fails_after_its_transaction_was_made_all_the_same_answers_with_that() {
+    let bench = Bench::new();
+    bench.store.script([Script::Pass, Script::Late]);
+    let late = bench.store.clone();
+    let result = bench
+        .declined(move |_| {
+            late.bank.pay_in("till", 1);
+            let _ = late.make_late();
+            Err(TestError)
+        })
+        .await;
+    assert_eq!((result.unwrap().as_str(), bench.till()), ("paid", 2));
+}
+
+#[tokio::test(start_paused = true)]
 async fn at_most_once_no_time_left_for_the_closure_does_not_give_the_key_back() {
     for (execution, status) in
         [(Execution::AtMostOnce, Status::Failed), (Execution::AtLeastOnce, Status::Released)]

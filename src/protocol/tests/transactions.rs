@@ -46,6 +46,22 @@ fn who_gives_the_key_back_and_finds_its_transaction_made_answers_with_that() {
 }
 
 #[test]
+fn what_may_still_be_made_is_not_told_to_be_not_made_because_nothing_else_was_stored() {
+    let (run, held) = Run::holding();
+    let (run, _) = declined_in_doubt(run);
+    for intent in [Intent::Release, Intent::Complete(other_outcome()), Intent::Fail(other_outcome())] {
+        let mut run = run.clone();
+        assert!(matches!(run.feed(Event::Settle(intent)), Action::Apply(Write::Settle { .. })));
+        let end = run.feed(fault(StoreErrorKind::Unavailable, false));
+        assert_eq!(end, Action::Settled(End::Unresolved(Some(held.lease_until))));
+    }
+    // What is stored fences it.
+    let mut fenced = run.clone();
+    assert!(matches!(fenced.feed(Event::Settle(Intent::Release)), Action::Apply(Write::Settle { .. })));
+    assert_eq!(fenced.feed(Event::Answered(Written::Applied)), Action::Settled(End::Recorded));
+}
+
+#[test]
 fn without_a_claim_what_may_still_be_made_is_not_told_to_be_not_made() {
     let (mut run, _) = declined_in_doubt(open());
     assert_eq!(run.feed(Event::Settle(Intent::Release)), Action::Settled(End::Unresolved(None)));

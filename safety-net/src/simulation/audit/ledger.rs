@@ -1,0 +1,169 @@
+//! Effects that go into a transaction with their outcome: made with it, once while it counts, and told truly.
+
+use std::collections::{BTreeSet, HashMap};
+
+use lambda_idempotency::{ErrorKind, Outcome, Place, Record, State, StoredKey};
+
+use super::{Audit, Book, violate};
+use crate::simulation::network::Effects;
+
+/// What was made in transactions.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    /// Of each key: which run's effect, and until when its outcome counts.
+    made: HashMap<StoredKey, Vec<(usize, u64)>>,
+    /// Runs of which somebody was told that their effect is not made.
+    denied: BTreeSet<usize>,
+}
+
+impl Ledger {
+    fn has(&self, run: usize) -> bool {
+        self.made.values().flatten().any(|(made, _)| *made == run)
+    }
+}
+
+impl Audit {
+    /// A run has laid down its effect, for the transaction.
+    pub fn staged(&self, at: u64, run: usize) {
+        let mut book = self.book();
+        let book = &mut *book;
+        self.note(book, (at, run, 2), || format!("{at} run {run} stages its effect"));
+        if let Some(run) = book.runs.get_mut(run) {
+            run.has_staged = true;
+        }
+    }
+
+    /// A transaction that was made came again, and is answered as then.
+    pub fn repeated(&self, at: u64, key: &StoredKey) {
+        let mut book = self.book();
+        let book = &mut *book;
+        self.note(book, (at, key, 3), || format!("{at} {key}: a transaction that was made came again"));
+        book.figures.repeats_known += 1;
+    }
+
+    /// A condition of the handler's own failed.
+    pub fn declined(&self, at: u64, key: &StoredKey) {
+        let mut book = self.book();
+        let book = &mut *book;
+        self.note(book, (at, key, 4), || format!("{at} {key}: declined"));
+        book.figures.declined += 1;
+    }
+
+    /// Effects were made, and what stands there now is `record`: what only a broken store does by itself.
+    pub fn committed(&self, at: u64, key: &StoredKey, effects: &Effects, record: Option<&Record>) {
+        let mut book = self.book();
+        self.check_effects(&mut book, at, key, effects, record);
+    }
+
+    /// Effects were made, together with `record`.
+    pub(super) fn check_effects(
+        &self,
+        book: &mut Book,
+        at: u64,
+        key: &StoredKey,
+        effects: &Effects,
+        record: Option<&Record>,
+    ) {
+        for &run in &effects.0 {
+            self.note(book, (at, key, run), || format!("{at} {key}: the effect of run {run} is made"));
+            book.figures.committed += 1;
+            let is_of_key = book.runs.get(run).is_some_and(|run| run.stored == *key);
+            let goes_with_it = record.and_then(run_of).is_none_or(|of| of == run)
+                && record.is_some_and(|record| matches!(record.state, State::Completed(_)));
+            if !is_of_key || !goes_with_it {
+                let what = format!("{key}: the effect of run {run} was made at {at} without its outcome");
+                violate(book, "effects go with their outcome", what);
+            }
+            if book.ledger.denied.contains(&run) {
+                let what =
+                    format!("{key}: the effect of run {run} was made at {at}, and was told to be not made");
+                violate(book, "what was denied stays so", what);
+            }
+            let expires_at = record.map_or(0, |record| record.expires_at.as_millis());
+            let made = book.ledger.made.entry(key.clone()).or_default();
+            let counts = made.iter().find(|(_, until)| at <= *until).map(|(earlier, _)| *earlier);
+            made.push((run, expires_at));
+            if let Some(earlier) = counts.filter(|_| self.clocks_agree()) {
+                let what = format!(
+                    "{key}: the effect of run {run} at {at} repeats that of run {earlier}, which counts"
+                );
+                violate(book, "effects are made once", what);
+            }
+        }
+    }
+
+    /// A record was written without any effect: it must not be the outcome of a run that staged one.
+    pub(super) fn check_no_effect(&self, book: &mut Book, key: &StoredKey, record: &Record) {
+        let State::Completed(_) = record.state else { return };
+        let Some(run) = run_of(record) else { return };
+        let has_staged = book.runs.get(run).is_some_and(|run| run.has_staged);
+        if has_staged && !book.ledger.has(run) {
+            let what = format!("{key}: the outcome of run {run} was stored without its effect");
+            violate(book, "effects go with their outcome", what);
+        }
+    }
+
+    /// Somebody was answered with `value`: what it says of its run's effect must be true.
+    pub(super) fn check_told(&self, book: &mut Book, value: &str) {
+        let Some((run, rest)) = numbered(value) else { return };
+        if !book.runs.get(run).is_some_and(|run| run.has_staged) {
+            return;
+        }
+        let is_made = book.ledger.has(run);
+        if rest.starts_with("of key") {
+            if !is_made {
+                violate(book, "what is answered has happened", format!("{value:?}, without its effect"));
+            }
+            return;
+        }
+        // It was declined, and this is what its handler made of that.
+        deny(book, run, &format!("{value:?}"));
+    }
+
+    /// A delivery whose handler ran was refused for this reason.
+    pub(super) fn check_denied(&self, book: &mut Book, run: usize, kind: ErrorKind) {
+        let says_so = matches!(
+            kind,
+            ErrorKind::Unavailable
+                | ErrorKind::Declined
+                | ErrorKind::Mismatch
+                | ErrorKind::OutcomeUnknown
+                | ErrorKind::Invalid
+        );
+        if !says_so || !book.runs.get(run).is_some_and(|run| run.has_staged) {
+            return;
+        }
+        deny(book, run, &format!("{kind:?}"));
+    }
+
+    /// A delivery was answered with its handler's own error.
+    pub(super) fn check_failed(&self, run: usize) {
+        let mut book = self.book();
+        if book.runs.get(run).is_some_and(|run| run.has_staged) {
+            deny(&mut book, run, "the handler's error");
+        }
+    }
+}
+
+fn deny(book: &mut Book, run: usize, answer: &str) {
+    book.ledger.denied.insert(run);
+    if book.ledger.has(run) {
+        let what = format!("run {run} was answered {answer}, and its effect was made");
+        violate(book, "what was denied stays so", what);
+    }
+}
+
+/// The run whose outcome, with its effect, a record has, where it can be seen.
+fn run_of(record: &Record) -> Option<usize> {
+    let State::Completed(Outcome::Retained(response)) = &record.state else { return None };
+    let Place::Inline(bytes) = &response.place else { return None };
+    let text = std::str::from_utf8(bytes).ok()?.strip_prefix('"')?;
+    let (run, rest) = numbered(text)?;
+    rest.starts_with("of key").then_some(run)
+}
+
+/// The number in `run 7 of key …`, and what follows it.
+fn numbered(text: &str) -> Option<(usize, &str)> {
+    let (number, rest) = text.strip_prefix("run ")?.split_once(' ')?;
+    Some((number.parse().ok()?, rest))
+}

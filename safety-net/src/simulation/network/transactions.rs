@@ -1,0 +1,155 @@
+//! Transactions of the simulated store: a write of the protocol, and the effects of handlers' runs.
+
+use lambda_idempotency::{
+    BoxFuture, StoredKey,
+    store::{Committed, OwnWrites, StoreError, StoreErrorKind, Transactions, Write, Writes, Written},
+};
+
+use super::{ITEM_LIMIT, Request, SimulatedStore, Stored, apply, response_bytes};
+use crate::simulation::{
+    audit::Audit,
+    config::{Fault, Sabotage},
+};
+
+/// How long a transaction is known by its token, in ms: DynamoDB's ten minutes.
+const TOKEN_WINDOW: u64 = 600_000;
+
+/// The effects of a handler's run: its own writes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Effects(pub Vec<usize>);
+
+impl Writes for Effects {
+    fn append(&mut self, more: Self) {
+        self.0.extend(more.0);
+    }
+}
+
+/// What the store tells of a condition of the handler's own that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SoldOut;
+
+/// What became of a transaction at the table.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Answered(Written),
+    Declined,
+}
+
+/// A transaction gets to the table. `declines` is whether a condition of the handler's own fails.
+pub(super) fn commit(
+    stored: &mut Stored,
+    audit: &Audit,
+    at: u64,
+    key: &StoredKey,
+    (write, effects, token): (&Write, &Effects, &str),
+    declines: bool,
+) -> Fate {
+    let request = Request::Commit { write: write.clone(), effects: effects.clone(), token: token.to_owned() };
+    if let Some((made_at, of, made)) = stored.tokens.get(token)
+        && made_at.saturating_add(TOKEN_WINDOW) >= at
+    {
+        if (of, made) != (key, &request) {
+            audit.violate("a token names one request", format!("{key}: {token} at {at} is another"));
+        }
+        audit.repeated(at, key);
+        return Fate::Answered(Written::Applied);
+    }
+    let before = stored.records.get(key).cloned();
+    if declines && write.apply_to(before.as_ref()).is_some() {
+        audit.declined(at, key);
+        return Fate::Declined;
+    }
+    let written = apply(stored, audit, at, key, write, Some(effects));
+    match written {
+        Written::Applied => {
+            stored.tokens.insert(token.to_owned(), (at, key.clone(), request));
+        }
+        Written::Refused(_) if audit.sabotage() == Sabotage::EffectUnconditionally => {
+            audit.committed(at, key, effects, before.as_ref());
+        }
+        Written::Refused(_) => {}
+    }
+    Fate::Answered(written)
+}
+
+impl SimulatedStore {
+    async fn commit_now(
+        &self,
+        key: &StoredKey,
+        write: &Write,
+        effects: &Effects,
+        token: &str,
+    ) -> Result<Committed, StoreError> {
+        let world = &self.world;
+        world.count(|figures| figures.calls += 1);
+        self.travel().await;
+        if response_bytes(write) > ITEM_LIMIT && world.strikes(Fault::ItemLimit, 1000) {
+            return Err(StoreError::new(StoreErrorKind::Rejected, "the item is too large"));
+        }
+        if world.strikes(Fault::Throttled, 30) {
+            return Err(StoreError::new(StoreErrorKind::Unavailable, "throttled"));
+        }
+        if world.strikes(Fault::Conflict, 80) {
+            return Err(StoreError::new(StoreErrorKind::Conflict, "conflict")
+                .maybe_applied(self.is_on_its_way(token)));
+        }
+        if world.strikes(Fault::LostRequest, 30) {
+            return self.no_answer().await;
+        }
+        if world.strikes(Fault::LateApply, 50) {
+            let at = world.now() + world.random(|random| random.between(1, 100_000));
+            let request =
+                Request::Commit { write: write.clone(), effects: effects.clone(), token: token.to_owned() };
+            self.table.stored().late.push((at, key.clone(), request));
+            return self.no_answer().await;
+        }
+        let mut fate = self.commit_at_the_table(key, write, effects, token);
+        if world.strikes(Fault::OwnRetry, 60) {
+            self.travel().await;
+            fate = self.commit_at_the_table(key, write, effects, token);
+        }
+        if world.strikes(Fault::LostAnswer, 60) {
+            return self.no_answer().await;
+        }
+        self.travel().await;
+        Ok(match fate {
+            Fate::Answered(written) => Committed::Answered(written),
+            Fate::Declined => Committed::Declined(Box::new(SoldOut)),
+        })
+    }
+
+    /// Whether this very transaction was sent before, and has yet to arrive.
+    fn is_on_its_way(&self, token: &str) -> bool {
+        let is_it = |request: &Request| matches!(request, Request::Commit { token: of, .. } if of == token);
+        self.table.stored().late.iter().any(|(_, _, request)| is_it(request))
+    }
+
+    fn commit_at_the_table(&self, key: &StoredKey, write: &Write, effects: &Effects, token: &str) -> Fate {
+        let declines = self.world.strikes(Fault::Declined, 150);
+        let mut stored = self.table.stored();
+        self.settle_down(&mut stored, key);
+        commit(&mut stored, &self.audit, self.world.now(), key, (write, effects, token), declines)
+    }
+}
+
+fn effects(writes: &OwnWrites) -> Result<&Effects, StoreError> {
+    let writes: &dyn std::any::Any = writes;
+    let rejected = || StoreError::new(StoreErrorKind::Rejected, "these are no effects of a run");
+    writes.downcast_ref().ok_or_else(rejected)
+}
+
+impl Transactions for SimulatedStore {
+    fn check(&self, _: &StoredKey, writes: &OwnWrites) -> Result<(), StoreError> {
+        effects(writes).map(drop)
+    }
+
+    fn commit<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+        writes: &'a OwnWrites,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<Committed, StoreError>> {
+        Box::pin(async move { self.commit_now(key, write, effects(writes)?, token).await })
+    }
+}
