@@ -43,6 +43,6 @@ async fn what_has_expired_is_swept_in_batches() {
     let rest = run_in(&environment, &["sweep", "--batch", "10", "--json"]).await.json();
     assert_eq!((&rest["deleted"], &rest["more"]), (&json!(15), &json!(false)));
     assert!(store.read(&kept).await.unwrap().is_some(), "within the hour, clocks may differ");
-    let table = run_in(&[("IDEMPOTENCY_TABLE", "t"), ("AWS_REGION", "eu-west-1")], &["sweep"]).await;
+    let table = run_in(&[("IDEMPOTENCY_TABLE", "records"), ("AWS_REGION", "eu-west-1")], &["sweep"]).await;
     assert!(table.code == 0 && table.out.contains("needs no sweeping"), "{table:?}");
 }
