@@ -154,7 +154,8 @@ async fn times(requests: &AtomicU64, runs: usize, mut operation: impl AsyncFnMut
 async fn row(name: &str, store: Arc<dyn Store>, delay: Duration, form: Form) -> Row {
     let requests = Arc::new(AtomicU64::new(0));
     let store = Measured { inner: store, delay, requests: Arc::clone(&requests) };
-    let idempotency = Idempotency::builder(store).function("bench").operation(form.name()).build().unwrap();
+    let operation = format!("{}-{}", form.name(), delay.as_millis());
+    let idempotency = Idempotency::builder(store).function("bench").operation(operation).build().unwrap();
     let idempotency = if form == Form::ClaimFree { idempotency.claim_free() } else { idempotency };
     let runs = if delay.is_zero() { RUNS } else { DELAYED_RUNS };
     let mut run = async |key: &str| {

@@ -110,7 +110,11 @@ fn an_effect_that_nothing_explains_is_found() {
 #[test]
 fn a_promise_of_exactly_once_has_no_gap() {
     let case = Case { promise: Promise::ExactlyOnce, ..disturbed(Deed::Killed, Said::Nothing) };
-    assert_violation(&case, "in the completion's transaction");
+    assert_violation(&case, "in the outcome's transaction, and happened 2 times");
+    let none = Case { promise: Promise::ExactlyOnce, lines: Vec::new(), ..undisturbed() };
+    assert_violation(&none, "in the outcome's transaction, and happened 0 times");
+    let others = Case { promise: Promise::ExactlyOnce, lines: vec![line("9-9", FIRST, 1)], ..undisturbed() };
+    assert_violation(&others, "another run's than its record");
     Case { promise: Promise::ExactlyOnce, ..undisturbed() }.judge().unwrap();
 }
 
