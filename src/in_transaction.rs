@@ -67,7 +67,9 @@ impl Idempotency {
     ///
     /// While the transaction is open, every other delivery of the key is in progress, without waiting for it: an advisory
     /// lock holds the key. However the transaction ends, the lock ends with it, so there is no lease and nothing to take over. A crash
-    /// rolls back the work and the record.
+    /// rolls back the work and the record. A process that is frozen in the middle, or hangs, keeps the key until its session ends: set
+    /// `idle_in_transaction_session_timeout` for the role or the connection, to a little more than the work takes between two
+    /// statements (PostgreSQL's default is never).
     ///
     /// The engine is one over the same [`PostgresStore`] that the transaction's records are of. See
     /// [`run_in`](Self::run_in) for the whole of it in one call.

@@ -131,6 +131,8 @@ impl Records {
     async fn connected(&self) -> Result<tokio_postgres::Client, tokio_postgres::Error> {
         let (client, connection) = tokio_postgres::connect(&self.url, tokio_postgres::NoTls).await?;
         tokio::spawn(connection);
+        // One that is frozen in its transaction has the key's lock: the server ends its session.
+        client.batch_execute("SET idle_in_transaction_session_timeout = 400").await?;
         Ok(client)
     }
 }
