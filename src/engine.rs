@@ -351,6 +351,7 @@ impl Engine {
             fingerprint,
             lease_until: timing.lease_until,
             usable_until: timing.usable_until,
+            limits: crate::protocol::Limits::unknown(std::time::Duration::from_secs(30)),
             request_id: invocation.request_id().cloned(),
         })
     }

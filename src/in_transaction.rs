@@ -16,7 +16,7 @@ use crate::{
     invocation::{Surroundings, within},
     key::{Key, StoredKey},
     observe,
-    protocol::{Action, End, Event, Input, Refusal, State, step},
+    protocol::{Action, End, Event, Input, Refusal, State, refusal_for, step},
     record::{Owner, Record},
     store::{
         StoreError, StoreErrorKind,
@@ -277,12 +277,7 @@ impl Engine {
             Ok(Looked::Busy) => return Err(in_progress(key, None, self.clock.now())),
             Ok(Looked::Free(record)) => Event::Found(record),
             Err(error) => {
-                let refusal = match error.kind() {
-                    StoreErrorKind::Unavailable => Refusal::Unavailable,
-                    StoreErrorKind::Conflict => Refusal::InProgress(None),
-                    StoreErrorKind::Rejected => Refusal::Rejected,
-                    StoreErrorKind::Corrupt => Refusal::Corrupt,
-                };
+                let refusal = refusal_for(error.kind());
                 return Err(refusal_error(key, refusal, Some(error), self.clock.now()));
             }
         };
@@ -333,7 +328,7 @@ fn not_begun(key: &StoredKey, store: &PostgresStore, error: &tokio_postgres::Err
 fn not_committed(key: &StoredKey, cause: StoreError) -> Error {
     let kind = match cause.kind() {
         StoreErrorKind::Unavailable | StoreErrorKind::Conflict => ErrorKind::Unavailable,
-        StoreErrorKind::Rejected => ErrorKind::Invalid,
+        StoreErrorKind::Rejected | StoreErrorKind::Unstorable => ErrorKind::Invalid,
         StoreErrorKind::Corrupt => ErrorKind::Corrupt,
     };
     let error = Error::new(kind, format!("{key}: the transaction was not committed; nothing was written"));

@@ -21,6 +21,7 @@
 //!                                                           └ refused ─ judge the record ─▶ Settled │ again
 //! ```
 
+mod acquire;
 mod commit;
 mod doubt;
 mod extend;
@@ -39,25 +40,23 @@ use crate::{
     outcome::Outcome,
     policy::Execution,
     record::{Generation, Lock, Owner, Record, Status},
-    store::{Seen, Settlement, StoreErrorKind, Write, Written},
+    store::{StoreErrorKind, Write, Written},
     time::Timestamp,
 };
 
+use acquire::{Claiming, Goal, RECORDING_LEASE};
 use commit::Commit;
 use doubt::Doubt;
-use judge::{Judgement, judge};
 
-/// How often one claim may lose before it answers "in progress": the first `PutItem`, and three
-/// compare-and-sets after it.
-const MAX_LOSSES: u8 = 4;
-/// How often one settlement's write is tried again after a doubtful answer. The store retries by itself
-/// too, and the caller is waiting for a response that is already there.
-const MAX_RETRIES: u8 = 1;
 /// A STARTED record outlives its lease by at least this much, so that the sweeper never removes a
 /// lock that may still be live.
 const MIN_LOCK_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
-/// The lease of a claim that is made only to record an outcome that is already in hand.
-const RECORDING_LEASE: Duration = Duration::from_secs(10);
+/// How often a settlement is retried at most: more often than 30 seconds of pauses allow.
+pub const MAX_RETRIES: u8 = 100;
+/// With less time than this left, a settlement isn't tried again: no store answers sooner.
+const LAST_TRY: Duration = Duration::from_millis(10);
+/// A call that settles gets at least this long, where the time allows it, before it is given up for another.
+const SHORTEST_CALL: Duration = Duration::from_millis(250);
 
 /// The settings that the rules depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -91,8 +90,42 @@ pub struct Plan {
     /// From when on it is too late to start the handler: before the lease ends, by the same reserve
     /// for every claim.
     pub usable_until: Timestamp,
+    /// By when calls to the store end.
+    pub limits: Limits,
     /// The invocation, for people who search the logs.
     pub request_id: Option<Arc<str>>,
+}
+
+/// By when calls to the store end, so that the answer that is true by then still reaches the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Limits {
+    /// Calls that claim, or look before one, end by then. `None` where nothing limits them.
+    pub ask_by: Option<Timestamp>,
+    /// All other calls end by then: the deadline less the reserve, or when the front end stops waiting.
+    pub answer_by: Option<Timestamp>,
+    /// A first settlement that begins less than `reserve` before `answer_by`, or after it, ends by then.
+    pub last_call: Option<Timestamp>,
+    /// How long before the deadline calls end.
+    pub reserve: Duration,
+    /// How long a settlement is retried at most while the store fails.
+    pub settle_within: Duration,
+    /// How often it is retried at most. The time ends it long before that: this keeps a clock that stands still from
+    /// making it endless.
+    pub max_retries: u8,
+}
+
+impl Limits {
+    /// Those of an invocation whose deadline isn't known.
+    pub const fn unknown(settle_within: Duration) -> Self {
+        Self {
+            ask_by: None,
+            answer_by: None,
+            last_call: None,
+            reserve: Duration::ZERO,
+            settle_within,
+            max_retries: MAX_RETRIES,
+        }
+    }
 }
 
 impl Plan {
@@ -104,7 +137,20 @@ impl Plan {
         now < lease_until.saturating_sub(self.reserve())
     }
 
-    fn lock(&self, now: Timestamp, generation: Generation, attempt: u32, goal: &Goal) -> Lock {
+    /// Until when a settlement that begins at `now` is retried.
+    fn settle_by(&self, now: Timestamp) -> Timestamp {
+        let by = now.saturating_add(self.limits.settle_within);
+        self.limits.answer_by.map_or(by, |answer_by| answer_by.min(by))
+    }
+
+    fn lock(
+        &self,
+        now: Timestamp,
+        generation: Generation,
+        attempt: u32,
+        interrupted: bool,
+        goal: &Goal,
+    ) -> Lock {
         let lease_until = match goal {
             Goal::Run => self.lease_until,
             Goal::Record(_) => self.lease_until.max(now.saturating_add(RECORDING_LEASE)),
@@ -117,12 +163,21 @@ impl Plan {
             lock_acquired_at: now,
             lease_until,
             expires_at: self.lock_expiry(lease_until),
+            interrupted,
             request_id: self.request_id.clone(),
         }
     }
 
-    /// Until when a STARTED record under this lease counts.
-    fn lock_expiry(&self, lease_until: Timestamp) -> Timestamp {
+    /// Until when a STARTED record under this lease counts. At most once, for ever: what ran under it stays unknown.
+    fn lock_expiry(&self, lease_until: Timestamp) -> Option<Timestamp> {
+        match self.rules.execution {
+            Execution::AtLeastOnce => Some(self.release_expiry(lease_until)),
+            Execution::AtMostOnce => None,
+        }
+    }
+
+    /// Until when a record counts that was released under this lease.
+    fn release_expiry(&self, lease_until: Timestamp) -> Timestamp {
         let retention = self.rules.retention.max(MIN_LOCK_RETENTION);
         lease_until.saturating_add(retention).rounded_up_to_second()
     }
@@ -139,7 +194,8 @@ pub struct Held {
     pub attempt: u32,
     /// Until when the claim stands, as the record says.
     pub lease_until: Timestamp,
-    /// Whether an earlier claim was left standing, so that its handler may have had an effect.
+    /// Whether an earlier attempt ended without an answer, so that its handler may have had an effect; see
+    /// [`Record::interrupted`].
     pub is_takeover: bool,
     /// Whether the answer to the claim was lost, and the claim known again by its owner.
     pub is_recovered: bool,
@@ -155,7 +211,10 @@ pub enum Intent {
     /// Store this final failure.
     Fail(Outcome),
     /// Give the key back.
-    Release,
+    Release {
+        /// Whether this attempt ended without an answer, as by a panic.
+        interrupted: bool,
+    },
 }
 
 impl Intent {
@@ -164,7 +223,7 @@ impl Intent {
         match self {
             Self::Complete(_) | Self::Commit(_) => Status::Completed,
             Self::Fail(_) => Status::Failed,
-            Self::Release => Status::Released,
+            Self::Release { .. } => Status::Released,
         }
     }
 
@@ -177,13 +236,27 @@ impl Intent {
     }
 }
 
-/// What a claim is for.
+/// What is to be settled, until when, and how often it was retried.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Goal {
-    /// To run the handler.
-    Run,
-    /// To record what is already in hand, after the claim that ran the handler was lost.
-    Record(Intent),
+struct Task {
+    intent: Intent,
+    by: Timestamp,
+    retries: u8,
+}
+
+impl Task {
+    fn new(plan: &Plan, now: Timestamp, intent: Intent) -> Self {
+        Self { intent, by: plan.settle_by(now), retries: 0 }
+    }
+
+    /// Counts one more retry, and says which one it is; gives the task back once there is no time for another.
+    fn again(self, plan: &Plan, now: Timestamp) -> Result<(Self, u8), Self> {
+        let nth = self.retries;
+        if nth >= plan.limits.max_retries || now.until(self.by) < LAST_TRY {
+            return Err(self);
+        }
+        Ok((Self { retries: nth + 1, ..self }, nth))
+    }
 }
 
 /// The machine's state.
@@ -200,12 +273,12 @@ pub struct State {
 enum Phase {
     /// Nothing was sent yet.
     Fresh,
-    /// `write` is with the store, or about to be sent again after a pause.
-    Claiming { goal: Goal, write: Write, losses: u8 },
-    /// `write` was answered doubtfully; the record is being read.
-    LookingForClaim { goal: Goal, write: Write, losses: u8 },
-    /// An own claim came back with no time left; it is being released.
-    GivingBack,
+    /// A claim is with the store, or about to be sent again after a pause.
+    Claiming(Claiming),
+    /// It was answered doubtfully; the record is being read.
+    LookingForClaim(Claiming),
+    /// An own claim that can't be used, or may stand, is being released.
+    GivingBack { held: Held, why: Refusal },
     /// The claim is held, and the handler may run. So many of its transactions were definitely not made.
     Held { held: Held, submissions: u32 },
     /// The lease's extension to then is with the store; the handler runs.
@@ -219,9 +292,9 @@ enum Phase {
     /// It was answered doubtfully, and so was its repetition; the record is being read.
     LookingForCommit(Box<Commit>),
     /// The settlement is with the store, or about to be sent again after a pause.
-    Settling { held: Held, intent: Intent, retries: u8 },
+    Settling { held: Held, task: Task },
     /// The settlement was answered doubtfully; the record is being read.
-    LookingForSettlement { held: Held, intent: Intent, retries: u8 },
+    LookingForSettlement { held: Held, task: Task },
     /// Nothing more will be done.
     Over,
 }
@@ -319,6 +392,8 @@ pub enum Refusal {
     OutcomeUnknown,
     /// The store could not be asked.
     Unavailable,
+    /// The store did not answer the claim, nor its release, so that the claim may stand until then. Nothing ran.
+    Abandoned(Timestamp),
     /// The store refuses the request as such.
     Rejected,
     /// The record cannot be understood.
@@ -372,6 +447,42 @@ impl State {
             _ => None,
         }
     }
+
+    /// By when the action that was given last has to be answered; after that, it counts as unanswered. `None` where
+    /// nothing limits it.
+    pub fn call_until(&self, now: Timestamp) -> Option<Timestamp> {
+        let limits = &self.plan.limits;
+        let task = match &self.phase {
+            Phase::Claiming(Claiming { goal: Goal::Record(task), .. })
+            | Phase::LookingForClaim(Claiming { goal: Goal::Record(task), .. })
+            | Phase::Settling { task, .. }
+            | Phase::LookingForSettlement { task, .. } => task,
+            Phase::Committing(commit) | Phase::LookingForCommit(commit) => &commit.task,
+            Phase::Fresh | Phase::Claiming(_) | Phase::LookingForClaim(_) | Phase::Looking => {
+                return limits.ask_by;
+            }
+            Phase::GivingBack { .. } => return limits.answer_by,
+            Phase::Held { .. } | Phase::Extending { .. } | Phase::Open(_) | Phase::Over => return None,
+        };
+        let left = now.until(task.by);
+        if task.retries == 0 && left < limits.reserve {
+            return limits.last_call.or(Some(task.by));
+        }
+        // No single call takes all the time that is left: one that isn't answered leaves room for others.
+        Some(now.saturating_add((left / 2).max(SHORTEST_CALL)).min(task.by))
+    }
+
+    /// Until when what is settled at `now` may be prepared, such as by writing its chunks: the other half of the time is
+    /// the settlement's own.
+    pub fn prepare_until(&self, now: Timestamp) -> Timestamp {
+        now.saturating_add(now.until(self.plan.settle_by(now)) / 2)
+    }
+
+    /// How long an [`Action::Pause`] of `pause` really takes: the less time is left, the shorter it is, so that a store
+    /// that comes back just before the end is still asked.
+    pub fn pause_for(&self, pause: Duration, now: Timestamp) -> Duration {
+        self.call_until(now).map_or(pause, |until| pause.min(now.until(until) / 2))
+    }
 }
 
 /// One step of the protocol: what the state becomes, and what to do next.
@@ -380,37 +491,33 @@ pub fn step(state: State, input: Input) -> (State, Action) {
     let Input { now, event } = input;
     let doubt = Doubt::of(&phase, is_in_doubt);
     let (phase, action) = match (phase, event) {
-        (Phase::Fresh, Event::Begin) => claim_absent(&plan, now, Goal::Run, 0),
-        (Phase::Claiming { goal, write, losses }, event) => claiming(&plan, now, goal, write, losses, event),
-        (Phase::LookingForClaim { goal, write, losses }, event) => {
-            looking_for_claim(&plan, now, goal, write, losses, event)
+        (Phase::Fresh, Event::Begin) => acquire::claim_absent(&plan, now, Goal::Run, 0),
+        (Phase::Claiming(claiming), event) => acquire::claiming(&plan, now, claiming, event),
+        (Phase::LookingForClaim(claiming), event) => acquire::looking_for_claim(&plan, now, claiming, event),
+        (Phase::GivingBack { held, why }, event @ (Event::Answered(_) | Event::Failed(_))) => {
+            acquire::giving_back(&held, why, &event)
         }
-        (Phase::GivingBack, Event::Answered(_) | Event::Failed(_)) => refuse(Goal::Run, Refusal::NoTimeLeft),
         // An extension whose answer is still to come makes no difference: nothing but the lease's end depends on it.
         (
             Phase::Held { held, submissions } | Phase::Extending { held, submissions, .. },
             Event::Settle(intent),
-        ) => settle::begin(&plan, now, held, intent, submissions),
+        ) => settle::begin(&plan, now, held, Task::new(&plan, now, intent), submissions),
         // Who asks again has given an earlier extension up; it does no harm if it comes late.
         (
             Phase::Held { held, submissions } | Phase::Extending { held, submissions, .. },
             Event::Extend(until),
-        ) => extend::send(&plan, held, submissions, until),
+        ) => extend::send(&plan, held, submissions, until, is_in_doubt),
         (Phase::Extending { held, submissions, until }, event) => {
             extend::extending(held, submissions, until, event)
         }
         (Phase::Fresh, Event::Look) => (Phase::Looking, Action::Read),
         (Phase::Looking, event) => open::looking(&plan, now, event),
-        (Phase::Fresh, Event::Settle(intent)) => open::conclude(&plan, now, open::Basis::default(), intent),
-        (Phase::Open(basis), Event::Settle(intent)) => open::conclude(&plan, now, basis, intent),
+        (Phase::Fresh, Event::Settle(intent)) => open::conclude(&plan, now, open::Basis::default(), Task::new(&plan, now, intent)),
+        (Phase::Open(basis), Event::Settle(intent)) => open::conclude(&plan, now, basis, Task::new(&plan, now, intent)),
         (Phase::Committing(commit), event) => commit::committing(&plan, now, *commit, event),
         (Phase::LookingForCommit(commit), event) => commit::looking(&plan, now, *commit, event),
-        (Phase::Settling { held, intent, retries }, event) => {
-            settle::settling(&plan, now, held, intent, retries, event)
-        }
-        (Phase::LookingForSettlement { held, intent, retries }, event) => {
-            settle::looking(&plan, now, held, intent, retries, event)
-        }
+        (Phase::Settling { held, task }, event) => settle::settling(&plan, now, held, task, event),
+        (Phase::LookingForSettlement { held, task }, event) => settle::looking(&plan, now, held, task, event),
         (phase, _) => (phase, Action::Nothing),
     };
     let (is_in_doubt, action) = doubt.told(action);
@@ -419,169 +526,12 @@ pub fn step(state: State, input: Input) -> (State, Action) {
 
 type Next = (Phase, Action);
 
-/// T1: claims a key that has no record.
-fn claim_absent(plan: &Plan, now: Timestamp, goal: Goal, losses: u8) -> Next {
-    let lock = plan.lock(now, Generation::first(now), 1, &goal);
-    send_claim(plan, now, goal, losses, Write::Claim(lock))
-}
-
-/// Sends a claim, unless it is too late to run anything under it.
-fn send_claim(plan: &Plan, now: Timestamp, goal: Goal, losses: u8, write: Write) -> Next {
-    if goal == Goal::Run && now >= plan.usable_until {
-        return refuse(goal, Refusal::NoTimeLeft);
-    }
-    (Phase::Claiming { goal, write: write.clone(), losses }, Action::Apply(write))
-}
-
-fn claiming(plan: &Plan, now: Timestamp, goal: Goal, write: Write, losses: u8, event: Event) -> Next {
-    match event {
-        Event::Answered(Written::Applied) => match write.lock() {
-            Some(lock) => hold(plan, now, goal, held(lock, &write, false)),
-            None => (Phase::Over, Action::Nothing),
-        },
-        Event::Answered(Written::Refused(record)) => {
-            lost(plan, now, goal, write, losses + 1, record, Refusal::InProgress(None))
-        }
-        Event::Failed(Fault { kind: StoreErrorKind::Corrupt, .. }) => refuse(goal, Refusal::Corrupt),
-        Event::Failed(Fault { maybe_applied: true, .. }) => {
-            (Phase::LookingForClaim { goal, write, losses }, Action::Read)
-        }
-        // Another transaction had the record; this write was not made.
-        Event::Failed(Fault { kind: StoreErrorKind::Conflict, .. }) if losses + 1 < MAX_LOSSES => {
-            (Phase::Claiming { goal, write, losses: losses + 1 }, Action::Pause(losses))
-        }
-        Event::Failed(Fault { kind, .. }) => refuse(goal, refusal_for(kind)),
-        Event::Resumed => send_claim(plan, now, goal, losses, write),
-        _ => (Phase::Claiming { goal, write, losses }, Action::Nothing),
-    }
-}
-
-fn looking_for_claim(
-    plan: &Plan,
-    now: Timestamp,
-    goal: Goal,
-    write: Write,
-    losses: u8,
-    event: Event,
-) -> Next {
-    match event {
-        Event::Found(record) => lost(plan, now, goal, write, losses + 1, record, Refusal::Unavailable),
-        Event::Failed(Fault { kind: StoreErrorKind::Corrupt, .. }) => refuse(goal, Refusal::Corrupt),
-        Event::Failed(_) => refuse(goal, Refusal::Unavailable),
-        _ => (Phase::LookingForClaim { goal, write, losses }, Action::Nothing),
-    }
-}
-
-/// The claim was not made, or not known to be: decide on what is there now.
-fn lost(
-    plan: &Plan,
-    now: Timestamp,
-    goal: Goal,
-    write: Write,
-    losses: u8,
-    record: Option<Record>,
-    when_exhausted: Refusal,
-) -> Next {
-    let Some(record) = record else {
-        if losses >= MAX_LOSSES {
-            return refuse(goal, when_exhausted);
-        }
-        // Gone between the two: claim again. Never run unclaimed.
-        return claim_absent(plan, now, goal, losses);
-    };
-    match judge(&plan.rules, plan.owner, plan.fingerprint, &record, now) {
-        // The answer to it was lost: it is ours, with the lease and generation that the record says.
-        Judgement::Own(lock) => hold(plan, now, goal, held(&lock, &write, true)),
-        Judgement::Replay => replay(plan, goal, record),
-        Judgement::Mismatch => refuse(goal, Refusal::Mismatch),
-        Judgement::InProgress(until) => refuse(goal, Refusal::InProgress(Some(until))),
-        Judgement::OutcomeUnknown => refuse(goal, Refusal::OutcomeUnknown),
-        Judgement::Reclaim | Judgement::TakeOver if losses >= MAX_LOSSES => refuse(goal, when_exhausted),
-        Judgement::Reclaim => {
-            let attempt = judge::attempt_after_reclaim(plan.fingerprint, &record);
-            let lock = plan.lock(now, record.generation.next(now), attempt, &goal);
-            send_claim(plan, now, goal, losses, Write::Reclaim { seen: Seen::of(&record), lock })
-        }
-        // Who has only an outcome to record takes over nobody: the successor may yet finish.
-        Judgement::TakeOver if goal != Goal::Run => refuse(goal, Refusal::InProgress(record.lease_until())),
-        Judgement::TakeOver => {
-            let attempt = record.attempt.saturating_add(1);
-            let lock = plan.lock(now, record.generation.next(now), attempt, &goal);
-            send_claim(plan, now, goal, losses, Write::TakeOver { seen: Seen::of(&record), lock })
-        }
-    }
-}
-
-/// The claim is ours: run under it, record under it, or give it back if no time is left.
-fn hold(plan: &Plan, now: Timestamp, goal: Goal, held: Held) -> Next {
-    match goal {
-        Goal::Record(intent) => settle::begin(plan, now, held, intent, 0),
-        Goal::Run if plan.has_time_left(held.lease_until, now) => {
-            (Phase::Held { held: held.clone(), submissions: 0 }, Action::Claimed(held))
-        }
-        Goal::Run => {
-            let (owner, generation) = (held.owner, held.generation);
-            let release = Write::Settle { owner, generation, settlement: Settlement::Release };
-            (Phase::GivingBack, Action::Apply(release))
-        }
-    }
-}
-
-/// The claim that `lock` says, made by `write`.
-fn held(lock: &Lock, write: &Write, is_recovered: bool) -> Held {
-    Held {
-        owner: lock.owner,
-        generation: lock.generation,
-        attempt: lock.attempt,
-        lease_until: lock.lease_until,
-        is_takeover: took_over(write),
-        is_recovered,
-    }
-}
-
-/// Whether an earlier claim was left standing when `write` replaced it.
-fn took_over(write: &Write) -> bool {
-    match write {
-        Write::TakeOver { .. } => true,
-        Write::Reclaim { seen, .. } => seen.lease_until.is_some(),
-        Write::Claim(_)
-        | Write::Settle { .. }
-        | Write::Extend { .. }
-        | Write::Conclude { .. }
-        | Write::Resolve { .. } => false,
-    }
-}
-
-fn replay(plan: &Plan, goal: Goal, record: Record) -> Next {
-    let action = match goal {
-        Goal::Run => Action::Replay(record),
-        // Our own, whose answer was lost, and whose record an endpoint did not send along when it refused the second
-        // attempt: no other has our owner.
-        Goal::Record(intent) if settle::is_outcome_of(plan.owner, &intent, &record) => {
-            Action::Settled(End::Recorded)
-        }
-        Goal::Record(_) => Action::Settled(End::Superseded(record)),
-    };
-    (Phase::Over, action)
-}
-
-fn refuse(goal: Goal, refusal: Refusal) -> Next {
-    let action = match (goal, refusal) {
-        (Goal::Run, refusal) => Action::Refused(refusal),
-        (Goal::Record(_), Refusal::InProgress(until)) => Action::Settled(End::Fenced(until)),
-        (Goal::Record(_), Refusal::OutcomeUnknown) => Action::Settled(End::Fenced(None)),
-        // Its writes were to go along with the record, and neither is there.
-        (Goal::Record(Intent::Commit(_)), refusal) => Action::Settled(End::NotCommitted(refusal)),
-        (Goal::Record(_), refusal) => Action::Settled(End::Unrecorded(refusal)),
-    };
-    (Phase::Over, action)
-}
-
-fn refusal_for(kind: StoreErrorKind) -> Refusal {
+/// What a store's error means to whoever wants the key.
+pub(crate) fn refusal_for(kind: StoreErrorKind) -> Refusal {
     match kind {
         StoreErrorKind::Unavailable => Refusal::Unavailable,
         StoreErrorKind::Conflict => Refusal::InProgress(None),
-        StoreErrorKind::Rejected => Refusal::Rejected,
+        StoreErrorKind::Rejected | StoreErrorKind::Unstorable => Refusal::Rejected,
         StoreErrorKind::Corrupt => Refusal::Corrupt,
     }
 }

@@ -12,7 +12,7 @@ use crate::{
 
 /// The version of the record format that this library writes, and the only one that it reads.
 /// A record of another version is corrupt to it: never treated as absent, never executed.
-pub const RECORD_VERSION: u32 = 1;
+pub const RECORD_VERSION: u32 = 2;
 
 /// Who holds a claim: 128 bits drawn from the operating system at every claim.
 ///
@@ -183,8 +183,13 @@ pub struct Record {
     pub fingerprint: Fingerprint,
     /// When that claim was made.
     pub lock_acquired_at: Timestamp,
-    /// Until when the record counts; in whole seconds, since DynamoDB's sweeper counts in them.
-    pub expires_at: Timestamp,
+    /// Until when the record counts, in whole seconds, since DynamoDB's sweeper counts in them. `None` is forever: an
+    /// at-most-once claim that isn't settled, which no sweeper may remove.
+    pub expires_at: Option<Timestamp>,
+    /// Whether an earlier attempt of this operation ended without an answer, so that it may have had effects: its
+    /// process was killed or frozen, or its handler was dropped, cut off or panicked. A release keeps it, and so do
+    /// the claims that follow with the same fingerprint.
+    pub interrupted: bool,
     /// The invocation that made the claim, for people who search the logs; no rule looks at it.
     pub request_id: Option<Arc<str>>,
     /// The state, with what belongs to it.
@@ -219,7 +224,8 @@ impl Record {
     ///     fingerprint: Fingerprint::of(&"12.50 EUR")?,
     ///     lock_acquired_at: Timestamp::from_millis(0),
     ///     lease_until,
-    ///     expires_at: Timestamp::from_millis(90_000_000),
+    ///     expires_at: Some(Timestamp::from_millis(90_000_000)),
+    ///     interrupted: false,
     ///     request_id: None,
     /// };
     /// let released = Record { state: State::Released, ..lock.clone().into() };
@@ -236,6 +242,7 @@ impl Record {
             lock_acquired_at: self.lock_acquired_at,
             lease_until,
             expires_at: self.expires_at,
+            interrupted: self.interrupted,
             request_id: self.request_id.clone(),
         }
     }
@@ -257,7 +264,9 @@ pub struct Lock {
     /// See [`State::Started`].
     pub lease_until: Timestamp,
     /// See [`Record::expires_at`].
-    pub expires_at: Timestamp,
+    pub expires_at: Option<Timestamp>,
+    /// See [`Record::interrupted`].
+    pub interrupted: bool,
     /// See [`Record::request_id`].
     pub request_id: Option<Arc<str>>,
 }
@@ -271,6 +280,7 @@ impl From<Lock> for Record {
             fingerprint: lock.fingerprint,
             lock_acquired_at: lock.lock_acquired_at,
             expires_at: lock.expires_at,
+            interrupted: lock.interrupted,
             request_id: lock.request_id,
             state: State::Started { lease_until: lock.lease_until },
         }

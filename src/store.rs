@@ -232,8 +232,8 @@ pub enum Write {
         generation: Generation,
         /// Until when the claim is to stand.
         lease_until: Timestamp,
-        /// Until when the record is to count.
-        expires_at: Timestamp,
+        /// Until when the record is to count; `None` is forever, and removes the expiry.
+        expires_at: Option<Timestamp>,
     },
     /// Without a claim, absent or a record that no longer counts → settled: puts the whole record, if there is none,
     /// or the one that is there is the very version that was seen, in all six parts. Nothing of an earlier record
@@ -266,8 +266,13 @@ pub enum Settlement {
     Complete(Outcome, Timestamp),
     /// T5: stores the final failure, and until when it counts.
     Fail(Outcome, Timestamp),
-    /// T6: gives the key back; the expiry stays.
-    Release,
+    /// T6: gives the key back.
+    Release {
+        /// Until when the record counts.
+        expires_at: Timestamp,
+        /// What becomes of [`Record::interrupted`].
+        interrupted: bool,
+    },
 }
 
 impl Settlement {
@@ -276,7 +281,7 @@ impl Settlement {
         match self {
             Self::Complete(..) => Status::Completed,
             Self::Fail(..) => Status::Failed,
-            Self::Release => Status::Released,
+            Self::Release { .. } => Status::Released,
         }
     }
 }
@@ -295,7 +300,7 @@ pub struct Seen {
     /// The lease, of a STARTED record.
     pub lease_until: Option<Timestamp>,
     /// The expiry.
-    pub expires_at: Timestamp,
+    pub expires_at: Option<Timestamp>,
 }
 
 impl Seen {
@@ -400,12 +405,14 @@ fn take_over_condition(seen: &Seen, record: &Record) -> bool {
 fn settled(record: Record, settlement: &Settlement) -> Record {
     match settlement.clone() {
         Settlement::Complete(outcome, expires_at) => {
-            Record { state: State::Completed(outcome), expires_at, ..record }
+            Record { state: State::Completed(outcome), expires_at: Some(expires_at), ..record }
         }
         Settlement::Fail(outcome, expires_at) => {
-            Record { state: State::Failed(outcome), expires_at, ..record }
+            Record { state: State::Failed(outcome), expires_at: Some(expires_at), ..record }
         }
-        Settlement::Release => Record { state: State::Released, ..record },
+        Settlement::Release { expires_at, interrupted } => {
+            Record { state: State::Released, expires_at: Some(expires_at), interrupted, ..record }
+        }
     }
 }
 
@@ -417,8 +424,12 @@ pub enum StoreErrorKind {
     Unavailable,
     /// Another transaction has the record just now. The write was not made.
     Conflict,
-    /// It refuses the request as such: no such table, another key schema, no permission, too large.
+    /// It refuses the request as such: no such table, another key schema, no permission, expired credentials. It may
+    /// take the same request later.
     Rejected,
+    /// It will never take this content: too large for one record, or with characters that it can't keep. A settlement
+    /// is then sent without its response.
+    Unstorable,
     /// The record that it holds cannot be understood.
     Corrupt,
 }

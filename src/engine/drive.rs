@@ -58,7 +58,7 @@ pub(super) struct Driven {
 impl Refused {
     pub(super) fn of(refusal: Refusal, error: Error) -> Self {
         let by = match refusal {
-            Refusal::Unavailable | Refusal::Rejected => RefusedBy::Store,
+            Refusal::Unavailable | Refusal::Abandoned(_) | Refusal::Rejected => RefusedBy::Store,
             _ => RefusedBy::Rule,
         };
         Self { error, by }
@@ -307,7 +307,7 @@ impl Engine {
         match verdict {
             Verdict::Complete(response) => Intent::Complete(self.outcome(key, owner, response).await),
             Verdict::Fail(Some(failure)) => Intent::Fail(self.outcome(key, owner, failure).await),
-            Verdict::Release => Intent::Release,
+            Verdict::Release => Intent::Release { interrupted: false },
             Verdict::CompleteOmitted => {
                 observe::not_retained(key, None, None);
                 Intent::Complete(Outcome::Omitted)
@@ -381,7 +381,7 @@ pub(super) fn spread(whole: Duration, bits: u8) -> Duration {
 pub(super) fn store_error(key: &StoredKey, what: &str, error: StoreError) -> Error {
     let kind = match error.kind() {
         StoreErrorKind::Corrupt => ErrorKind::Corrupt,
-        StoreErrorKind::Rejected => ErrorKind::Invalid,
+        StoreErrorKind::Rejected | StoreErrorKind::Unstorable => ErrorKind::Invalid,
         StoreErrorKind::Unavailable | StoreErrorKind::Conflict => ErrorKind::Unavailable,
     };
     Error::new(kind, format!("{key}: {what}")).with_source(error)
@@ -411,6 +411,11 @@ pub(crate) fn refusal_error(
             ErrorKind::Unavailable,
             format!("{key}: no time is left before the invocation's deadline; nothing ran"),
         ),
+        Refusal::Abandoned(until) => Error::new(
+            ErrorKind::Unavailable,
+            format!("{key}: the store did not answer the claim, which may stand; nothing ran"),
+        )
+        .with_retry_after(now.until(until)),
         Refusal::Unavailable => {
             Error::new(ErrorKind::Unavailable, format!("{key}: the store could not be asked; nothing ran"))
                 .with_retry_after(DEFAULT_RETRY)

@@ -107,7 +107,7 @@ impl Idempotency {
             Resolution::Complete(response) => Intent::Complete(engine.kept(key, owner, response).await?),
             Resolution::CompleteWithoutResponse => Intent::Complete(Outcome::Omitted),
             Resolution::Fail(failure) => Intent::Fail(engine.kept(key, owner, failure).await?),
-            Resolution::Release => Intent::Release,
+            Resolution::Release => Intent::Release { interrupted: false },
         };
         let write = protocol::resolve(seen, owner, intent, engine.settings.retention, engine.clock.now());
         // Also when it is not known to be made, or when nobody waits for the answer.

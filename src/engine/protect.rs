@@ -485,7 +485,7 @@ pub(crate) fn not_made(key: &StoredKey, why: Decline, cause: Option<StoreError>)
             return Error::new(ErrorKind::Declined, message);
         }
         Decline::Store(StoreErrorKind::Unavailable | StoreErrorKind::Conflict) => ErrorKind::Unavailable,
-        Decline::Store(StoreErrorKind::Rejected) => ErrorKind::Invalid,
+        Decline::Store(StoreErrorKind::Rejected | StoreErrorKind::Unstorable) => ErrorKind::Invalid,
         Decline::Store(StoreErrorKind::Corrupt) => ErrorKind::Corrupt,
     };
     // What is to be corrected is said at once: most people see the first sentence alone.

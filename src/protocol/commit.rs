@@ -6,9 +6,8 @@
 //! definitely not made gives its number up, so that the next one is another to the store.
 
 use crate::{
-    outcome::Outcome,
     protocol::{
-        Action, Decline, End, Event, Fault, Held, Intent, Next, Phase, Plan, open,
+        Action, Decline, End, Event, Fault, Held, Intent, Next, Phase, Plan, Task, acquire, open,
         settle::{self, over},
     },
     record::{Record, State, Status},
@@ -16,23 +15,15 @@ use crate::{
     time::Timestamp,
 };
 
-/// How often a transaction is sent again because others have its items: with pauses that double from 25 ms up to 1.6 s,
-/// some five seconds; less where the claim's time is over before.
-const MAX_CONTENTION: u8 = 8;
-/// How often one request may be answered doubtfully before the record is read, and how often after that.
-const MAX_DOUBTS: u8 = 3;
-
 /// A transaction under way; or a conclusion without writes of the handler's, which is a write like any other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Commit {
     pub(super) basis: Basis,
     /// What is to be settled.
-    pub(super) intent: Intent,
+    pub(super) task: Task,
     /// The write as it was first sent.
     pub(super) write: Write,
     pub(super) submission: u32,
-    /// How often others had its items.
-    contention: u8,
     /// How often this very request was answered doubtfully.
     doubts: u8,
 }
@@ -52,34 +43,27 @@ impl Commit {
     }
 }
 
-impl Basis {
-    /// Whether the claim's lease, which may have been extended, leaves time; or the plan, where there is no claim.
-    fn has_time_left(&self, plan: &Plan, now: Timestamp) -> bool {
-        match self {
-            Self::Claim(held) => plan.has_time_left(held.lease_until, now),
-            Self::Open(_) => now < plan.usable_until,
-        }
-    }
-}
-
 /// T8: sends the completion of a claim, and the handler's own writes with it.
-pub(super) fn send(plan: &Plan, now: Timestamp, held: Held, outcome: Outcome, submission: u32) -> Next {
-    let intent = Intent::Commit(outcome);
-    let write = Write::Settle {
-        owner: held.owner,
-        generation: held.generation,
-        settlement: settle::settlement(plan.rules.retention, now, &intent),
+///
+/// It counts until after the lease has ended, however short the retention is: a transaction that was declined in doubt
+/// may be made while its handler runs on, and a record that is swept under it would free the key.
+pub(super) fn send(plan: &Plan, now: Timestamp, held: Held, task: Task, submission: u32) -> Next {
+    let lease_over = held.lease_until.saturating_add(plan.rules.skew_margin);
+    let retention = plan.rules.retention.max(now.until(lease_over));
+    let Some(settlement) = settle::outcome(retention, now, &task.intent) else {
+        return settle::begin(plan, now, held, task, submission);
     };
-    begin(Basis::Claim(held), intent, write, submission)
+    let write = Write::Settle { owner: held.owner, generation: held.generation, settlement };
+    begin(Basis::Claim(held), task, write, submission)
 }
 
 /// Sends `write` for the first time.
-pub(super) fn begin(basis: Basis, intent: Intent, write: Write, submission: u32) -> Next {
-    submit(Commit { basis, intent, write, submission, contention: 0, doubts: 0 })
+pub(super) fn begin(basis: Basis, task: Task, write: Write, submission: u32) -> Next {
+    submit(Commit { basis, task, write, submission, doubts: 0 })
 }
 
 fn submit(commit: Commit) -> Next {
-    let action = match &commit.intent {
+    let action = match &commit.task.intent {
         Intent::Commit(_) => Action::Commit { write: commit.write.clone(), submission: commit.submission },
         // Nothing goes along with it.
         _ => Action::Apply(commit.write.clone()),
@@ -88,39 +72,46 @@ fn submit(commit: Commit) -> Next {
 }
 
 pub(super) fn committing(plan: &Plan, now: Timestamp, commit: Commit, event: Event) -> Next {
-    let is_in_doubt = commit.is_doubtful();
     match event {
         Event::Answered(Written::Applied) => over(End::Recorded),
         Event::Answered(Written::Refused(record)) => examine(plan, now, commit, record, true),
         Event::Declined => declined(commit, Decline::Condition),
-        // That nothing was written this time does not say that nothing was before.
+        // Others have one of its items, or it is itself still on its way from before. That nothing was written this
+        // time does not say that nothing was before.
         Event::Failed(Fault { kind: StoreErrorKind::Conflict, maybe_applied }) => {
-            contended(plan, now, commit, maybe_applied)
+            let doubts = commit.doubts.saturating_add(maybe_applied.into());
+            not_made(plan, now, Commit { doubts, ..commit }, StoreErrorKind::Conflict)
         }
-        Event::Failed(Fault { kind, maybe_applied }) if maybe_applied || is_in_doubt => {
+        Event::Failed(Fault { kind, maybe_applied }) if maybe_applied || commit.is_doubtful() => {
             doubtful(commit, kind)
         }
-        Event::Failed(Fault { kind, .. }) => declined(commit, Decline::Store(kind)),
+        Event::Failed(Fault { kind: kind @ (StoreErrorKind::Unstorable | StoreErrorKind::Corrupt), .. }) => {
+            declined(commit, Decline::Store(kind))
+        }
+        Event::Failed(Fault { kind, .. }) => not_made(plan, now, commit, kind),
         Event::Resumed => submit(commit),
         _ => (Phase::Committing(Box::new(commit)), Action::Nothing),
     }
 }
 
-/// Others have one of its items, or it is itself still on its way from before.
-fn contended(plan: &Plan, now: Timestamp, commit: Commit, maybe_applied: bool) -> Next {
-    let doubts = commit.doubts.saturating_add(maybe_applied.into());
-    if commit.contention >= MAX_CONTENTION || !commit.basis.has_time_left(plan, now) {
-        return if doubts > 0 {
-            (Phase::LookingForCommit(Box::new(Commit { doubts: MAX_DOUBTS, ..commit })), Action::Read)
-        } else {
-            declined(commit, Decline::Store(StoreErrorKind::Conflict))
-        };
+/// It was not made this time: it is sent again after a pause, for as long as there is time.
+fn not_made(plan: &Plan, now: Timestamp, commit: Commit, kind: StoreErrorKind) -> Next {
+    let Commit { basis, task, write, submission, doubts } = commit;
+    match task.again(plan, now) {
+        Ok((task, nth)) => {
+            // Definitely not made, and nothing of it is on its way: the next is another to the store.
+            let submission = if doubts == 0 { submission.saturating_add(1) } else { submission };
+            let again = Commit { basis, task, write, submission, doubts };
+            (Phase::Committing(Box::new(again)), Action::Pause(nth))
+        }
+        Err(task) => {
+            let commit = Commit { basis, task, write, submission, doubts };
+            if commit.is_doubtful() {
+                return (Phase::LookingForCommit(Box::new(commit)), Action::Read);
+            }
+            declined(commit, Decline::Store(kind))
+        }
     }
-    let nth = commit.contention;
-    // Definitely not made, and nothing of it is on its way: the next is another to the store.
-    let submission = if doubts == 0 { commit.submission.saturating_add(1) } else { commit.submission };
-    let again = Commit { contention: nth + 1, submission, doubts, ..commit };
-    (Phase::Committing(Box::new(again)), Action::Pause(nth))
 }
 
 /// The same request is sent once more; then the record is looked at.
@@ -136,8 +127,21 @@ fn doubtful(commit: Commit, kind: StoreErrorKind) -> Next {
 pub(super) fn looking(plan: &Plan, now: Timestamp, commit: Commit, event: Event) -> Next {
     match event {
         Event::Found(record) => examine(plan, now, commit, record, false),
-        Event::Failed(_) => unresolved(&commit),
+        Event::Failed(Fault { kind: StoreErrorKind::Corrupt, .. }) => unresolved(&commit),
+        Event::Failed(_) => retry(plan, now, commit, |commit| Phase::LookingForCommit(Box::new(commit))),
+        Event::Resumed => (Phase::LookingForCommit(Box::new(commit)), Action::Read),
         _ => (Phase::LookingForCommit(Box::new(commit)), Action::Nothing),
+    }
+}
+
+/// In doubt: the same again after a pause; without the time for it, nobody can say.
+fn retry(plan: &Plan, now: Timestamp, commit: Commit, phase: impl FnOnce(Commit) -> Phase) -> Next {
+    let Commit { basis, task, write, submission, doubts } = commit;
+    match task.again(plan, now) {
+        Ok((task, nth)) => {
+            (phase(Commit { basis, task, write, submission, doubts }), Action::Pause(nth))
+        }
+        Err(task) => unresolved(&Commit { basis, task, write, submission, doubts }),
     }
 }
 
@@ -156,23 +160,20 @@ fn examine(plan: &Plan, now: Timestamp, commit: Commit, record: Option<Record>, 
     match &commit.basis {
         Basis::Claim(held) if record.as_ref().is_some_and(|record| stands(held, record)) => {
             // It was not made by then, and may be on its way.
-            if is_refused || commit.doubts >= MAX_DOUBTS {
+            if is_refused {
                 return unresolved(&commit);
             }
-            submit(commit)
+            retry(plan, now, commit, |commit| Phase::Committing(Box::new(commit)))
         }
         // The record is gone, and whether it had the outcome, and the writes were made, nobody can tell.
         Basis::Claim(_) if record.is_none() && commit.doubts > 0 => unresolved(&commit),
-        Basis::Claim(_) => settle::fenced(plan, now, commit.intent, record),
+        Basis::Claim(_) => acquire::to_record(plan, now, commit.task, record),
         Basis::Open(basis) if !is_refused && basis.is_as_seen(record.as_ref()) => {
-            if commit.doubts >= MAX_DOUBTS {
-                return unresolved(&commit);
-            }
-            submit(commit)
+            retry(plan, now, commit, |commit| Phase::Committing(Box::new(commit)))
         }
         Basis::Open(basis) => {
             let basis = open::Basis { losses: basis.losses + 1, ..basis.clone() };
-            open::lost(plan, now, basis, commit.submission, commit.intent, record)
+            open::lost(plan, now, basis, commit.submission, commit.task, record)
         }
     }
 }

@@ -8,8 +8,12 @@ use crate::{
 };
 
 /// Asks for the claim to stand until then. A lease is never shortened: what would is not asked for.
-pub(super) fn send(plan: &Plan, held: Held, submissions: u32, until: Timestamp) -> Next {
-    if until <= held.lease_until {
+///
+/// Nor is it extended while a transaction of this claim is in doubt. If that is made late, the record has the expiry
+/// that was fixed when it was first sent, which covers the lease as it was then: under a longer one, the handler would
+/// run on while the record is swept and the key claimed by another.
+pub(super) fn send(plan: &Plan, held: Held, submissions: u32, until: Timestamp, is_in_doubt: bool) -> Next {
+    if is_in_doubt || until <= held.lease_until {
         return (Phase::Held { held, submissions }, Action::NotExtended);
     }
     let write = Write::Extend {

@@ -35,7 +35,7 @@ pub(super) fn judge(
     now: Timestamp,
 ) -> Judgement {
     let has_passed = |time: Timestamp| rules.have_passed(time, now);
-    let is_expired = has_passed(record.expires_at);
+    let is_expired = record.expires_at.is_some_and(has_passed);
     let matches = record.fingerprint == fingerprint;
     match record.state {
         State::Started { lease_until } if record.owner == owner => {
@@ -77,7 +77,7 @@ pub(crate) enum Recalled {
 /// a settled record before its expiry has passed by the margin: so by every clock within the margin, as long as the
 /// copy counts, the record is what the copy says. Only an operator can make it another one before.
 pub(crate) fn recall(rules: &Rules, fingerprint: Fingerprint, copy: &Record, now: Timestamp) -> Recalled {
-    if now >= copy.expires_at {
+    if copy.expires_at.is_some_and(|expires_at| now >= expires_at) {
         return Recalled::Unknown;
     }
     // Who asks has drawn no owner: it claims nothing.
@@ -90,12 +90,16 @@ pub(crate) fn recall(rules: &Rules, fingerprint: Fingerprint, copy: &Record, now
     }
 }
 
-/// The attempt's number when `record` is reclaimed: a key that was released and is claimed again for
-/// the same request is the same operation's next attempt; anything else is a new operation.
-pub(super) fn attempt_after_reclaim(fingerprint: Fingerprint, record: &Record) -> u32 {
+/// The next attempt's number when `record` is replaced by a claim, and whether an earlier attempt was interrupted: what
+/// was released or left standing, and is claimed again for the same request, is the same operation's next attempt;
+/// anything else is a new operation.
+pub(super) fn history(fingerprint: Fingerprint, record: &Record) -> (u32, bool) {
+    let next = record.attempt.saturating_add(1);
     match record.state {
-        State::Released if record.fingerprint == fingerprint => record.attempt.saturating_add(1),
-        _ => 1,
+        _ if record.fingerprint != fingerprint => (1, false),
+        State::Started { .. } => (next, true),
+        State::Released => (next, record.interrupted),
+        State::Completed(_) | State::Failed(_) => (1, false),
     }
 }
 
@@ -116,7 +120,8 @@ mod tests {
             attempt: 1,
             fingerprint: Fingerprint::of_bytes(b"request"),
             lock_acquired_at: Timestamp::from_millis(0),
-            expires_at: Timestamp::from_millis(EXPIRY),
+            expires_at: Some(Timestamp::from_millis(EXPIRY)),
+            interrupted: false,
             request_id: None,
             state,
         }

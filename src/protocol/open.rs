@@ -5,8 +5,8 @@
 
 use crate::{
     protocol::{
-        Action, End, Event, Fault, Intent, Judgement, MAX_LOSSES, Next, Phase, Plan, Refusal, commit,
-        judge::{self, judge},
+        Action, End, Event, Fault, Next, Phase, Plan, Refusal, Task, acquire::MAX_LOSSES, commit,
+        judge::{self, Judgement, judge},
         refusal_for,
         settle::{self, over},
     },
@@ -55,16 +55,16 @@ pub(super) fn looking(plan: &Plan, now: Timestamp, event: Event) -> Next {
 }
 
 /// The handler has run: puts the finished record.
-pub(super) fn conclude(plan: &Plan, now: Timestamp, basis: Basis, intent: Intent) -> Next {
-    let (generation, attempt) = match &basis.seen {
-        None => (Generation::first(now), 1),
-        Some(seen) => (seen.generation.next(now), attempt_after(plan, seen)),
+pub(super) fn conclude(plan: &Plan, now: Timestamp, basis: Basis, task: Task) -> Next {
+    let (generation, (attempt, interrupted)) = match &basis.seen {
+        None => (Generation::first(now), (1, false)),
+        Some(seen) => (seen.generation.next(now), judge::history(plan.fingerprint, seen)),
     };
-    let (state, expires_at) = match settle::settlement(plan.rules.retention, now, &intent) {
-        Settlement::Complete(outcome, expires_at) => (State::Completed(outcome), expires_at),
-        Settlement::Fail(outcome, expires_at) => (State::Failed(outcome), expires_at),
+    let (state, expires_at) = match settle::outcome(plan.rules.retention, now, &task.intent) {
+        Some(Settlement::Complete(outcome, expires_at)) => (State::Completed(outcome), expires_at),
+        Some(Settlement::Fail(outcome, expires_at)) => (State::Failed(outcome), expires_at),
         // Nothing was claimed, and nothing is to be kept.
-        Settlement::Release => return over(End::Recorded),
+        Some(Settlement::Release { .. }) | None => return over(End::Recorded),
     };
     let record = Record {
         owner: plan.owner,
@@ -72,13 +72,14 @@ pub(super) fn conclude(plan: &Plan, now: Timestamp, basis: Basis, intent: Intent
         attempt,
         fingerprint: plan.fingerprint,
         lock_acquired_at: now,
-        expires_at,
+        expires_at: Some(expires_at),
+        interrupted,
         request_id: plan.request_id.clone(),
         state,
     };
     let write = Write::Conclude { seen: basis.seen.as_ref().map(Seen::of), record };
     let submission = basis.submissions;
-    commit::begin(commit::Basis::Open(basis), intent, write, submission)
+    commit::begin(commit::Basis::Open(basis), task, write, submission)
 }
 
 /// Another record is there than what was seen, and nothing was written: does it count?
@@ -87,7 +88,7 @@ pub(super) fn lost(
     now: Timestamp,
     basis: Basis,
     submission: u32,
-    intent: Intent,
+    task: Task,
     record: Option<Record>,
 ) -> Next {
     let not_committed = |refusal| over(End::NotCommitted(refusal));
@@ -100,7 +101,7 @@ pub(super) fn lost(
                 return not_committed(Refusal::InProgress(None));
             }
             // It stands on another version, and so it is another transaction.
-            conclude(plan, now, Basis { seen, submissions: submission.saturating_add(1), ..basis }, intent)
+            conclude(plan, now, Basis { seen, submissions: submission.saturating_add(1), ..basis }, task)
         }
         (Some(judgement), _) => not_committed(refusal(judgement)),
     }
@@ -115,13 +116,5 @@ fn refusal(judgement: Judgement) -> Refusal {
         Judgement::OutcomeUnknown => Refusal::OutcomeUnknown,
         // These let it be put; and where they are not asked for, nobody may be told that anything is known.
         Judgement::Replay | Judgement::Reclaim | Judgement::TakeOver => Refusal::InProgress(None),
-    }
-}
-
-fn attempt_after(plan: &Plan, seen: &Record) -> u32 {
-    match seen.state {
-        // Somebody's claim went stale: this is the same operation's next attempt.
-        State::Started { .. } if seen.fingerprint == plan.fingerprint => seen.attempt.saturating_add(1),
-        _ => judge::attempt_after_reclaim(plan.fingerprint, seen),
     }
 }

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use crate::{
-    protocol::{Intent, Rules, judge::Judgement, judge::judge, settle::settlement},
+    protocol::{Intent, MIN_LOCK_RETENTION, Rules, judge::Judgement, judge::judge, settle},
     record::{Owner, Record},
-    store::{Seen, Write},
+    store::{Seen, Settlement, Write},
     time::Timestamp,
 };
 
@@ -54,7 +54,8 @@ pub enum NextDelivery {
 ///     attempt: 1,
 ///     fingerprint: Fingerprint::of_bytes(b"the request"),
 ///     lock_acquired_at: Timestamp::from_secs(1_795_000_000),
-///     expires_at: lease_until.saturating_add(retention),
+///     expires_at: None,
+///     interrupted: false,
 ///     request_id: None,
 ///     state: State::Started { lease_until },
 /// };
@@ -75,7 +76,7 @@ pub fn outlook(rules: &Rules, record: &Record, now: Timestamp) -> Outlook {
     };
     Outlook {
         is_stale: record.lease_until().is_some_and(|lease_until| rules.have_passed(lease_until, now)),
-        is_expired: rules.have_passed(record.expires_at, now),
+        is_expired: record.expires_at.is_some_and(|expires_at| rules.have_passed(expires_at, now)),
         next,
     }
 }
@@ -83,13 +84,20 @@ pub fn outlook(rules: &Rules, record: &Record, now: Timestamp) -> Outlook {
 /// An operator's write on `record`, which is the version that was shown: one compare-and-set, under a new owner and
 /// the next generation, so that a claim that still runs finds itself fenced.
 ///
-/// An outcome counts for `retention` from `now` on; a release keeps the record's expiry.
+/// An outcome counts for `retention` from `now` on. A release keeps the record's expiry, where it has one, and says that
+/// nothing happened: the next attempt doesn't learn of earlier ones that were interrupted.
 pub fn resolve(record: &Record, owner: Owner, intent: Intent, retention: Duration, now: Timestamp) -> Write {
+    let release = || {
+        let expires_at = record
+            .expires_at
+            .unwrap_or_else(|| now.saturating_add(retention.max(MIN_LOCK_RETENTION)).rounded_up_to_second());
+        Settlement::Release { expires_at, interrupted: matches!(intent, Intent::Release { interrupted: true }) }
+    };
     Write::Resolve {
         seen: Seen::of(record),
         owner,
         generation: record.generation.next(now),
-        settlement: settlement(retention, now, &intent),
+        settlement: settle::outcome(retention, now, &intent).unwrap_or_else(release),
     }
 }
 

@@ -1,0 +1,247 @@
+//! Acquiring a claim (T1 to T3), and giving one back that can't be used.
+
+use std::time::Duration;
+
+use crate::{
+    protocol::{
+        Action, End, Event, Fault, Held, Intent, Next, Phase, Plan, Refusal, Task,
+        judge::{self, Judgement, judge},
+        refusal_for, settle,
+    },
+    record::{Generation, Lock, Record},
+    store::{Seen, StoreErrorKind, Write, Written},
+    time::Timestamp,
+};
+
+/// How often one claim may lose before it answers "in progress": the first `PutItem`, and three
+/// compare-and-sets after it.
+pub(super) const MAX_LOSSES: u8 = 4;
+/// The lease of a claim that is made only to record an outcome that is already in hand.
+pub(super) const RECORDING_LEASE: Duration = Duration::from_secs(10);
+
+/// What a claim is for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Goal {
+    /// To run the handler.
+    Run,
+    /// To record what is already in hand, after the claim that ran the handler was lost.
+    Record(Task),
+}
+
+/// A claim on its way to the store.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Claiming {
+    pub(super) goal: Goal,
+    pub(super) write: Write,
+    /// How often others were faster.
+    losses: u8,
+}
+
+/// T1: claims a key that has no record.
+pub(super) fn claim_absent(plan: &Plan, now: Timestamp, goal: Goal, losses: u8) -> Next {
+    let lock = plan.lock(now, Generation::first(now), 1, false, &goal);
+    send(plan, now, Claiming { goal, write: Write::Claim(lock), losses })
+}
+
+/// The claim that ran the handler was lost. If there is an outcome it stands; if the key is free again, it is claimed
+/// once more, only to record the outcome in hand.
+pub(super) fn to_record(plan: &Plan, now: Timestamp, task: Task, record: Option<Record>) -> Next {
+    let goal = Goal::Record(task);
+    let lock = plan.lock(now, Generation::first(now), 1, false, &goal);
+    lost(plan, now, Claiming { goal, write: Write::Claim(lock), losses: 0 }, record, Refusal::InProgress(None))
+}
+
+/// Sends a claim, unless it is too late to run anything under it.
+fn send(plan: &Plan, now: Timestamp, claiming: Claiming) -> Next {
+    if claiming.goal == Goal::Run && now >= plan.usable_until {
+        return refuse(claiming.goal, Refusal::NoTimeLeft);
+    }
+    let write = claiming.write.clone();
+    (Phase::Claiming(claiming), Action::Apply(write))
+}
+
+pub(super) fn claiming(plan: &Plan, now: Timestamp, it: Claiming, event: Event) -> Next {
+    match event {
+        Event::Answered(Written::Applied) => match it.write.lock() {
+            Some(lock) => {
+                let held = held(lock, false);
+                hold(plan, now, it.goal, held)
+            }
+            None => (Phase::Over, Action::Nothing),
+        },
+        Event::Answered(Written::Refused(record)) => {
+            let it = Claiming { losses: it.losses + 1, ..it };
+            lost(plan, now, it, record, Refusal::InProgress(None))
+        }
+        Event::Failed(Fault { kind: StoreErrorKind::Corrupt, .. }) => refuse(it.goal, Refusal::Corrupt),
+        Event::Failed(Fault { maybe_applied: true, .. }) => (Phase::LookingForClaim(it), Action::Read),
+        // The outcome in hand is worth as much patience as any other settlement.
+        Event::Failed(Fault { kind, .. }) if matches!(it.goal, Goal::Record(_)) => {
+            retry_recording(plan, now, it, kind, Phase::Claiming)
+        }
+        // Another transaction had the record; this write was not made.
+        Event::Failed(Fault { kind: StoreErrorKind::Conflict, .. }) if it.losses + 1 < MAX_LOSSES => {
+            let nth = it.losses;
+            (Phase::Claiming(Claiming { losses: nth + 1, ..it }), Action::Pause(nth))
+        }
+        Event::Failed(Fault { kind, .. }) => refuse(it.goal, refusal_for(kind)),
+        Event::Resumed => send(plan, now, it),
+        _ => (Phase::Claiming(it), Action::Nothing),
+    }
+}
+
+pub(super) fn looking_for_claim(plan: &Plan, now: Timestamp, it: Claiming, event: Event) -> Next {
+    match event {
+        Event::Found(record) => {
+            let it = Claiming { losses: it.losses + 1, ..it };
+            lost(plan, now, it, record, Refusal::Unavailable)
+        }
+        Event::Failed(Fault { kind: StoreErrorKind::Corrupt, .. }) => refuse(it.goal, Refusal::Corrupt),
+        Event::Failed(Fault { kind, .. }) if matches!(it.goal, Goal::Record(_)) => {
+            retry_recording(plan, now, it, kind, Phase::LookingForClaim)
+        }
+        Event::Failed(_) => abandon(plan, it),
+        Event::Resumed => (Phase::LookingForClaim(it), Action::Read),
+        _ => (Phase::LookingForClaim(it), Action::Nothing),
+    }
+}
+
+/// Waits before the same request is sent again, to record what is in hand; or gives up.
+fn retry_recording(
+    plan: &Plan,
+    now: Timestamp,
+    it: Claiming,
+    kind: StoreErrorKind,
+    phase: impl FnOnce(Claiming) -> Phase,
+) -> Next {
+    let Claiming { goal: Goal::Record(task), write, losses } = it else {
+        return refuse(it.goal, refusal_for(kind));
+    };
+    match task.again(plan, now) {
+        Ok((task, nth)) => {
+            (phase(Claiming { goal: Goal::Record(task), write, losses }), Action::Pause(nth))
+        }
+        Err(task) => refuse(Goal::Record(task), refusal_for(kind)),
+    }
+}
+
+/// The claim was not made, or not known to be: decide on what is there now.
+fn lost(
+    plan: &Plan,
+    now: Timestamp,
+    it: Claiming,
+    record: Option<Record>,
+    when_exhausted: Refusal,
+) -> Next {
+    let is_exhausted = it.losses >= MAX_LOSSES;
+    let give_up = |it: Claiming| match when_exhausted {
+        Refusal::Unavailable if it.goal == Goal::Run => abandon(plan, it),
+        refusal => refuse(it.goal, refusal),
+    };
+    let Some(record) = record else {
+        if is_exhausted {
+            return give_up(it);
+        }
+        // Gone between the two: claim again. Never run unclaimed.
+        return claim_absent(plan, now, it.goal, it.losses);
+    };
+    match judge(&plan.rules, plan.owner, plan.fingerprint, &record, now) {
+        // The answer to it was lost: it is ours, with the lease and generation that the record says.
+        Judgement::Own(lock) => hold(plan, now, it.goal, held(&lock, true)),
+        Judgement::Replay => replay(plan, it.goal, record),
+        Judgement::Mismatch => refuse(it.goal, Refusal::Mismatch),
+        Judgement::InProgress(until) => refuse(it.goal, Refusal::InProgress(Some(until))),
+        Judgement::OutcomeUnknown => refuse(it.goal, Refusal::OutcomeUnknown),
+        Judgement::Reclaim | Judgement::TakeOver if is_exhausted => give_up(it),
+        // An outcome in hand takes no claim over: the successor may yet finish.
+        Judgement::TakeOver if it.goal != Goal::Run => {
+            refuse(it.goal, Refusal::InProgress(record.lease_until()))
+        }
+        judgement => {
+            let next = record.generation.next(now);
+            let (attempt, interrupted) = judge::history(plan.fingerprint, &record);
+            let lock = plan.lock(now, next, attempt, interrupted, &it.goal);
+            let seen = Seen::of(&record);
+            let write = match judgement {
+                Judgement::TakeOver => Write::TakeOver { seen, lock },
+                _ => Write::Reclaim { seen, lock },
+            };
+            send(plan, now, Claiming { write, ..it })
+        }
+    }
+}
+
+/// The claim is ours: run under it, record under it, or give it back if no time is left.
+fn hold(plan: &Plan, now: Timestamp, goal: Goal, held: Held) -> Next {
+    match goal {
+        Goal::Record(task) => settle::begin(plan, now, held, task, 0),
+        Goal::Run if plan.has_time_left(held.lease_until, now) => {
+            (Phase::Held { held: held.clone(), submissions: 0 }, Action::Claimed(held))
+        }
+        Goal::Run => give_back(plan, held, Refusal::NoTimeLeft),
+    }
+}
+
+/// Nobody can say whether the claim was made: releases it if it was. One attempt, since the caller waits.
+fn abandon(plan: &Plan, it: Claiming) -> Next {
+    match (it.goal, it.write.lock()) {
+        (Goal::Run, Some(lock)) => give_back(plan, held(lock, false), Refusal::Unavailable),
+        (goal, _) => refuse(goal, Refusal::Unavailable),
+    }
+}
+
+/// Releases a claim under which nothing has run.
+fn give_back(plan: &Plan, held: Held, why: Refusal) -> Next {
+    let settlement = settle::release(plan, &held, false);
+    let write = Write::Settle { owner: held.owner, generation: held.generation, settlement };
+    (Phase::GivingBack { held, why }, Action::Apply(write))
+}
+
+pub(super) fn giving_back(held: &Held, why: Refusal, event: &Event) -> Next {
+    let refusal = match (why, event) {
+        (_, Event::Answered(Written::Applied)) => why,
+        // It stands, or may still come to: until its lease has ended, nothing else can claim the key.
+        (Refusal::Unavailable, _) => Refusal::Abandoned(held.lease_until),
+        _ => why,
+    };
+    refuse(Goal::Run, refusal)
+}
+
+/// The claim that `lock` says.
+fn held(lock: &Lock, is_recovered: bool) -> Held {
+    Held {
+        owner: lock.owner,
+        generation: lock.generation,
+        attempt: lock.attempt,
+        lease_until: lock.lease_until,
+        is_takeover: lock.interrupted,
+        is_recovered,
+    }
+}
+
+fn replay(plan: &Plan, goal: Goal, record: Record) -> Next {
+    let action = match goal {
+        Goal::Run => Action::Replay(record),
+        // Our own, whose answer was lost, and whose record an endpoint did not send along when it refused the second
+        // attempt: no other has our owner.
+        Goal::Record(task) if settle::is_outcome_of(plan.owner, &task.intent, &record) => {
+            Action::Settled(End::Recorded)
+        }
+        Goal::Record(_) => Action::Settled(End::Superseded(record)),
+    };
+    (Phase::Over, action)
+}
+
+fn refuse(goal: Goal, refusal: Refusal) -> Next {
+    let action = match (goal, refusal) {
+        (Goal::Run, refusal) => Action::Refused(refusal),
+        (Goal::Record(_), Refusal::InProgress(until)) => Action::Settled(End::Fenced(until)),
+        (Goal::Record(_), Refusal::OutcomeUnknown) => Action::Settled(End::Fenced(None)),
+        // Its writes were to go along with the record, and neither is there.
+        (Goal::Record(Task { intent: Intent::Commit(_), .. }), refusal) => {
+            Action::Settled(End::NotCommitted(refusal))
+        }
+        (Goal::Record(_), refusal) => Action::Settled(End::Unrecorded(refusal)),
+    };
+    (Phase::Over, action)
+}
