@@ -1,12 +1,9 @@
 //! Bounds calls to the store: one that isn't answered in time counts as unanswered.
 
-use std::{
-    future::{Future, poll_fn},
-    pin::pin,
-    task::Poll,
-};
+use std::{future::poll_fn, task::Poll};
 
 use crate::{
+    future::BoxFuture,
     store::{StoreError, StoreErrorKind},
     time::{Clock, Timestamp},
 };
@@ -20,14 +17,13 @@ use crate::{
 pub(super) async fn bounded<T>(
     clock: &dyn Clock,
     until: Option<Timestamp>,
-    call: impl Future<Output = Result<T, StoreError>>,
+    mut call: BoxFuture<'_, Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
     let Some(until) = until else { return call.await };
     let left = clock.now().until(until);
     if left.is_zero() {
         return Err(StoreError::new(StoreErrorKind::Unavailable, "no time was left to ask the store"));
     }
-    let mut call = pin!(call);
     // Most calls are answered long before: the timer is set when the first poll was not enough.
     let mut timer = None;
     poll_fn(|cx| {

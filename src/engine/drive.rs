@@ -1,6 +1,6 @@
 //! Drives the machine: performs its actions, and feeds the answers back.
 
-use std::{any::Any, future::Future, sync::Arc, time::Duration};
+use std::{any::Any, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -9,6 +9,7 @@ use crate::{
     engine::{Begun, Engine, Verdict, bounded::bounded},
     error::{Error, ErrorKind},
     fingerprint::Fingerprint,
+    future::BoxFuture,
     invocation::Invocation,
     key::StoredKey,
     observe,
@@ -192,7 +193,7 @@ impl Engine {
                     Err(error) => failed(error, &mut store_error),
                 },
                 Action::Commit { write, submission } => {
-                    match self.in_time(until, self.commit(key, &write, writes, submission)).await {
+                    match self.in_time(until, Box::pin(self.commit(key, &write, writes, submission))).await {
                         Ok(Committed::Answered(written)) => {
                             applied = (written == Written::Applied).then_some(write);
                             Event::Answered(written)
@@ -222,7 +223,7 @@ impl Engine {
     pub(crate) async fn in_time<T>(
         &self,
         until: Option<Timestamp>,
-        call: impl Future<Output = Result<T, StoreError>>,
+        call: BoxFuture<'_, Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         bounded(&*self.clock, until, call).await
     }

@@ -143,7 +143,7 @@ impl Engine {
                 observe::unprotected("store failure");
                 let surroundings = Surroundings::unprotected(invocation);
                 let on_error = self.settings.effective_on_handler_error();
-                let running = within(surroundings, async { judge(handler().await, on_error).1 });
+                let running = Box::pin(within(surroundings, async { judge(handler().await, on_error).1 }));
                 return self.unclaimed(running).await.map(Protected::RanUnrecorded);
             }
             Err(refused) => return Err(refused.error.into()),

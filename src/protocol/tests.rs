@@ -142,7 +142,7 @@ fn of_another_request(record: Record) -> Record {
 
 /// The record that the machine's own claim left.
 fn mine(run: &mut Run, held: &Held, state: RecordState) -> Record {
-    let lock = run.state.plan().lock(NOW, held.generation, held.attempt, &Goal::Run);
+    let lock = run.state.plan().lock(NOW, held.generation, held.attempt, false, &Goal::Run);
     Record { state, ..lock.into() }
 }
 
@@ -158,7 +158,8 @@ fn a_first_claim_writes_exactly_this() {
     assert_eq!(lock.lease_until, NOW.saturating_add(LEASE));
     // A lock outlives its lease by a day, however short the retention.
     let day = Duration::from_secs(86_400);
-    assert_eq!(lock.expires_at, NOW.saturating_add(LEASE).saturating_add(day).rounded_up_to_second());
+    let expires_at = NOW.saturating_add(LEASE).saturating_add(day).rounded_up_to_second();
+    assert_eq!(lock.expires_at, Some(expires_at));
     let Action::Claimed(held) = run.feed(Event::Answered(Written::Applied)) else { panic!("not claimed") };
     assert!(!held.is_takeover && !held.is_recovered);
     assert_eq!(run.state.held(), Some(&held));
@@ -168,8 +169,9 @@ fn a_first_claim_writes_exactly_this() {
 fn a_long_retention_keeps_the_lock_as_long() {
     let mut plan = plan(Execution::AtLeastOnce);
     plan.rules.retention = Duration::from_secs(7 * 86_400);
-    let lock = plan.lock(NOW, Generation::first(NOW), 1, &Goal::Run);
-    assert_eq!(lock.expires_at, plan.lease_until.saturating_add(plan.rules.retention).rounded_up_to_second());
+    let lock = plan.lock(NOW, Generation::first(NOW), 1, false, &Goal::Run);
+    let expires_at = plan.lease_until.saturating_add(plan.rules.retention).rounded_up_to_second();
+    assert_eq!(lock.expires_at, Some(expires_at));
 }
 
 /// What a claim does when it meets a record, for both kinds of execution.
@@ -196,7 +198,8 @@ fn meeting_a_record() {
     let released = |expires_in| record(RecordState::Released, expires_in);
     let failed = |expires_in| record(RecordState::Failed(outcome()), expires_in);
     let done = |expires_in| record(RecordState::Completed(outcome()), expires_in);
-    let dead = || Record { expires_at: Timestamp::from_millis(NOW.as_millis() - 2001), ..started(-60_000) };
+    let dead =
+        || Record { expires_at: Some(Timestamp::from_millis(NOW.as_millis() - 2001)), ..started(-60_000) };
     use Does::*;
     // (record, at least once, at most once), then the same record of another request.
     for (record, least, most, other_least, other_most) in [
@@ -223,7 +226,7 @@ fn meeting_a_record() {
 
 #[test]
 fn a_started_record_never_counts_as_expired_before_it_is_stale() {
-    let odd = Record { expires_at: Timestamp::from_millis(NOW.as_millis() - 90_000), ..started(5000) };
+    let odd = Record { expires_at: Some(Timestamp::from_millis(NOW.as_millis() - 90_000)), ..started(5000) };
     let (_, action) = Run::meets(Execution::AtLeastOnce, odd);
     assert!(matches!(action, Action::Refused(Refusal::InProgress(_))), "{action:?}");
 }

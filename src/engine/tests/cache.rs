@@ -57,7 +57,7 @@ impl Bench {
 
     /// As if the clock said so much later than when the record of `key` expires.
     fn at_expiry_of(&self, key: &str, before: u64, after: u64) {
-        let until = self.now().until(self.record(key).expires_at).as_millis() as u64;
+        let until = self.now().until(self.record(key).expires_at.unwrap()).as_millis() as u64;
         self.jump.fetch_add(until + after - before, Ordering::SeqCst);
     }
 }

@@ -273,7 +273,7 @@ impl Bench {
             false => self.idempotency.claim_free(),
             true => self.idempotency.claim_free_looking_first(),
         };
-        Self { idempotency, ..self.clone() }
+        Self { idempotency: idempotency.unwrap(), ..self.clone() }
     }
 
     /// As if the process were frozen for so many ms after so many looks at the clock.
