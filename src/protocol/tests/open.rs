@@ -193,9 +193,16 @@ fn in_doubt_it_is_the_same_submission_and_then_the_record_is_read() {
         assert_eq!(run.clone().feed(refused(Some(after.clone()))), Action::Settled(End::Recorded));
         assert_eq!(run.feed(LOST()), Action::Read);
         assert_eq!(run.clone().feed(Event::Found(Some(after))), Action::Settled(End::Recorded));
-        assert_eq!(run.clone().feed(LOST()), Action::Settled(End::Unresolved(None)));
-        assert_eq!(run.feed(Event::Found(before.clone())), first, "as seen: not made by then");
-        assert_eq!(run.feed(LOST()), Action::Read);
+        assert_eq!(run.clone().gives_up(&LOST()), (Action::Settled(End::Unresolved(None)), RETRIES));
+        for nth in 0..RETRIES {
+            assert_eq!(
+                run.feed(Event::Found(before.clone())),
+                Action::Pause(nth),
+                "as seen: not made by then"
+            );
+            assert_eq!(run.feed(Event::Resumed), first);
+            assert_eq!(run.feed(LOST()), Action::Read);
+        }
         assert_eq!(run.feed(Event::Found(before)), Action::Settled(End::Unresolved(None)));
     }
 }
@@ -223,17 +230,18 @@ fn declined_it_is_open_as_before_and_the_next_has_another_number() {
         assert_eq!((seen, submission), (Some(Seen::of(&DEAD())), Some(nth)));
     }
     let down = fault(StoreErrorKind::Unavailable, false);
-    assert_eq!(run.feed(down), Action::Declined(Decline::Store(StoreErrorKind::Unavailable)));
+    let declined = Action::Declined(Decline::Store(StoreErrorKind::Unavailable));
+    assert_eq!(run.gives_up(&down), (declined, RETRIES));
     assert_eq!(run.feed(Event::Settle(RELEASE)), Action::Settled(End::Recorded));
 }
 
 #[test]
-fn contention_ends_with_the_invocations_time() {
+fn contention_ends_with_the_settlements_time() {
     let (mut run, _) = concluding();
-    run.now = run.state.plan().usable_until;
+    run.now = NOW.saturating_add(SETTLE_WITHIN);
     assert_eq!(run.feed(CONFLICT()), Action::Declined(Decline::Store(StoreErrorKind::Conflict)));
     let (mut run, _) = concluding();
-    run.now = Timestamp::from_millis(run.state.plan().usable_until.as_millis() - 1);
+    run.now = NOW.saturating_add(SETTLE_WITHIN).saturating_sub(LAST_TRY);
     assert_eq!(run.feed(CONFLICT()), Action::Pause(0));
 }
 
