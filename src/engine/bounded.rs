@@ -8,7 +8,7 @@ use crate::{
     time::{Clock, Timestamp},
 };
 
-/// What `call` answers by the time `until`. After that it is dropped, and the error is ambiguous, since the store may yet
+/// What `call`, which begins at `now`, answers by the time `until`. After that it is dropped, and the error is ambiguous, since the store may yet
 /// do what it was asked for.
 ///
 /// # Errors
@@ -16,11 +16,13 @@ use crate::{
 /// The call's own; or [`StoreErrorKind::Unavailable`], which is definite where no time was left to begin with.
 pub(super) async fn bounded<T>(
     clock: &dyn Clock,
+    now: Timestamp,
     until: Option<Timestamp>,
     mut call: BoxFuture<'_, Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
     let Some(until) = until else { return call.await };
-    let left = clock.now().until(until);
+    // By the time that the call was decided on: a process that is frozen in between still sends it once.
+    let left = now.until(until);
     if left.is_zero() {
         return Err(StoreError::new(StoreErrorKind::Unavailable, "no time was left to ask the store"));
     }

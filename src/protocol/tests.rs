@@ -148,6 +148,11 @@ fn released(interrupted: bool) -> Settlement {
     Settlement::Release { expires_at, interrupted }
 }
 
+/// From when on a key can be claimed whose lease ends then.
+fn claimable_at(lease_until: Timestamp) -> Timestamp {
+    lease_until.saturating_add(SKEW).saturating_add(Duration::from_millis(1))
+}
+
 fn completed() -> Record {
     record(RecordState::Completed(outcome()), 1000)
 }
@@ -296,7 +301,7 @@ fn a_loser_looks_at_what_is_there_now() {
     let winner = started(20_000);
     assert_eq!(
         run.feed(refused(Some(winner.clone()))),
-        Action::Refused(Refusal::InProgress(winner.lease_until()))
+        Action::Refused(Refusal::InProgress(winner.lease_until().map(claimable_at)))
     );
     let (mut run, _) = Run::meets(Execution::AtLeastOnce, started(-5000));
     assert!(
@@ -371,7 +376,7 @@ fn a_doubtful_claim_that_left_nothing_is_made_again() {
     // Nothing is there, and something may yet come: it is released, in case it has by then.
     let release = run.feed(Event::Found(None));
     assert!(matches!(release, Action::Apply(Write::Settle { .. })), "{release:?}");
-    let until = NOW.saturating_add(LEASE);
+    let until = claimable_at(NOW.saturating_add(LEASE));
     assert_eq!(run.feed(refused(None)), Action::Refused(Refusal::Abandoned(until)));
 }
 
@@ -515,7 +520,7 @@ fn fenced_the_successors_outcome_stands() {
 
     let (mut run, _) = Run::completing();
     let working = started(20_000);
-    let until = working.lease_until();
+    let until = working.lease_until().map(claimable_at);
     assert_eq!(run.feed(refused(Some(working))), Action::Settled(End::Fenced(until)));
 
     // A stale successor is not taken over for an outcome alone.

@@ -174,7 +174,7 @@ async fn an_operators_write_whose_answer_is_lost_is_known_by_its_owner() {
 
 #[tokio::test(start_paused = true)]
 async fn an_operators_response_that_cannot_be_kept_is_an_error_and_not_omitted() {
-    let bench = Bench::with(|builder| builder.max_response(10));
+    let bench = Bench::with(|builder| builder.max_response(10).settle_within(Duration::ZERO));
     bench.abandon("k", 1).await;
     let before = bench.record("k");
     bench.store.take_calls();

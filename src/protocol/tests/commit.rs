@@ -50,12 +50,12 @@ fn only_a_success_goes_along_with_the_handlers_writes() {
 
 #[test]
 fn refused_by_a_successor() {
-    let until = started(20_000).lease_until();
+    let until = started(20_000).lease_until().map(claimable_at);
     let mismatched = Record { owner: OTHER, ..of_another_request(completed()) };
     for (record, end) in [
         (started(20_000), End::Fenced(until)),
         // Nobody is taken over for an outcome alone.
-        (started(-60_000), End::Fenced(started(-60_000).lease_until())),
+        (started(-60_000), End::Fenced(started(-60_000).lease_until().map(claimable_at))),
         (completed(), End::Superseded(completed())),
         (
             record(RecordState::Failed(outcome()), 10),
@@ -173,7 +173,9 @@ fn contention_ends_with_the_settlements_time() {
 
 #[test]
 fn a_transaction_covers_its_lease_with_its_expiry() {
-    for (retention, counts_for) in [(RETENTION, RETENTION), (Duration::from_secs(1), LEASE + SKEW)] {
+    for (retention, counts_for) in
+        [(RETENTION, RETENTION), (Duration::from_secs(1), NOW.until(claimable_at(NOW)) + LEASE)]
+    {
         let mut plan = plan(Execution::AtLeastOnce);
         plan.rules.retention = retention;
         let mut run = Run { state: State::new(plan), now: NOW };
@@ -213,7 +215,7 @@ fn in_doubt_the_same_submission_is_sent_again_and_then_the_record_is_read() {
         assert_eq!(run.feed(LOST()), Action::Read);
     }
     assert_eq!(run.clone().feed(Event::Found(Some(after))), Action::Settled(End::Recorded));
-    let unresolved = Action::Settled(End::Unresolved(Some(held.lease_until)));
+    let unresolved = Action::Settled(End::Unresolved(Some(claimable_at(held.lease_until))));
     assert_eq!(run.feed(Event::Found(Some(before))), unresolved);
 }
 
@@ -225,7 +227,7 @@ fn what_a_read_in_doubt_may_find() {
         assert_eq!(run.feed(LOST()), Action::Read);
         (run, held, write)
     };
-    let until = started(20_000).lease_until();
+    let until = started(20_000).lease_until().map(claimable_at);
     for (found, end) in [
         (started(20_000), End::Fenced(until)),
         (completed(), End::Superseded(completed())),
@@ -239,7 +241,7 @@ fn what_a_read_in_doubt_may_find() {
     assert!(matches!(action, Action::Apply(Write::Reclaim { .. })), "{action:?}");
     // Whether what is gone had the outcome, nobody can tell: made once more, it might be made twice.
     let (mut run, held, _) = in_doubt();
-    let unresolved = End::Unresolved(Some(held.lease_until));
+    let unresolved = End::Unresolved(Some(claimable_at(held.lease_until)));
     assert_eq!(run.feed(Event::Found(None)), Action::Settled(unresolved));
     // Of our own, by an operator or by an earlier transaction: it stands, and is not taken for this one.
     let (mut run, held, write) = in_doubt();
@@ -249,7 +251,7 @@ fn what_a_read_in_doubt_may_find() {
     for kind in [StoreErrorKind::Unavailable, StoreErrorKind::Corrupt, StoreErrorKind::Rejected] {
         for maybe_applied in [false, true] {
             let (mut run, held, _) = in_doubt();
-            let unresolved = Action::Settled(End::Unresolved(Some(held.lease_until)));
+            let unresolved = Action::Settled(End::Unresolved(Some(claimable_at(held.lease_until))));
             let pauses = if kind == StoreErrorKind::Corrupt { 0 } else { RETRIES };
             assert_eq!(run.gives_up(&fault(kind, maybe_applied)), (unresolved, pauses), "{kind:?}");
         }
@@ -260,7 +262,10 @@ fn what_a_read_in_doubt_may_find() {
 fn refused_by_the_very_record_that_it_wants_is_not_resolved() {
     let (mut run, held, write) = committing();
     let (before, _) = before_and_after(&mut run, &held, &write);
-    assert_eq!(run.feed(refused(Some(before))), Action::Settled(End::Unresolved(Some(held.lease_until))));
+    assert_eq!(
+        run.feed(refused(Some(before))),
+        Action::Settled(End::Unresolved(Some(claimable_at(held.lease_until))))
+    );
 }
 
 #[test]
@@ -298,7 +303,7 @@ fn the_number_never_rises_in_doubt() {
         assert!(pauses + 1 >= RETRIES, "{pauses}");
         assert_eq!(last, Action::Read, "never declined: it may have been made");
         let end = run.feed(Event::Found(Some(before)));
-        assert_eq!(end, Action::Settled(End::Unresolved(Some(held.lease_until))));
+        assert_eq!(end, Action::Settled(End::Unresolved(Some(claimable_at(held.lease_until)))));
     }
 }
 

@@ -52,7 +52,7 @@ fn what_is_there_beforehand() {
         action => panic!("unexpected {action:?}"),
     };
     assert_eq!(looked(Execution::AtLeastOnce, None).1, Action::Open);
-    let in_progress = Refuses(Refusal::InProgress(started(-2000).lease_until()));
+    let in_progress = Refuses(Refusal::InProgress(started(-2000).lease_until().map(claimable_at)));
     let done = |expires_in| record(RecordState::Completed(outcome()), expires_in);
     for (record, least, most) in [
         (done(10), Replays, Replays),
@@ -136,14 +136,14 @@ fn without_writes_of_its_own_it_is_a_write_like_any_other_and_a_release_is_none(
 
 #[test]
 fn who_comes_too_late_has_done_nothing() {
-    let until = started(20_000).lease_until();
+    let until = started(20_000).lease_until().map(claimable_at);
     let owned = Record { owner: ME, ..started(20_000) };
     for (there, end) in [
         (completed(), End::Superseded(completed())),
         (started(20_000), End::NotCommitted(Refusal::InProgress(until))),
         (of_another_request(completed()), End::NotCommitted(Refusal::Mismatch)),
         // An owner that was drawn twice.
-        (owned, End::NotCommitted(Refusal::InProgress(until))),
+        (owned, End::NotCommitted(Refusal::InProgress(None))),
     ] {
         for is_doubtful in [false, true] {
             let (mut run, _) = concluding();

@@ -205,7 +205,7 @@ fn a_claim_to_record_an_outcome_is_retried() {
 
 #[test]
 fn unanswered_claim_is_released_once() {
-    let until = NOW.saturating_add(LEASE);
+    let until = claimable_at(NOW.saturating_add(LEASE));
     for (answer, refusal) in [
         (Event::Answered(Written::Applied), Refusal::Unavailable),
         (refused(None), Refusal::Abandoned(until)),

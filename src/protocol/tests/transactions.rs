@@ -52,7 +52,7 @@ fn what_may_still_be_made_is_not_told_to_be_not_made_because_nothing_else_was_st
     for intent in [RELEASE, Intent::Complete(other_outcome()), Intent::Fail(other_outcome())] {
         let mut run = run.clone();
         assert!(matches!(run.feed(Event::Settle(intent)), Action::Apply(Write::Settle { .. })));
-        let unresolved = Action::Settled(End::Unresolved(Some(held.lease_until)));
+        let unresolved = Action::Settled(End::Unresolved(Some(claimable_at(held.lease_until))));
         let down = fault(StoreErrorKind::Unavailable, false);
         assert_eq!(run.gives_up(&down), (unresolved, RETRIES));
     }
