@@ -91,7 +91,10 @@ pub fn resolve(record: &Record, owner: Owner, intent: Intent, retention: Duratio
         let expires_at = record
             .expires_at
             .unwrap_or_else(|| now.saturating_add(retention.max(MIN_LOCK_RETENTION)).rounded_up_to_second());
-        Settlement::Release { expires_at, interrupted: matches!(intent, Intent::Release { interrupted: true }) }
+        Settlement::Release {
+            expires_at,
+            interrupted: matches!(intent, Intent::Release { interrupted: true }),
+        }
     };
     Write::Resolve {
         seen: Seen::of(record),
