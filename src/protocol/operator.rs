@@ -133,7 +133,8 @@ mod tests {
             attempt: 3,
             fingerprint: Fingerprint::of_bytes(b"request"),
             lock_acquired_at: secs(1000),
-            expires_at: secs(2000),
+            expires_at: Some(secs(2000)),
+            interrupted: true,
             request_id: Some("invocation".into()),
             state,
         }
@@ -172,7 +173,7 @@ mod tests {
                 for (intent, settlement) in [
                     (Intent::Complete(Outcome::Omitted), Settlement::Complete(Outcome::Omitted, until)),
                     (Intent::Fail(Outcome::Omitted), Settlement::Fail(Outcome::Omitted, until)),
-                    (Intent::Release, Settlement::Release),
+                    (Intent::Release { interrupted: false }, Settlement::Release { expires_at: secs(2000), interrupted: false }),
                 ] {
                     let write = resolve(&record, owner, intent, retention, now);
                     let (seen, generation) = (Seen::of(&record), Generation::new(generation));
