@@ -170,7 +170,12 @@ impl Idempotency {
     {
         let fingerprint = Fingerprint::of(payload)?;
         let shown = StoredKey::new(&self.scope("run")?, key);
-        let transaction = client.transaction().await.map_err(|error| not_begun(&shown, store, &error))?;
+        let (engine, now) = (self.engine(), self.engine().clock.now());
+        let ask_by = engine.timing(now, &self.invocation()).limits.ask_by;
+        let beginning =
+            Box::pin(async { client.transaction().await.map_err(|error| store.fault_of(&error)) });
+        let transaction =
+            engine.in_time(now, ask_by, beginning).await.map_err(|error| not_begun(&shown, error))?;
         let open = match self.begin_in(store.in_transaction(&transaction), key, fingerprint).await? {
             BegunIn::Open(open) => open,
             BegunIn::Replay(replay) => return replayed(&replay),
@@ -339,8 +344,8 @@ impl Engine {
     }
 }
 
-fn not_begun(key: &StoredKey, store: &PostgresStore, error: &tokio_postgres::Error) -> Error {
-    refusal_error(key, Refusal::Unavailable, Some(store.fault_of(error)), Timestamp::default())
+fn not_begun(key: &StoredKey, error: StoreError) -> Error {
+    refusal_error(key, Refusal::Unavailable, Some(error), Timestamp::default())
 }
 
 /// Definitely: neither the work nor its outcome is there.

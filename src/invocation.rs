@@ -4,9 +4,15 @@
 use std::{
     future::Future,
     sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
 };
 
 use crate::{claim::ClaimHandle, error::Error, staging::Staging, time::Timestamp};
+
+/// 2020-01-01: no deadline is earlier.
+const EARLIEST: Timestamp = Timestamp::from_secs(1_577_836_800);
+/// No deadline is farther away.
+const FARTHEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What the platform says of one invocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,12 +33,12 @@ impl Invocation {
 
     /// An invocation that enters at `now`.
     ///
-    /// Whether its deadline is known is decided here, once: zero, or already past, means that it is not
-    /// (cargo-lambda's emulator sends a duration for it). A deadline that passes later is one that has
-    /// passed.
+    /// Whether its deadline is known is decided here, once. It isn't if it lies before 2020, since cargo-lambda's emulator
+    /// sends a duration, or more than a day after `now`, since AWS's own emulator multiplies it wrongly in Managed
+    /// Instances mode; Lambda's longest time-out is 15 minutes. A deadline that is merely past leaves no time.
     pub fn entered(now: Timestamp, deadline: Timestamp, request_id: &str) -> Self {
         Self {
-            deadline: (deadline > now).then_some(deadline),
+            deadline: (EARLIEST..=now.saturating_add(FARTHEST)).contains(&deadline).then_some(deadline),
             request_id: (!request_id.is_empty()).then(|| request_id.into()),
             last_wait: None,
             caller_waits_until: None,
@@ -149,7 +155,15 @@ mod tests {
         let deadline = |millis| Invocation::entered(now, Timestamp::from_millis(millis), "id").deadline();
         assert_eq!(deadline(0), None);
         assert_eq!(deadline(600_000), None, "a duration, as cargo-lambda sends it");
-        assert_eq!(deadline(1_795_000_000_000), None);
-        assert_eq!(deadline(1_795_000_000_001), Some(Timestamp::from_millis(1_795_000_000_001)));
+        assert_eq!(deadline(1_577_836_799_999), None);
+        assert_eq!(
+            deadline(1_795_000_000_000 + 86_400_001),
+            None,
+            "AWS's emulator: the time-out times a million"
+        );
+        for known in [1_577_836_800_000, 1_795_000_000_000, 1_795_000_000_001, 1_795_000_000_000 + 86_400_000]
+        {
+            assert_eq!(deadline(known), Some(Timestamp::from_millis(known)));
+        }
     }
 }

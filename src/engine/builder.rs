@@ -231,6 +231,8 @@ impl Builder {
             owners: self.owners,
             settings: self.settings,
             function,
+            #[cfg(feature = "events")]
+            unknown_deadline: std::sync::Once::new(),
         };
         let idempotency = Idempotency {
             engine: Arc::new(engine),
