@@ -8,9 +8,9 @@ mod transaction;
 use std::{collections::HashMap, rc::Rc};
 
 use lambda_idempotency::{
-    Record, State as RecordState, Timestamp,
+    Outcome, Record, State as RecordState, Timestamp,
     protocol::{self, Held, Intent, Plan},
-    store::{StoreErrorKind, Write},
+    store::{Settlement, StoreErrorKind, Write},
 };
 
 use crate::{
@@ -109,6 +109,10 @@ enum Next {
     /// The handler's own writes were not made; it may think again.
     Declined,
     Replay(u32),
+    /// Nothing is claimed.
+    Refused,
+    /// The claim may stand, until then.
+    Abandoned(Timestamp),
     Recorded,
     Superseded(u32),
     /// Its writes were not made, and never will be.
@@ -264,6 +268,15 @@ impl<'a, P: Protocol> Net<'a, P> {
                 let is_retried = it.slot(at).is_retried;
                 self.fail(it, at, StoreErrorKind::Rejected, is_retried);
             }
+            Choice::RejectContent(at) => {
+                let slot = it.slot(at);
+                let (write, is_retried) = (slot.write, slot.is_retried);
+                if !self.write(write).is_some_and(has_response) {
+                    return None;
+                }
+                it.reach(Mark::Unstorable);
+                self.fail(it, at, StoreErrorKind::Unstorable, is_retried);
+            }
             Choice::Garble(at) => {
                 it.reach(Mark::Unreadable);
                 let is_retried = it.slot(at).is_retried;
@@ -338,9 +351,7 @@ impl<'a, P: Protocol> Net<'a, P> {
 
     fn sweep(&mut self, it: &mut Happening) -> Option<()> {
         let record = self.records.get(it.world.record)?;
-        if record.expires_at > self.true_time(it) {
-            return None;
-        }
+        let expires_at = record.expires_at.filter(|expires_at| *expires_at <= self.true_time(it))?;
         // The sweeper is slow, and the network is not that slow: what was sent before the expiry is no
         // longer on its way. (A frozen executor may still send what it had decided then.)
         for late in &mut it.world.late {
@@ -350,7 +361,7 @@ impl<'a, P: Protocol> Net<'a, P> {
                 Write::Conclude { .. } => None,
                 write => write.lock().map(|lock| lock.lock_acquired_at),
             });
-            if acquired_at.is_none_or(|acquired_at| acquired_at < record.expires_at) {
+            if acquired_at.is_none_or(|acquired_at| acquired_at < expires_at) {
                 *late = Late::default();
             }
         }
@@ -359,11 +370,8 @@ impl<'a, P: Protocol> Net<'a, P> {
             RecordState::Released => Mark::SweptReleased,
             RecordState::Completed(_) | RecordState::Failed(_) => Mark::SweptOutcome,
         });
+        self.removed(it, record.status());
         it.world.record = 0;
-        it.world.holder = NOBODY;
-        it.world.took_over = false;
-        // What the key was used for is forgotten with its record.
-        it.world.has_run = false;
         it.world.has_effect = false;
         Some(())
     }
@@ -549,8 +557,24 @@ fn intent(verdict: Verdict, delivery: u8) -> Intent {
         Verdict::Complete => Intent::Complete(configuration::response(delivery, verdict)),
         Verdict::Commit => Intent::Commit(configuration::response(delivery, verdict)),
         Verdict::Fail => Intent::Fail(configuration::response(delivery, verdict)),
-        Verdict::Release | Verdict::None => Intent::Release,
+        Verdict::Release | Verdict::None => Intent::Release { interrupted: false },
+        Verdict::Panic => Intent::Release { interrupted: true },
     }
+}
+
+/// Whether a write brings a response, which a store may refuse to take.
+fn has_response(write: &Write) -> bool {
+    let outcome = match write {
+        Write::Settle {
+            settlement: Settlement::Complete(outcome, _) | Settlement::Fail(outcome, _), ..
+        } => outcome,
+        Write::Conclude { record, .. } => match &record.state {
+            RecordState::Completed(outcome) | RecordState::Failed(outcome) => outcome,
+            RecordState::Started { .. } | RecordState::Released => return false,
+        },
+        _ => return false,
+    };
+    matches!(outcome, Outcome::Retained(_))
 }
 
 /// A machine's state, and what it waits for.
