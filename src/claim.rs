@@ -23,7 +23,7 @@ use crate::{
     key::StoredKey,
     observe,
     outcome::Outcome,
-    protocol::{Action, Decline, End, Event, Fault, Held, Input, Refusal, State, step},
+    protocol::{Action, Decline, End, Event, Fault, Held, Input, Intent, Refusal, State, step},
     record::{Generation, Lock, Record, Status},
     store::{OwnWrites, StoreError},
     time::Timestamp,
@@ -183,25 +183,35 @@ impl Claim {
     }
 
     async fn record(self, verdict: Verdict) -> Result<Completion, Error> {
-        let (engine, key) = (Arc::clone(&self.engine), self.key().clone());
+        let (engine, key, until) = (Arc::clone(&self.engine), self.key().clone(), self.answer_by());
         match self.settle(verdict).await {
             Settled { end: End::Recorded, .. } => Ok(Completion::Recorded),
             Settled { end: End::Superseded(record), .. } => {
-                let outcome = engine.successors_outcome(&key, &record, ErrorKind::Fenced).await;
+                let outcome = engine.successors_outcome(&key, &record, ErrorKind::Fenced, until).await;
                 outcome.map(Completion::Superseded)
             }
             Settled { end, store_error, .. } => Err(settle_error(&key, end, store_error)),
         }
     }
 
+    /// What to settle it with, prepared while the claim is still held: a future that is dropped here leaves a claim that
+    /// was abandoned, and says so.
+    async fn intent(&self, verdict: Verdict) -> Option<Intent> {
+        let until = self.state.as_ref()?.prepare_until(self.engine.clock.now());
+        Some(self.engine.intent(self.key(), self.claimed.held.owner, verdict, until).await)
+    }
+
+    /// By when the caller has its answer.
+    pub(crate) fn answer_by(&self) -> Option<Timestamp> {
+        self.timing.limits.answer_by
+    }
+
     /// Settles the claim, and tells how that ended.
     pub(crate) async fn settle(mut self, verdict: Verdict) -> Settled {
         let copied = self.lock.take().and_then(|lock| Some((Some(lock), verdict.response()?.clone())));
-        let intent = self.engine.intent(self.key(), self.claimed.held.owner, verdict).await;
+        let Some(intent) = self.intent(verdict).await else { return Settled::not_held() };
         let status = intent.status();
-        let Some(state) = self.state.take() else {
-            return Settled { end: End::Unrecorded(Refusal::Unavailable), store_error: None };
-        };
+        let Some(state) = self.state.take() else { return Settled::not_held() };
         let settled = self.engine.settle(self.key(), state, intent, copied).await;
         self.tell(&settled, status);
         settled
@@ -218,10 +228,10 @@ impl Claim {
         writes: &OwnWrites,
     ) -> Result<Settled, Turned<Self>> {
         let copied = self.lock.clone().and_then(|lock| Some((Some(lock), verdict.response()?.clone())));
-        let intent = self.engine.intent(self.key(), self.claimed.held.owner, verdict).await.committed();
-        let Some(state) = self.state.take() else {
-            return Ok(Settled { end: End::Unrecorded(Refusal::Unavailable), store_error: None });
+        let Some(intent) = self.intent(verdict).await.map(Intent::committed) else {
+            return Ok(Settled::not_held());
         };
+        let Some(state) = self.state.take() else { return Ok(Settled::not_held()) };
         match self.engine.settle_with(self.key(), state, intent, Some(writes), copied).await {
             Ok(settled) => {
                 self.tell(&settled, Status::Completed);
@@ -322,6 +332,13 @@ pub(crate) struct Settled {
     pub(crate) store_error: Option<StoreError>,
 }
 
+impl Settled {
+    /// Never: a claim is held until it is settled.
+    fn not_held() -> Self {
+        Self { end: End::Unrecorded(Refusal::Unavailable), store_error: None }
+    }
+}
+
 fn settle_error(key: &StoredKey, end: End, store_error: Option<StoreError>) -> Error {
     let error = match end {
         End::Unrecorded(Refusal::Mismatch) => Error::new(
@@ -391,7 +408,9 @@ impl ClaimHandle {
         self.claim.held.attempt
     }
 
-    /// Whether an earlier run was left without an answer, so that it may have had effects.
+    /// Whether an earlier attempt ended without an answer, so that it may have had effects: its process was killed or
+    /// frozen, or its handler was dropped, cut off or panicked. It stays so however many attempts come between, also
+    /// where one of them gave the key back.
     pub fn is_takeover(&self) -> bool {
         self.claim.held.is_takeover
     }

@@ -14,7 +14,8 @@
 //!
 //! It uses fresh random keys only, of functions whose names begin with `conformance`, and touches no other
 //! record: it may run against a table that is in use. It leaves some two thousand records behind, and some
-//! 10 MB of parts where the store keeps parts, which expire a day later.
+//! 10 MB of parts where the store keeps parts, which expire a day later. Records that never expire are replaced by
+//! ones that do, unless the case that wrote them fails.
 //!
 //! Keys and owners are random, and times are counted from now; all else is the same in every run. A few
 //! records are a minute past their expiry when they are written, and must still be there when they are
@@ -90,7 +91,9 @@ const CASES: &[Case] = cases! {
     "versions are told apart by numbers of any size" => numbers::versions,
     "a reclaim leaves nothing of the old outcome" => lifecycle::reclaim_leaves_nothing,
     "a takeover puts in its own invocation and keeps the fingerprint" => lifecycle::take_over_replaces,
-    "a settled record has no lease, and a release keeps the expiry" => lifecycle::settled_without_lease,
+    "a claim without an expiry is a claim as any other" => lifecycle::lasting_claims,
+    "an interrupted attempt is remembered" => lifecycle::interrupted_is_kept,
+    "a settled record has no lease, and its own expiry" => lifecycle::settled_without_lease,
     "an operator's write leaves nothing of the old outcome, and fences" => lifecycle::operators_replace,
     "a conclusion leaves nothing of the old record, and fences" => lifecycle::conclusions_leave_nothing,
     "a late write of a predecessor changes nothing" => lifecycle::predecessors_are_fenced,

@@ -1,6 +1,7 @@
 //! The engine: [`Idempotency`]. It performs what the machine decides: calls the store, reads the clock,
 //! and feeds the answers back. It holds no rule of its own.
 
+mod bounded;
 mod builder;
 mod cache;
 mod drive;
@@ -93,6 +94,8 @@ pub(crate) enum Verdict {
     Fail(Option<Bytes>),
     /// Nothing happened, or it may happen again.
     Release,
+    /// It ended without an answer, and may happen again.
+    Interrupted,
 }
 
 impl Idempotency {
@@ -148,20 +151,31 @@ impl Idempotency {
     /// ```
     /// # use lambda_idempotency::{Idempotency, store::memory::MemoryStore};
     /// # fn main() -> Result<(), lambda_idempotency::Error> {
-    /// let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?.claim_free();
+    /// let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?.claim_free()?;
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
-    pub fn claim_free(&self) -> Self {
-        Self { mode: Mode::ClaimFree { looks_first: false }, ..self.clone() }
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] at most once: without a claim, a handler runs at every delivery.
+    pub fn claim_free(&self) -> Result<Self, Error> {
+        self.without_claims(Mode::ClaimFree { looks_first: false })
     }
 
     /// [`claim_free`](Self::claim_free), with one consistent read before the handler: it answers a duplicate that comes later,
     /// which then does not run.
-    #[must_use]
-    pub fn claim_free_looking_first(&self) -> Self {
-        Self { mode: Mode::ClaimFree { looks_first: true }, ..self.clone() }
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn claim_free_looking_first(&self) -> Result<Self, Error> {
+        self.without_claims(Mode::ClaimFree { looks_first: true })
+    }
+
+    fn without_claims(&self, mode: Mode) -> Result<Self, Error> {
+        self.engine.settings.refuse_at_most_once("a handler that runs without a claim")?;
+        Ok(Self { mode, ..self.clone() })
     }
 
     #[cfg(feature = "events")]
@@ -215,7 +229,8 @@ impl Idempotency {
     /// Dropping the future may leave a claim that nobody holds; its lease frees the key.
     pub async fn begin(&self, key: impl Borrow<Key>, fingerprint: Fingerprint) -> Result<Begun, Error> {
         let key = StoredKey::new(&self.scope("run")?, key.borrow());
-        self.engine.begin(&key, fingerprint, &self.invocation()).await.map_err(|refused| refused.error)
+        let begun = self.engine.begin(&key, fingerprint, &self.invocation()).await;
+        begun.map_err(|refused| invocation::refused_within(refused.error))
     }
 
     /// Runs `operation` once for `key`, and answers every later call with its recorded result.
@@ -276,8 +291,7 @@ impl Idempotency {
             cut_off: None,
             mode: self.mode,
         };
-        let on_error = self.engine.settings.effective_on_handler_error();
-        let judge = |result: Result<T, E>| {
+        let judge = |result: Result<T, E>, on_error| {
             let verdict = match (&result, on_error) {
                 (Ok(value), _) => serde_json::to_vec(value)
                     .map_or(Verdict::CompleteOmitted, |json| Verdict::Complete(json.into())),
@@ -288,7 +302,12 @@ impl Idempotency {
             };
             (verdict, result)
         };
-        match self.engine.protect(target, operation, judge, as_it_is).await? {
+        match self
+            .engine
+            .protect(target, operation, judge, as_it_is)
+            .await
+            .map_err(invocation::refused_within)?
+        {
             Protected::Ran(result) | Protected::RanUnrecorded(result) => result.map_err(RunError::Handler),
             Protected::Replayed(replay) => replayed(&replay),
         }
@@ -300,7 +319,7 @@ impl Verdict {
     pub(crate) fn response(&self) -> Option<&Bytes> {
         match self {
             Self::Complete(response) | Self::Fail(Some(response)) => Some(response),
-            Self::CompleteOmitted | Self::Fail(None) | Self::Release => None,
+            Self::CompleteOmitted | Self::Fail(None) | Self::Release | Self::Interrupted => None,
         }
     }
 
@@ -351,7 +370,7 @@ impl Engine {
             fingerprint,
             lease_until: timing.lease_until,
             usable_until: timing.usable_until,
-            limits: crate::protocol::Limits::unknown(std::time::Duration::from_secs(30)),
+            limits: timing.limits,
             request_id: invocation.request_id().cloned(),
         })
     }

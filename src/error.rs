@@ -1,6 +1,12 @@
 //! Errors: what went wrong, and what the caller should do about it.
 
-use std::{borrow::Cow, error::Error as StdError, fmt, time::Duration};
+use std::{
+    borrow::Cow,
+    error::Error as StdError,
+    fmt,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 type Source = Box<dyn StdError + Send + Sync + 'static>;
 
@@ -80,11 +86,21 @@ pub struct Error {
     /// The outcome that was not retained is a final failure.
     is_of_failure: bool,
     source: Option<Source>,
+    /// Tells the handler that a nested operation refused whether its own error holds this one.
+    #[expect(dead_code, reason = "it is there to be dropped with the error")]
+    watched: Option<Arc<()>>,
 }
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, message: message.into(), retry_after: None, is_of_failure: false, source: None }
+        Self {
+            kind,
+            message: message.into(),
+            retry_after: None,
+            is_of_failure: false,
+            source: None,
+            watched: None,
+        }
     }
 
     /// The operation failed for good, and what it said of that was not kept.
@@ -108,6 +124,13 @@ impl Error {
     pub(crate) fn with_source(mut self, source: impl Into<Source>) -> Self {
         self.source = Some(source.into());
         self
+    }
+
+    /// The same error, and what tells whether it still exists.
+    pub(crate) fn watched(self) -> (Self, Weak<()>) {
+        let watched = Arc::new(());
+        let weak = Arc::downgrade(&watched);
+        (Self { watched: Some(watched), ..self }, weak)
     }
 
     /// What the caller should do.

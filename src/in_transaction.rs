@@ -98,7 +98,8 @@ impl Idempotency {
     ///
     /// # Errors
     ///
-    /// As [`begin`](Self::begin). Nothing was written; roll the transaction back.
+    /// As [`begin`](Self::begin), and [`ErrorKind::Invalid`] at most once: a rollback takes the claim with it, so that
+    /// the work could be done again. Nothing was written; roll the transaction back.
     ///
     /// # Cancel safety
     ///
@@ -109,6 +110,8 @@ impl Idempotency {
         key: &Key,
         fingerprint: Fingerprint,
     ) -> Result<BegunIn<'t>, Error> {
+        self.settings()
+            .refuse_at_most_once("an operation in a transaction of the caller's, which a rollback undoes")?;
         let key = StoredKey::new(&self.scope("run")?, key);
         let engine = Arc::clone(self.engine());
         match engine.look_in(&records, &key, fingerprint, self).await {
@@ -178,14 +181,15 @@ impl Idempotency {
         let verdict = serde_json::to_vec(&value)
             .map_or(Verdict::CompleteOmitted, |json| Verdict::Complete(json.into()));
         let (engine, owner) = (Arc::clone(&open.engine), open.owner);
+        let answer_by = open.state.plan().limits.answer_by;
         match open.settle(verdict).await? {
             CompletionIn::Recorded => {}
             CompletionIn::Superseded(replay) => return replayed(&replay),
         }
-        match store.commit(transaction).await {
+        match engine.in_time(answer_by, store.commit(transaction)).await {
             Ok(()) => {}
             Err(error) if error.is_maybe_applied() => {
-                engine.find_out_whether_committed(store, &shown, owner, error).await?;
+                engine.find_out_whether_committed(store, &shown, owner, error, answer_by).await?;
             }
             Err(error) => return Err(not_committed(&shown, error).into()),
         }
@@ -225,12 +229,16 @@ impl InTransaction<'_> {
 
     async fn settle(self, verdict: Verdict) -> Result<CompletionIn, Error> {
         let Self { engine, key, owner, mut state, records } = self;
-        let mut event = Event::Settle(engine.intent(&key, owner, verdict).await);
+        let until = state.prepare_until(engine.clock.now());
+        let answer_by = state.plan().limits.answer_by;
+        let mut event = Event::Settle(engine.intent(&key, owner, verdict, until).await);
         let end = loop {
-            let (next, action) = step(state, Input { now: engine.clock.now(), event });
+            let now = engine.clock.now();
+            let (next, action) = step(state, Input { now, event });
             state = next;
+            let until = state.call_until(now);
             event = match action {
-                Action::Apply(write) => match records.apply(&key, &write).await {
+                Action::Apply(write) => match engine.in_time(until, records.apply(&key, &write)).await {
                     Ok(written) => Event::Answered(written),
                     // The transaction is over with its first error: there is nothing to be tried again in it.
                     Err(error) => return Err(not_committed(&key, error.maybe_applied(false))),
@@ -243,7 +251,8 @@ impl InTransaction<'_> {
             End::Recorded => Ok(CompletionIn::Recorded),
             End::Superseded(record) => {
                 observe::outrun(&key);
-                let outcome = engine.successors_outcome(&key, &record, ErrorKind::InProgress).await;
+                let outcome =
+                    engine.successors_outcome(&key, &record, ErrorKind::InProgress, answer_by).await;
                 outcome.map(CompletionIn::Superseded)
             }
             End::Fenced(until) | End::Unresolved(until) => Err(in_progress(&key, until, engine.clock.now())),
@@ -271,9 +280,10 @@ impl Engine {
         idempotency: &Idempotency,
     ) -> Result<Result<(Owner, State), Replay>, Error> {
         let (owner, invocation, now) = ((self.owners)()?, idempotency.invocation(), self.clock.now());
-        let state = self.plan(owner, fingerprint, &invocation, self.timing(now, invocation.deadline()));
+        let timing = self.timing(now, &invocation);
+        let state = self.plan(owner, fingerprint, &invocation, timing);
         let (state, _) = step(state, Input { now, event: Event::Look });
-        let event = match records.lock_and_read(key).await {
+        let event = match self.in_time(timing.limits.ask_by, records.lock_and_read(key)).await {
             Ok(Looked::Busy) => return Err(in_progress(key, None, self.clock.now())),
             Ok(Looked::Free(record)) => Event::Found(record),
             Err(error) => {
@@ -283,7 +293,9 @@ impl Engine {
         };
         match step(state, Input { now: self.clock.now(), event }) {
             (state, Action::Open) => Ok(Ok((owner, state))),
-            (_, Action::Replay(record)) => self.replay(key, &record).await.map(Err),
+            (state, Action::Replay(record)) => {
+                self.replay(key, &record, state.plan().limits.answer_by).await.map(Err)
+            }
             (_, Action::Refused(refusal)) => Err(refusal_error(key, refusal, None, self.clock.now())),
             _ => Err(refusal_error(key, Refusal::Unavailable, None, self.clock.now())),
         }
@@ -297,10 +309,11 @@ impl Engine {
         key: &StoredKey,
         owner: Owner,
         doubt: StoreError,
+        until: Option<Timestamp>,
     ) -> Result<(), Error> {
         let mut is_free = false;
         for _ in 0..QUESTIONS {
-            match store.look(key).await {
+            match self.in_time(until, store.look(key)).await {
                 Ok(Looked::Free(Some(Record { owner: of, .. }))) if of == owner => return Ok(()),
                 // The lock was free before this record was read.
                 Ok(Looked::Free(_)) if is_free => return Err(not_committed(key, doubt)),
@@ -312,6 +325,9 @@ impl Engine {
                 Ok(Looked::Busy) => {}
                 Err(error) if error.kind() == StoreErrorKind::Corrupt => break,
                 Err(_) => {}
+            }
+            if until.is_some_and(|until| self.clock.now().saturating_add(BETWEEN_QUESTIONS) >= until) {
+                break;
             }
             self.clock.sleep(BETWEEN_QUESTIONS).await;
         }

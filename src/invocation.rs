@@ -1,9 +1,12 @@
 //! The invocation that a handler runs in: its deadline, decided once, and what a nested operation
 //! inherits of it.
 
-use std::{future::Future, sync::Arc};
+use std::{
+    future::Future,
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
 
-use crate::{claim::ClaimHandle, staging::Staging, time::Timestamp};
+use crate::{claim::ClaimHandle, error::Error, staging::Staging, time::Timestamp};
 
 /// What the platform says of one invocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -12,6 +15,8 @@ pub struct Invocation {
     request_id: Option<Arc<str>>,
     /// Until when a duplicate may wait, where that is before the deadline says so.
     last_wait: Option<Timestamp>,
+    /// When the caller stops waiting for the answer, where that is before the deadline.
+    caller_waits_until: Option<Timestamp>,
 }
 
 impl Invocation {
@@ -30,6 +35,7 @@ impl Invocation {
             deadline: (deadline > now).then_some(deadline),
             request_id: (!request_id.is_empty()).then(|| request_id.into()),
             last_wait: None,
+            caller_waits_until: None,
         }
     }
 
@@ -37,6 +43,20 @@ impl Invocation {
     #[cfg(feature = "events")]
     pub(crate) fn waiting_until(self, last: Option<Timestamp>) -> Self {
         Self { last_wait: last, ..self }
+    }
+
+    /// The same, for a caller that waits until then and no longer.
+    ///
+    /// API Gateway gives up on an integration 29 seconds after a request came in, unless it's configured otherwise
+    /// ("Amazon API Gateway quotas", API Gateway developer guide). The HTTP layer sets this by itself; see
+    /// `HttpLayer::answer_within`.
+    #[must_use]
+    pub fn with_caller_waiting_until(self, until: Timestamp) -> Self {
+        Self { caller_waits_until: Some(until), ..self }
+    }
+
+    pub(crate) fn caller_waits_until(&self) -> Option<Timestamp> {
+        self.caller_waits_until
     }
 
     pub(crate) fn last_wait(&self) -> Option<Timestamp> {
@@ -65,12 +85,43 @@ pub(crate) struct Surroundings {
     pub(crate) invocation: Invocation,
     pub(crate) claim: Option<ClaimHandle>,
     pub(crate) staging: Option<Staging>,
+    pub(crate) refusals: Refusals,
 }
 
 impl Surroundings {
     /// Those of a handler that nothing protects.
     pub(crate) fn unprotected(invocation: Invocation) -> Self {
-        Self { invocation, claim: None, staging: None }
+        Self { invocation, claim: None, staging: None, refusals: Refusals::default() }
+    }
+}
+
+/// The library's own errors that nested operations gave a handler, and that a repetition may cure. They are watched and
+/// not held: one that is still there when the handler has returned is inside what it returned.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Refusals(Arc<Mutex<Vec<Weak<()>>>>);
+
+impl Refusals {
+    fn watch(&self, error: Error) -> Error {
+        if !error.is_retryable() {
+            return error;
+        }
+        let (error, watched) = error.watched();
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(watched);
+        error
+    }
+
+    /// Whether the handler kept one.
+    pub(crate) fn is_any_kept(&self) -> bool {
+        let watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.iter().any(|error| error.strong_count() > 0)
+    }
+}
+
+/// The error of an operation inside a handler, which the handler may pass on.
+pub(crate) fn refused_within(error: Error) -> Error {
+    match current() {
+        Some(surroundings) => surroundings.refusals.watch(error),
+        None => error,
     }
 }
 

@@ -110,6 +110,17 @@ pub struct Settings {
     ///
     /// At least three times [`lease_grace`](Self::lease_grace), so that a third of it may fail.
     pub lease_extension: Option<Duration>,
+    /// How long before the invocation's deadline the library stops waiting for the store, so that a true answer still
+    /// reaches the caller. Default: 250 milliseconds. A handler that returns later than that still gets one attempt to
+    /// record its outcome, which ends a fifth of the reserve before the deadline.
+    ///
+    /// Raise it where more has to happen after the handler, such as flushing telemetry. On a function with a time-out of
+    /// 1 second, it's a quarter of the handler's time.
+    pub answer_reserve: Duration,
+    /// How long an outcome is tried to be recorded while the store fails, or nothing less than the deadline and
+    /// [`answer_reserve`](Self::answer_reserve) ends it before. Default: 30 seconds. Lambda bills this time; an outcome
+    /// that isn't recorded means a second run.
+    pub settle_within: Duration,
     /// What becomes of a stale claim. Default: it is taken over.
     pub execution: Execution,
     /// What becomes of the claim when the handler fails. Default: it is released.
@@ -139,6 +150,8 @@ impl Default for Settings {
             lease_grace: Duration::from_secs(2),
             lease_fallback: Duration::from_secs(60),
             lease_extension: None,
+            answer_reserve: Duration::from_millis(250),
+            settle_within: Duration::from_secs(30),
             execution: Execution::default(),
             on_handler_error: OnHandlerError::default(),
             on_in_progress: OnInProgress::default(),
@@ -159,6 +172,18 @@ impl Settings {
         }
     }
 
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] at most once, which `what` would break.
+    pub(crate) fn refuse_at_most_once(&self, what: &str) -> Result<(), Error> {
+        match self.execution {
+            Execution::AtLeastOnce => Ok(()),
+            Execution::AtMostOnce => invalid(format!(
+                "at most once, {what} is refused, since nothing keeps it from running again; use a claim, or AtLeastOnce"
+            )),
+        }
+    }
+
     /// Whether the platform ends the process at the deadline; an undetected one is taken for Lambda.
     pub(crate) fn is_killed_at_deadline(&self) -> bool {
         self.platform != Platform::LetsRun
@@ -166,8 +191,8 @@ impl Settings {
 
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] for a duration that is zero, a lease that leaves no time to run, or a local cache that
-    /// is too small to be of use.
+    /// [`ErrorKind::Invalid`] for a duration that is zero, a lease that leaves no time to run, a local cache that
+    /// is too small to be of use, or at-most-once with unprotected runs.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         let durations = [
             ("retention", self.retention),
@@ -184,12 +209,22 @@ impl Settings {
                 self.lease_fallback, self.lease_grace
             ));
         }
-        if let Some(length) = self.lease_extension.filter(|length| *length < self.lease_grace * 3) {
+        if let Some(length) =
+            self.lease_extension.filter(|length| *length < self.lease_grace.saturating_mul(3))
+        {
             return invalid(format!(
                 "lease_extension ({length:?}) is less than three times lease_grace ({:?}), which leaves no time for an \
                  extension to fail and to be tried again",
                 self.lease_grace
             ));
+        }
+        if self.execution == Execution::AtMostOnce && self.on_store_failure == OnStoreFailure::RunUnprotected
+        {
+            return invalid(
+                "at most once, a handler can't run without a claim: set on_store_failure to Refuse, or execution to \
+                 AtLeastOnce"
+                    .to_owned(),
+            );
         }
         if (1..SMALLEST_LOCAL_CACHE).contains(&self.local_cache) {
             return invalid(format!(

@@ -512,8 +512,12 @@ pub fn step(state: State, input: Input) -> (State, Action) {
         }
         (Phase::Fresh, Event::Look) => (Phase::Looking, Action::Read),
         (Phase::Looking, event) => open::looking(&plan, now, event),
-        (Phase::Fresh, Event::Settle(intent)) => open::conclude(&plan, now, open::Basis::default(), Task::new(&plan, now, intent)),
-        (Phase::Open(basis), Event::Settle(intent)) => open::conclude(&plan, now, basis, Task::new(&plan, now, intent)),
+        (Phase::Fresh, Event::Settle(intent)) => {
+            open::conclude(&plan, now, open::Basis::default(), Task::new(&plan, now, intent))
+        }
+        (Phase::Open(basis), Event::Settle(intent)) => {
+            open::conclude(&plan, now, basis, Task::new(&plan, now, intent))
+        }
         (Phase::Committing(commit), event) => commit::committing(&plan, now, *commit, event),
         (Phase::LookingForCommit(commit), event) => commit::looking(&plan, now, *commit, event),
         (Phase::Settling { held, task }, event) => settle::settling(&plan, now, held, task, event),

@@ -17,8 +17,8 @@ use support::faulty::{
     Condition::{self, ClaimAbsent, Conclude, ConcludeAbsent, Extend, Reclaim, Resolve, Settle, TakeOver},
     Fault, Faulty,
     Field::{
-        Attempt, ExpiresAt, Fingerprint, Generation, LeaseUntil, LockAcquiredAt, Owner as OwnerField,
-        RequestId, Status,
+        Attempt, ExpiresAt, Fingerprint, Generation, Interrupted, LeaseUntil, LockAcquiredAt,
+        Owner as OwnerField, RequestId, Status,
     },
 };
 
@@ -122,6 +122,7 @@ mod dynamodb {
         names.response_length = ":length".into();
         names.response_sha256 = "größe".into();
         names.request_id = "key".into();
+        names.interrupted = "boolean".into();
         names.version = "0".into();
         prove_as(|builder| builder.attributes(names).sort_key("SK").inline_limit(1024)).await;
     }
@@ -355,6 +356,8 @@ const FAULTS: &[Fault] = &[
     Fault::Lost(Fingerprint),
     Fault::Lost(LockAcquiredAt),
     Fault::Lost(RequestId),
+    Fault::Lost(ExpiresAt),
+    Fault::Lost(Interrupted),
     Fault::EmptyRequestIdLost,
     Fault::Floats,
     Fault::Signed,
@@ -365,8 +368,23 @@ const FAULTS: &[Fault] = &[
     Fault::TakeOverKeepsRequestId,
     Fault::TakeOverWritesFingerprint,
     Fault::ReclaimLeavesOutcome,
+    Fault::NoExpiryMatchesAny,
+    Fault::AnyExpiryMatchesNone,
+    Fault::NoExpiryMatchesNothing,
+    Fault::NoExpiryIsZero,
+    Fault::NoExpiryIsTheLast,
+    Fault::NoExpiryReadsAbsent,
+    Fault::TakeOverKeepsExpiry,
+    Fault::TakeOverKeepsInterrupted,
+    Fault::ExtensionOnlyMovesExpiry,
+    Fault::ExtensionForgetsInterrupted,
+    Fault::ConclusionKeepsInterrupted,
     Fault::ReleaseMovesExpiry,
+    Fault::ReleaseKeepsExpiry,
+    Fault::ReleaseKeepsInterrupted,
+    Fault::ReleaseOnlySetsInterrupted,
     Fault::ReleaseKeepsLease,
+    Fault::SettlementForgetsInterrupted,
     Fault::SettlementKeepsExpiry,
     Fault::KeysCut,
     Fault::KeysFolded,
@@ -457,6 +475,22 @@ fn own_cases(fault: Fault) -> &'static [&'static str] {
         Fault::ConclusionLosesLease => &["a conclusion to STARTED"],
         Fault::OmittedIsUnfenced | Fault::PartsAreUnfenced => &["T4", "T5"],
         Fault::NamelessIsUnfenced => &["T3"],
+        // A takeover does not test the expiry, and T4 to T7 name none.
+        Fault::NoExpiryMatchesAny | Fault::AnyExpiryMatchesNone => {
+            &["T2", "a conclusion to COMPLETED", "an operator's release"]
+        }
+        Fault::NoExpiryMatchesNothing => &["T2", "a conclusion to STARTED", "an operator's completion"],
+        Fault::NoExpiryIsZero => &["versions are told apart"],
+        Fault::NoExpiryIsTheLast | Fault::NoExpiryReadsAbsent => &["T1", "a lock comes back"],
+        Fault::TakeOverKeepsExpiry | Fault::TakeOverKeepsInterrupted => &["T3"],
+        Fault::ExtensionOnlyMovesExpiry => &["T7: an extension of the lease", "a claim without an expiry"],
+        Fault::ExtensionForgetsInterrupted => &["T7: an extension of the lease", "an interrupted attempt"],
+        Fault::ConclusionKeepsInterrupted => &["an interrupted attempt", "a conclusion leaves nothing"],
+        Fault::ReleaseKeepsExpiry => &["T6", "an operator's release", "a settled record has no lease"],
+        Fault::ReleaseKeepsInterrupted | Fault::ReleaseOnlySetsInterrupted => {
+            &["T6", "an operator's release", "an interrupted attempt"]
+        }
+        Fault::SettlementForgetsInterrupted => &["T4", "T5", "an interrupted attempt"],
         _ => &[],
     }
 }

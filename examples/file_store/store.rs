@@ -100,9 +100,9 @@ fn encode(record: &Record) -> Vec<u8> {
     let fields = json!({
         "status": record.status().as_str(), "owner": record.owner.to_string(), "attempt": record.attempt,
         "generation": record.generation.get(), "fingerprint": record.fingerprint.to_string(),
-        "lock_acquired_at": record.lock_acquired_at.as_millis(), "expires_at": record.expires_at.as_millis(),
+        "lock_acquired_at": record.lock_acquired_at.as_millis(), "expires_at": record.expires_at.map(Timestamp::as_millis),
         "lease_until": record.lease_until().map(Timestamp::as_millis), "request_id": record.request_id,
-        "outcome": outcome,
+        "interrupted": record.interrupted, "outcome": outcome,
     });
     fields.to_string().into_bytes()
 }
@@ -117,7 +117,12 @@ fn decode(bytes: &[u8]) -> Option<Record> {
         attempt: number("attempt")?.try_into().ok()?,
         fingerprint: Fingerprint::from_stored(text("fingerprint")?)?,
         lock_acquired_at: Timestamp::from_millis(number("lock_acquired_at")?),
-        expires_at: Timestamp::from_millis(number("expires_at")?),
+        expires_at: match fields.get("expires_at")? {
+            // A field that is missing must not pass for "never".
+            Value::Null => None,
+            millis => Some(Timestamp::from_millis(millis.as_u64()?)),
+        },
+        interrupted: fields["interrupted"].as_bool()?,
         request_id: text("request_id").map(Into::into),
         state: match Status::from_stored(text("status")?)? {
             Status::Started => State::Started { lease_until: Timestamp::from_millis(number("lease_until")?) },

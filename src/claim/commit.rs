@@ -103,7 +103,7 @@ impl Claim {
     ///
     /// Dropping the future leaves all of it written, nothing, or still to be; the lease frees the key.
     pub async fn commit<W: Writes>(self, response: impl Into<Bytes>, writes: W) -> Result<Commitment, Error> {
-        let (engine, key) = (Arc::clone(self.engine()), self.key().clone());
+        let (engine, key, answer_by) = (Arc::clone(self.engine()), self.key().clone(), self.answer_by());
         let checked = match engine.store.transactions() {
             Some(transactions) => transactions.check(&key, &writes).err(),
             None => None,
@@ -123,7 +123,7 @@ impl Claim {
         match settled.end {
             End::Recorded => Ok(Commitment::Recorded),
             End::Superseded(record) => {
-                let outcome = engine.successors_outcome(&key, &record, ErrorKind::Fenced).await;
+                let outcome = engine.successors_outcome(&key, &record, ErrorKind::Fenced, answer_by).await;
                 outcome.map(Commitment::Superseded)
             }
             End::Fenced(_) => Err(super::settle_error(&key, End::Fenced(None), settled.store_error)),

@@ -123,8 +123,17 @@ fn differences(found: &Record, expected: &Record) -> String {
         }
     };
     // Taken apart, so that a new field cannot be forgotten here.
-    let Record { owner, generation, attempt, fingerprint, lock_acquired_at, expires_at, request_id, state } =
-        found;
+    let Record {
+        owner,
+        generation,
+        attempt,
+        fingerprint,
+        lock_acquired_at,
+        expires_at,
+        interrupted,
+        request_id,
+        state,
+    } = found;
     field("owner", owner, &expected.owner, *owner == expected.owner);
     field("generation", generation, &expected.generation, *generation == expected.generation);
     field("attempt", attempt, &expected.attempt, *attempt == expected.attempt);
@@ -136,6 +145,7 @@ fn differences(found: &Record, expected: &Record) -> String {
         *lock_acquired_at == expected.lock_acquired_at,
     );
     field("expires_at", expires_at, &expected.expires_at, *expires_at == expected.expires_at);
+    field("interrupted", interrupted, &expected.interrupted, *interrupted == expected.interrupted);
     field("request_id", request_id, &expected.request_id, *request_id == expected.request_id);
     field("the state", state, &expected.state, *state == expected.state);
     if format!("{:?}", found.state) == format!("{:?}", expected.state) && found.state != expected.state {

@@ -8,7 +8,7 @@ use super::{
     Verdict,
     bench::{apply, described_record, fresh_key, prepare, read, same, together},
     numbers::extend,
-    samples::{first_lock, inline, resolve, second_lock, settle, settlements, tomorrow},
+    samples::{first_lock, inline, release, resolve, second_lock, settle, settlements, tomorrow},
 };
 use crate::{
     future::BoxFuture,
@@ -171,8 +171,7 @@ impl Race {
     fn reclaims(tasks: usize) -> Verdict<Self> {
         let first = first_lock()?;
         let started = Record::from(first.clone());
-        let release = settle(&started, Settlement::Release);
-        let current = release.apply_to(Some(&started)).unwrap_or(started);
+        let (release, current) = release(&started);
         let seen = Seen::of(&current);
         let write = |_| Ok(Write::Reclaim { seen, lock: second_lock()? });
         Ok(Self {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{
     Verdict,
     bench::{apply, described, described_record, fresh_key, read, same},
+    fields::put_away,
     random::Random,
     samples::{base, in_parts, inline, settle, tomorrow},
 };
@@ -69,6 +70,12 @@ async fn run(store: &dyn Store, seed: u64, operations: u32) -> Verdict {
             return Err(format!(
                 "seed {seed}, after {count} operations: {finding}; those on this key were:{steps}"
             ));
+        }
+    }
+    for Subject { key, .. } in &script.keys {
+        // No sweeper takes a record that never expires.
+        if let Some(record) = memory.get(key).filter(|record| record.expires_at.is_none()) {
+            put_away(store, key, &record).await?;
         }
     }
     Ok(())
@@ -209,7 +216,12 @@ impl Script {
             2 => State::Failed(outcome),
             _ => State::Completed(outcome),
         };
-        Write::Conclude { seen, record: Record { state, ..lock.into() } }
+        let mut record = Record { state, ..lock.into() };
+        if record.status() != Status::Started {
+            // Only a STARTED record has none.
+            record.expires_at = Some(self.expiry());
+        }
+        Write::Conclude { seen, record }
     }
 
     fn resolve(&mut self, at: usize) -> Write {
@@ -260,7 +272,8 @@ impl Script {
             fingerprint: Fingerprint::of_bytes(&[self.random.below(2) as u8]),
             lock_acquired_at: self.near(self.base),
             lease_until: self.near(self.base),
-            expires_at: self.expiry(),
+            expires_at: (self.random.below(3) > 0).then(|| self.expiry()),
+            interrupted: self.random.below(2) == 0,
             request_id: self.random.pick(&request_ids).clone(),
         }
     }
@@ -281,7 +294,7 @@ impl Script {
     fn settlement(&mut self) -> Settlement {
         let outcome = self.outcome();
         match self.random.below(4) {
-            0 => Settlement::Release,
+            0 => Settlement::Release { expires_at: self.expiry(), interrupted: self.random.below(2) == 0 },
             1 => Settlement::Fail(outcome, self.expiry()),
             _ => Settlement::Complete(outcome, self.expiry()),
         }

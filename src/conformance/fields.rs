@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::{
     Verdict,
     bench::{applied, fresh_key, owner, prepare, refused},
-    samples::{first_lock, inline, noise, odd_request_ids, second_lock, settle, tomorrow},
+    samples::{first_lock, inline, noise, odd_request_ids, release, second_lock, settle, tomorrow},
 };
 use crate::{
     fingerprint::Fingerprint,
@@ -43,7 +43,7 @@ pub(super) async fn outcomes(store: &dyn Store) -> Verdict {
                 Settlement::Fail(outcome, _) => State::Failed(outcome.clone()),
                 _ => State::Completed(outcome.clone()),
             };
-            let record = Record { state, expires_at, ..started.clone() };
+            let record = Record { state, expires_at: Some(expires_at), ..started.clone() };
             applied(store, &key, &settle(&started, settlement), &record).await?;
             refused(store, &key, &Write::Claim(second_lock()?), Some(&record)).await?;
         }
@@ -55,15 +55,17 @@ pub(super) async fn outcomes(store: &dyn Store) -> Verdict {
 pub(super) async fn conclusions(store: &dyn Store) -> Verdict {
     for lock in edge_locks()? {
         let key = fresh_key()?;
-        let failed = Record { state: State::Failed(inline(b"null")), ..lock.clone().into() };
+        // Only a STARTED record has no expiry.
+        let settled = Lock { expires_at: lock.expires_at.or(Some(tomorrow())), ..lock.clone() };
+        let failed = Record { state: State::Failed(inline(b"null")), ..settled.clone().into() };
         let write = Write::Conclude { seen: None, record: failed.clone() };
         applied(store, &key, &write, &failed).await?;
         refused(store, &key, &Write::Claim(second_lock()?), Some(&failed)).await?;
         let started = Record::from(lock);
         conclude(store, &key, &failed, &started).await?;
-        let released = Record { state: State::Released, ..started.clone() };
+        let released = Record { state: State::Released, ..settled.clone().into() };
         conclude(store, &key, &started, &released).await?;
-        let completed = Record { state: State::Completed(inline(b"{}")), ..started };
+        let completed = Record { state: State::Completed(inline(b"{}")), ..settled.into() };
         conclude(store, &key, &released, &completed).await?;
         put_away(store, &key, &completed).await?;
     }
@@ -97,8 +99,8 @@ pub(super) async fn later_writes(store: &dyn Store) -> Verdict {
         let write = Write::Reclaim { seen: Seen::of(&taken), lock: before };
         let Write::Reclaim { lock: next, .. } = &write else { return Ok(()) };
         applied(store, &key, &write, &next.clone().into()).await?;
-        let released = Record { state: State::Released, ..next.clone().into() };
-        applied(store, &key, &settle(&released, Settlement::Release), &released).await?;
+        let (release, released) = release(&next.clone().into());
+        applied(store, &key, &release, &released).await?;
         put_away(store, &key, &released).await?;
         before = lock;
     }
@@ -125,7 +127,11 @@ pub(super) fn edge_locks() -> Verdict<Vec<Lock>> {
     for attempt in [0, u32::MAX] {
         locks.push(Lock { attempt, ..first_lock()? });
     }
-    locks.push(Lock { expires_at: LAST_SECOND, ..first_lock()? });
+    for expires_at in [None, Some(LAST_SECOND)] {
+        for interrupted in [false, true] {
+            locks.push(Lock { expires_at, interrupted, ..first_lock()? });
+        }
+    }
     locks.push(Lock {
         owner: owner()?,
         generation: Generation::new(u64::MAX),
@@ -133,7 +139,8 @@ pub(super) fn edge_locks() -> Verdict<Vec<Lock>> {
         fingerprint: Fingerprint::from_digest([0x80; 32]),
         lock_acquired_at: Timestamp::from_millis(u64::MAX),
         lease_until: Timestamp::from_millis(u64::MAX),
-        expires_at: LAST_SECOND,
+        expires_at: Some(LAST_SECOND),
+        interrupted: true,
         request_id: None,
     });
     Ok(locks)

@@ -3,12 +3,12 @@
 use super::{
     Verdict,
     bench::{applied, fresh_key_in, owner, prepare, refused, stands},
-    samples::{first_lock, second_lock, settle},
+    samples::{first_lock, release, second_lock},
 };
 use crate::{
     key::{Key, Scope, StoredKey},
-    record::{Record, State},
-    store::{Settlement, Store, Write},
+    record::Record,
+    store::{Store, Write},
 };
 
 /// The longest names that a scope may have.
@@ -33,8 +33,8 @@ pub(super) async fn long_keys(store: &dyn Store) -> Verdict {
         }
         for (key, record) in claimed {
             refused(store, &key, &Write::Claim(second_lock()?), Some(&record)).await?;
-            let released = Record { state: State::Released, ..record.clone() };
-            applied(store, &key, &settle(&record, Settlement::Release), &released).await?;
+            let (release, released) = release(&record);
+            applied(store, &key, &release, &released).await?;
         }
     }
     Ok(())
@@ -56,8 +56,8 @@ pub(super) async fn neighbours(store: &dyn Store) -> Verdict {
     // Every second one is settled, by its owner and by nobody else's.
     for (at, (key, record)) in neighbours.iter_mut().enumerate() {
         if at % 2 == 1 {
-            let released = Record { state: State::Released, ..record.clone() };
-            applied(store, key, &settle(record, Settlement::Release), &released).await?;
+            let (release, released) = release(record);
+            applied(store, key, &release, &released).await?;
             *record = released;
         }
     }

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use super::{
     Verdict,
-    bench::{applied, described, fresh_key, prepare, refused},
+    bench::{applied, described, fresh_key, prepare, refused, stands},
     numbers::{extend, extended},
     samples::{
-        base, first_lock, in_parts, inline, odd_request_ids, resolve, second_lock, settle, settlements,
-        tomorrow,
+        base, first_lock, in_parts, inline, lasting_lock, odd_request_ids, release, resolve, second_lock,
+        settle, settled, settlements, tomorrow,
     },
 };
 use crate::{
     outcome::Outcome,
-    record::{Lock, Record, State},
+    record::{Lock, Record, State, Status},
     store::{Seen, Settlement, Store, Write},
     time::Timestamp,
 };
@@ -29,9 +29,13 @@ pub(super) async fn reclaim_leaves_nothing(store: &dyn Store) -> Verdict {
     applied(store, &key, &Write::Claim(first), &current).await?;
     for (round, outcome) in outcomes.into_iter().enumerate() {
         let settled = if round % 2 == 0 {
-            Record { state: State::Completed(outcome.clone()), expires_at, ..current.clone() }
+            Record {
+                state: State::Completed(outcome.clone()),
+                expires_at: Some(expires_at),
+                ..current.clone()
+            }
         } else {
-            Record { state: State::Failed(outcome.clone()), expires_at, ..current.clone() }
+            Record { state: State::Failed(outcome.clone()), expires_at: Some(expires_at), ..current.clone() }
         };
         let settlement = match round % 2 {
             0 => Settlement::Complete(outcome, expires_at),
@@ -42,8 +46,8 @@ pub(super) async fn reclaim_leaves_nothing(store: &dyn Store) -> Verdict {
         current = lock.clone().into();
         applied(store, &key, &Write::Reclaim { seen: Seen::of(&settled), lock }, &current).await?;
     }
-    let released = Record { state: State::Released, ..current.clone() };
-    applied(store, &key, &settle(&current, Settlement::Release), &released).await
+    let (release, released) = release(&current);
+    applied(store, &key, &release, &released).await
 }
 
 /// Each invocation's id takes the place of the one before, also where there is none.
@@ -65,24 +69,94 @@ pub(super) async fn take_over_replaces(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
+/// A claim that never expires is extended, taken over and reclaimed as any other, and stays without an expiry until a
+/// write gives it one. Whatever settles it, does.
+pub(super) async fn lasting_claims(store: &dyn Store) -> Verdict {
+    for nth in 0..6 {
+        let (key, lock) = (fresh_key()?, lasting_lock()?);
+        let mut current = Record::from(lock.clone());
+        applied(store, &key, &Write::Claim(lock), &current).await?;
+        for (minutes, expires_at) in [(60, None), (120, Some(tomorrow())), (180, None)] {
+            let lease_until = base().saturating_add(Duration::from_secs(60 * minutes));
+            let (owner, generation) = (current.owner, current.generation);
+            let write = Write::Extend { owner, generation, lease_until, expires_at };
+            current = Record { state: State::Started { lease_until }, expires_at, ..current };
+            applied(store, &key, &write, &current).await?;
+        }
+        for expires_at in [None, Some(tomorrow()), None] {
+            let (seen, lock) = (Seen::of(&current), Lock { expires_at, ..second_lock()? });
+            current = Record { fingerprint: current.fingerprint, ..lock.clone().into() };
+            applied(store, &key, &Write::TakeOver { seen, lock }, &current).await?;
+        }
+        for expires_at in [None, Some(tomorrow()), None] {
+            let (seen, lock) = (Seen::of(&current), Lock { expires_at, ..first_lock()? });
+            current = lock.clone().into();
+            applied(store, &key, &Write::Reclaim { seen, lock }, &current).await?;
+        }
+        let settlement = settlements()[nth % 3].clone();
+        let mut after = settled(&current, settlement.clone());
+        let write = if nth < 3 { settle(&current, settlement) } else { resolve(&current, settlement)? };
+        if let Write::Resolve { owner, generation, .. } = &write {
+            (after.owner, after.generation) = (*owner, *generation);
+        }
+        applied(store, &key, &write, &after).await?;
+        stands(store, &key, Some(&after), "of a claim without an expiry that was settled").await?;
+    }
+    Ok(())
+}
+
+/// That an earlier attempt was interrupted is written by every claim and every release, and by nothing else.
+pub(super) async fn interrupted_is_kept(store: &dyn Store) -> Verdict {
+    for first in [false, true] {
+        for second in [false, true] {
+            let (key, lock) = (fresh_key()?, Lock { interrupted: first, ..first_lock()? });
+            let mut current = Record::from(lock.clone());
+            applied(store, &key, &Write::Claim(lock), &current).await?;
+            let lease_until = far_lease();
+            let extension = extend(&current, lease_until);
+            current = extended(&current, lease_until);
+            applied(store, &key, &extension, &current).await?;
+            let (seen, lock) = (Seen::of(&current), Lock { interrupted: second, ..second_lock()? });
+            current = Record { fingerprint: current.fingerprint, ..lock.clone().into() };
+            applied(store, &key, &Write::TakeOver { seen, lock }, &current).await?;
+            for interrupted in [first, second] {
+                let release = Settlement::Release { expires_at: tomorrow(), interrupted };
+                let write = settle(&current, release.clone());
+                current = settled(&current, release);
+                applied(store, &key, &write, &current).await?;
+                let (seen, lock) = (Seen::of(&current), Lock { interrupted: second, ..second_lock()? });
+                current = lock.clone().into();
+                applied(store, &key, &Write::Reclaim { seen, lock }, &current).await?;
+            }
+            let [complete, ..] = settlements();
+            let write = settle(&current, complete.clone());
+            current = settled(&current, complete);
+            applied(store, &key, &write, &current).await?;
+            for interrupted in [first, second] {
+                let lock = Lock { interrupted, ..first_lock()? };
+                let record = Record { state: State::Failed(Outcome::Omitted), ..lock.into() };
+                let write = Write::Conclude { seen: Some(Seen::of(&current)), record: record.clone() };
+                applied(store, &key, &write, &record).await?;
+                current = record;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A takeover of the version that was settled since is refused, and a second settlement too.
 pub(super) async fn settled_without_lease(store: &dyn Store) -> Verdict {
     for settlement in settlements() {
         let (key, lock) = (fresh_key()?, first_lock()?);
         let started = Record::from(lock.clone());
         prepare(store, &key, &[Write::Claim(lock)]).await?;
-        let (state, expires_at) = match settlement.clone() {
-            Settlement::Complete(outcome, expires_at) => (State::Completed(outcome), expires_at),
-            Settlement::Fail(outcome, expires_at) => (State::Failed(outcome), expires_at),
-            Settlement::Release => (State::Released, started.expires_at),
-        };
-        let settled = Record { state, expires_at, ..started.clone() };
-        applied(store, &key, &settle(&started, settlement), &settled).await?;
+        let after = settled(&started, settlement.clone());
+        applied(store, &key, &settle(&started, settlement), &after).await?;
         let take_over = Write::TakeOver { seen: Seen::of(&started), lock: second_lock()? };
-        refused(store, &key, &take_over, Some(&settled)).await?;
-        refused(store, &key, &extend(&started, far_lease()), Some(&settled)).await?;
+        refused(store, &key, &take_over, Some(&after)).await?;
+        refused(store, &key, &extend(&started, far_lease()), Some(&after)).await?;
         for again in settlements() {
-            refused(store, &key, &settle(&started, again), Some(&settled)).await?;
+            refused(store, &key, &settle(&started, again), Some(&after)).await?;
         }
     }
     Ok(())
@@ -105,12 +179,12 @@ pub(super) async fn operators_replace(store: &dyn Store) -> Verdict {
         completed(in_parts(3)),
         failed(Outcome::Omitted),
         failed(inline(b"")),
-        Settlement::Release,
+        Settlement::Release { expires_at, interrupted: true },
         completed(in_parts(2)),
         completed(inline(b"second")),
         completed(Outcome::Omitted),
-        Settlement::Release,
-        Settlement::Release,
+        Settlement::Release { expires_at, interrupted: false },
+        Settlement::Release { expires_at, interrupted: true },
     ] {
         let write = resolve(&current, settlement)?;
         let Some(after) = write.apply_to(Some(&current)) else {
@@ -148,8 +222,13 @@ pub(super) async fn conclusions_leave_nothing(store: &dyn Store) -> Verdict {
         State::Released,
         State::Completed(Outcome::Omitted),
     ];
-    for (state, request_id) in states.into_iter().zip(odd_request_ids().into_iter().cycle()) {
-        let record = Record { state, request_id, ..second_lock()?.into() };
+    for (nth, (state, request_id)) in
+        states.into_iter().zip(odd_request_ids().into_iter().cycle()).enumerate()
+    {
+        let mut record = Record { state, request_id, interrupted: nth % 3 == 0, ..second_lock()?.into() };
+        if record.status() == Status::Started {
+            record.expires_at = None;
+        }
         let write = Write::Conclude { seen: Some(Seen::of(&current)), record: record.clone() };
         applied(store, &key, &write, &record).await?;
         // The version that it was made on is no more, and there is one.
@@ -188,8 +267,8 @@ pub(super) async fn predecessors_are_fenced(store: &dyn Store) -> Verdict {
     for write in &late {
         refused(store, &key, write, Some(&successor)).await?;
     }
-    let released = Record { state: State::Released, ..successor.clone() };
-    applied(store, &key, &settle(&successor, Settlement::Release), &released).await?;
+    let (release, released) = release(&successor);
+    applied(store, &key, &release, &released).await?;
     for write in &late {
         refused(store, &key, write, Some(&released)).await?;
     }
@@ -200,7 +279,7 @@ pub(super) async fn predecessors_are_fenced(store: &dyn Store) -> Verdict {
 /// refuses a claim, and can be extended and settled by its owner.
 pub(super) async fn age_is_not_judged(store: &dyn Store) -> Verdict {
     let past = base().saturating_sub(Duration::from_secs(60));
-    for expires_at in [tomorrow(), past] {
+    for expires_at in [Some(tomorrow()), Some(past), None] {
         let lock = Lock { lease_until: past, lock_acquired_at: past, expires_at, ..first_lock()? };
         let (key, started) = (fresh_key()?, Record::from(lock.clone()));
         applied(store, &key, &Write::Claim(lock), &started).await?;
@@ -211,8 +290,8 @@ pub(super) async fn age_is_not_judged(store: &dyn Store) -> Verdict {
         let started = extended(&started, lease_until);
         applied(store, &key, &extension, &started).await?;
         let outcome = inline(b"late");
-        let completed =
-            Record { state: State::Completed(outcome.clone()), expires_at: past, ..started.clone() };
+        let state = State::Completed(outcome.clone());
+        let completed = Record { state, expires_at: Some(past), ..started.clone() };
         let complete = settle(&started, Settlement::Complete(outcome, past));
         applied(store, &key, &complete, &completed).await?;
         refused(store, &key, &Write::Claim(second_lock()?), Some(&completed)).await?;

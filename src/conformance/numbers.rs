@@ -7,7 +7,7 @@ use super::{
     Verdict,
     bench::{applied, fresh_key, owner, prepare, refused},
     fields::{LAST_SECOND, edge_locks, put_away},
-    samples::{first_lock, second_lock, settle},
+    samples::{first_lock, second_lock, settle, tomorrow},
 };
 use crate::{
     outcome::Outcome,
@@ -67,13 +67,22 @@ pub(super) async fn versions(store: &dyn Store) -> Verdict {
             .await?;
         }
     }
-    let last = |lock| Lock { expires_at: LAST_SECOND, ..lock };
-    let one_before = |lock| Lock { expires_at: LAST_SECOND.saturating_sub(Duration::from_secs(1)), ..lock };
+    let expiry = |expires_at| move |lock| Lock { expires_at, ..lock };
     let names_expiry = |write: &Write| {
         matches!(write, Write::Reclaim { .. } | Write::Conclude { .. } | Write::Resolve { .. })
     };
-    told_apart(store, last, one_before, names_expiry).await?;
-    told_apart(store, one_before, last, names_expiry).await
+    let one_before = LAST_SECOND.saturating_sub(Duration::from_secs(1));
+    for (one, other) in [
+        (Some(LAST_SECOND), Some(one_before)),
+        // No expiry is no time, neither the last one nor one of this day.
+        (None, Some(LAST_SECOND)),
+        (None, Some(tomorrow())),
+    ] {
+        told_apart(store, expiry(one), expiry(other), names_expiry).await?;
+        told_apart(store, expiry(other), expiry(one), names_expiry).await?;
+    }
+    // A record that expired in 1970 would be gone before it could be looked for.
+    told_apart(store, expiry(None), expiry(Some(millis(0))), names_expiry).await
 }
 
 /// An extension leaves all of the record as it is but its lease and its expiry, at the ends of what each can be.
@@ -120,7 +129,7 @@ async fn told_apart(
 fn writes_on(seen: &Record, current: &Record) -> Verdict<Vec<Write>> {
     let (lock, version) = (second_lock()?, Seen::of(seen));
     let later = current.lease_until().unwrap_or_default().saturating_add(Duration::from_millis(1));
-    let release = Settlement::Release;
+    let release = Settlement::Release { expires_at: tomorrow(), interrupted: false };
     Ok(vec![
         Write::Reclaim { seen: version, lock: lock.clone() },
         Write::TakeOver { seen: version, lock: lock.clone() },
@@ -145,9 +154,9 @@ pub(super) fn extended(record: &Record, lease_until: Timestamp) -> Record {
     Record { state: State::Started { lease_until }, expires_at: other_expiry(record), ..record.clone() }
 }
 
-/// Earlier, since there is none after the last.
-fn other_expiry(record: &Record) -> Timestamp {
-    record.expires_at.saturating_sub(Duration::from_secs(11))
+/// Earlier, since there is none after the last. A record that never expires stays so.
+fn other_expiry(record: &Record) -> Option<Timestamp> {
+    record.expires_at.map(|expires_at| expires_at.saturating_sub(Duration::from_secs(11)))
 }
 
 const fn millis(number: u64) -> Timestamp {

@@ -94,7 +94,8 @@ pub(super) async fn beside_the_record(store: &dyn Store) -> Verdict {
     };
     let outcome = Outcome::Retained(response.into_parts(count));
     let expires_at = tomorrow();
-    let completed = Record { state: State::Completed(outcome.clone()), expires_at, ..started.clone() };
+    let state = State::Completed(outcome.clone());
+    let completed = Record { state, expires_at: Some(expires_at), ..started.clone() };
     let complete = settle(&started, Settlement::Complete(outcome, expires_at));
     applied(store, &key, &complete, &completed).await?;
     comes_back(parts, &key, started.owner, count, &kept).await

@@ -8,7 +8,7 @@ use super::{Verdict, bench::owner, random::Random};
 use crate::{
     fingerprint::Fingerprint,
     outcome::{Encoding, Outcome, Place, StoredResponse},
-    record::{Generation, Lock, Record},
+    record::{Generation, Lock, Record, State},
     store::{Seen, Settlement, Write},
     time::{Clock as _, SystemClock, Timestamp},
 };
@@ -23,7 +23,7 @@ pub(super) fn tomorrow() -> Timestamp {
     base().saturating_add(Duration::from_secs(86_400))
 }
 
-/// A first lock, by a new owner.
+/// A first lock, by a new owner: it expires, and nothing was interrupted before it.
 pub(super) fn first_lock() -> Verdict<Lock> {
     let now = base();
     Ok(Lock {
@@ -33,9 +33,16 @@ pub(super) fn first_lock() -> Verdict<Lock> {
         fingerprint: Fingerprint::of_bytes(b"first"),
         lock_acquired_at: now.saturating_add(Duration::from_millis(123)),
         lease_until: now.saturating_add(Duration::from_millis(60_456)),
-        expires_at: tomorrow(),
+        expires_at: Some(tomorrow()),
+        interrupted: false,
         request_id: Some("first-invocation".into()),
     })
+}
+
+/// A first lock that never expires, as under at-most-once. An earlier attempt was interrupted. Records under it are
+/// put away after their trial, since no sweeper takes them.
+pub(super) fn lasting_lock() -> Verdict<Lock> {
+    Ok(Lock { expires_at: None, interrupted: true, ..first_lock()? })
 }
 
 /// A later lock, by a new owner; no field of it is as the first's.
@@ -48,7 +55,8 @@ pub(super) fn second_lock() -> Verdict<Lock> {
         fingerprint: Fingerprint::of_bytes(b"second"),
         lock_acquired_at: now.saturating_add(Duration::from_millis(7_789)),
         lease_until: now.saturating_add(Duration::from_millis(90_012)),
-        expires_at: tomorrow().saturating_add(Duration::from_secs(100)),
+        expires_at: Some(tomorrow().saturating_add(Duration::from_secs(100))),
+        interrupted: true,
         request_id: Some("second-invocation".into()),
     })
 }
@@ -84,6 +92,25 @@ pub(super) fn settle(record: &Record, settlement: Settlement) -> Write {
     Write::Settle { owner: record.owner, generation: record.generation, settlement }
 }
 
+/// What `settlement` makes of `record`: the contract, said once more.
+pub(super) fn settled(record: &Record, settlement: Settlement) -> Record {
+    let (state, expires_at, interrupted) = match settlement {
+        Settlement::Complete(outcome, expires_at) => {
+            (State::Completed(outcome), expires_at, record.interrupted)
+        }
+        Settlement::Fail(outcome, expires_at) => (State::Failed(outcome), expires_at, record.interrupted),
+        Settlement::Release { expires_at, interrupted } => (State::Released, expires_at, interrupted),
+    };
+    Record { state, expires_at: Some(expires_at), interrupted, ..record.clone() }
+}
+
+/// The release of `record`'s claim as one that was interrupted, and what it leaves there.
+pub(super) fn release(record: &Record) -> (Write, Record) {
+    let expires_at = tomorrow().saturating_add(Duration::from_secs(9));
+    let release = Settlement::Release { expires_at, interrupted: true };
+    (settle(record, release.clone()), settled(record, release))
+}
+
 /// An operator's write on `record`, by a new owner.
 pub(super) fn resolve(record: &Record, settlement: Settlement) -> Verdict<Write> {
     let generation = Generation::new(record.generation.get().saturating_add(1));
@@ -96,7 +123,10 @@ pub(super) fn settlements() -> [Settlement; 3] {
     [
         Settlement::Complete(inline(b"\x00\xffdone"), expires_at),
         Settlement::Fail(inline(b"{\"error\":\"no\"}"), expires_at.saturating_add(Duration::from_secs(1))),
-        Settlement::Release,
+        Settlement::Release {
+            expires_at: expires_at.saturating_add(Duration::from_secs(2)),
+            interrupted: true,
+        },
     ]
 }
 

@@ -9,7 +9,10 @@ use std::time::Duration;
 use super::{
     Verdict,
     bench::{applied, described, fresh_key, prepare, refused, same},
-    samples::{first_lock, in_parts, inline, second_lock, settle, settlements, tomorrow},
+    fields::put_away,
+    samples::{
+        first_lock, in_parts, inline, lasting_lock, second_lock, settle, settled, settlements, tomorrow,
+    },
 };
 use crate::{
     outcome::Outcome,
@@ -23,12 +26,31 @@ use crate::{
 enum Prior {
     Absent,
     Started,
+    /// STARTED without an expiry, after an interrupted attempt.
+    Lasting,
     Completed,
     Failed,
     Released,
 }
 
-const PRIORS: [Prior; 5] = [Prior::Absent, Prior::Started, Prior::Completed, Prior::Failed, Prior::Released];
+const PRIORS: [Prior; 6] =
+    [Prior::Absent, Prior::Started, Prior::Lasting, Prior::Completed, Prior::Failed, Prior::Released];
+
+impl Prior {
+    const fn status(self) -> Option<Status> {
+        match self {
+            Self::Absent => None,
+            Self::Started | Self::Lasting => Some(Status::Started),
+            Self::Completed => Some(Status::Completed),
+            Self::Failed => Some(Status::Failed),
+            Self::Released => Some(Status::Released),
+        }
+    }
+
+    fn is_started(self) -> bool {
+        self.status() == Some(Status::Started)
+    }
+}
 
 /// The transition that is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +89,8 @@ enum Difference {
     LockAcquiredAt(i64),
     LeaseUntil(i64),
     ExpiresAt(i64),
+    /// An expiry where the record has none, or none where it has one.
+    HasExpiry,
     /// A lease where the record has none, or none where it has one.
     HasLease,
     /// Of an extension: the new lease is by so much later than the one that is there.
@@ -77,16 +101,16 @@ enum Difference {
 
 /// Whether the write is made: the table of transitions in a form of its own.
 fn holds(act: Act, prior: Prior, difference: Difference) -> bool {
-    use Difference::{ExpiresAt, LockAcquiredAt, NewLease, Nothing};
+    use Difference::{ExpiresAt, HasExpiry, LockAcquiredAt, NewLease, Nothing};
     match act {
         Act::Claim => prior == Prior::Absent,
         // Of the version, all but the time of the lock counts.
         Act::Reclaim => prior != Prior::Absent && matches!(difference, Nothing | LockAcquiredAt(_)),
         // Of the version, all but the expiry counts.
-        Act::TakeOver => prior == Prior::Started && matches!(difference, Nothing | ExpiresAt(_)),
-        Act::Complete | Act::Fail | Act::Release => prior == Prior::Started && difference == Nothing,
+        Act::TakeOver => prior.is_started() && matches!(difference, Nothing | ExpiresAt(_) | HasExpiry),
+        Act::Complete | Act::Fail | Act::Release => prior.is_started() && difference == Nothing,
         // The lease that is there ends before the new one, and not with it.
-        Act::Extend => prior == Prior::Started && matches!(difference, Nothing | NewLease(1..)),
+        Act::Extend => prior.is_started() && matches!(difference, Nothing | NewLease(1..)),
         // All of the version counts, and so does that there was none.
         Act::Conclude(_) => difference == Nothing,
         // All of the version counts.
@@ -104,19 +128,14 @@ fn expected(act: Act, prior: Option<&Record>, content: &Content) -> Verdict<Reco
         fingerprint: lock.fingerprint,
         lock_acquired_at: lock.lock_acquired_at,
         expires_at: lock.expires_at,
+        interrupted: lock.interrupted,
         request_id: lock.request_id.clone(),
         state: State::Started { lease_until: lock.lease_until },
     };
     // Whatever was there before, if anything.
     if let Act::Conclude(_) = act {
         return Ok(match settlement.clone() {
-            Some(Settlement::Complete(outcome, expires_at)) => {
-                Record { state: State::Completed(outcome), expires_at, ..claimed }
-            }
-            Some(Settlement::Fail(outcome, expires_at)) => {
-                Record { state: State::Failed(outcome), expires_at, ..claimed }
-            }
-            Some(Settlement::Release) => Record { state: State::Released, ..claimed },
+            Some(settlement) => settled(&claimed, settlement),
             None => claimed,
         });
     }
@@ -124,24 +143,13 @@ fn expected(act: Act, prior: Option<&Record>, content: &Content) -> Verdict<Reco
     match (act, settlement.clone()) {
         (Act::Claim | Act::Reclaim, _) => Ok(claimed),
         (Act::TakeOver, _) => Ok(Record { fingerprint: prior.fingerprint, ..claimed }),
-        (Act::Complete, Some(Settlement::Complete(outcome, expires_at))) => {
-            Ok(Record { state: State::Completed(outcome), expires_at, ..prior })
-        }
-        (Act::Fail, Some(Settlement::Fail(outcome, expires_at))) => {
-            Ok(Record { state: State::Failed(outcome), expires_at, ..prior })
-        }
-        (Act::Release, Some(Settlement::Release)) => Ok(Record { state: State::Released, ..prior }),
+        (Act::Complete | Act::Fail | Act::Release, Some(settlement)) => Ok(settled(&prior, settlement)),
         (Act::Extend, _) => {
             let state = State::Started { lease_until: lock.lease_until };
             Ok(Record { state, expires_at: lock.expires_at, ..prior })
         }
         (Act::Resolve(_), Some(settlement)) => {
-            let (state, expires_at) = match settlement {
-                Settlement::Complete(outcome, expires_at) => (State::Completed(outcome), expires_at),
-                Settlement::Fail(outcome, expires_at) => (State::Failed(outcome), expires_at),
-                Settlement::Release => (State::Released, prior.expires_at),
-            };
-            Ok(Record { owner: lock.owner, generation: lock.generation, state, expires_at, ..prior })
+            Ok(Record { owner: lock.owner, generation: lock.generation, ..settled(&prior, settlement) })
         }
         _ => Err("the suite is wrong: an act without its settlement".to_owned()),
     }
@@ -224,22 +232,29 @@ async fn trial(
     difference: Difference,
     content: Content,
 ) -> Verdict {
-    let (key, first) = (fresh_key()?, first_lock()?);
+    let key = fresh_key()?;
+    let first = if prior == Prior::Lasting { lasting_lock()? } else { first_lock()? };
     let (way, current) = way_to(prior, &first);
     prepare(store, &key, &way).await?;
     let content = content.different(difference, first.lease_until);
     let write = write_of(act, seen_by(act, current.as_ref(), first, difference), &content)?;
 
     let by_contract = write.apply_to(current.as_ref());
-    if holds(act, prior, difference) {
+    let stands = if holds(act, prior, difference) {
         let record = expected(act, current.as_ref(), &content)?;
         same(by_contract.as_ref(), Some(&record), "the record by `Write::apply_to`")?;
-        applied(store, &key, &write, &record).await
+        applied(store, &key, &write, &record).await?;
+        Some(record)
     } else {
         if by_contract.is_some() {
             return Err(format!("`Write::apply_to` makes {}, which must be refused", described(&write)));
         }
-        refused(store, &key, &write, current.as_ref()).await
+        refused(store, &key, &write, current.as_ref()).await?;
+        current
+    };
+    match stands.filter(|record| record.expires_at.is_none()) {
+        Some(record) => put_away(store, &key, &record).await,
+        None => Ok(()),
     }
 }
 
@@ -266,7 +281,9 @@ impl Content {
 fn contents(act: Act) -> Verdict<Vec<(&'static str, Content)>> {
     let expires_at = tomorrow().saturating_add(Duration::from_secs(7));
     let earlier = tomorrow().saturating_sub(Duration::from_secs(1000));
-    let (lock, nameless) = (second_lock()?, Lock { request_id: None, ..second_lock()? });
+    let lock = second_lock()?;
+    let nameless = Lock { request_id: None, interrupted: false, ..second_lock()? };
+    let lasting = Lock { expires_at: None, ..second_lock()? };
     let with = |lock: &Lock, settlement| Content { lock: lock.clone(), settlement: Some(settlement) };
     let alone = |lock: &Lock| Content { lock: lock.clone(), settlement: None };
     let shapes = [("", inline(b"\x00\xffdone")), (" in parts", in_parts(3)), (" omitted", Outcome::Omitted)];
@@ -277,24 +294,37 @@ fn contents(act: Act) -> Verdict<Vec<(&'static str, Content)>> {
     let failures =
         shapes.map(|(form, outcome)| (form, with(&lock, Settlement::Fail(outcome, expires_at)))).to_vec();
     let mut contents = match act {
-        Act::Claim | Act::Reclaim | Act::TakeOver => {
-            vec![("", alone(&lock)), (" by no request id", alone(&nameless))]
-        }
+        // Each of the three that may be there or not, with and without each other.
+        Act::Claim | Act::Reclaim | Act::TakeOver => vec![
+            ("", alone(&lock)),
+            (" by no request id, not interrupted", alone(&nameless)),
+            (" without expiry", alone(&lasting)),
+            (" not interrupted", alone(&Lock { interrupted: false, ..lock.clone() })),
+            (" by no request id", alone(&Lock { request_id: None, ..lock.clone() })),
+            (" without expiry, not interrupted", alone(&Lock { interrupted: false, ..lasting.clone() })),
+            (" without expiry, by no request id", alone(&Lock { request_id: None, ..lasting.clone() })),
+            (" with none of them", alone(&Lock { expires_at: None, ..nameless.clone() })),
+        ],
         Act::Complete | Act::Resolve(Settled::Complete) | Act::Conclude(Status::Completed) => completions,
         Act::Fail | Act::Resolve(Settled::Fail) | Act::Conclude(Status::Failed) => failures,
         Act::Release | Act::Resolve(Settled::Release) | Act::Conclude(Status::Released) => {
-            vec![("", with(&lock, Settlement::Release))]
+            let release = |expires_at, interrupted| Settlement::Release { expires_at, interrupted };
+            vec![
+                ("", with(&lock, release(expires_at, true))),
+                (" not interrupted, to an earlier expiry", with(&lock, release(earlier, false))),
+            ]
         }
         Act::Extend => vec![
             ("", alone(&lock)),
             // An expiry goes with the lease, and not by its own order.
-            (" to an earlier expiry", alone(&Lock { expires_at: earlier, ..lock.clone() })),
+            (" to an earlier expiry", alone(&Lock { expires_at: Some(earlier), ..lock.clone() })),
+            (" without expiry", alone(&lasting)),
         ],
-        Act::Conclude(Status::Started) => vec![("", alone(&lock))],
+        Act::Conclude(Status::Started) => vec![("", alone(&lock)), (" without expiry", alone(&lasting))],
     };
     if let Act::Conclude(_) = act {
         let settlement = contents.first().and_then(|(_, content)| content.settlement.clone());
-        contents.push((" by no request id", Content { lock: nameless, settlement }));
+        contents.push((" by no request id, not interrupted", Content { lock: nameless, settlement }));
     }
     Ok(contents)
 }
@@ -305,29 +335,21 @@ fn way_to(prior: Prior, first: &Lock) -> (Vec<Write>, Option<Record>) {
     let [complete, fail, release] = settlements();
     let settlement = match prior {
         Prior::Absent => return (vec![], None),
-        Prior::Started => return (vec![Write::Claim(first.clone())], Some(started)),
+        Prior::Started | Prior::Lasting => return (vec![Write::Claim(first.clone())], Some(started)),
         Prior::Completed => complete,
         Prior::Failed => fail,
         Prior::Released => release,
     };
-    let state = match &settlement {
-        Settlement::Complete(outcome, _) => State::Completed(outcome.clone()),
-        Settlement::Fail(outcome, _) => State::Failed(outcome.clone()),
-        Settlement::Release => State::Released,
-    };
-    let expires_at = match &settlement {
-        Settlement::Complete(_, expires_at) | Settlement::Fail(_, expires_at) => *expires_at,
-        Settlement::Release => started.expires_at,
-    };
-    let write = settle(&started, settlement);
-    (vec![Write::Claim(first.clone()), write], Some(Record { state, expires_at, ..started }))
+    let write = settle(&started, settlement.clone());
+    (vec![Write::Claim(first.clone()), write], Some(settled(&started, settlement)))
 }
 
 /// The differences that mean something for `act` on `prior`: each part of the version by itself, to
 /// both sides, so that neither `<=` nor `>=` passes for `=`.
 fn differences(act: Act, prior: Prior) -> Vec<Difference> {
     use Difference::{
-        ExpiresAt, Generation, HasLease, LeaseUntil, LockAcquiredAt, NewLease, Nothing, Owner, Presence,
+        ExpiresAt, Generation, HasExpiry, HasLease, LeaseUntil, LockAcquiredAt, NewLease, Nothing, Owner,
+        Presence,
     };
     match (act, prior) {
         // A STARTED version, and a settled one, that is gone.
@@ -339,13 +361,16 @@ fn differences(act: Act, prior: Prior) -> Vec<Difference> {
     }
     let mut list = vec![Nothing, Owner, Generation(1), Generation(-1)];
     if matches!(act, Act::Reclaim | Act::TakeOver | Act::Conclude(_) | Act::Resolve(_)) {
-        list.extend([LockAcquiredAt(1), LockAcquiredAt(-1), ExpiresAt(1000), ExpiresAt(-1000), HasLease]);
-        // A settled record has no lease that could have been seen otherwise.
-        if prior == Prior::Started || act == Act::TakeOver {
+        list.extend([LockAcquiredAt(1), LockAcquiredAt(-1), HasExpiry, HasLease]);
+        // What is not there cannot have been seen otherwise: an expiry, and a settled record's lease.
+        if prior != Prior::Lasting {
+            list.extend([ExpiresAt(1000), ExpiresAt(-1000)]);
+        }
+        if prior.is_started() || act == Act::TakeOver {
             list.extend([LeaseUntil(1), LeaseUntil(-1)]);
         }
     }
-    if act == Act::TakeOver && prior != Prior::Started {
+    if act == Act::TakeOver && !prior.is_started() {
         list.push(Difference::Settled);
     }
     if act == Act::Extend {
@@ -356,19 +381,11 @@ fn differences(act: Act, prior: Prior) -> Vec<Difference> {
     }
     if matches!(act, Act::Reclaim | Act::Conclude(_) | Act::Resolve(_)) {
         let statuses = [Status::Started, Status::Completed, Status::Failed, Status::Released];
-        list.extend(statuses.into_iter().filter(|status| !is(prior, *status)).map(Difference::Status));
+        list.extend(
+            statuses.into_iter().filter(|status| prior.status() != Some(*status)).map(Difference::Status),
+        );
     }
     list
-}
-
-fn is(prior: Prior, status: Status) -> bool {
-    matches!(
-        (prior, status),
-        (Prior::Started, Status::Started)
-            | (Prior::Completed, Status::Completed)
-            | (Prior::Failed, Status::Failed)
-            | (Prior::Released, Status::Released)
-    )
 }
 
 /// The version that the write names; `None` if it saw that there is none.
@@ -400,7 +417,10 @@ fn seen_by(act: Act, current: Option<&Record>, first: Lock, difference: Differen
         }
         Difference::LockAcquiredAt(by) => seen.lock_acquired_at = moved(seen.lock_acquired_at, by),
         Difference::LeaseUntil(by) => seen.lease_until = seen.lease_until.map(|lease| moved(lease, by)),
-        Difference::ExpiresAt(by) => seen.expires_at = moved(seen.expires_at, by),
+        Difference::ExpiresAt(by) => seen.expires_at = seen.expires_at.map(|expiry| moved(expiry, by)),
+        Difference::HasExpiry => {
+            seen.expires_at = if seen.expires_at.is_none() { Some(tomorrow()) } else { None };
+        }
     }
     Some(seen)
 }

@@ -78,6 +78,18 @@ impl Builder {
         self
     }
 
+    /// See [`Settings::answer_reserve`].
+    pub fn answer_reserve(mut self, reserve: Duration) -> Self {
+        self.settings.answer_reserve = reserve;
+        self
+    }
+
+    /// See [`Settings::settle_within`].
+    pub fn settle_within(mut self, limit: Duration) -> Self {
+        self.settings.settle_within = limit;
+        self
+    }
+
     /// See [`Settings::execution`].
     pub fn execution(mut self, execution: Execution) -> Self {
         self.settings.execution = execution;

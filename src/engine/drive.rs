@@ -1,12 +1,12 @@
 //! Drives the machine: performs its actions, and feeds the answers back.
 
-use std::{any::Any, sync::Arc, time::Duration};
+use std::{any::Any, future::Future, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
 use crate::{
     claim::{Claim, Replay, Settled, Turned, outcome_of},
-    engine::{Begun, Engine, Verdict},
+    engine::{Begun, Engine, Verdict, bounded::bounded},
     error::{Error, ErrorKind},
     fingerprint::Fingerprint,
     invocation::Invocation,
@@ -85,7 +85,7 @@ impl Engine {
             return answer;
         }
         let ticket = self.ticket(invocation);
-        let timing = self.timing(now, invocation.deadline());
+        let timing = self.timing(now, invocation);
         let state = self.plan((self.owners)()?, fingerprint, invocation, timing);
         let Driven { state, action, store_error, applied, .. } =
             self.drive(key, state, Event::Begin, None).await;
@@ -105,7 +105,7 @@ impl Engine {
             }
             Action::Replay(record) => {
                 let refused = |error| Refused { error, by: RefusedBy::Outcome };
-                let replay = self.replay(key, &record).await.map_err(refused)?;
+                let replay = self.replay(key, &record, timing.limits.answer_by).await.map_err(refused)?;
                 self.keep_copy(ticket, key, &record, &replay.response);
                 return Ok(Begun::Replay(replay));
             }
@@ -179,10 +179,12 @@ impl Engine {
     ) -> Driven {
         let (mut store_error, mut applied, mut declined) = (None, None, None);
         loop {
-            let (next, action) = step(state, Input { now: self.clock.now(), event });
+            let now = self.clock.now();
+            let (next, action) = step(state, Input { now, event });
             state = next;
+            let until = state.call_until(now);
             event = match action {
-                Action::Apply(write) => match self.store.apply(key, &write).await {
+                Action::Apply(write) => match self.in_time(until, self.store.apply(key, &write)).await {
                     Ok(written) => {
                         applied = (written == Written::Applied).then_some(write);
                         Event::Answered(written)
@@ -190,7 +192,7 @@ impl Engine {
                     Err(error) => failed(error, &mut store_error),
                 },
                 Action::Commit { write, submission } => {
-                    match self.commit(key, &write, writes, submission).await {
+                    match self.in_time(until, self.commit(key, &write, writes, submission)).await {
                         Ok(Committed::Answered(written)) => {
                             applied = (written == Written::Applied).then_some(write);
                             Event::Answered(written)
@@ -202,17 +204,27 @@ impl Engine {
                         Err(error) => failed(error, &mut store_error),
                     }
                 }
-                Action::Read => match self.store.read(key).await {
+                Action::Read => match self.in_time(until, self.store.read(key)).await {
                     Ok(record) => Event::Found(record),
                     Err(error) => failed(error, &mut store_error),
                 },
                 Action::Pause(nth) => {
-                    self.clock.sleep(pause(nth, state.plan().owner)).await;
+                    let pause = pause(nth, state.plan().owner);
+                    self.clock.sleep(state.pause_for(pause, now)).await;
                     Event::Resumed
                 }
                 action => return Driven { state, action, store_error, applied, declined },
             };
         }
+    }
+
+    /// What `call` answers by the time `until`; after that, the error is ambiguous.
+    pub(crate) async fn in_time<T>(
+        &self,
+        until: Option<Timestamp>,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        bounded(&*self.clock, until, call).await
     }
 
     /// Sends one submission of a transaction.
@@ -234,20 +246,30 @@ impl Engine {
         transactions.commit(key, write, writes, &token).await
     }
 
-    /// The outcome that `record` holds, read from wherever it is.
+    /// The outcome that `record` holds, read from wherever it is, by the time `until`.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::NotRetained`], [`ErrorKind::Corrupt`], or [`ErrorKind::Unavailable`] if a part of it
     /// could not be read.
-    pub(crate) async fn replay(&self, key: &StoredKey, record: &Record) -> Result<Replay, Error> {
-        let replay = self.outcome_in(key, record).await?;
+    pub(crate) async fn replay(
+        &self,
+        key: &StoredKey,
+        record: &Record,
+        until: Option<Timestamp>,
+    ) -> Result<Replay, Error> {
+        let replay = self.outcome_in(key, record, until).await?;
         observe::replayed(key, record);
         Ok(replay)
     }
 
     /// The outcome that `record` holds, as [`replay`](Self::replay) gives it, for somebody who only looks.
-    pub(super) async fn outcome_in(&self, key: &StoredKey, record: &Record) -> Result<Replay, Error> {
+    pub(super) async fn outcome_in(
+        &self,
+        key: &StoredKey,
+        record: &Record,
+        until: Option<Timestamp>,
+    ) -> Result<Replay, Error> {
         let corrupt =
             |what: &str| Error::new(ErrorKind::Corrupt, format!("{key}: {what}. Look at the record"));
         let (response, is_failure) = match outcome_of(record) {
@@ -266,8 +288,8 @@ impl Engine {
             (Place::Parts(_), None) => {
                 return Err(corrupt("the response is split, which this store cannot read"));
             }
-            (Place::Parts(count), Some(parts)) => parts
-                .read_parts(key, record.owner, *count, response.length)
+            (Place::Parts(count), Some(parts)) => self
+                .in_time(until, parts.read_parts(key, record.owner, *count, response.length))
                 .await
                 .map_err(|error| store_error(key, "the response could not be read", error))?,
         };
@@ -288,8 +310,9 @@ impl Engine {
         key: &StoredKey,
         record: &Record,
         unreadable: ErrorKind,
+        until: Option<Timestamp>,
     ) -> Result<Replay, Error> {
-        self.replay(key, record).await.map_err(|error| match error.kind() {
+        self.replay(key, record, until).await.map_err(|error| match error.kind() {
             ErrorKind::Unavailable => Error::new(
                 unreadable,
                 format!(
@@ -302,12 +325,20 @@ impl Engine {
         })
     }
 
-    /// What to settle a claim with: encodes the response, and puts aside what is too large for the record.
-    pub(crate) async fn intent(&self, key: &StoredKey, owner: Owner, verdict: Verdict) -> Intent {
+    /// What to settle a claim with: encodes the response, and puts aside what is too large for the record, by the time
+    /// `until`.
+    pub(crate) async fn intent(
+        &self,
+        key: &StoredKey,
+        owner: Owner,
+        verdict: Verdict,
+        until: Timestamp,
+    ) -> Intent {
         match verdict {
-            Verdict::Complete(response) => Intent::Complete(self.outcome(key, owner, response).await),
-            Verdict::Fail(Some(failure)) => Intent::Fail(self.outcome(key, owner, failure).await),
+            Verdict::Complete(response) => Intent::Complete(self.outcome(key, owner, response, until).await),
+            Verdict::Fail(Some(failure)) => Intent::Fail(self.outcome(key, owner, failure, until).await),
             Verdict::Release => Intent::Release { interrupted: false },
+            Verdict::Interrupted => Intent::Release { interrupted: true },
             Verdict::CompleteOmitted => {
                 observe::not_retained(key, None, None);
                 Intent::Complete(Outcome::Omitted)
@@ -319,13 +350,13 @@ impl Engine {
         }
     }
 
-    async fn outcome(&self, key: &StoredKey, owner: Owner, response: Bytes) -> Outcome {
+    async fn outcome(&self, key: &StoredKey, owner: Owner, response: Bytes, until: Timestamp) -> Outcome {
         let length = response.len();
         if length > self.settings.max_response {
             observe::not_retained(key, Some(length), None);
             return Outcome::Omitted;
         }
-        match self.keep(key, owner, response).await {
+        match self.keep(key, owner, response, until).await {
             Ok(stored) => Outcome::Retained(stored),
             Err(error) => {
                 observe::not_retained(key, Some(length), Some(&error));
@@ -334,12 +365,14 @@ impl Engine {
         }
     }
 
-    /// `response` as it is to be kept: what is too large for the record is put aside, in parts of `owner`'s.
+    /// `response` as it is to be kept: what is too large for the record is put aside, in parts of `owner`'s. While the
+    /// store fails, that is tried again until the time `until`.
     pub(super) async fn keep(
         &self,
         key: &StoredKey,
         owner: Owner,
         response: Bytes,
+        until: Timestamp,
     ) -> Result<StoredResponse, StoreError> {
         let stored = StoredResponse::new(response);
         let Place::Inline(kept) = &stored.place else { return Ok(stored) };
@@ -347,8 +380,21 @@ impl Engine {
             return Ok(stored);
         };
         let expires_at = self.clock.now().saturating_add(self.settings.retention).rounded_up_to_second();
-        let count = parts.write_parts(key, owner, kept, expires_at).await?;
-        Ok(stored.into_parts(count))
+        let mut nth = 0;
+        loop {
+            let writing = parts.write_parts(key, owner, kept, expires_at);
+            let error = match self.in_time(Some(until), writing).await {
+                Ok(count) => return Ok(stored.into_parts(count)),
+                Err(error) => error,
+            };
+            let pause = pause(nth, owner);
+            nth = nth.saturating_add(1);
+            let is_final = matches!(error.kind(), StoreErrorKind::Unstorable | StoreErrorKind::Corrupt);
+            if is_final || self.clock.now().saturating_add(pause) >= until {
+                return Err(error);
+            }
+            self.clock.sleep(pause).await;
+        }
     }
 }
 

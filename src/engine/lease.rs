@@ -5,8 +5,14 @@ use std::{future::pending, time::Duration};
 use crate::{
     claim::{Claim, Extended},
     engine::{Engine, guard::CutOff},
+    invocation::Invocation,
+    policy::{OnStoreFailure, Settings},
+    protocol::Limits,
     time::Timestamp,
 };
+
+/// The part of [`Settings::answer_reserve`] that a last settlement leaves before the deadline.
+const HARD_FLOOR: u32 = 5;
 
 /// Until when a claim stands, and when its handler is cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +20,8 @@ pub(crate) struct Timing {
     pub(crate) lease_until: Timestamp,
     pub(crate) usable_until: Timestamp,
     pub(crate) cut_off: Option<Timestamp>,
+    /// By when calls to the store end.
+    pub(crate) limits: Limits,
     extension: Option<Extension>,
 }
 
@@ -24,11 +32,11 @@ struct Extension {
     /// How long before its lease ends a handler is cut off.
     grace: Duration,
     /// No lease is longer than this, and no handler is polled after that, where the platform says so.
-    limits: Option<Limits>,
+    bounds: Option<Bounds>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Limits {
+struct Bounds {
     lease_until: Timestamp,
     cut_off: Timestamp,
 }
@@ -36,34 +44,43 @@ struct Limits {
 impl Extension {
     fn lease_from(&self, now: Timestamp) -> Timestamp {
         let until = now.saturating_add(self.length);
-        self.limits.map_or(until, |limits| until.min(limits.lease_until))
+        self.bounds.map_or(until, |bounds| until.min(bounds.lease_until))
     }
 
     fn cut_off(&self, lease_until: Timestamp) -> Timestamp {
         let before = lease_until.saturating_sub(self.grace);
-        self.limits.map_or(before, |limits| before.min(limits.cut_off))
+        self.bounds.map_or(before, |bounds| before.min(bounds.cut_off))
     }
 }
 
 impl Engine {
-    pub(crate) fn timing(&self, now: Timestamp, deadline: Option<Timestamp>) -> Timing {
+    pub(crate) fn timing(&self, now: Timestamp, invocation: &Invocation) -> Timing {
+        let deadline = invocation.deadline();
         let grace = self.settings.lease_grace;
-        let Some(length) = self.settings.lease_extension else { return self.unextended(now, deadline) };
-        let limits = deadline
-            .map(|deadline| Limits { lease_until: deadline.saturating_add(grace), cut_off: deadline });
-        let extension = Extension { length, grace, limits };
+        let Some(length) = self.settings.lease_extension else { return self.unextended(now, invocation) };
+        let bounds = deadline
+            .map(|deadline| Bounds { lease_until: deadline.saturating_add(grace), cut_off: deadline });
+        let extension = Extension { length, grace, bounds };
         let lease_until = extension.lease_from(now);
         let cut_off = extension.cut_off(lease_until);
-        Timing { lease_until, usable_until: cut_off, cut_off: Some(cut_off), extension: Some(extension) }
+        let latest_start = deadline.map(|deadline| deadline.saturating_sub(self.settings.answer_reserve));
+        Timing {
+            lease_until,
+            usable_until: latest_start.map_or(cut_off, |latest| latest.min(cut_off)),
+            cut_off: Some(cut_off),
+            limits: self.limits(now, invocation),
+            extension: Some(extension),
+        }
     }
 
     /// The same where nothing is extended, or where nothing is claimed that could be.
-    pub(super) fn unextended(&self, now: Timestamp, deadline: Option<Timestamp>) -> Timing {
+    pub(super) fn unextended(&self, now: Timestamp, invocation: &Invocation) -> Timing {
         let grace = self.settings.lease_grace;
-        let (lease_until, usable_until, cut_off) = match deadline {
+        let (lease_until, usable_until, cut_off) = match invocation.deadline() {
             Some(deadline) => {
                 let cut_off = (!self.settings.is_killed_at_deadline()).then_some(deadline);
-                (deadline.saturating_add(grace), deadline, cut_off)
+                let latest_start = deadline.saturating_sub(self.settings.answer_reserve);
+                (deadline.saturating_add(grace), latest_start, cut_off)
             }
             None => {
                 let lease_until = now.saturating_add(self.settings.lease_fallback);
@@ -71,7 +88,32 @@ impl Engine {
                 (lease_until, usable_until, Some(usable_until))
             }
         };
-        Timing { lease_until, usable_until, cut_off, extension: None }
+        let limits = self.limits(now, invocation);
+        Timing { lease_until, usable_until, cut_off, limits, extension: None }
+    }
+
+    /// By when calls to the store end in this invocation.
+    fn limits(&self, now: Timestamp, invocation: &Invocation) -> Limits {
+        let Settings { answer_reserve: reserve, settle_within, on_store_failure, .. } = self.settings;
+        let before_deadline =
+            |reserve| invocation.deadline().map(|deadline| deadline.saturating_sub(reserve));
+        let answer_by = before_deadline(reserve).into_iter().chain(invocation.caller_waits_until()).min();
+        let ask_by = answer_by.map(|answer_by| {
+            let left = now.until(answer_by);
+            match on_store_failure {
+                // What is left belongs to the handler.
+                OnStoreFailure::RunUnprotected => now.saturating_add(left / 2),
+                // A claim that is given up has to be released by then.
+                OnStoreFailure::Refuse => answer_by.saturating_sub(reserve.min(left / 4)),
+            }
+        });
+        Limits {
+            ask_by,
+            answer_by,
+            last_call: before_deadline(reserve / HARD_FLOOR),
+            reserve,
+            ..Limits::unknown(settle_within)
+        }
     }
 }
 

@@ -73,7 +73,7 @@ impl Engine {
         let ticket = self.ticket(invocation);
         let (owner, is_copied) = ((self.owners)()?, ticket.is_some());
         // There is no lease that could be extended, and none that ends.
-        let timing = self.unextended(now, invocation.deadline());
+        let timing = self.unextended(now, invocation);
         let state = self.plan(owner, fingerprint, invocation, timing);
         let cut_off = timing.cut_off;
         let open =
@@ -87,7 +87,7 @@ impl Engine {
             Action::Open => return Ok(Opened::Open(open(state))),
             Action::Replay(record) => {
                 let refused = |error| told(key, Refused { error, by: RefusedBy::Outcome });
-                let replay = self.replay(key, &record).await.map_err(refused)?;
+                let replay = self.replay(key, &record, timing.limits.answer_by).await.map_err(refused)?;
                 self.keep_copy(ticket, key, &record, &replay.response);
                 return Ok(Opened::Replay(replay));
             }
@@ -109,6 +109,11 @@ impl Open {
         &self.key
     }
 
+    /// By when the caller has its answer.
+    pub(crate) fn answer_by(&self) -> Option<Timestamp> {
+        self.state.plan().limits.answer_by
+    }
+
     /// When the handler is cut off, where nothing else ends it.
     pub(crate) fn cut_off(&self) -> Option<Timestamp> {
         self.cut_off
@@ -125,9 +130,10 @@ impl Open {
         writes: Option<&OwnWrites>,
     ) -> Result<Settled, Turned<Self>> {
         let Self { engine, key, owner, state, cut_off, is_copied } = self;
-        let is_put = !matches!(verdict, Verdict::Release);
+        let is_put = !matches!(verdict, Verdict::Release | Verdict::Interrupted);
         let copied = verdict.response().filter(|_| is_copied).map(|response| (None, response.clone()));
-        let intent = engine.intent(&key, owner, verdict).await;
+        let until = state.prepare_until(engine.clock.now());
+        let intent = engine.intent(&key, owner, verdict, until).await;
         let intent = if writes.is_some() { intent.committed() } else { intent };
         let settled =
             engine.settle_with(&key, state, intent, writes, copied).await.map_err(|turned| Turned {

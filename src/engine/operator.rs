@@ -132,7 +132,7 @@ impl Idempotency {
     ///
     /// Dropping the future has no effect.
     pub async fn outcome_of(&self, key: &StoredKey, record: &Record) -> Result<Replay, Error> {
-        self.engine().outcome_in(key, record).await
+        self.engine().outcome_in(key, record, None).await
     }
 }
 
@@ -150,7 +150,8 @@ impl Engine {
             ));
         }
         let what = "the response could not be stored, and the record is as it was";
-        let stored = self.keep(key, owner, response).await;
+        let until = self.clock.now().saturating_add(self.settings.settle_within);
+        let stored = self.keep(key, owner, response, until).await;
         stored.map(Outcome::Retained).map_err(|error| store_error(key, what, error))
     }
 

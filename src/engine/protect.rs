@@ -19,7 +19,7 @@ use crate::{
     },
     error::{Error, ErrorKind, RecordedFailure},
     fingerprint::Fingerprint,
-    invocation::{Invocation, Surroundings, within},
+    invocation::{Invocation, Refusals, Surroundings, within},
     key::StoredKey,
     observe,
     policy::{Execution, OnHandlerError, OnStoreFailure},
@@ -97,7 +97,7 @@ impl Engine {
         self: &Arc<Self>,
         operation: Operation,
         handler: impl FnOnce() -> Fut,
-        judge: impl FnMut(T) -> (Verdict, U),
+        judge: impl FnMut(T, OnHandlerError) -> (Verdict, U),
         again: impl FnMut(AnyAnswer) -> Option<Again>,
     ) -> Result<Protected<U>, Error>
     where
@@ -125,7 +125,7 @@ impl Engine {
         self: &Arc<Self>,
         operation: Operation,
         handler: impl FnOnce() -> Fut,
-        mut judge: impl FnMut(T) -> (Verdict, U),
+        mut judge: impl FnMut(T, OnHandlerError) -> (Verdict, U),
         mut again: impl FnMut(AnyAnswer) -> Option<Again>,
     ) -> Result<Protected<U>, Stopped>
     where
@@ -142,16 +142,27 @@ impl Engine {
             {
                 observe::unprotected("store failure");
                 let surroundings = Surroundings::unprotected(invocation);
-                let running = within(surroundings, async { judge(handler().await).1 });
+                let on_error = self.settings.effective_on_handler_error();
+                let running = within(surroundings, async { judge(handler().await, on_error).1 });
                 return self.unclaimed(running).await.map(Protected::RanUnrecorded);
             }
             Err(refused) => return Err(refused.error.into()),
         };
         let staging = Staging::new(Arc::clone(&self.store), key.clone());
-        let surroundings = Surroundings { invocation, claim: right.handle(), staging: Some(staging.clone()) };
+        let refusals = Refusals::default();
+        let surroundings = Surroundings {
+            invocation,
+            claim: right.handle(),
+            staging: Some(staging.clone()),
+            refusals: refusals.clone(),
+        };
         // What the answer's own code does, such as serialising it, is the handler's too: it may panic.
         // Boxed, since every future that it is passed through would make room for it again.
-        let running = Box::pin(within(surroundings.clone(), async { Ok(judge(handler().await)) }));
+        let running = Box::pin(within(surroundings.clone(), async {
+            let result = handler().await;
+            let on_error = self.on_handler_error(&refusals);
+            Ok(judge(result, on_error))
+        }));
         let mut ended: Ended<Result<_, Error>> = self.watch_under(&mut right, latest, running).await;
         right.tell_ran(&ended);
         // Why the handler has another word, once it has.
@@ -173,7 +184,12 @@ impl Engine {
                 (Ended::Panicked(payload), _) => {
                     right.tell_panicked();
                     // However that ends, it was a panic.
-                    let _ = right.settle(self.failure("Panic", "the handler panicked")).await;
+                    let verdict = match self.failure("Panic", "the handler panicked") {
+                        // It gave no answer: who runs next has to know.
+                        Verdict::Release => Verdict::Interrupted,
+                        recorded => recorded,
+                    };
+                    let _ = right.settle(verdict).await;
                     return Err(Stopped::Panicked(payload));
                 }
                 (Ended::CutOff, _) => return Err(self.cut_off(&key, right).into()),
@@ -198,7 +214,10 @@ impl Engine {
             staging.reopen();
             let answering = Box::pin(within(surroundings.clone(), async {
                 match on_declined(&*details).and_then(&mut again) {
-                    Some(answer) => Ok(judge(answer.await)),
+                    Some(answer) => {
+                        let result = answer.await;
+                        Ok(judge(result, self.on_handler_error(&refusals)))
+                    }
                     None => Err(of_another_type::<T>(&key)),
                 }
             }));
@@ -222,11 +241,12 @@ impl Engine {
             Execution::AtLeastOnce if passes => Verdict::Release,
             _ => self.failure("Declined", message),
         };
+        let answer_by = right.answer_by();
         match right.settle(verdict).await {
             // A successor's; or what an earlier attempt of the same transaction has made after all.
-            Some(Settled { end: End::Superseded(record), .. }) => {
-                Ok(Protected::Replayed(self.successors_outcome(key, &record, ErrorKind::InProgress).await?))
-            }
+            Some(Settled { end: End::Superseded(record), .. }) => Ok(Protected::Replayed(
+                self.successors_outcome(key, &record, ErrorKind::InProgress, answer_by).await?,
+            )),
             // Without a claim, nothing fences an earlier attempt that is still on its way.
             Some(Settled { end: End::Unresolved(until), store_error, .. }) => {
                 Err(self.unresolved(key, until, store_error).into())
@@ -271,6 +291,15 @@ impl Engine {
                 watch(running, &*self.clock, &cut_off, Some(keeping)).await
             }
             _ => watch(running, &*self.clock, &cut_off, None).await,
+        }
+    }
+
+    /// What becomes of a handler's error. One that holds this library's own word that a nested step may be repeated is no
+    /// outcome, even at most once: the step would be lost with it.
+    fn on_handler_error(&self, refusals: &Refusals) -> OnHandlerError {
+        match self.settings.effective_on_handler_error() {
+            OnHandlerError::Record if refusals.is_any_kept() => OnHandlerError::Release,
+            policy => policy,
         }
     }
 
@@ -322,7 +351,8 @@ impl Engine {
         writes: Option<Box<OwnWrites>>,
     ) -> Finished<U> {
         let is_success = matches!(verdict, Verdict::Complete(_) | Verdict::CompleteOmitted);
-        let is_released = matches!(verdict, Verdict::Release);
+        let is_released = matches!(verdict, Verdict::Release | Verdict::Interrupted);
+        let answer_by = right.answer_by();
         let writes = writes.as_deref().filter(|_| is_success);
         // What is settled alone under a claim has happened by now, whatever becomes of its record.
         let has_happened = writes.is_none() && matches!(right, Right::Claim(_));
@@ -343,7 +373,7 @@ impl Engine {
             // An error would make sure that it runs a second time.
             End::Unrecorded(_) | End::NotCommitted(_) if has_happened => Ok(Protected::RanUnrecorded(answer)),
             End::Superseded(record) => {
-                let outcome = self.successors_outcome(key, &record, ErrorKind::InProgress).await;
+                let outcome = self.successors_outcome(key, &record, ErrorKind::InProgress, answer_by).await;
                 outcome.map(Protected::Replayed)
             }
             End::Fenced(until) => Err(in_progress(key, until, self.clock.now())),
@@ -416,6 +446,13 @@ impl Right {
         match self {
             Self::Claim(claim) => Some(claim.handle()),
             Self::Open(_) => None,
+        }
+    }
+
+    fn answer_by(&self) -> Option<Timestamp> {
+        match self {
+            Self::Claim(claim) => claim.answer_by(),
+            Self::Open(open) => open.answer_by(),
         }
     }
 

@@ -41,8 +41,10 @@ impl Engine {
             {
                 let pause = pause(asked, (self.owners)()?);
                 asked += 1;
-                if self.clock.now().saturating_add(pause) < until {
-                    self.clock.sleep(pause).await;
+                let left = self.clock.now().until(until);
+                if !left.is_zero() {
+                    // The last pause ends with the budget, and is followed by one more question.
+                    self.clock.sleep(pause.min(left)).await;
                     continue;
                 }
             }

@@ -302,9 +302,7 @@ where
             mode: self.idempotency.mode(),
         };
         drop(raw);
-        let on_error = self.idempotency.settings().effective_on_handler_error();
         let handler = || inner.call(LambdaEvent::new(payload, context));
-        let judge = |result: Result<R, S::Error>| judge(result, on_error);
         match self.idempotency.engine().protect(operation, handler, judge, as_it_is).await? {
             Protected::Ran(result) | Protected::RanUnrecorded(result) => result,
             Protected::Replayed(replay) if replay.is_failure() => Err(recorded_failure(replay.response())),

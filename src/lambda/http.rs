@@ -95,6 +95,7 @@
 mod answer;
 mod caller;
 mod config;
+mod front_end;
 mod key;
 mod problem;
 mod request;
@@ -231,6 +232,12 @@ impl HttpLayer {
             .extensions
             .lambda_context_ref()
             .map_or_else(Invocation::unknown, |context| self.idempotency.entered(context));
+        let now = self.idempotency.engine().clock.now();
+        let context = parts.extensions.request_context_ref();
+        let invocation = match front_end::waits_until(context, self.config.answer_within, now) {
+            Some(until) => invocation.with_caller_waiting_until(until),
+            None => invocation,
+        };
         let key = match self.key_of(&parts) {
             Ok(Some(key)) => key,
             Ok(None) => {
@@ -271,7 +278,7 @@ impl HttpLayer {
             let response = inner.call(request);
             async { Ok(self.unmarked(M::read(self, response.await?).await)) }
         };
-        let judge = |result| (self.verdict(&result), result);
+        let judge = |result, on_error| (self.verdict(&result, on_error), result);
         let again = |answer: AnyAnswer| {
             let response = answer.downcast::<Result<S::Response, S::Error>>().ok()?;
             Some(async { Ok(self.unmarked(M::read(self, (*response)?).await)) })
@@ -341,7 +348,11 @@ impl HttpLayer {
         scope.map_err(|error| not_scoped(&error))
     }
 
-    fn verdict<E>(&self, result: &Result<Answer, E>) -> Verdict {
+    fn verdict<E>(&self, result: &Result<Answer, E>, on_error: OnHandlerError) -> Verdict {
+        let failed = |how: &str| match on_error {
+            OnHandlerError::Record => Verdict::failure(&RecordedFailure::new("HandlerError", how)),
+            OnHandlerError::Release => Verdict::Release,
+        };
         match result {
             Ok(Answer::Whole(response)) if self.is_recorded(response) => {
                 response::encode(response, self.config.replay_cookies)
@@ -352,15 +363,8 @@ impl HttpLayer {
                 Verdict::CompleteOmitted
             }
             Ok(Answer::Streamed(_, Streamed::TooLarge)) => Verdict::Release,
-            Ok(Answer::Streamed(_, Streamed::Broken)) => self.failed("the response broke off"),
-            Err(_) => self.failed("the handler returned an error"),
-        }
-    }
-
-    fn failed(&self, how: &str) -> Verdict {
-        match self.idempotency.settings().effective_on_handler_error() {
-            OnHandlerError::Record => Verdict::failure(&RecordedFailure::new("HandlerError", how)),
-            OnHandlerError::Release => Verdict::Release,
+            Ok(Answer::Streamed(_, Streamed::Broken)) => failed("the response broke off"),
+            Err(_) => failed("the handler returned an error"),
         }
     }
 

@@ -48,7 +48,13 @@ pub(super) fn claim_absent(plan: &Plan, now: Timestamp, goal: Goal, losses: u8) 
 pub(super) fn to_record(plan: &Plan, now: Timestamp, task: Task, record: Option<Record>) -> Next {
     let goal = Goal::Record(task);
     let lock = plan.lock(now, Generation::first(now), 1, false, &goal);
-    lost(plan, now, Claiming { goal, write: Write::Claim(lock), losses: 0 }, record, Refusal::InProgress(None))
+    lost(
+        plan,
+        now,
+        Claiming { goal, write: Write::Claim(lock), losses: 0 },
+        record,
+        Refusal::InProgress(None),
+    )
 }
 
 /// Sends a claim, unless it is too late to run anything under it.
@@ -118,21 +124,13 @@ fn retry_recording(
         return refuse(it.goal, refusal_for(kind));
     };
     match task.again(plan, now) {
-        Ok((task, nth)) => {
-            (phase(Claiming { goal: Goal::Record(task), write, losses }), Action::Pause(nth))
-        }
+        Ok((task, nth)) => (phase(Claiming { goal: Goal::Record(task), write, losses }), Action::Pause(nth)),
         Err(task) => refuse(Goal::Record(task), refusal_for(kind)),
     }
 }
 
 /// The claim was not made, or not known to be: decide on what is there now.
-fn lost(
-    plan: &Plan,
-    now: Timestamp,
-    it: Claiming,
-    record: Option<Record>,
-    when_exhausted: Refusal,
-) -> Next {
+fn lost(plan: &Plan, now: Timestamp, it: Claiming, record: Option<Record>, when_exhausted: Refusal) -> Next {
     let is_exhausted = it.losses >= MAX_LOSSES;
     let give_up = |it: Claiming| match when_exhausted {
         Refusal::Unavailable if it.goal == Goal::Run => abandon(plan, it),

@@ -85,9 +85,9 @@ pub(super) fn committing(plan: &Plan, now: Timestamp, commit: Commit, event: Eve
         Event::Failed(Fault { kind, maybe_applied }) if maybe_applied || commit.is_doubtful() => {
             doubtful(commit, kind)
         }
-        Event::Failed(Fault { kind: kind @ (StoreErrorKind::Unstorable | StoreErrorKind::Corrupt), .. }) => {
-            declined(commit, Decline::Store(kind))
-        }
+        Event::Failed(Fault {
+            kind: kind @ (StoreErrorKind::Unstorable | StoreErrorKind::Corrupt), ..
+        }) => declined(commit, Decline::Store(kind)),
         Event::Failed(Fault { kind, .. }) => not_made(plan, now, commit, kind),
         Event::Resumed => submit(commit),
         _ => (Phase::Committing(Box::new(commit)), Action::Nothing),
@@ -138,9 +138,7 @@ pub(super) fn looking(plan: &Plan, now: Timestamp, commit: Commit, event: Event)
 fn retry(plan: &Plan, now: Timestamp, commit: Commit, phase: impl FnOnce(Commit) -> Phase) -> Next {
     let Commit { basis, task, write, submission, doubts } = commit;
     match task.again(plan, now) {
-        Ok((task, nth)) => {
-            (phase(Commit { basis, task, write, submission, doubts }), Action::Pause(nth))
-        }
+        Ok((task, nth)) => (phase(Commit { basis, task, write, submission, doubts }), Action::Pause(nth)),
         Err(task) => unresolved(&Commit { basis, task, write, submission, doubts }),
     }
 }

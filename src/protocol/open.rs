@@ -5,7 +5,9 @@
 
 use crate::{
     protocol::{
-        Action, End, Event, Fault, Next, Phase, Plan, Refusal, Task, acquire::MAX_LOSSES, commit,
+        Action, End, Event, Fault, Next, Phase, Plan, Refusal, Task,
+        acquire::MAX_LOSSES,
+        commit,
         judge::{self, Judgement, judge},
         refusal_for,
         settle::{self, over},

@@ -91,7 +91,10 @@ pub fn resolve(record: &Record, owner: Owner, intent: Intent, retention: Duratio
         let expires_at = record
             .expires_at
             .unwrap_or_else(|| now.saturating_add(retention.max(MIN_LOCK_RETENTION)).rounded_up_to_second());
-        Settlement::Release { expires_at, interrupted: matches!(intent, Intent::Release { interrupted: true }) }
+        Settlement::Release {
+            expires_at,
+            interrupted: matches!(intent, Intent::Release { interrupted: true }),
+        }
     };
     Write::Resolve {
         seen: Seen::of(record),
@@ -130,7 +133,8 @@ mod tests {
             attempt: 3,
             fingerprint: Fingerprint::of_bytes(b"request"),
             lock_acquired_at: secs(1000),
-            expires_at: secs(2000),
+            expires_at: Some(secs(2000)),
+            interrupted: true,
             request_id: Some("invocation".into()),
             state,
         }
@@ -169,7 +173,7 @@ mod tests {
                 for (intent, settlement) in [
                     (Intent::Complete(Outcome::Omitted), Settlement::Complete(Outcome::Omitted, until)),
                     (Intent::Fail(Outcome::Omitted), Settlement::Fail(Outcome::Omitted, until)),
-                    (Intent::Release, Settlement::Release),
+                    (Intent::Release { interrupted: false }, Settlement::Release { expires_at: secs(2000), interrupted: false }),
                 ] {
                     let write = resolve(&record, owner, intent, retention, now);
                     let (seen, generation) = (Seen::of(&record), Generation::new(generation));

@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::{
     outcome::Outcome,
     protocol::{
-        Action, End, Event, Fault, Held, Intent, Next, Phase, Plan, Refusal, Task, acquire, commit, refusal_for,
+        Action, End, Event, Fault, Held, Intent, Next, Phase, Plan, Refusal, Task, acquire, commit,
+        refusal_for,
     },
     record::{Owner, Record, State, Status},
     store::{Settlement, StoreErrorKind, Write, Written},
@@ -35,7 +36,9 @@ fn send(plan: &Plan, now: Timestamp, held: Held, task: Task) -> Next {
 pub(super) fn outcome(retention: Duration, now: Timestamp, intent: &Intent) -> Option<Settlement> {
     let expires_at = now.saturating_add(retention).rounded_up_to_second();
     match intent.clone() {
-        Intent::Complete(outcome) | Intent::Commit(outcome) => Some(Settlement::Complete(outcome, expires_at)),
+        Intent::Complete(outcome) | Intent::Commit(outcome) => {
+            Some(Settlement::Complete(outcome, expires_at))
+        }
         Intent::Fail(outcome) => Some(Settlement::Fail(outcome, expires_at)),
         Intent::Release { .. } => None,
     }

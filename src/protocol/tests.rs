@@ -8,6 +8,7 @@ use super::*;
 use crate::{
     outcome::StoredResponse,
     record::{State as RecordState, Status},
+    store::{Seen, Settlement},
 };
 
 const NOW: Timestamp = Timestamp::from_millis(1_795_000_000_000);
@@ -15,6 +16,10 @@ const SKEW: Duration = Duration::from_secs(2);
 const RETENTION: Duration = Duration::from_secs(3600);
 const LEASE: Duration = Duration::from_secs(30);
 const RESERVE: Duration = Duration::from_secs(2);
+/// How often the machines here retry.
+const RETRIES: u8 = 3;
+const SETTLE_WITHIN: Duration = Duration::from_secs(30);
+const RELEASE: Intent = Intent::Release { interrupted: false };
 const ME: Owner = Owner::from_bytes([1; 16]);
 const OTHER: Owner = Owner::from_bytes([2; 16]);
 const REQUEST: Fingerprint = Fingerprint::from_digest([7; 32]);
@@ -27,6 +32,7 @@ fn plan(execution: Execution) -> Plan {
         fingerprint: REQUEST,
         lease_until: NOW.saturating_add(LEASE),
         usable_until: NOW.saturating_add(LEASE).saturating_sub(RESERVE),
+        limits: Limits { max_retries: RETRIES, ..Limits::unknown(SETTLE_WITHIN) },
         request_id: Some("request".into()),
     }
 }
@@ -106,7 +112,8 @@ fn record(state: RecordState, expires_in_secs: i64) -> Record {
         attempt: 3,
         fingerprint: REQUEST,
         lock_acquired_at: Timestamp::from_millis(NOW.as_millis() - 10_000),
-        expires_at: Timestamp::from_millis(expires_ms),
+        expires_at: Some(Timestamp::from_millis(expires_ms)),
+        interrupted: false,
         request_id: None,
         state,
     }
@@ -116,6 +123,13 @@ fn record(state: RecordState, expires_in_secs: i64) -> Record {
 fn started(lease_in_ms: i64) -> Record {
     let lease_until = Timestamp::from_millis(NOW.as_millis().strict_add_signed(lease_in_ms));
     record(RecordState::Started { lease_until }, 100_000)
+}
+
+/// What gives the key back that was claimed with the plan's lease.
+fn released(interrupted: bool) -> Settlement {
+    let day = Duration::from_secs(86_400);
+    let expires_at = NOW.saturating_add(LEASE).saturating_add(day).rounded_up_to_second();
+    Settlement::Release { expires_at, interrupted }
 }
 
 fn completed() -> Record {
@@ -298,7 +312,7 @@ fn an_own_claim_with_no_time_left_is_given_back() {
     let Action::Apply(Write::Settle { owner, generation, settlement }) = run.feed(refused(Some(own))) else {
         panic!("not given back")
     };
-    assert_eq!((owner, generation.get(), settlement), (ME, 41, Settlement::Release));
+    assert_eq!((owner, generation.get(), settlement), (ME, 41, released(false)));
     assert_eq!(run.feed(LOST()), Action::Refused(Refusal::NoTimeLeft));
 }
 
@@ -309,7 +323,7 @@ fn a_claim_answered_too_late_is_given_back() {
     run.now = NOW.saturating_add(LEASE).saturating_sub(RESERVE);
     let action = run.feed(Event::Answered(Written::Applied));
     assert!(
-        matches!(action, Action::Apply(Write::Settle { settlement: Settlement::Release, .. })),
+        matches!(action, Action::Apply(Write::Settle { settlement: Settlement::Release { .. }, .. })),
         "{action:?}"
     );
 }
@@ -397,7 +411,7 @@ fn settling_writes_exactly_this() {
     for (intent, expected) in [
         (complete(), Settlement::Complete(outcome(), expires_at)),
         (Intent::Fail(outcome()), Settlement::Fail(outcome(), expires_at)),
-        (Intent::Release, Settlement::Release),
+        (RELEASE, released(false)),
     ] {
         let (mut run, held) = Run::holding();
         let Action::Apply(Write::Settle { owner, generation, settlement }) = run.feed(Event::Settle(intent))
@@ -421,7 +435,7 @@ fn the_answer_to_an_own_settlement_was_lost() {
     for (intent, state) in [
         (complete(), RecordState::Completed(outcome())),
         (Intent::Fail(outcome()), RecordState::Failed(outcome())),
-        (Intent::Release, RecordState::Released),
+        (RELEASE, RecordState::Released),
     ] {
         // Refused by what the first attempt left.
         let (mut run, held) = Run::holding();
@@ -563,7 +577,7 @@ fn fenced_and_the_key_is_free_again_so_the_outcome_is_recorded_anew() {
 fn a_release_that_was_fenced_gives_nothing_back() {
     for left in [None, Some(completed()), Some(started(20_000)), Some(record(RecordState::Released, 10))] {
         let (mut run, _) = Run::holding();
-        run.feed(Event::Settle(Intent::Release));
+        run.feed(Event::Settle(RELEASE));
         let action = run.feed(refused(left.clone()));
         assert!(matches!(action, Action::Settled(End::Fenced(_))), "{left:?}: {action:?}");
     }

@@ -108,7 +108,8 @@ impl Faulty {
         match write {
             Write::Claim(_) => {
                 tested(Condition::ClaimAbsent, false)
-                    || (self.is(Fault::ExpiredIsAbsent) && record.expires_at < now)
+                    || (self.is(Fault::ExpiredIsAbsent)
+                        && record.expires_at.is_some_and(|expiry| expiry < now))
                     || (self.is(Fault::StaleIsAbsent)
                         && record.lease_until().is_some_and(|lease| lease < now))
             }
@@ -143,7 +144,7 @@ impl Faulty {
                         }
                         _ => {}
                     },
-                    Settlement::Release => {}
+                    Settlement::Release { .. } => {}
                 }
                 let late = record.lease_until().is_some_and(|lease| lease < now);
                 tested(Condition::Settle(Field::Status), record.status() == Status::Started)
@@ -201,6 +202,18 @@ impl Faulty {
         one == other || as_floats
     }
 
+    fn same_expiry(&self, seen: Option<Timestamp>, there: Option<Timestamp>) -> bool {
+        match (seen, there) {
+            (None, Some(_)) if self.is(Fault::NoExpiryMatchesAny) => true,
+            (Some(_), None) if self.is(Fault::AnyExpiryMatchesNone) => true,
+            (None, None) if self.is(Fault::NoExpiryMatchesNothing) => false,
+            (seen, there) if self.is(Fault::NoExpiryIsZero) => {
+                seen.unwrap_or_default() == there.unwrap_or_default()
+            }
+            (seen, there) => seen == there,
+        }
+    }
+
     fn all_same(
         &self,
         condition: fn(Field) -> Condition,
@@ -228,7 +241,12 @@ impl Faulty {
                 seen.lease_until.is_some() == there.lease_until.is_some()
                     && seen.lease_until >= there.lease_until,
             ),
-            (Field::ExpiresAt, seen.expires_at == there.expires_at, seen.expires_at >= there.expires_at),
+            (
+                Field::ExpiresAt,
+                self.same_expiry(seen.expires_at, there.expires_at),
+                seen.expires_at.is_some() == there.expires_at.is_some()
+                    && seen.expires_at >= there.expires_at,
+            ),
         ];
         every.into_iter().all(|(field, same, not_older)| {
             let condition = condition(field);
@@ -253,6 +271,12 @@ impl Faulty {
                 }
                 if self.is(Fault::TakeOverKeepsRequestId) && record.request_id.is_none() {
                     record.request_id.clone_from(&current.request_id);
+                }
+                if self.is(Fault::TakeOverKeepsExpiry) {
+                    record.expires_at = record.expires_at.or(current.expires_at);
+                }
+                if self.is(Fault::TakeOverKeepsInterrupted) {
+                    record.interrupted |= current.interrupted;
                 }
                 record
             }
@@ -281,11 +305,13 @@ impl Faulty {
         self.stored(record)
     }
 
-    fn extended(&self, lease_until: Timestamp, expires_at: Timestamp, current: &Record) -> Record {
+    fn extended(&self, lease_until: Timestamp, expires_at: Option<Timestamp>, current: &Record) -> Record {
         let mut record = Record { state: State::Started { lease_until }, expires_at, ..current.clone() };
         match self.fault {
             Fault::ExtensionKeepsExpiry => record.expires_at = current.expires_at,
             Fault::ExtensionKeepsLaterExpiry => record.expires_at = expires_at.max(current.expires_at),
+            Fault::ExtensionOnlyMovesExpiry => record.expires_at = expires_at.or(current.expires_at),
+            Fault::ExtensionForgetsInterrupted => record.interrupted = false,
             Fault::ExtensionKeepsLease => record.state = current.state.clone(),
             Fault::ExtensionCounts => record.attempt = record.attempt.saturating_add(1),
             Fault::ExtensionLosesRequestId => record.request_id = None,
@@ -313,6 +339,7 @@ impl Faulty {
             Fault::ConclusionKeepsAttempt => record.attempt = current.attempt,
             Fault::ConclusionKeepsLock => record.lock_acquired_at = current.lock_acquired_at,
             Fault::ConclusionKeepsExpiry => record.expires_at = current.expires_at,
+            Fault::ConclusionKeepsInterrupted => record.interrupted = current.interrupted,
             Fault::ConclusionKeepsOutcome if current.lease_until().is_none() => match record.state {
                 State::Released | State::Completed(Outcome::Omitted) | State::Failed(Outcome::Omitted) => {
                     record.state = current.state.clone();
@@ -328,22 +355,34 @@ impl Faulty {
         let mut record = current.clone();
         match settlement.clone() {
             Settlement::Complete(outcome, expires_at) => {
-                (record.state, record.expires_at) = (State::Completed(self.kept(outcome)), expires_at);
+                (record.state, record.expires_at) = (State::Completed(self.kept(outcome)), Some(expires_at));
             }
             Settlement::Fail(outcome, expires_at) => {
                 let outcome = self.kept(outcome);
                 let completion = self.is(Fault::FailureIsCompletion);
                 record.state = if completion { State::Completed(outcome) } else { State::Failed(outcome) };
-                record.expires_at = expires_at;
+                record.expires_at = Some(expires_at);
             }
-            Settlement::Release => {
+            Settlement::Release { expires_at, interrupted } => {
+                record.expires_at = Some(expires_at);
+                record.interrupted = match self.fault {
+                    Fault::ReleaseKeepsInterrupted => record.interrupted,
+                    Fault::ReleaseOnlySetsInterrupted => record.interrupted || interrupted,
+                    _ => interrupted,
+                };
                 if !self.is(Fault::ReleaseKeepsLease) {
                     record.state = State::Released;
                 }
                 if self.is(Fault::ReleaseMovesExpiry) {
-                    record.expires_at = record.expires_at.saturating_add(Duration::from_secs(1));
+                    record.expires_at = Some(expires_at.saturating_add(Duration::from_secs(1)));
+                }
+                if self.is(Fault::ReleaseKeepsExpiry) {
+                    record.expires_at = current.expires_at;
                 }
             }
+        }
+        if self.is(Fault::SettlementForgetsInterrupted) && !matches!(record.state, State::Released) {
+            record.interrupted = false;
         }
         if self.is(Fault::SettlementKeepsExpiry) {
             record.expires_at = current.expires_at;
@@ -389,6 +428,13 @@ impl Faulty {
             }
             Fault::Lost(Field::LockAcquiredAt) => record.lock_acquired_at = Timestamp::from_millis(0),
             Fault::Lost(Field::RequestId) => record.request_id = None,
+            Fault::Lost(Field::Interrupted) => record.interrupted = false,
+            Fault::Lost(Field::ExpiresAt) => {
+                record.expires_at = record.expires_at.or(Some(Timestamp::default()))
+            }
+            Fault::NoExpiryIsTheLast => {
+                record.expires_at = record.expires_at.or(Some(Timestamp::from_secs(u64::MAX / 1000)));
+            }
             Fault::EmptyRequestIdLost => record.request_id = record.request_id.filter(|id| !id.is_empty()),
             Fault::LeaseInSeconds => {
                 if let State::Started { lease_until } = &mut record.state {
@@ -405,7 +451,10 @@ impl Faulty {
         let versions = inside.records.get(&self.id(key))?;
         let back = usize::from(self.is(Fault::ReadsLag) && versions.len() > 1);
         let record = versions.iter().rev().nth(back).cloned()?;
-        let expired = self.is(Fault::ExpiredReadsAbsent) && record.expires_at < SystemClock.now();
+        let expired = match record.expires_at {
+            Some(expires_at) => self.is(Fault::ExpiredReadsAbsent) && expires_at < SystemClock.now(),
+            None => self.is(Fault::NoExpiryReadsAbsent),
+        };
         (!expired).then_some(record)
     }
 
@@ -436,7 +485,8 @@ impl Faulty {
                 attempt: 0,
                 fingerprint: lambda_idempotency::Fingerprint::from_digest([0; 32]),
                 lock_acquired_at: Timestamp::default(),
-                expires_at: Timestamp::default(),
+                expires_at: Some(Timestamp::default()),
+                interrupted: false,
                 request_id: None,
                 state: State::Completed(outcome),
             };

@@ -74,6 +74,8 @@ struct Times {
     no_claim_after: Option<Timestamp>,
     /// When handlers are cut off. What they have returned by then may still be settled.
     cut_off: Option<Timestamp>,
+    /// When outcomes are no longer tried to be recorded.
+    settle_until: Option<Timestamp>,
     /// When nothing is waited for any more.
     answer_at: Option<Timestamp>,
     /// When the last request that only helps is given up.
@@ -96,6 +98,11 @@ where
         let (planned, lanes) = self.plan(&records, &context).inspect_err(observe::refused_unasked)?;
         let times = self.times(&invocation);
         let invocation = invocation.waiting_until(times.no_claim_after);
+        // What is not settled when the answer is due comes back: an outcome in hand is better acknowledged unrecorded.
+        let invocation = match times.settle_until {
+            Some(until) => invocation.with_caller_waiting_until(until),
+            None => invocation,
+        };
         let fates = Mutex::new(vec![None; records.len()]);
         let delivery = Delivery { batch: self, records, planned, invocation, times, fates };
         delivery.run(lanes).await;
@@ -111,7 +118,13 @@ where
             let last = reserve.saturating_mul(2).min(now.until(deadline) / 3);
             Some(deadline.saturating_sub(last / part))
         };
-        Times { no_claim_after: before(1), cut_off: before(2), answer_at: before(4), hide_until: before(8) }
+        Times {
+            no_claim_after: before(1),
+            cut_off: before(2),
+            settle_until: before(3),
+            answer_at: before(4),
+            hide_until: before(8),
+        }
     }
 }
 
@@ -190,7 +203,6 @@ where
             Err(error) => return Fate::Returned(Reason::Refused(error.kind())),
         };
         let engine = self.batch.idempotency.engine();
-        let on_error = self.batch.idempotency.settings().effective_on_handler_error();
         let operation = Operation {
             key: key.clone(),
             fingerprint,
@@ -199,7 +211,7 @@ where
             mode: self.batch.idempotency.mode(),
         };
         let handler = || (self.batch.handler)(record);
-        match engine.protect_caught(operation, handler, |result| judge(result, on_error), as_it_is).await {
+        match engine.protect_caught(operation, handler, judge, as_it_is).await {
             Ok(Protected::Ran(Ok(())) | Protected::RanUnrecorded(Ok(()))) => Fate::Done,
             Ok(Protected::Ran(Err(Reason::FailedForGood))) => self.failed_for_good(),
             Ok(Protected::RanUnrecorded(Err(reason))) => Fate::Returned(unrecorded(reason)),

@@ -1,6 +1,6 @@
 //! What a user may decide about the HTTP contract; the defaults are the module's.
 
-use std::{fmt, future::Future, sync::Arc};
+use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use ::http::{HeaderName, Method, Response, StatusCode, request::Parts};
 use lambda_http::Body;
@@ -57,6 +57,8 @@ pub(super) struct Config {
     /// Of a JSON body; none is the whole.
     pub(super) fingerprinted_fields: Option<Vec<Selector>>,
     pub(super) max_body: usize,
+    /// How long the front end waits.
+    pub(super) answer_within: Option<Duration>,
     pub(super) record_when: Option<Judge>,
     pub(super) replay_cookies: bool,
     pub(super) marker: HeaderName,
@@ -78,6 +80,7 @@ impl Default for Config {
             fingerprinted_headers: Vec::new(),
             fingerprinted_fields: None,
             max_body: MAX_BODY,
+            answer_within: None,
             record_when: None,
             replay_cookies: false,
             marker: response::REPLAYED,
@@ -223,6 +226,15 @@ impl HttpLayer {
     /// Answers a request whose body is over so many bytes with 413. Default: 10 MiB, API Gateway's limit.
     pub fn max_body(self, bytes: usize) -> Self {
         self.with(|config| config.max_body = bytes)
+    }
+
+    /// How long the front end waits for an answer, counted from the request's start where its event says when that was.
+    /// Default: 29 seconds behind API Gateway, and no limit but the invocation's deadline behind anything else. Outcomes
+    /// are not tried to be recorded for longer than that, since the caller would no longer see the answer.
+    ///
+    /// Set it where API Gateway's quota was raised, or a load balancer or proxy closes idle connections earlier.
+    pub fn answer_within(self, limit: Duration) -> Self {
+        self.with(|config| config.answer_within = Some(limit))
     }
 
     /// Decides by the whole response whether it is the operation's outcome, in place of the list of statuses. What the

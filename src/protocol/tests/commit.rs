@@ -43,7 +43,7 @@ fn a_transaction_writes_the_completion_and_nothing_else() {
 #[test]
 fn only_a_success_goes_along_with_the_handlers_writes() {
     assert_eq!(complete().committed(), commit());
-    for intent in [Intent::Fail(outcome()), Intent::Release, commit()] {
+    for intent in [Intent::Fail(outcome()), RELEASE, commit()] {
         assert_eq!(intent.clone().committed(), intent);
     }
 }
@@ -100,7 +100,7 @@ fn declined_the_claim_is_held_and_may_be_settled_otherwise() {
     let settle: [(Intent, RecordState); 3] = [
         (complete(), RecordState::Completed(outcome())),
         (Intent::Fail(outcome()), RecordState::Failed(outcome())),
-        (Intent::Release, RecordState::Released),
+        (RELEASE, RecordState::Released),
     ];
     for (intent, state) in settle {
         let (mut run, held, _) = committing();
@@ -288,7 +288,7 @@ fn the_number_never_rises_in_doubt() {
 fn a_transaction_that_was_declined_and_made_all_the_same_stands() {
     // Its first attempt was late; the second one was declined, and then the first one was made.
     let other = || Outcome::Retained(StoredResponse::new(bytes::Bytes::from_static(b"sold out")));
-    for intent in [Intent::Complete(other()), Intent::Commit(other()), Intent::Fail(other()), Intent::Release]
+    for intent in [Intent::Complete(other()), Intent::Commit(other()), Intent::Fail(other()), RELEASE]
     {
         for is_lost in [false, true] {
             let (mut run, held, first) = committing();
@@ -317,7 +317,7 @@ fn an_extension_moves_the_lease_and_the_expiry_and_nothing_else() {
     let until = NOW.saturating_add(LEASE * 2);
     let day = Duration::from_secs(86_400);
     let expires_at = until.saturating_add(day).rounded_up_to_second();
-    let extend = Write::Extend { owner: ME, generation: held.generation, lease_until: until, expires_at };
+    let extend = Write::Extend { owner: ME, generation: held.generation, lease_until: until, expires_at: Some(expires_at) };
     assert_eq!(run.feed(Event::Extend(until)), Action::Apply(extend));
     assert_eq!(run.state.held(), Some(&held), "not before it is answered");
     let extended = Held { lease_until: until, ..held };
@@ -375,7 +375,7 @@ fn what_may_become_of_an_extension() {
 
 #[test]
 fn settling_does_not_wait_for_an_extension() {
-    for (intent, is_transaction) in [(complete(), false), (Intent::Release, false), (commit(), true)] {
+    for (intent, is_transaction) in [(complete(), false), (RELEASE, false), (commit(), true)] {
         let (mut run, _) = Run::holding();
         run.feed(Event::Extend(NOW.saturating_add(LEASE * 2)));
         match run.feed(Event::Settle(intent)) {

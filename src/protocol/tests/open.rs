@@ -94,7 +94,8 @@ fn a_first_conclusion_puts_exactly_this() {
         attempt: 1,
         fingerprint: REQUEST,
         lock_acquired_at: NOW,
-        expires_at: NOW.saturating_add(RETENTION).rounded_up_to_second(),
+        expires_at: Some(NOW.saturating_add(RETENTION).rounded_up_to_second()),
+        interrupted: false,
         request_id: Some("request".into()),
         state: RecordState::Completed(outcome()),
     };
@@ -130,7 +131,7 @@ fn without_writes_of_its_own_it_is_a_write_like_any_other_and_a_release_is_none(
         let (_, record, submission) = put(run.feed(Event::Settle(intent)));
         assert_eq!((record.state, submission), (state, None));
     }
-    assert_eq!(Run::new().feed(Event::Settle(Intent::Release)), Action::Settled(End::Recorded));
+    assert_eq!(Run::new().feed(Event::Settle(RELEASE)), Action::Settled(End::Recorded));
 }
 
 #[test]
@@ -223,7 +224,7 @@ fn declined_it_is_open_as_before_and_the_next_has_another_number() {
     }
     let down = fault(StoreErrorKind::Unavailable, false);
     assert_eq!(run.feed(down), Action::Declined(Decline::Store(StoreErrorKind::Unavailable)));
-    assert_eq!(run.feed(Event::Settle(Intent::Release)), Action::Settled(End::Recorded));
+    assert_eq!(run.feed(Event::Settle(RELEASE)), Action::Settled(End::Recorded));
 }
 
 #[test]

@@ -37,7 +37,7 @@ fn who_gives_the_key_back_and_finds_its_transaction_made_answers_with_that() {
     let (run, held) = Run::holding();
     let (run, late) = declined_in_doubt(run);
     let stands = made(&late, Some(&mine(&mut run.clone(), &held, started(0).state)));
-    for intent in [Intent::Release, Intent::Complete(other_outcome()), Intent::Fail(other_outcome())] {
+    for intent in [RELEASE, Intent::Complete(other_outcome()), Intent::Fail(other_outcome())] {
         let mut run = run.clone();
         assert!(matches!(run.feed(Event::Settle(intent)), Action::Apply(Write::Settle { .. })));
         let end = run.feed(refused(Some(stands.clone())));
@@ -49,7 +49,7 @@ fn who_gives_the_key_back_and_finds_its_transaction_made_answers_with_that() {
 fn what_may_still_be_made_is_not_told_to_be_not_made_because_nothing_else_was_stored() {
     let (run, held) = Run::holding();
     let (run, _) = declined_in_doubt(run);
-    for intent in [Intent::Release, Intent::Complete(other_outcome()), Intent::Fail(other_outcome())] {
+    for intent in [RELEASE, Intent::Complete(other_outcome()), Intent::Fail(other_outcome())] {
         let mut run = run.clone();
         assert!(matches!(run.feed(Event::Settle(intent)), Action::Apply(Write::Settle { .. })));
         let end = run.feed(fault(StoreErrorKind::Unavailable, false));
@@ -57,20 +57,20 @@ fn what_may_still_be_made_is_not_told_to_be_not_made_because_nothing_else_was_st
     }
     // What is stored fences it.
     let mut fenced = run.clone();
-    assert!(matches!(fenced.feed(Event::Settle(Intent::Release)), Action::Apply(Write::Settle { .. })));
+    assert!(matches!(fenced.feed(Event::Settle(RELEASE)), Action::Apply(Write::Settle { .. })));
     assert_eq!(fenced.feed(Event::Answered(Written::Applied)), Action::Settled(End::Recorded));
 }
 
 #[test]
 fn without_a_claim_what_may_still_be_made_is_not_told_to_be_not_made() {
     let (mut run, _) = declined_in_doubt(open());
-    assert_eq!(run.feed(Event::Settle(Intent::Release)), Action::Settled(End::Unresolved(None)));
+    assert_eq!(run.feed(Event::Settle(RELEASE)), Action::Settled(End::Unresolved(None)));
 
     // Nothing was in doubt, so nothing can come late.
     let mut run = open();
     assert!(matches!(run.feed(Event::Settle(commit())), Action::Commit { .. }));
     assert_eq!(run.feed(Event::Declined), Action::Declined(Decline::Condition));
-    assert_eq!(run.feed(Event::Settle(Intent::Release)), Action::Settled(End::Recorded));
+    assert_eq!(run.feed(Event::Settle(RELEASE)), Action::Settled(End::Recorded));
 }
 
 #[test]

@@ -109,7 +109,37 @@ pub enum Fault {
     TakeOverWritesFingerprint,
     /// A reclaim keeps the old outcome's place, which the next settlement shows where it is omitted.
     ReclaimLeavesOutcome,
-    /// A release moves the expiry.
+    /// That no expiry was seen is not tested.
+    NoExpiryMatchesAny,
+    /// Any expiry that was seen is that of a record without one.
+    AnyExpiryMatchesNone,
+    /// That no expiry was seen is never true, as of `NULL = NULL`.
+    NoExpiryMatchesNothing,
+    /// No expiry and that of 1970 are the same.
+    NoExpiryIsZero,
+    /// No expiry is kept as the last one that there can be.
+    NoExpiryIsTheLast,
+    /// A read shows a record without an expiry as absent.
+    NoExpiryReadsAbsent,
+    /// A takeover without an expiry leaves the one that is there.
+    TakeOverKeepsExpiry,
+    /// An extension without an expiry leaves the one that is there.
+    ExtensionOnlyMovesExpiry,
+    /// A release keeps the expiry.
+    ReleaseKeepsExpiry,
+    /// A takeover leaves it standing that an earlier attempt was interrupted.
+    TakeOverKeepsInterrupted,
+    /// An extension forgets that an earlier attempt was interrupted.
+    ExtensionForgetsInterrupted,
+    /// A conclusion does not write whether an earlier attempt was interrupted.
+    ConclusionKeepsInterrupted,
+    /// A release does not write whether an attempt was interrupted.
+    ReleaseKeepsInterrupted,
+    /// A release writes that an attempt was interrupted, and never that none was.
+    ReleaseOnlySetsInterrupted,
+    /// A completion or a failure forgets that an earlier attempt was interrupted.
+    SettlementForgetsInterrupted,
+    /// A release's expiry is not the one that was asked for.
     ReleaseMovesExpiry,
     /// A release keeps the lease, so that the record still counts as STARTED.
     ReleaseKeepsLease,
@@ -164,5 +194,6 @@ pub enum Field {
     LockAcquiredAt,
     LeaseUntil,
     ExpiresAt,
+    Interrupted,
     RequestId,
 }

@@ -1,0 +1,44 @@
+//! Bounds calls to the store: one that isn't answered in time counts as unanswered.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    task::Poll,
+};
+
+use crate::{
+    store::{StoreError, StoreErrorKind},
+    time::{Clock, Timestamp},
+};
+
+/// What `call` answers by the time `until`. After that it is dropped, and the error is ambiguous, since the store may yet
+/// do what it was asked for.
+///
+/// # Errors
+///
+/// The call's own; or [`StoreErrorKind::Unavailable`], which is definite where no time was left to begin with.
+pub(super) async fn bounded<T>(
+    clock: &dyn Clock,
+    until: Option<Timestamp>,
+    call: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    let Some(until) = until else { return call.await };
+    let left = clock.now().until(until);
+    if left.is_zero() {
+        return Err(StoreError::new(StoreErrorKind::Unavailable, "no time was left to ask the store"));
+    }
+    let mut call = pin!(call);
+    // Most calls are answered long before: the timer is set when the first poll was not enough.
+    let mut timer = None;
+    poll_fn(|cx| {
+        if let Poll::Ready(answer) = call.as_mut().poll(cx) {
+            return Poll::Ready(answer);
+        }
+        let timer = timer.get_or_insert_with(|| clock.sleep(left));
+        timer.as_mut().poll(cx).map(|()| {
+            let error = StoreError::new(StoreErrorKind::Unavailable, "the store did not answer in time");
+            Err(error.maybe_applied(true))
+        })
+    })
+    .await
+}

@@ -1,0 +1,80 @@
+//! How long the front end waits for an answer.
+
+use std::time::Duration;
+
+use lambda_http::request::RequestContext;
+
+use crate::time::Timestamp;
+
+/// API Gateway's integration time-out for REST, HTTP and WebSocket APIs is at most 29 or 30 seconds, unless a quota
+/// increase was granted ("Amazon API Gateway quotas", API Gateway developer guide).
+const API_GATEWAY: Duration = Duration::from_secs(29);
+
+/// Until when the front end waits: `answer_within`, or what is known of this kind of front end, counted from the request's
+/// start. `None` where the invocation's deadline is the only limit: function URLs, load balancers, and no front end.
+pub(super) fn waits_until(
+    context: Option<&RequestContext>,
+    answer_within: Option<Duration>,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    let (limit, started) = match context {
+        Some(RequestContext::ApiGatewayV1(context)) => (Some(API_GATEWAY), context.request_time_epoch),
+        Some(RequestContext::ApiGatewayV2(context)) => {
+            let is_function_url =
+                context.domain_name.as_deref().is_some_and(|name| name.contains(".lambda-url."));
+            ((!is_function_url).then_some(API_GATEWAY), context.time_epoch)
+        }
+        _ => (None, 0),
+    };
+    let limit = answer_within.or(limit)?;
+    let started = u64::try_from(started).map(Timestamp::from_millis).unwrap_or_default();
+    // A start in the future, or one that was over long ago, is another clock's, or a saved event's.
+    let is_credible = started <= now && started.until(now) < limit;
+    Some(if is_credible { started } else { now }.saturating_add(limit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_795_000_000_000;
+
+    fn rest(started: u64) -> RequestContext {
+        let json = format!(r#"{{"requestTimeEpoch": {started}, "identity": {{}}, "httpMethod": "POST"}}"#);
+        RequestContext::ApiGatewayV1(serde_json::from_str(&json).unwrap())
+    }
+
+    fn http_api(domain: &str) -> RequestContext {
+        let started = NOW - 1000;
+        let http = r#"{"method": "POST"}"#;
+        let json = format!(r#"{{"timeEpoch": {started}, "domainName": "{domain}", "http": {http}}}"#);
+        RequestContext::ApiGatewayV2(serde_json::from_str(&json).unwrap())
+    }
+
+    fn left(context: Option<RequestContext>, answer_within: Option<u64>) -> Option<u128> {
+        let now = Timestamp::from_millis(NOW);
+        let until = waits_until(context.as_ref(), answer_within.map(Duration::from_secs), now)?;
+        Some(now.until(until).as_millis())
+    }
+
+    #[test]
+    fn api_gateway_waits_from_the_requests_start() {
+        assert_eq!(left(Some(rest(NOW - 5000)), None), Some(24_000));
+        assert_eq!(left(Some(http_api("abc.execute-api.eu-west-1.amazonaws.com")), None), Some(28_000));
+        assert_eq!(left(Some(rest(NOW - 5000)), Some(60)), Some(55_000), "a raised quota");
+    }
+
+    #[test]
+    fn an_incredible_start_counts_as_now() {
+        for started in [0, NOW - 29_000, NOW + 1] {
+            assert_eq!(left(Some(rest(started)), None), Some(29_000), "{started}");
+        }
+    }
+
+    #[test]
+    fn other_front_ends_have_no_limit_of_their_own() {
+        assert_eq!(left(None, None), None);
+        assert_eq!(left(Some(http_api("abc.lambda-url.eu-west-1.on.aws")), None), None);
+        assert_eq!(left(Some(http_api("abc.lambda-url.eu-west-1.on.aws")), Some(10)), Some(9000));
+    }
+}
