@@ -72,8 +72,8 @@ invariants! {
         "at most once: no second handler starts, unless the first, or an operator, said that nothing happened";
     UnresolvedKept, false, "unresolved claims kept",
         "at most once: a claim that is not settled is never removed, however old it is";
-    GhostTold, false, "ghosts told",
-        "who is told that nothing is claimed leaves no claim standing, then or later; and who is told that one may stand, none for longer";
+    GhostTold, true, "ghosts told",
+        "who is told that nothing is claimed leaves no claim standing, then or later, unless the sweeper has removed what was in the way of a claim in flight; and who is told that one may stand, none for longer";
     RecordedIsStored, false, "recorded is stored",
         "what is answered as recorded was in the store";
     VerdictKept, false, "verdict kept",
@@ -89,7 +89,7 @@ invariants! {
     EffectsExactlyOnce, false, "effects exactly once",
         "a handler's own writes are made together with the record that says so and never without it, once while it counts, and the record never without them";
     DeniedStays, false, "denied stays denied",
-        "writes of a handler's that were told to be not made are not made, then or later";
+        "writes of a handler's that were told to be not made do not stand with a record that counts then, and are not made later";
     TokenKept, false, "tokens kept",
         "a transaction in doubt is sent again as the same request under its token, and any other has a token of its own";
     OwnerExtends, false, "only the owner extends",

@@ -156,6 +156,8 @@ pub struct Delivery {
     pub is_denied: bool,
     /// Whether it was told that nothing is claimed.
     pub is_refused: bool,
+    /// Whether the sweeper has removed a record while a claim of it was on its way.
+    pub is_overtaken: bool,
 }
 
 /// What is known, from outside, of the operation that the key is in use for. It is remembered here, by what happened:
@@ -310,7 +312,7 @@ impl World {
 
     /// The world in 128 bits.
     pub fn fingerprint(&self) -> u128 {
-        let mut words = [0u64; 4 + 4 * MAX_SLOTS + MAX_LATE + MAX_MADE];
+        let mut words = [0u64; 5 + 4 * MAX_SLOTS + MAX_LATE + MAX_MADE];
         words[0] = u64::from(self.time)
             | u64::from(self.holder) << 8
             | u64::from(self.operation.was_interrupted) << 16
@@ -327,6 +329,7 @@ impl World {
             | u64::from(self.declines_left & 0xf) << 60;
         words[1] = u64::from(self.record);
         words[2] = self.highest_start;
+        let mut all = 0u128;
         for delivery in self.deliveries {
             let bits = u64::from(delivery.request & 1)
                 | (delivery.verdict as u64) << 1
@@ -335,10 +338,12 @@ impl World {
                 | u64::from(delivery.has_writes) << 6
                 | u64::from(delivery.has_effect) << 7
                 | u64::from(delivery.is_denied) << 8
-                | u64::from(delivery.is_refused) << 9;
-            words[3] = words[3] << 10 | bits;
+                | u64::from(delivery.is_refused) << 9
+                | u64::from(delivery.is_overtaken) << 10;
+            all = all << 11 | u128::from(bits);
         }
-        for (slot, words) in self.slots.iter().zip(words[4..].chunks_mut(4)) {
+        (words[3], words[4]) = (all as u64, (all >> 64) as u64);
+        for (slot, words) in self.slots.iter().zip(words[5..].chunks_mut(4)) {
             words[0] = u64::from(slot.clock)
                 | u64::from(slot.attempts_left) << 8
                 | (slot.stage as u64) << 16
@@ -352,7 +357,7 @@ impl World {
             words[2] = u64::from(slot.write) << 32 | u64::from(slot.record);
             words[3] = u64::from(slot.held);
         }
-        let (late, made) = words[4 + 4 * MAX_SLOTS..].split_at_mut(MAX_LATE);
+        let (late, made) = words[5 + 4 * MAX_SLOTS..].split_at_mut(MAX_LATE);
         for (late, word) in self.late.iter().zip(late) {
             *word = u64::from(late.write) << 8 | u64::from(late.sender);
         }

@@ -10,7 +10,7 @@ use std::{collections::HashMap, rc::Rc};
 use lambda_idempotency::{
     Outcome, Record, State as RecordState, Timestamp,
     protocol::{self, Held, Intent, Plan},
-    store::{Settlement, StoreErrorKind, Write},
+    store::{Seen, Settlement, StoreErrorKind, Write},
 };
 
 use crate::{
@@ -352,9 +352,16 @@ impl<'a, P: Protocol> Net<'a, P> {
     fn sweep(&mut self, it: &mut Happening) -> Option<()> {
         let record = self.records.get(it.world.record)?;
         let expires_at = record.expires_at.filter(|expires_at| *expires_at <= self.true_time(it))?;
+        // A version of a record is not made again after it was swept. A transaction without a claim is sent again only
+        // while its record counts, and arrives before that is swept; and the next one, after a round trip, is a later
+        // version by the clock, which does not stand still as it does here.
+        let makes = |slot: &Slot| slot.stage == Stage::Applying && self.makes(slot.write, it.world.record);
+        if it.world.slots.iter().any(makes) {
+            return None;
+        }
         // The sweeper is slow, and the network is not that slow: what was sent before the expiry is no
         // longer on its way. (A frozen executor may still send what it had decided then.)
-        for late in &mut it.world.late {
+        for late in it.world.late.iter_mut().filter(|late| late.write != 0) {
             let acquired_at = self.writes.get(late.write).and_then(|sent| match &sent.write {
                 // One of a pair in doubt may have been refused by this very record. No request lives long enough to
                 // come when that is gone.
@@ -363,6 +370,8 @@ impl<'a, P: Protocol> Net<'a, P> {
             });
             if acquired_at.is_none_or(|acquired_at| acquired_at < expires_at) {
                 *late = Late::default();
+            } else if let Some(delivery) = it.world.deliveries.get_mut(usize::from(late.sender)) {
+                delivery.is_overtaken = true;
             }
         }
         it.reach(match record.state {
@@ -374,6 +383,12 @@ impl<'a, P: Protocol> Net<'a, P> {
         it.world.record = 0;
         it.world.has_effect = false;
         Some(())
+    }
+
+    /// Whether this write is a conclusion that makes this version of the record.
+    fn makes(&self, write: u32, record: u32) -> bool {
+        matches!((self.write(write), self.record(record)),
+            (Some(Write::Conclude { record: made, .. }), Some(record)) if Seen::of(made) == Seen::of(record))
     }
 
     /// An operator decides on what the record is now. The write is on its way then like one that was given up on: it

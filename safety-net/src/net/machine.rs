@@ -141,8 +141,10 @@ impl<P: Protocol> Net<'_, P> {
 
     /// A delivery is told that it has claimed nothing.
     fn refuse(&self, it: &mut Happening, delivery: u8) {
-        it.flaws.unless(self.standing(it, delivery).is_none(), Invariant::GhostTold);
-        it.world.deliveries[usize::from(delivery)].is_refused = true;
+        let stands = self.standing(it, delivery).is_some();
+        let delivery = &mut it.world.deliveries[usize::from(delivery)];
+        delivery.is_refused = true;
+        it.flaws.unless(!stands || delivery.is_overtaken, Invariant::GhostTold);
     }
 
     /// Until when a claim of this delivery stands, if one does.

@@ -281,7 +281,7 @@ impl<P: Protocol> Net<'_, P> {
         let holder = it.world.deliveries.get(usize::from(it.world.holder)).copied();
         let holder = holder.filter(|_| status == Some(Status::Started));
         if let Some(delivery) = it.world.deliveries.get(usize::from(sender)) {
-            it.flaws.unless(!delivery.is_refused, Invariant::GhostTold);
+            it.flaws.unless(!delivery.is_refused || delivery.is_overtaken, Invariant::GhostTold);
             it.world.operation = it.world.operation.claimed(delivery.request, holder);
         }
         it.world.holder = sender;
