@@ -469,11 +469,11 @@ impl State {
             Phase::Fresh | Phase::Claiming(_) | Phase::LookingForClaim(_) | Phase::Looking => {
                 return limits.ask_by;
             }
-            Phase::GivingBack { why: Refusal::Unavailable, .. } => {
+            Phase::GivingBack { why: Refusal::NoTimeLeft, .. } => return limits.answer_by,
+            Phase::GivingBack { .. } => {
                 let until = limits.ask_by.map(|ask_by| ask_by.saturating_add(limits.reserve));
                 return until.into_iter().chain(limits.answer_by).min();
             }
-            Phase::GivingBack { .. } => return limits.answer_by,
             Phase::Held { .. } | Phase::Extending { .. } | Phase::Open(_) | Phase::Over => return None,
         };
         let left = now.until(task.by);

@@ -41,6 +41,17 @@ impl Commit {
     pub(super) fn is_doubtful(&self) -> bool {
         self.doubts > 0
     }
+
+    /// Whether it may have been made, and its record may have expired since. Then nobody can tell from the record's absence
+    /// that it was not; and without a claim, nothing would keep it from being made a second time.
+    fn may_have_come_and_gone(&self, plan: &Plan, now: Timestamp) -> bool {
+        let expires_at = match &self.write {
+            Write::Conclude { record, .. } => record.expires_at,
+            _ => None,
+        };
+        let soon = now.saturating_add(plan.rules.skew_margin);
+        self.is_doubtful() && expires_at.is_some_and(|expires_at| expires_at <= soon)
+    }
 }
 
 /// T8: sends the completion of a claim, and the handler's own writes with it.
@@ -82,13 +93,13 @@ pub(super) fn committing(plan: &Plan, now: Timestamp, commit: Commit, event: Eve
             not_made(plan, now, Commit { doubts, ..commit }, StoreErrorKind::Conflict)
         }
         Event::Failed(Fault { kind, maybe_applied }) if maybe_applied || commit.is_doubtful() => {
-            doubtful(commit, kind)
+            doubtful(plan, now, commit, kind)
         }
         Event::Failed(Fault {
             kind: kind @ (StoreErrorKind::Unstorable | StoreErrorKind::Corrupt), ..
         }) => declined(commit, Decline::Store(kind)),
         Event::Failed(Fault { kind, .. }) => not_made(plan, now, commit, kind),
-        Event::Resumed => submit(commit),
+        Event::Resumed => submit_again(plan, now, commit),
         _ => (Phase::Committing(Box::new(commit)), Action::Nothing),
     }
 }
@@ -114,13 +125,20 @@ fn not_made(plan: &Plan, now: Timestamp, commit: Commit, kind: StoreErrorKind) -
 }
 
 /// The same request is sent once more; then the record is looked at.
-fn doubtful(commit: Commit, kind: StoreErrorKind) -> Next {
+fn doubtful(plan: &Plan, now: Timestamp, commit: Commit, kind: StoreErrorKind) -> Next {
     let doubts = commit.doubts.saturating_add(1);
     let commit = Commit { doubts, ..commit };
     if doubts == 1 && kind != StoreErrorKind::Corrupt {
-        return submit(commit);
+        return submit_again(plan, now, commit);
     }
     (Phase::LookingForCommit(Box::new(commit)), Action::Read)
+}
+
+fn submit_again(plan: &Plan, now: Timestamp, commit: Commit) -> Next {
+    if commit.may_have_come_and_gone(plan, now) {
+        return (Phase::LookingForCommit(Box::new(commit)), Action::Read);
+    }
+    submit(commit)
 }
 
 pub(super) fn looking(plan: &Plan, now: Timestamp, commit: Commit, event: Event) -> Next {
@@ -169,8 +187,9 @@ fn examine(plan: &Plan, now: Timestamp, commit: Commit, record: Option<Record>, 
             retry(plan, now, commit, |commit| Phase::Committing(Box::new(commit)))
         }
         Basis::Open(basis) => {
+            let may_be_anew = !commit.may_have_come_and_gone(plan, now);
             let basis = open::Basis { losses: basis.losses + 1, ..basis.clone() };
-            open::lost(plan, now, basis, commit.submission, commit.task, record)
+            open::lost(plan, now, basis, commit.submission, commit.task, record, may_be_anew)
         }
     }
 }

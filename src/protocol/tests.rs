@@ -338,7 +338,9 @@ fn an_own_claim_with_no_time_left_is_given_back() {
     };
     assert_eq!((owner, generation.get()), (ME, 41));
     assert!(matches!(settlement, Settlement::Release { interrupted: false, .. }), "{settlement:?}");
-    assert_eq!(run.feed(LOST()), Action::Refused(Refusal::NoTimeLeft));
+    assert_eq!(run.clone().feed(Event::Answered(Written::Applied)), Action::Refused(Refusal::NoTimeLeft));
+    let until = claimable_at(NOW.saturating_add(Duration::from_secs(2)));
+    assert_eq!(run.feed(LOST()), Action::Refused(Refusal::Abandoned(until)));
 }
 
 #[test]

@@ -188,14 +188,17 @@ impl Executor {
         let name = Key::new(format!("key {key}")).unwrap_or_else(|error| panic!("a valid key: {error}"));
         let idempotency = self.idempotency.for_invocation(invocation);
         let way = match self.world.config.way {
-            Way::Mixed => self.world.random(|random| random.below(3)),
-            Way::Claims | Way::Transactions => 0,
+            // At most once, nothing runs without a claim.
+            Way::Mixed if !self.world.config.at_most_once => self.world.random(|random| random.below(3)),
+            Way::Claims | Way::Transactions | Way::Mixed => 0,
         };
         let idempotency = match way {
-            0 => idempotency,
+            0 => Ok(idempotency),
             1 => idempotency.claim_free(),
             _ => idempotency.claim_free_looking_first(),
         };
+        let idempotency =
+            idempotency.unwrap_or_else(|error| panic!("the simulation's settings are valid: {error}"));
         let is_open = way != 0;
         let run = idempotency.run(name, &payload, || self.handler(key, payload, is_open));
         let mut run = pin!(run);
