@@ -6,13 +6,16 @@
 #![expect(clippy::disallowed_methods, reason = "these tests measure what real time-outs take")]
 
 mod dynamodb {
+    mod codes;
     mod conditions;
     mod config;
     mod corrupt;
+    mod dropped;
     mod emulator;
     mod faults;
     mod fixtures;
     mod golden;
+    mod lasting;
     mod parts;
     mod scan;
     mod tables;

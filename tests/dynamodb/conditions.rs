@@ -1,16 +1,18 @@
 //! Every conjunct of every condition: a record that differs in that one field alone is refused, and comes
 //! back as it was; one that differs in a field that the condition does not name is written.
 
+use std::time::Duration;
+
 use lambda_idempotency::{
     Fingerprint, Generation, Lock, Outcome, Record, State, Store, Timestamp,
-    store::{Seen, Settlement, StoreErrorKind, Write, Written},
+    store::{Seen, StoreErrorKind, Write, Written},
 };
 
 use super::{
     emulator::{Item, Table},
     fixtures::{
-        completed, in_parts, inline, item, key, lock, ms, next_lock, owner, resolve, s, settle, settlements,
-        started, with_state,
+        completed, every_form, in_parts, inline, item, key, lasting_lock, lock, ms, next_lock, owner,
+        release, resolve, s, settle, settlements, started, with_state,
     },
 };
 
@@ -24,12 +26,22 @@ fn one_field_apart(base: &Record) -> Vec<(&'static str, Record)> {
         ("generation", Record { generation: Generation::new(base.generation.get() - 1), ..base.clone() }),
         ("lock_acquired_at", Record { lock_acquired_at: later(base.lock_acquired_at), ..base.clone() }),
         ("lock_acquired_at", Record { lock_acquired_at: earlier(base.lock_acquired_at), ..base.clone() }),
-        ("expires_at", Record { expires_at: ms(base.expires_at.as_millis() + 1000), ..base.clone() }),
-        ("expires_at", Record { expires_at: ms(base.expires_at.as_millis() - 1000), ..base.clone() }),
+        ("interrupted", Record { interrupted: !base.interrupted, ..base.clone() }),
         ("fingerprint", Record { fingerprint: Fingerprint::from_digest([0xf2; 32]), ..base.clone() }),
         ("attempt", Record { attempt: 7, ..base.clone() }),
         ("request_id", Record { request_id: None, ..base.clone() }),
     ];
+    let second = Duration::from_secs(1);
+    let mut expiries: Vec<_> = match base.expires_at {
+        Some(there) => vec![Some(there.saturating_add(second)), Some(there.saturating_sub(second))],
+        None => vec![lock().expires_at, Some(ms(0))],
+    };
+    // Only a STARTED record is one without an expiry.
+    if base.expires_at.is_some() && base.lease_until().is_some() {
+        expiries.push(None);
+    }
+    apart
+        .extend(expiries.into_iter().map(|expires_at| ("expires_at", Record { expires_at, ..base.clone() })));
     if let Some(lease_until) = base.lease_until() {
         for lease_until in [later(lease_until), earlier(lease_until)] {
             let state = State::Started { lease_until };
@@ -41,8 +53,7 @@ fn one_field_apart(base: &Record) -> Vec<(&'static str, Record)> {
 
 /// The write is made on `base` and on whatever differs from it in a field that is not in `conjuncts`, and
 /// refused on whatever differs in one that is.
-async fn has_exactly(name: &str, write: &Write, base: &Record, conjuncts: &[&str]) {
-    let table = Table::new().await;
+async fn has_exactly(table: &Table, name: &str, write: &Write, base: &Record, conjuncts: &[&str]) {
     let key = key();
     let mut tried: Vec<&str> = Vec::new();
     for (field, record) in std::iter::once(("nothing", base.clone())).chain(one_field_apart(base)) {
@@ -66,8 +77,7 @@ async fn has_exactly(name: &str, write: &Write, base: &Record, conjuncts: &[&str
 }
 
 /// The write is refused for `record`, which comes back.
-async fn refuses(name: &str, write: &Write, record: &Record) {
-    let table = Table::new().await;
+async fn refuses(table: &Table, name: &str, write: &Write, record: &Record) {
     let before = item(&key(), record);
     table.put(before.clone()).await;
     let written = table.store.apply(&key(), write).await.unwrap();
@@ -77,8 +87,7 @@ async fn refuses(name: &str, write: &Write, record: &Record) {
 
 /// The write is refused for an item that has every value of the version that was seen, but for its
 /// status. It is no record of ours, since a settled one has no lease: so it is corrupt, and stays.
-async fn status_alone_refuses(name: &str, write: &Write, before: Item) {
-    let table = Table::new().await;
+async fn status_alone_refuses(table: &Table, name: &str, write: &Write, before: Item) {
     table.put(before.clone()).await;
     let error = table.store.apply(&key(), write).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Corrupt, "{name}");
@@ -93,9 +102,17 @@ async fn refuses_the_absent(name: &str, write: &Write) {
     assert_eq!(table.items().await, [], "{name}");
 }
 
-fn every_state() -> [Record; 6] {
-    [
-        started(),
+fn every_state() -> Vec<Record> {
+    [started_records().to_vec(), settled_records()].concat()
+}
+
+/// One that expires, and one that never does.
+fn started_records() -> [Record; 2] {
+    [started(), lasting_lock().into()]
+}
+
+fn settled_records() -> Vec<Record> {
+    vec![
         completed(),
         with_state(State::Completed(in_parts())),
         with_state(State::Completed(Outcome::Omitted)),
@@ -112,17 +129,18 @@ async fn t1_claims_what_is_absent_and_nothing_else() {
     assert_eq!(table.items().await, [item(&key(), &started())]);
     assert_eq!(table.store.read(&key()).await.unwrap(), Some(started()));
     for record in every_state() {
-        refuses("T1", &Write::Claim(next_lock()), &record).await;
+        refuses(&table, "T1", &Write::Claim(next_lock()), &record).await;
     }
 }
 
 #[tokio::test]
 async fn t2_on_a_settled_record() {
+    let table = Table::new().await;
     for base in [completed(), with_state(State::Failed(in_parts())), with_state(State::Released)] {
         let reclaim = Write::Reclaim { seen: Seen::of(&base), lock: next_lock() };
-        has_exactly("T2 settled", &reclaim, &base, &["owner", "generation", "expires_at"]).await;
+        has_exactly(&table, "T2 settled", &reclaim, &base, &["owner", "generation", "expires_at"]).await;
         for other in every_state().into_iter().filter(|other| other.status() != base.status()) {
-            refuses("T2 settled, status", &reclaim, &other).await;
+            refuses(&table, "T2 settled, status", &reclaim, &other).await;
         }
         refuses_the_absent("T2 settled", &reclaim).await;
     }
@@ -130,18 +148,21 @@ async fn t2_on_a_settled_record() {
 
 #[tokio::test]
 async fn t2_on_a_started_record() {
-    let base = started();
-    let reclaim = Write::Reclaim { seen: Seen::of(&base), lock: next_lock() };
-    has_exactly("T2 STARTED", &reclaim, &base, &["owner", "generation", "expires_at", "lease_until"]).await;
-    for other in every_state().into_iter().skip(1) {
-        refuses("T2 STARTED, status", &reclaim, &other).await;
+    let table = Table::new().await;
+    for base in started_records() {
+        let reclaim = Write::Reclaim { seen: Seen::of(&base), lock: next_lock() };
+        let conjuncts = ["owner", "generation", "expires_at", "lease_until"];
+        has_exactly(&table, "T2 STARTED", &reclaim, &base, &conjuncts).await;
+        for other in settled_records() {
+            refuses(&table, "T2 STARTED, status", &reclaim, &other).await;
+        }
+        for status in ["COMPLETED", "FAILED", "RELEASED"] {
+            let mut before = item(&key(), &base);
+            before.insert("status".into(), s(status));
+            status_alone_refuses(&table, "T2 STARTED, status", &reclaim, before).await;
+        }
+        refuses_the_absent("T2 STARTED", &reclaim).await;
     }
-    for status in ["COMPLETED", "FAILED", "RELEASED"] {
-        let mut before = item(&key(), &base);
-        before.insert("status".into(), s(status));
-        status_alone_refuses("T2 STARTED, status", &reclaim, before).await;
-    }
-    refuses_the_absent("T2 STARTED", &reclaim).await;
 }
 
 #[tokio::test]
@@ -158,31 +179,77 @@ async fn t2_leaves_nothing_of_the_old_record() {
 
 #[tokio::test]
 async fn t3() {
-    let base = started();
-    let nameless = Lock { request_id: None, ..next_lock() };
-    for (name, lock) in [("T3", next_lock()), ("T3, no request id", nameless)] {
-        let take_over = Write::TakeOver { seen: Seen::of(&base), lock };
-        let conjuncts = ["owner", "generation", "lock_acquired_at", "lease_until"];
-        has_exactly(name, &take_over, &base, &conjuncts).await;
-        for other in every_state().into_iter().skip(1) {
-            refuses(name, &take_over, &other).await;
+    let table = Table::new().await;
+    for base in started_records() {
+        for lock in every_form(&next_lock()) {
+            let name = format!("T3 by {lock:?}");
+            let take_over = Write::TakeOver { seen: Seen::of(&base), lock };
+            let conjuncts = ["owner", "generation", "lock_acquired_at", "lease_until"];
+            has_exactly(&table, &name, &take_over, &base, &conjuncts).await;
+            for other in settled_records() {
+                refuses(&table, &name, &take_over, &other).await;
+            }
+            for status in ["COMPLETED", "FAILED", "RELEASED"] {
+                let mut before = item(&key(), &base);
+                before.insert("status".into(), s(status));
+                status_alone_refuses(&table, &name, &take_over, before).await;
+            }
+            refuses_the_absent(&name, &take_over).await;
         }
-        for status in ["COMPLETED", "FAILED", "RELEASED"] {
-            let mut before = item(&key(), &base);
-            before.insert("status".into(), s(status));
-            status_alone_refuses(name, &take_over, before).await;
+    }
+}
+
+#[tokio::test]
+async fn t7() {
+    let table = Table::new().await;
+    for base in started_records() {
+        for expires_at in [next_lock().expires_at, None] {
+            let write = Write::Extend {
+                owner: base.owner,
+                generation: base.generation,
+                lease_until: next_lock().lease_until,
+                expires_at,
+            };
+            let name = format!("T7 to {expires_at:?}");
+            has_exactly(&table, &name, &write, &base, &["owner", "generation"]).await;
+            for other in settled_records() {
+                refuses(&table, &name, &write, &other).await;
+            }
+            refuses_the_absent(&name, &write).await;
         }
-        refuses_the_absent(name, &take_over).await;
+    }
+}
+
+#[tokio::test]
+async fn conclusions() {
+    let table = Table::new().await;
+    let version = ["owner", "generation", "lock_acquired_at", "expires_at", "lease_until"];
+    for base in started_records() {
+        let write = Write::Conclude { seen: Some(Seen::of(&base)), record: completed() };
+        has_exactly(&table, "conclusion, STARTED", &write, &base, &version).await;
+        for other in settled_records() {
+            refuses(&table, "conclusion, STARTED", &write, &other).await;
+        }
+        refuses_the_absent("conclusion, STARTED", &write).await;
+    }
+    for base in settled_records() {
+        // One that never expires can be put too.
+        let write = Write::Conclude { seen: Some(Seen::of(&base)), record: lasting_lock().into() };
+        has_exactly(&table, "conclusion, settled", &write, &base, &version[..4]).await;
+        refuses_the_absent("conclusion, settled", &write).await;
     }
 }
 
 #[tokio::test]
 async fn t4_t5_t6() {
+    let table = Table::new().await;
     for (name, settlement) in settlements() {
         let write = settle(settlement);
-        has_exactly(name, &write, &started(), &["owner", "generation"]).await;
-        for other in every_state().into_iter().skip(1) {
-            refuses(&format!("{name}, status"), &write, &other).await;
+        for base in started_records() {
+            has_exactly(&table, name, &write, &base, &["owner", "generation"]).await;
+        }
+        for other in settled_records() {
+            refuses(&table, &format!("{name}, status"), &write, &other).await;
         }
         refuses_the_absent(name, &write).await;
     }
@@ -190,35 +257,38 @@ async fn t4_t5_t6() {
 
 #[tokio::test]
 async fn an_operators_write_on_a_started_record() {
-    let base = started();
-    for (name, settlement) in settlements() {
-        let (name, write) = (format!("operator, STARTED, as {name}"), resolve(&base, settlement));
-        let conjuncts = ["owner", "generation", "lock_acquired_at", "expires_at", "lease_until"];
-        has_exactly(&name, &write, &base, &conjuncts).await;
-        for other in every_state().into_iter().skip(1) {
-            refuses(&name, &write, &other).await;
+    let table = Table::new().await;
+    for base in started_records() {
+        for (name, settlement) in settlements() {
+            let (name, write) = (format!("operator, STARTED, as {name}"), resolve(&base, settlement));
+            let conjuncts = ["owner", "generation", "lock_acquired_at", "expires_at", "lease_until"];
+            has_exactly(&table, &name, &write, &base, &conjuncts).await;
+            for other in settled_records() {
+                refuses(&table, &name, &write, &other).await;
+            }
+            for status in ["COMPLETED", "FAILED", "RELEASED"] {
+                let mut before = item(&key(), &base);
+                before.insert("status".into(), s(status));
+                status_alone_refuses(&table, &name, &write, before).await;
+            }
+            refuses_the_absent(&name, &write).await;
         }
-        for status in ["COMPLETED", "FAILED", "RELEASED"] {
-            let mut before = item(&key(), &base);
-            before.insert("status".into(), s(status));
-            status_alone_refuses(&name, &write, before).await;
-        }
-        refuses_the_absent(&name, &write).await;
     }
 }
 
 #[tokio::test]
 async fn an_operators_write_on_a_settled_record() {
-    for base in every_state().into_iter().skip(1) {
+    let table = Table::new().await;
+    for base in settled_records() {
         for (name, settlement) in settlements() {
             let (name, write) =
                 (format!("operator, {:?}, as {name}", base.status()), resolve(&base, settlement));
             let conjuncts = ["owner", "generation", "lock_acquired_at", "expires_at"];
-            has_exactly(&name, &write, &base, &conjuncts).await;
+            has_exactly(&table, &name, &write, &base, &conjuncts).await;
         }
-        let write = resolve(&base, Settlement::Release);
+        let write = resolve(&base, release(false));
         for other in every_state().into_iter().filter(|other| other.status() != base.status()) {
-            refuses("operator, status", &write, &other).await;
+            refuses(&table, "operator, status", &write, &other).await;
         }
         refuses_the_absent("operator", &write).await;
     }
@@ -228,9 +298,9 @@ async fn an_operators_write_on_a_settled_record() {
 async fn the_clock_is_no_matter_of_a_settlement() {
     // A lease that ended long ago, and was not taken over.
     let table = Table::new().await;
-    let old = Lock { lease_until: ms(1000), expires_at: ms(2000), lock_acquired_at: ms(1), ..lock() };
+    let old = Lock { lease_until: ms(1000), expires_at: Some(ms(2000)), lock_acquired_at: ms(1), ..lock() };
     table.put(item(&key(), &old.into())).await;
-    let written = table.store.apply(&key(), &settle(Settlement::Release)).await.unwrap();
+    let written = table.store.apply(&key(), &settle(release(false))).await.unwrap();
     assert_eq!(written, Written::Applied);
 }
 
@@ -246,7 +316,7 @@ async fn a_version_that_no_record_can_have_is_refused() {
         seen,
         owner: owner(1),
         generation: Generation::new(1),
-        settlement: Settlement::Release,
+        settlement: release(false),
     };
     let written = table.store.apply(&key(), &resolve(seen)).await.unwrap();
     assert_eq!(written, Written::Refused(Some(started())));
@@ -255,8 +325,14 @@ async fn a_version_that_no_record_can_have_is_refused() {
     let seen = Seen { lease_until: Some(ms(1)), ..Seen::of(&completed()) };
     let written = table.store.apply(&key(), &resolve(seen)).await.unwrap();
     assert_eq!(written, Written::Refused(Some(completed())));
-    let write = Write::Reclaim { seen, lock: next_lock() };
-    assert_eq!(table.store.apply(&key(), &write).await.unwrap(), Written::Refused(Some(completed())));
+    let endless = Seen { expires_at: None, ..Seen::of(&completed()) };
+    for seen in [seen, endless] {
+        let conclusion = Write::Conclude { seen: Some(seen), record: completed() };
+        for write in [Write::Reclaim { seen, lock: next_lock() }, resolve(seen), conclusion] {
+            let written = table.store.apply(&key(), &write).await.unwrap();
+            assert_eq!(written, Written::Refused(Some(completed())));
+        }
+    }
 }
 
 #[tokio::test]

@@ -12,14 +12,15 @@ use aws_sdk_dynamodb::{
 };
 use lambda_idempotency::{
     Record, Store,
-    store::{
-        ResponseParts, Seen, Settlement, StoreError, StoreErrorKind, Write, Written, dynamodb::DynamoDbStore,
-    },
+    store::{ResponseParts, Seen, StoreError, StoreErrorKind, Write, Written, dynamodb::DynamoDbStore},
 };
 
 use super::{
     emulator::{TABLE, Table, builder, config},
-    fixtures::{completed, item, key, lock, next_lock, owner, resolve, settle, settlements, started},
+    fixtures::{
+        SETTLED_UNTIL, completed, item, key, lock, next_lock, owner, release, resolve, settle, settlements,
+        started,
+    },
     wire::{Reply, Wire},
 };
 
@@ -56,7 +57,7 @@ type Case = (&'static str, Vec<Reply>, StoreErrorKind, bool, Option<usize>);
 #[tokio::test]
 async fn each_answer_has_its_kind_and_says_whether_it_is_certain() {
     use Reply::{Close, Garbage, Hang, Reset};
-    use StoreErrorKind::{Conflict, Rejected, Unavailable};
+    use StoreErrorKind::{Conflict, Rejected, Unavailable, Unstorable};
     let denied = || Reply::error(400, "AccessDeniedException", "no PutItem for you");
     let conflict = || Reply::error(400, "TransactionConflictException", "ongoing");
     let html = |status| Reply::Answer(status, "<html>secret</html>".into());
@@ -85,7 +86,7 @@ async fn each_answer_has_its_kind_and_says_whether_it_is_certain() {
         ("500, then denied", vec![Reply::internal(), denied()], Rejected, true, Some(2)),
         ("conflict", vec![conflict()], Conflict, false, None),
         ("500, then conflict", vec![Reply::internal(), conflict()], Conflict, true, None),
-        ("too large", vec![Reply::error(413, "RequestEntityTooLarge", "x")], Rejected, false, Some(1)),
+        ("too large", vec![Reply::error(413, "RequestEntityTooLarge", "x")], Unstorable, false, Some(1)),
     ];
     for (name, script, kind, maybe_applied, requests) in cases {
         let start = Instant::now();
@@ -132,7 +133,7 @@ async fn a_store_that_is_down_is_certain_and_within_the_budget() {
     let address = listener.local_addr().unwrap();
     drop(listener);
     let store = builder(address).build().await.unwrap();
-    for write in [Write::Claim(lock()), settle(Settlement::Release)] {
+    for write in [Write::Claim(lock()), settle(release(false))] {
         let start = Instant::now();
         let error = store.apply(&key(), &write).await.unwrap_err();
         assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
@@ -268,7 +269,7 @@ async fn every_transition_is_one_request() {
     let wire = Wire::scripted(Some(table.address), &[Reply::Forward]).await;
     let store = on(&wire).await;
     let take_over = Write::TakeOver { seen: Seen::of(&started()), lock: next_lock() };
-    let late = settle(Settlement::Release);
+    let late = settle(release(false));
     let complete = Write::Settle {
         owner: next_lock().owner,
         generation: next_lock().generation,
@@ -293,7 +294,7 @@ async fn every_transition_is_one_request() {
     assert_eq!(store.apply(&key(), &reclaim).await.unwrap(), Written::Applied);
     assert_eq!(wire.requests().len(), 7);
     // An operator's write: one update, and the second time one that is refused.
-    let release = resolve(&started(), Settlement::Release);
+    let release = resolve(&started(), release(true));
     assert_eq!(store.apply(&key(), &release).await.unwrap(), Written::Applied);
     let released = release.apply_to(Some(&started()));
     assert_eq!(store.apply(&key(), &release).await.unwrap(), Written::Refused(released));
@@ -337,7 +338,7 @@ async fn parts_that_cannot_be_written_or_read_are_an_error() {
     let wire = Wire::scripted(None, &[Reply::error(400, "AccessDeniedException", "no")]).await;
     let store = on(&wire).await;
     let bytes = bytes::Bytes::from(vec![1; 1_000_000]);
-    let error = store.write_parts(&key(), owner(1), &bytes, lock().expires_at).await.unwrap_err();
+    let error = store.write_parts(&key(), owner(1), &bytes, SETTLED_UNTIL).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected);
     assert!(wire.requests().len() <= 4, "it ends with the first that fails");
     let error = store.read_parts(&key(), owner(1), 3, 1_000_000).await.unwrap_err();
@@ -358,7 +359,7 @@ async fn no_more_than_four_parts_are_under_way() {
         tokio::time::sleep(Duration::from_millis(500)).await;
     };
     tokio::select! {
-        _ = store.write_parts(&key, owner(1), &bytes, lock().expires_at) => panic!("nobody answered"),
+        _ = store.write_parts(&key, owner(1), &bytes, SETTLED_UNTIL) => panic!("nobody answered"),
         () = four_arrive => assert_eq!(wire.requests().len(), 4),
     }
 }

@@ -35,7 +35,8 @@ pub(crate) fn lock() -> Lock {
         fingerprint: Fingerprint::from_digest([0xf1; 32]),
         lock_acquired_at: ms(1_795_000_000_124),
         lease_until: ms(1_795_000_060_125),
-        expires_at: ms(1_795_086_461_000),
+        expires_at: Some(ms(1_795_086_461_000)),
+        interrupted: false,
         request_id: Some(Arc::from("8f5c1a66-7d4e-4b1e-9c0a-3d1f2b7a9e10")),
     }
 }
@@ -49,13 +50,32 @@ pub(crate) fn next_lock() -> Lock {
         fingerprint: Fingerprint::from_digest([0xf1; 32]),
         lock_acquired_at: ms(1_795_000_070_002),
         lease_until: ms(1_795_000_130_003),
-        expires_at: ms(1_795_086_531_000),
+        expires_at: Some(ms(1_795_086_531_000)),
+        interrupted: true,
         request_id: Some(Arc::from("another-request")),
     }
 }
 
 pub(crate) fn started() -> Record {
     lock().into()
+}
+
+/// The lock of an at-most-once claim after an interrupted one.
+pub(crate) fn lasting_lock() -> Lock {
+    Lock { expires_at: None, interrupted: true, ..lock() }
+}
+
+/// The locks by what each may have and may not: an expiry, an interruption, a request id.
+pub(crate) fn every_form(lock: &Lock) -> Vec<Lock> {
+    let mut forms = Vec::new();
+    for expires_at in [lock.expires_at, None] {
+        for interrupted in [false, true] {
+            for request_id in [lock.request_id.clone(), None] {
+                forms.push(Lock { expires_at, interrupted, request_id, ..lock.clone() });
+            }
+        }
+    }
+    forms
 }
 
 pub(crate) fn inline() -> Outcome {
@@ -78,6 +98,10 @@ pub(crate) fn in_parts() -> Outcome {
 
 pub(crate) const SETTLED_UNTIL: Timestamp = ms(1_795_086_500_000);
 
+pub(crate) fn release(interrupted: bool) -> Settlement {
+    Settlement::Release { expires_at: ms(1_795_086_470_000), interrupted }
+}
+
 pub(crate) fn with_state(state: State) -> Record {
     Record { state, ..started() }
 }
@@ -95,7 +119,8 @@ pub(crate) fn settlements() -> Vec<(&'static str, Settlement)> {
         ("T5 inline", Settlement::Fail(inline(), SETTLED_UNTIL)),
         ("T5 parts", Settlement::Fail(in_parts(), SETTLED_UNTIL)),
         ("T5 omitted", Settlement::Fail(Outcome::Omitted, SETTLED_UNTIL)),
-        ("T6", Settlement::Release),
+        ("T6", release(false)),
+        ("T6 interrupted", release(true)),
     ]
 }
 
@@ -129,15 +154,20 @@ fn hex(bytes: &[u8]) -> String {
 pub(crate) fn item(key: &StoredKey, record: &Record) -> Item {
     let mut item = Item::from([
         ("id".to_owned(), s(key.as_str())),
-        ("version".to_owned(), n(1)),
+        ("version".to_owned(), n(2)),
         ("status".to_owned(), s(record.status().as_str())),
         ("owner".to_owned(), s(hex(record.owner.as_bytes()))),
         ("generation".to_owned(), n(record.generation.get())),
         ("attempt".to_owned(), n(record.attempt)),
         ("fingerprint".to_owned(), s(record.fingerprint.to_string())),
         ("lock_acquired_at".to_owned(), n(record.lock_acquired_at.as_millis())),
-        ("expires_at".to_owned(), n(record.expires_at.as_millis() / 1000)),
     ]);
+    if let Some(expires_at) = record.expires_at {
+        item.insert("expires_at".into(), n(expires_at.as_millis() / 1000));
+    }
+    if record.interrupted {
+        item.insert("interrupted".into(), AttributeValue::Bool(true));
+    }
     if let Some(request_id) = &record.request_id {
         item.insert("request_id".into(), s(&**request_id));
     }
@@ -181,6 +211,7 @@ pub(crate) fn shown(item: &Item) -> String {
             AttributeValue::S(text) => format!("{name} S {text}\n"),
             AttributeValue::N(number) => format!("{name} N {number}\n"),
             AttributeValue::B(bytes) => format!("{name} B {}\n", hex(bytes.as_ref())),
+            AttributeValue::Bool(flag) => format!("{name} BOOL {flag}\n"),
             other => format!("{name} {other:?}\n"),
         })
         .collect();

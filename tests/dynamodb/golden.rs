@@ -1,7 +1,7 @@
 //! The items, byte for byte. A golden file is never edited: records like it are in users' tables.
 
 use lambda_idempotency::{
-    Outcome, Store, StoredKey,
+    Lock, Outcome, Store, StoredKey,
     store::{
         ResponseParts, Seen, Settlement, Write, Written,
         dynamodb::{AttributeNames, DynamoDbStoreBuilder},
@@ -10,7 +10,10 @@ use lambda_idempotency::{
 
 use super::{
     emulator::Table,
-    fixtures::{SETTLED_UNTIL, in_parts, inline, key, lock, next_lock, resolve, settle, shown, started},
+    fixtures::{
+        SETTLED_UNTIL, in_parts, inline, key, lasting_lock, lock, ms, next_lock, release, resolve, settle,
+        shown, started,
+    },
 };
 
 /// What is in the table after these writes on one key, as text.
@@ -50,6 +53,7 @@ fn names() -> AttributeNames {
         (&mut names.response_length, "rl"),
         (&mut names.response_sha256, "rs"),
         (&mut names.request_id, "rid"),
+        (&mut names.interrupted, "i"),
         (&mut names.version, "v"),
     ] {
         *name = short.to_owned();
@@ -60,6 +64,25 @@ fn names() -> AttributeNames {
 #[tokio::test]
 async fn started_record() {
     assert_eq!(after(|b| b, &[Write::Claim(lock())]).await, include_str!("golden/started.txt"));
+}
+
+/// No TTL attribute: the sweeper never takes it.
+#[tokio::test]
+async fn started_without_expiry() {
+    let golden = include_str!("golden/started_without_expiry.txt");
+    assert_eq!(after(|b| b, &[Write::Claim(lasting_lock())]).await, golden);
+    let lock = lasting_lock();
+    let extend = Write::Extend {
+        owner: lock.owner,
+        generation: lock.generation,
+        lease_until: lock.lease_until,
+        expires_at: None,
+    };
+    let before = Lock { lease_until: ms(1), expires_at: Some(ms(1000)), ..lasting_lock() };
+    assert_eq!(after(|b| b, &[Write::Claim(before), extend]).await, golden);
+    let seen = Seen::of(&next_lock().into());
+    let take_over = Write::TakeOver { seen, lock: lasting_lock() };
+    assert_eq!(after(|b| b, &[Write::Claim(next_lock()), take_over]).await, golden);
 }
 
 #[tokio::test]
@@ -95,13 +118,18 @@ async fn failed() {
 
 #[tokio::test]
 async fn released() {
-    let writes = claimed_and(Settlement::Release);
+    let writes = claimed_and(release(false));
+    assert_eq!(after(|b| b, &writes).await, include_str!("golden/released.txt"));
+    let writes = claimed_and(release(true));
+    assert_eq!(after(|b| b, &writes).await, include_str!("golden/released_interrupted.txt"));
+    // A later release takes it back.
+    let writes = [Write::Claim(Lock { interrupted: true, ..lock() }), settle(release(false))];
     assert_eq!(after(|b| b, &writes).await, include_str!("golden/released.txt"));
 }
 
 #[tokio::test]
 async fn released_and_claimed_anew() {
-    let mut writes = claimed_and(Settlement::Release).to_vec();
+    let mut writes = claimed_and(release(false)).to_vec();
     let released = writes[1].apply_to(Some(&started())).unwrap();
     writes.push(Write::Reclaim { seen: Seen::of(&released), lock: next_lock() });
     // As if it had been taken over: nothing of the record before is left.
@@ -115,13 +143,13 @@ async fn resolved_by_an_operator() {
     assert_eq!(after(|b| b, &writes).await, include_str!("golden/resolved_completed.txt"));
 
     // Nothing of the outcome before is left, wherever it was.
-    for before in [complete(), Settlement::Fail(in_parts(), lock().expires_at)] {
-        let expires_at = lock().expires_at;
+    for before in [complete(), Settlement::Fail(in_parts(), ms(1_795_086_461_000))] {
+        let expires_at = ms(1_795_086_462_000);
         let mut writes = claimed_and(before).to_vec();
         let settled = writes[1].apply_to(Some(&started())).unwrap();
         writes.push(resolve(&settled, Settlement::Complete(Outcome::Omitted, expires_at)));
         let omitted = writes[2].apply_to(Some(&settled)).unwrap();
-        writes.push(resolve(&omitted, Settlement::Release));
+        writes.push(resolve(&omitted, release(true)));
         assert_eq!(after(|b| b, &writes).await, include_str!("golden/resolved_released.txt"));
     }
 }

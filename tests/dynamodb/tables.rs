@@ -9,14 +9,14 @@ use aws_sdk_dynamodb::types::{
 use lambda_idempotency::{
     Store, StoredKey,
     store::{
-        Settlement, StoreError, StoreErrorKind, Write,
+        StoreError, StoreErrorKind, Write,
         dynamodb::{DynamoDbStore, TableCreation, TableProblem},
     },
 };
 
 use super::{
     emulator::{TABLE, Table, builder, client, emulator},
-    fixtures::{SETTLED_UNTIL, key, lock, owner, settle},
+    fixtures::{SETTLED_UNTIL, key, lock, owner, release, settle},
     wire::{Reply, Wire},
 };
 
@@ -45,7 +45,7 @@ async fn errors(store: &DynamoDbStore) -> Vec<StoreError> {
     let parts = store.parts().unwrap();
     vec![
         store.apply(&key(), &Write::Claim(lock())).await.unwrap_err(),
-        store.apply(&key(), &settle(Settlement::Release)).await.unwrap_err(),
+        store.apply(&key(), &settle(release(false))).await.unwrap_err(),
         store.read(&key()).await.unwrap_err(),
         parts
             .write_parts(&key(), owner(1), &bytes::Bytes::from_static(b"x"), SETTLED_UNTIL)

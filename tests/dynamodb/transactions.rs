@@ -13,7 +13,7 @@ use aws_sdk_dynamodb::types::{
     AttributeValue, ConditionCheck, Delete, Put, ReturnValuesOnConditionCheckFailure::AllOld, Update,
 };
 use lambda_idempotency::{
-    Idempotency, Key, Record, RunError, State, Store, staging,
+    Encoding, Idempotency, Key, Outcome, Place, Record, RunError, State, Store, StoredResponse, staging,
     store::{
         Committed, Seen, Settlement, StoreError, StoreErrorKind, Write, Written,
         dynamodb::{Declined, DynamoDbStore, Transaction},
@@ -22,7 +22,9 @@ use lambda_idempotency::{
 
 use super::{
     emulator::{TABLE, Table, builder},
-    fixtures::{SETTLED_UNTIL, completed, inline, item, key, owner, s, settle, started, with_state},
+    fixtures::{
+        SETTLED_UNTIL, completed, inline, item, key, lasting_lock, owner, s, settle, started, with_state,
+    },
     wire::{Reply, Wire},
 };
 
@@ -139,6 +141,7 @@ async fn the_requests_are_exactly_these() {
     let expired = with_state(State::Completed(inline()));
     golden("commit_conclude_settled.json", &sent(&conclude(Some(&expired))).await);
     golden("commit_conclude_stale.json", &sent(&conclude(Some(&started()))).await);
+    golden("commit_conclude_lasting.json", &sent(&conclude(Some(&lasting_lock().into()))).await);
 }
 
 #[tokio::test]
@@ -242,7 +245,7 @@ async fn each_reason_in_each_place_has_its_meaning() {
         Error(StoreErrorKind),
     }
     use Is::{Declined, Error, Refused};
-    use StoreErrorKind::{Conflict, Corrupt, Rejected};
+    use StoreErrorKind::{Conflict, Corrupt, Rejected, Unavailable, Unstorable};
     let none = ("None", None);
     let mut cases = vec![
         (vec![none, (CONDITION, None), none, none], Declined(&[(0, false)])),
@@ -254,25 +257,33 @@ async fn each_reason_in_each_place_has_its_meaning() {
         (vec![none, none, none, none], Error(Conflict)),
         (vec![], Error(Conflict)),
     ];
-    for code in
-        ["TransactionConflict", "ProvisionedThroughputExceeded", "ThrottlingError", "RequestLimitExceeded"]
-    {
+    for (code, kind) in [
+        ("TransactionConflict", Conflict),
+        ("ProvisionedThroughputExceeded", Unavailable),
+        ("ThrottlingError", Unavailable),
+        ("RequestLimitExceeded", Unavailable),
+    ] {
         for place in 0..4 {
             let mut reasons = vec![none; 4];
             reasons[place] = (code, None);
-            cases.push((reasons.clone(), Error(Conflict)));
+            cases.push((reasons.clone(), Error(kind)));
             // A condition of the handler's failed besides: by the next time it may hold.
             reasons[(place + 1).max(2) % 4] = (CONDITION, None);
             if reasons[0].0 != CONDITION {
-                cases.push((reasons, Error(Conflict)));
+                cases.push((reasons, Error(kind)));
             }
         }
     }
-    for code in ["ValidationError", "ItemCollectionSizeLimitExceeded", "SomethingNew"] {
+    cases.push((vec![none, ("ThrottlingError", None), ("TransactionConflict", None), none], Error(Conflict)));
+    for (code, of_the_record, of_the_handler) in [
+        ("ValidationError", Rejected, Unstorable),
+        ("ItemCollectionSizeLimitExceeded", Unstorable, Unstorable),
+        ("SomethingNew", Rejected, Rejected),
+    ] {
         for place in 0..4 {
             let mut reasons = vec![none; 4];
             reasons[place] = (code, None);
-            cases.push((reasons, Error(Rejected)));
+            cases.push((reasons, Error(if place == 0 { of_the_record } else { of_the_handler })));
         }
     }
     for (reasons, expected) in cases {
@@ -299,7 +310,7 @@ async fn each_reason_in_each_place_has_its_meaning() {
 
 #[tokio::test]
 async fn what_is_certain_is_said_to_be_and_nothing_else() {
-    use StoreErrorKind::{Conflict, Rejected, Unavailable};
+    use StoreErrorKind::{Conflict, Rejected, Unavailable, Unstorable};
     let in_progress = || Reply::error(400, "TransactionInProgressException", "ongoing");
     let mismatch = || Reply::error(400, "IdempotentParameterMismatchException", "other");
     let conflict = || cancelled(&[("None", None), ("TransactionConflict", None)]);
@@ -314,9 +325,18 @@ async fn what_is_certain_is_said_to_be_and_nothing_else() {
         ("500, then on its way", vec![Reply::internal(), in_progress()], Conflict, true),
         ("contention", vec![conflict()], Conflict, false),
         ("500, then contention", vec![Reply::internal(), conflict()], Conflict, true),
-        ("500, then wrong", vec![Reply::internal(), wrong()], Rejected, true),
+        ("500, then wrong", vec![Reply::internal(), wrong()], Unstorable, true),
         ("of another request", vec![mismatch()], Rejected, true),
-        ("invalid", vec![Reply::error(400, "ValidationException", "two on one item")], Rejected, false),
+        ("invalid", vec![Reply::error(400, "ValidationException", "two on one item")], Unstorable, false),
+        ("wrong", vec![wrong()], Unstorable, false),
+        (
+            "throttled, cancelled",
+            vec![cancelled(&[("None", None), ("ThrottlingError", None)])],
+            Unavailable,
+            false,
+        ),
+        ("expired", vec![Reply::error(400, "ExpiredTokenException", "no")], Rejected, false),
+        ("no table", vec![Reply::error(400, "ResourceNotFoundException", "no")], Rejected, false),
         ("denied", vec![Reply::error(400, "AccessDeniedException", "no")], Rejected, false),
         ("no reasons", vec![Reply::error(400, "TransactionCanceledException", "?")], Conflict, false),
     ] {
@@ -391,9 +411,40 @@ async fn a_duplicate_item_that_only_the_service_can_tell_is_refused_and_nothing_
     let twice = Transaction::new().put(put("1")).put(blue);
     table.store.transactions().unwrap().check(&key(), &twice).unwrap();
     let error = commit(&table.store, &complete(), &twice).await.unwrap_err();
-    assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Rejected, false), "{error}");
+    assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Unstorable, false), "{error}");
+    assert!(error.to_string().contains("one of the handler's own writes is wrong"), "{error}");
     assert_eq!(table.store.read(&key()).await.unwrap(), Some(started()));
     assert_eq!(table.items().await.len(), 1);
+}
+
+/// The record without its response goes along with the same writes.
+#[tokio::test]
+async fn an_oversized_record_is_unstorable_in_a_transaction() {
+    let large = Outcome::Retained(StoredResponse {
+        encoding: Encoding::Identity,
+        length: 410_000,
+        sha256: [1; 32],
+        place: Place::Inline(vec![b'x'; 410_000].into()),
+    });
+    let table = Table::new().await;
+    table.put(item(&key(), &started())).await;
+    let complete = |outcome| settle(Settlement::Complete(outcome, SETTLED_UNTIL));
+    let error = commit(&table.store, &complete(large), &one()).await.unwrap_err();
+    assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Unstorable, false), "{error}");
+    assert_eq!((table.effects().await, table.store.read(&key()).await.unwrap()), (0, Some(started())));
+    let transactions = table.store.transactions().unwrap();
+    let omitted = transactions.commit(&key(), &complete(Outcome::Omitted), &one(), "another").await;
+    assert_eq!((written(omitted), table.effects().await), (Written::Applied, 1));
+    // As the service itself says it, by the record's reason.
+    let reason =
+        r#"{"Code":"ValidationError","Message":"Item size to update has exceeded the maximum allowed size"}"#;
+    let body = format!(
+        r#"{{"__type":"com.amazonaws.dynamodb.v20120810#TransactionCanceledException","Message":"cancelled",
+        "CancellationReasons":[{reason},{{"Code":"None"}}]}}"#
+    );
+    let wire = Wire::scripted(None, &[Reply::Answer(400, body)]).await;
+    let error = commit(&on(&wire).await, &complete(Outcome::Omitted), &one()).await.unwrap_err();
+    assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Unstorable, false), "{error}");
 }
 
 /// Runs one operation that makes one effect and answers with `length` bytes.
@@ -416,7 +467,8 @@ async fn a_large_response_is_split_and_its_record_goes_along_with_the_writes() {
     for is_claim_free in [false, true] {
         let table = Table::with(|builder| builder.inline_limit(1024)).await;
         let idempotency = Idempotency::builder(table.store.clone()).function("tests").build().unwrap();
-        let idempotency = if is_claim_free { idempotency.claim_free_looking_first() } else { idempotency };
+        let idempotency =
+            if is_claim_free { idempotency.claim_free_looking_first().unwrap() } else { idempotency };
         let answer = run(&idempotency, 900_000).await.unwrap();
         assert_eq!(run(&idempotency, 900_000).await.unwrap(), answer, "replayed byte for byte");
         assert_eq!(table.effects().await, 1);
@@ -446,7 +498,7 @@ async fn wherever_the_wire_fails_there_is_one_effect() {
                 let idempotency =
                     builder.lease_fallback(Duration::from_millis(300)).lease_grace(Duration::from_millis(50));
                 let idempotency = idempotency.skew_margin(Duration::from_millis(50)).build().unwrap();
-                let idempotency = if is_claim_free { idempotency.claim_free() } else { idempotency };
+                let idempotency = if is_claim_free { idempotency.claim_free().unwrap() } else { idempotency };
                 let what = format!("{fault:?} from {from} for {faulty}, {is_claim_free}");
                 if run(&idempotency, 3).await.is_ok() {
                     assert_eq!(table.effects().await, 1, "{what}");

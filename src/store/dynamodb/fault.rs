@@ -84,7 +84,9 @@ const THROTTLES: [&str; 15] = [
 /// may fit. A message about a key's size, or an expression's, is another matter.
 pub(super) fn is_about_size(code: &str, message: &str) -> bool {
     match code {
-        "ItemCollectionSizeLimitExceededException" | "ItemCollectionSizeLimitExceeded" => true,
+        "ItemCollectionSizeLimitExceededException"
+        | "ItemCollectionSizeLimitExceeded"
+        | "RequestEntityTooLarge" => true,
         // "Item size has exceeded …" of a put, "Item size to update has exceeded …" of an update.
         "ValidationException" | "ValidationError" => {
             let message = message.to_ascii_lowercase();

@@ -1,0 +1,185 @@
+//! Calls that are dropped before they are answered, as the engine does when their time is up: wherever that is, nothing
+//! of them goes on, and the store serves the next call.
+
+use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
+
+use aws_sdk_dynamodb::types::{AttributeValue, Update};
+use bytes::Bytes;
+use lambda_idempotency::{
+    BoxFuture, Store,
+    store::{
+        ResponseParts, Settlement, Write, Written,
+        dynamodb::{DynamoDbStore, Transaction},
+    },
+};
+
+use super::{
+    emulator::{TABLE, Table, builder},
+    fixtures::{SETTLED_UNTIL, inline, item, key, lock, owner, s, settle, started},
+    wire::{Reply, Wire},
+};
+
+/// Polls `call` up to so many times, and drops it; `None` if it was not done by then.
+async fn polled<T>(call: impl Future<Output = T>, times: usize) -> Option<T> {
+    let mut call = pin!(call);
+    let mut polls = 0;
+    poll_fn(|context| match call.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => {
+            polls += 1;
+            if polls >= times { Poll::Ready(None) } else { Poll::Pending }
+        }
+    })
+    .await
+}
+
+fn complete() -> Write {
+    settle(Settlement::Complete(inline(), SETTLED_UNTIL))
+}
+
+fn effect() -> Transaction {
+    let update = Update::builder().table_name(TABLE).key("id", s("effect")).update_expression("ADD n :one");
+    let one = AttributeValue::N("1".into());
+    Transaction::new().update(update.expression_attribute_values(":one", one).build().unwrap())
+}
+
+/// More than one part takes.
+const LENGTH: u32 = 500_000;
+
+fn response() -> Bytes {
+    Bytes::from((0..LENGTH).map(|n| (n.wrapping_mul(n) / 7) as u8).collect::<Vec<_>>())
+}
+
+/// Every call that the engine makes, each on a table of its own.
+const CALLS: [&str; 6] = ["claim", "read", "settle", "commit", "write parts", "read parts"];
+
+async fn call(store: &DynamoDbStore, name: &str) {
+    match name {
+        "claim" => drop(store.apply(&key(), &Write::Claim(lock())).await),
+        "read" => drop(store.read(&key()).await),
+        "settle" => drop(store.apply(&key(), &complete()).await),
+        "commit" => {
+            drop(store.transactions().unwrap().commit(&key(), &complete(), &effect(), "token").await);
+        }
+        "write parts" => drop(store.write_parts(&key(), owner(1), &response(), SETTLED_UNTIL).await),
+        "read parts" => drop(store.read_parts(&key(), owner(1), 2, LENGTH.into()).await),
+        _ => panic!("no call is named {name}"),
+    }
+}
+
+/// With a sort key, the first write of a process reads before: that is dropped too.
+#[tokio::test]
+async fn calls_can_be_dropped_at_every_await() {
+    for (name, sort_key) in [
+        ("claim", None),
+        ("claim", Some("sk")),
+        ("read", None),
+        ("settle", None),
+        ("settle", Some("sk")),
+        ("commit", None),
+        ("write parts", None),
+        ("write parts", Some("sk")),
+        ("read parts", None),
+    ] {
+        let mut table = prepared(name, sort_key).await;
+        let mut times = 1;
+        while polled(call(&table.store, name), times).await.is_none() {
+            still_serves(&table, name).await;
+            // What only reads can go on with the same.
+            if !name.starts_with("read") {
+                table = prepared(name, sort_key).await;
+            }
+            times += 1;
+        }
+        assert!(times > 1, "{name} was never dropped");
+    }
+}
+
+/// A table in which the call has something to do.
+async fn prepared(name: &str, sort_key: Option<&str>) -> Table {
+    let table = Table::with(|builder| {
+        let patience = Duration::from_secs(20);
+        let builder = builder.attempt_timeout(patience).operation_timeout(patience);
+        match sort_key {
+            Some(sort_key) => builder.sort_key(sort_key),
+            None => builder,
+        }
+    })
+    .await;
+    match name {
+        "settle" | "commit" => {
+            let mut before = item(&key(), &started());
+            before.extend(sort_key.map(|sort_key| (sort_key.to_owned(), s("record"))));
+            table.put(before).await;
+        }
+        "read parts" => {
+            let parts = table.store.write_parts(&key(), owner(1), &response(), SETTLED_UNTIL).await;
+            assert_eq!(parts.unwrap(), 2);
+        }
+        _ => {}
+    }
+    table
+}
+
+/// The write was made or not, in whole; and the same call, sent again, is answered.
+async fn still_serves(table: &Table, name: &str) {
+    let store = &table.store;
+    let completed = complete().apply_to(Some(&started()));
+    match name {
+        "claim" => {
+            let written = store.apply(&key(), &Write::Claim(lock())).await.unwrap();
+            assert!([Written::Applied, Written::Refused(Some(started()))].contains(&written), "{written:?}");
+            assert_eq!(store.read(&key()).await.unwrap(), Some(started()));
+        }
+        "read" => assert_eq!(store.read(&key()).await.unwrap(), None),
+        "settle" => {
+            let written = store.apply(&key(), &complete()).await.unwrap();
+            let made = Written::Refused(completed.clone());
+            assert!([Written::Applied, made].contains(&written), "{written:?}");
+            assert_eq!(store.read(&key()).await.unwrap(), completed);
+        }
+        "commit" => {
+            let transactions = store.transactions().unwrap();
+            let again = transactions.commit(&key(), &complete(), &effect(), "token").await;
+            assert!(again.is_ok(), "{again:?}");
+            assert_eq!(store.read(&key()).await.unwrap(), completed);
+            assert_eq!(table.item("effect").await.unwrap()["n"], AttributeValue::N("1".into()));
+        }
+        "read parts" => {
+            let back = store.read_parts(&key(), owner(1), 2, LENGTH.into()).await.unwrap();
+            assert!(back == response(), "{} bytes, not the same", back.len());
+        }
+        _ => {
+            let count = store.write_parts(&key(), owner(1), &response(), SETTLED_UNTIL).await.unwrap();
+            let back = store.read_parts(&key(), owner(1), count, LENGTH.into()).await.unwrap();
+            assert!(back == response(), "{} bytes, not the same", back.len());
+        }
+    }
+}
+
+/// If anything went on behind a dropped call, it would send its second attempt, or its next part.
+#[tokio::test]
+async fn nothing_goes_on_behind_a_dropped_call() {
+    let attempt = Duration::from_millis(300);
+    let runs = CALLS.map(|name| async move {
+        let wire = Wire::scripted(None, &[Reply::Hang]).await;
+        let store = builder(wire.address).attempt_timeout(attempt).build().await.unwrap();
+        let under_way = if name.ends_with("parts") { 2 } else { 1 };
+        let dropped: BoxFuture<'_, ()> = Box::pin(call(&store, name));
+        let arrived = async {
+            while wire.requests().len() < under_way {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::select! {
+            () = dropped => panic!("nobody answered {name}"),
+            () = arrived => {}
+        }
+        let sent = wire.requests().len();
+        tokio::time::sleep(6 * attempt).await;
+        assert_eq!(wire.requests().len(), sent, "{name} went on after it was dropped");
+    });
+    for run in runs.map(|run| Box::pin(run) as BoxFuture<'static, ()>).map(tokio::spawn) {
+        run.await.unwrap();
+    }
+}

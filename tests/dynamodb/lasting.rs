@@ -1,0 +1,123 @@
+//! An at-most-once claim has no TTL attribute, so that DynamoDB's sweeper never takes it; what settles it gives it one.
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use lambda_idempotency::{
+    Lock, Outcome, Record, State, Store,
+    store::{Seen, Settlement, Write, Written},
+};
+
+use super::{
+    emulator::Table,
+    fixtures::{
+        SETTLED_UNTIL, in_parts, inline, item, key, lasting_lock, lock, ms, n, next_lock, release, resolve,
+        settle,
+    },
+};
+
+/// Makes these writes one after another, and looks at the TTL attribute after each.
+async fn expiries(writes: &[Write]) -> Vec<Option<AttributeValue>> {
+    let table = Table::new().await;
+    let mut record: Option<Record> = None;
+    let mut expiries = Vec::new();
+    for write in writes {
+        assert_eq!(table.store.apply(&key(), write).await.unwrap(), Written::Applied, "{write:?}");
+        record = write.apply_to(record.as_ref());
+        assert_eq!(table.store.read(&key()).await.unwrap(), record, "{write:?}");
+        let mut found = table.record_item(&key()).await.unwrap();
+        assert_eq!(found, item(&key(), record.as_ref().unwrap()), "{write:?}");
+        expiries.push(found.remove("expires_at"));
+    }
+    expiries
+}
+
+fn extend(lock: &Lock, lease_until: u64) -> Write {
+    let (owner, generation) = (lock.owner, lock.generation);
+    Write::Extend { owner, generation, lease_until: ms(lease_until), expires_at: None }
+}
+
+/// A claim, two extensions, a takeover and an extension, none of which ever expires; and the last record.
+fn unsettled() -> (Vec<Write>, Record) {
+    let (first, next) = (lasting_lock(), Lock { expires_at: None, ..next_lock() });
+    let first_until = first.lease_until.as_millis();
+    let mut writes =
+        vec![Write::Claim(first.clone()), extend(&first, first_until + 1), extend(&first, first_until + 2)];
+    let seen = Seen::of(&after(&writes));
+    writes.push(Write::TakeOver { seen, lock: next.clone() });
+    writes.push(extend(&next, next.lease_until.as_millis() + 1));
+    let record = after(&writes);
+    (writes, record)
+}
+
+fn after(writes: &[Write]) -> Record {
+    let record = writes.iter().fold(None, |record: Option<Record>, write| write.apply_to(record.as_ref()));
+    record.unwrap()
+}
+
+fn settlements() -> [(Settlement, u64); 6] {
+    let until = SETTLED_UNTIL.as_millis() / 1000;
+    [
+        (Settlement::Complete(inline(), SETTLED_UNTIL), until),
+        (Settlement::Complete(in_parts(), SETTLED_UNTIL), until),
+        (Settlement::Complete(Outcome::Omitted, SETTLED_UNTIL), until),
+        (Settlement::Fail(inline(), SETTLED_UNTIL), until),
+        (release(false), 1_795_086_470),
+        (release(true), 1_795_086_470),
+    ]
+}
+
+#[tokio::test]
+async fn unsettled_claims_have_no_ttl_attribute() {
+    let (writes, _) = unsettled();
+    assert_eq!(expiries(&writes).await, [None, None, None, None, None]);
+}
+
+#[tokio::test]
+async fn whatever_settles_a_claim_gives_it_one() {
+    for (settlement, until) in settlements() {
+        let (mut writes, record) = unsettled();
+        let (owner, generation) = (record.owner, record.generation);
+        writes.push(Write::Settle { owner, generation, settlement: settlement.clone() });
+        assert_eq!(expiries(&writes).await.pop().unwrap(), Some(n(until)), "{settlement:?}");
+        writes.pop();
+        writes.push(resolve(&record, settlement.clone()));
+        assert_eq!(expiries(&writes).await.pop().unwrap(), Some(n(until)), "operator: {settlement:?}");
+        writes.pop();
+        let lock = lock();
+        let concluded = Record { state: State::Failed(Outcome::Omitted), ..lock.into() };
+        writes.push(Write::Conclude { seen: Some(Seen::of(&record)), record: concluded });
+        assert_eq!(expiries(&writes).await.pop().unwrap(), Some(n(1_795_086_461)), "conclusion");
+    }
+}
+
+/// Under other rules, the next claim may expire; and the other way round.
+#[tokio::test]
+async fn a_later_claim_decides_for_itself() {
+    let (first, next) = (lasting_lock(), next_lock());
+    let extension = Write::Extend {
+        owner: next.owner,
+        generation: next.generation,
+        lease_until: ms(next.lease_until.as_millis() + 1),
+        expires_at: Some(ms(1_795_086_540_000)),
+    };
+    let mut writes = vec![Write::Claim(first.clone())];
+    writes.push(Write::TakeOver { seen: Seen::of(&first.into()), lock: next.clone() });
+    writes.push(extension);
+    let seen = Seen::of(&after(&writes));
+    writes.push(Write::TakeOver { seen, lock: lasting_lock() });
+    writes.push(Write::Reclaim { seen: Seen::of(&lasting_lock().into()), lock: next });
+    writes.push(Write::Reclaim { seen: Seen::of(&next_lock().into()), lock: lasting_lock() });
+    writes.push(settle(release(false)));
+    let second = |seconds: u64| Some(n(seconds));
+    assert_eq!(
+        expiries(&writes).await,
+        [
+            None,
+            second(1_795_086_531),
+            second(1_795_086_540),
+            None,
+            second(1_795_086_531),
+            None,
+            second(1_795_086_470)
+        ]
+    );
+}
