@@ -7,6 +7,7 @@
 mod support;
 
 mod postgres {
+    mod drops;
     mod faults;
     mod fixtures;
     mod operations;

@@ -173,7 +173,10 @@ mod tests {
                 for (intent, settlement) in [
                     (Intent::Complete(Outcome::Omitted), Settlement::Complete(Outcome::Omitted, until)),
                     (Intent::Fail(Outcome::Omitted), Settlement::Fail(Outcome::Omitted, until)),
-                    (Intent::Release { interrupted: false }, Settlement::Release { expires_at: secs(2000), interrupted: false }),
+                    (
+                        Intent::Release { interrupted: false },
+                        Settlement::Release { expires_at: secs(2000), interrupted: false },
+                    ),
                 ] {
                     let write = resolve(&record, owner, intent, retention, now);
                     let (seen, generation) = (Seen::of(&record), Generation::new(generation));

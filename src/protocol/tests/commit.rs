@@ -288,8 +288,7 @@ fn the_number_never_rises_in_doubt() {
 fn a_transaction_that_was_declined_and_made_all_the_same_stands() {
     // Its first attempt was late; the second one was declined, and then the first one was made.
     let other = || Outcome::Retained(StoredResponse::new(bytes::Bytes::from_static(b"sold out")));
-    for intent in [Intent::Complete(other()), Intent::Commit(other()), Intent::Fail(other()), RELEASE]
-    {
+    for intent in [Intent::Complete(other()), Intent::Commit(other()), Intent::Fail(other()), RELEASE] {
         for is_lost in [false, true] {
             let (mut run, held, first) = committing();
             let (_, after) = before_and_after(&mut run, &held, &first);
@@ -317,7 +316,12 @@ fn an_extension_moves_the_lease_and_the_expiry_and_nothing_else() {
     let until = NOW.saturating_add(LEASE * 2);
     let day = Duration::from_secs(86_400);
     let expires_at = until.saturating_add(day).rounded_up_to_second();
-    let extend = Write::Extend { owner: ME, generation: held.generation, lease_until: until, expires_at: Some(expires_at) };
+    let extend = Write::Extend {
+        owner: ME,
+        generation: held.generation,
+        lease_until: until,
+        expires_at: Some(expires_at),
+    };
     assert_eq!(run.feed(Event::Extend(until)), Action::Apply(extend));
     assert_eq!(run.state.held(), Some(&held), "not before it is answered");
     let extended = Held { lease_until: until, ..held };
