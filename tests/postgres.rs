@@ -4,6 +4,8 @@
 #![cfg(feature = "postgres")]
 #![expect(clippy::disallowed_methods, reason = "these tests measure what real time-outs take")]
 
+#[path = "support/cut.rs"]
+mod cut;
 mod support;
 
 mod postgres {
