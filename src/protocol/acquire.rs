@@ -153,7 +153,8 @@ fn lost(plan: &Plan, now: Timestamp, it: Claiming, record: Option<Record>, when_
         Judgement::Reclaim | Judgement::TakeOver if is_exhausted => give_up(it),
         // An outcome in hand takes no claim over: the successor may yet finish.
         Judgement::TakeOver if it.goal != Goal::Run => {
-            refuse(it.goal, Refusal::InProgress(record.lease_until()))
+            let until = record.lease_until().map(|lease_until| plan.rules.claimable_at(lease_until));
+            refuse(it.goal, Refusal::InProgress(until))
         }
         judgement => {
             let next = record.generation.next(now);
@@ -195,11 +196,11 @@ fn give_back(plan: &Plan, held: Held, why: Refusal) -> Next {
     (Phase::GivingBack { held, why }, Action::Apply(write))
 }
 
-pub(super) fn giving_back(held: &Held, why: Refusal, event: &Event) -> Next {
+pub(super) fn giving_back(plan: &Plan, held: &Held, why: Refusal, event: &Event) -> Next {
     let refusal = match (why, event) {
         (_, Event::Answered(Written::Applied)) => why,
         // It stands, or may still come to: until its lease has ended, nothing else can claim the key.
-        (Refusal::Unavailable, _) => Refusal::Abandoned(held.lease_until),
+        (Refusal::Unavailable, _) => Refusal::Abandoned(plan.rules.claimable_at(held.lease_until)),
         _ => why,
     };
     refuse(Goal::Run, refusal)
