@@ -6,7 +6,7 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Outcome, Record, Store, StoredResponse,
+    Outcome, Store, StoredResponse,
     store::{Settlement, StoreErrorKind, Write, Written, redis::RedisStore},
 };
 
@@ -54,7 +54,7 @@ async fn dropped_calls_leave_the_connection_usable() {
         assert_eq!(store.read(known).await.unwrap().as_ref(), Some(expected), "round {round}");
         // The claim that was dropped was made or was not: its own record is there, or none.
         let there = store.read(&key).await.unwrap();
-        assert!(there.is_none() || there == Some(Record::from(started())), "round {round}: {there:?}");
+        assert!(there.is_none() || there == Some(started()), "round {round}: {there:?}");
     }
     assert!(dropped > 100, "only {dropped} calls were dropped");
     // Those of the store, and that of `run` itself.
