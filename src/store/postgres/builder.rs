@@ -17,8 +17,8 @@ const DEFAULT_TABLE: &str = "idempotency";
 /// A sandbox of Lambda handles one request at a time, and a batch some: more connections would only be a burden to the
 /// server, which has them times the number of sandboxes.
 const DEFAULT_CONNECTIONS: usize = 2;
-/// With the statement's, 2.5 s: no call takes longer. What more patience there is to be had, the protocol has, which
-/// repeats calls that fail until the invocation's time is up.
+/// Together with the statement's time-out this bounds a call to 2.5 s. The protocol repeats failed calls for as long as the
+/// invocation has time.
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 const DEFAULT_STATEMENT_TIMEOUT: Duration = Duration::from_secs(1);
 const DEFAULT_LOCK_TIMEOUT: Duration = Duration::from_millis(250);
@@ -92,16 +92,16 @@ impl PostgresStoreBuilder {
         self
     }
 
-    /// How long a call may take to get a connection: to wait for a free one, to make one, to check one, and to replace one
-    /// that turns out to be dead. Default 1.5 s.
+    /// How long a call may take to get a connection. That includes waiting for a free one, making one, checking one and
+    /// replacing a dead one. Default 1.5 s.
     pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
         self.connect_timeout = connect_timeout;
         self
     }
 
-    /// How long a call's statement may take, with its preparation and its repetitions. Default 1 s.
+    /// How long a call's statement may take, including its preparation and its repetitions. Default 1 s.
     ///
-    /// No call of the store takes longer than this and the connection's time-out together.
+    /// A call of the store takes at most this and the connection's time-out together.
     pub fn statement_timeout(mut self, statement_timeout: Duration) -> Self {
         self.statement_timeout = statement_timeout;
         self

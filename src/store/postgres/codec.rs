@@ -38,7 +38,7 @@ pub(super) enum Column {
     Response,
     /// Reserved: no rule looks at it, and no statement reads it.
     TraceId,
-    /// Reserved: a response that it is set for needs a newer version of the library.
+    /// Reserved: only a newer version of the library reads a response that has it.
     ResponseCodec,
     /// Reserved: as `ResponseCodec`.
     ResponseKeyId,
@@ -88,9 +88,9 @@ impl Column {
     /// The four of the response, which only an outcome has.
     const OUTCOME: [Self; 4] =
         [Self::ResponseEncoding, Self::ResponseLength, Self::ResponseSha256, Self::Response];
-    /// What a later version may have put, and nothing of which stays where a row is replaced.
+    /// Columns of a later version. Replacing a row clears them.
     pub(super) const RESERVED: [Self; 3] = [Self::TraceId, Self::ResponseCodec, Self::ResponseKeyId];
-    /// How a later version stores a response. This one leaves them empty.
+    /// How a later version stores its responses. This one leaves them empty.
     pub(super) const LATER_RESPONSE: [Self; 2] = [Self::ResponseCodec, Self::ResponseKeyId];
 
     pub(super) const fn name(self) -> &'static str {
@@ -193,7 +193,7 @@ pub(super) fn settlement_encoding(settlement: &Settlement) -> Option<String> {
     }
 }
 
-/// What a settlement writes into `column`; nothing, where that stays.
+/// What a settlement writes into `column`. For `interrupted`, NULL leaves it as it is.
 pub(super) fn settled<'a>(
     column: Column,
     settlement: &'a Settlement,
@@ -254,7 +254,7 @@ fn of_response<'a>(column: Column, outcome: Option<&'a Outcome>, encoding: Optio
     }
 }
 
-/// Why a row is not a record. It names the column, and never has its value, but for the version's number.
+/// Why a row isn't a record. It names the column, and never shows its value, except for the version's number.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unreadable {
     pub(super) column: &'static str,
@@ -270,7 +270,7 @@ impl Unreadable {
 const NOT_OUR_FORM: &str = "is not in the form that this library writes";
 const OF_ANOTHER_STATUS: &str = "does not belong to the record's status";
 
-/// The record in `row`, which has all columns but the trace.
+/// Decodes the record in `row`, which needs all columns but `trace_id`.
 pub(super) fn decode(row: &Row) -> Result<Record, Unreadable> {
     let fields = Fields(row);
     // The version first: nothing else can be judged before it.

@@ -33,12 +33,12 @@ pub(super) struct Connections {
     answered: Mutex<HashMap<ObjectId, Timestamp>>,
 }
 
-/// A connection that is in use. It is closed when it is dropped, unless it was given back: whoever drops a call in the
-/// middle leaves an answer on the way, and perhaps a statement that never ends, to nobody.
+/// A connection in use. Dropping it closes it; only [`release`](Self::release) gives it back to the pool. So a call that
+/// is dropped in the middle never leaves a connection behind that still owes an answer, or never gives one.
 pub(super) struct Lent(Option<Object>);
 
 impl Lent {
-    /// Back to the pool, and checked before its next use.
+    /// Gives the connection back to the pool. Its next user checks it first.
     pub(super) fn release(mut self) {
         drop(self.0.take());
     }
@@ -62,24 +62,24 @@ impl Deref for Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        // The pool makes another one in its place.
+        // Frees the place in the pool for a new connection.
         drop(self.0.take().map(Object::take));
     }
 }
 
 /// What a call has left of its time.
 pub(super) struct Patience {
-    /// For a connection: to wait for a free one, to make one, to check one.
+    /// For the connection: waiting for a free one, making one, checking one.
     pub(super) connecting: Allowance,
-    /// For its statements: to prepare and to repeat them.
+    /// For the statement: preparing, sending and repeating it.
     pub(super) stating: Allowance,
 }
 
-/// Some time, which gets less.
+/// A budget of time. Each wait uses some of it up.
 pub(super) struct Allowance(Duration);
 
 impl Allowance {
-    /// What `future` gives, unless that takes longer than `limit`, or than what is left.
+    /// Waits for `future`, but no longer than `limit`, and no longer than what is left.
     pub(super) async fn within<T>(&mut self, limit: Duration, future: impl Future<Output = T>) -> Option<T> {
         let watch = Stopwatch::start();
         let answer = time::within(limit.min(self.0), future).await;
@@ -87,7 +87,7 @@ impl Allowance {
         answer
     }
 
-    /// The same, for all that is left.
+    /// Waits for `future`, but no longer than what is left.
     pub(super) async fn spend<T>(&mut self, future: impl Future<Output = T>) -> Option<T> {
         self.within(Duration::MAX, future).await
     }
@@ -122,7 +122,7 @@ impl Connections {
 }
 
 impl Inner {
-    /// What every call begins with.
+    /// The time of a whole call.
     pub(super) const fn patience(&self) -> Patience {
         Patience { connecting: Allowance(self.connect_timeout), stating: Allowance(self.statement_timeout) }
     }

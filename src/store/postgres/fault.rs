@@ -58,7 +58,7 @@ enum Class {
     Pooler,
     /// The transaction that the statement was to be part of had failed before.
     FailedTransaction,
-    /// No row takes this content: too large, or of characters that the database cannot keep.
+    /// The content is too large for a row, or has characters that the database can't store.
     Unstorable,
     /// The server refuses for another reason.
     Refused,
@@ -319,7 +319,7 @@ impl Fault {
                 )
             }
             Class::Unstorable => format!(
-                "{the_table} cannot keep the record: it is too large, or has characters that the database does not take"
+                "{the_table} can't store the record: it is too large, or has characters that the database's encoding lacks"
             ),
             Class::Refused => format!("PostgreSQL refused the statement on {the_table}"),
         }

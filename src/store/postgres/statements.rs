@@ -49,24 +49,24 @@ pub(super) struct Statements {
     pub(super) scan: Statement,
 }
 
-/// In what a writing statement answers: whether the write was made.
+/// The column of a writing statement's answer that says whether the write was made.
 pub(super) const MADE: &str = "made";
-/// In every answer that may have a record: whether there is one.
+/// The column that says whether there is a record.
 pub(super) const FOUND: &str = "found";
-/// In what `read` answers: whether the server is a standby.
+/// The column of `read` that says whether the server is a standby.
 pub(super) const STANDBY: &str = "standby";
-/// In what `lock_and_read` answers: whether the key's lock was free.
+/// The column of `lock_and_read` that says whether the key's lock was free.
 pub(super) const FREE: &str = "free";
-/// In what `lock_and_read` and `version` answer: the schema's version.
+/// The column of `lock_and_read` and `version` with the schema's version.
 pub(super) const SCHEMA_VERSION: &str = "schema_version";
 
-/// What T2 compares with what was seen.
+/// The columns that T2 compares with the version seen.
 pub(super) const RECLAIM: [Column; 5] =
     [Column::Status, Column::Owner, Column::Generation, Column::LeaseUntil, Column::ExpiresAt];
-/// What T3 compares, beside the status.
+/// The columns that T3 compares with the version seen, beside the status.
 pub(super) const TAKEOVER: [Column; 4] =
     [Column::Owner, Column::Generation, Column::LockAcquiredAt, Column::LeaseUntil];
-/// All that tells a record's versions apart.
+/// The columns that tell a record's versions apart.
 pub(super) const VERSION: [Column; 6] = [
     Column::Status,
     Column::Owner,
@@ -75,13 +75,13 @@ pub(super) const VERSION: [Column; 6] = [
     Column::ExpiresAt,
     Column::LockAcquiredAt,
 ];
-/// By what a claim's own writes know it, beside the status.
+/// The columns that identify a claim to its own writes, beside the status.
 const HELD: [Column; 2] = [Column::Owner, Column::Generation];
 
 const KEY: &str = "r.id = $1";
 const STARTED: &str = "r.status = 'STARTED'";
 
-/// A writing statement's parameters, in the order in which its values have to come.
+/// The parameters of a writing statement, in the order of its values.
 struct Parameters(Vec<Type>);
 
 impl Parameters {
@@ -188,8 +188,8 @@ impl Statements {
             ),
             version: Statement { sql: version(table), types: vec![] },
             sweep: Statement {
-                // A record without an expiry is never less. The lock that is taken looks at the row anew: one whose expiry
-                // has been moved is left alone.
+                // `NULL < $1` is never true, so a record without an expiry stays. The lock reads the row again, so a row
+                // whose expiry has moved stays too.
                 sql: format!(
                     "WITH old AS MATERIALIZED (SELECT id FROM {table} WHERE expires_at < $1 \
                      ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED), \

@@ -30,8 +30,7 @@ impl Statements {
     }
 }
 
-/// The largest response that a row takes, as kept; in bytes. PostgreSQL takes and sends no message of 1 GiB, and the
-/// rest of the row is in it too.
+/// The largest stored response, in bytes. PostgreSQL refuses messages of 1 GiB, and one message holds the whole row.
 const LARGEST_RESPONSE: usize = (1 << 30) - (1 << 20);
 
 /// What a write's values borrow, beside the write itself.

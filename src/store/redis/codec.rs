@@ -33,7 +33,7 @@ pub(super) const RESPONSE_SHA256: Field = "response_sha256";
 pub(super) const RESPONSE: Field = "response";
 /// Reserved: no rule looks at it, and nothing writes it yet.
 pub(super) const TRACE_ID: Field = "trace_id";
-/// Reserved: a response that it is set for needs a newer version of the library.
+/// Reserved: only a newer version of the library reads a response that has it.
 const RESPONSE_CODEC: Field = "response_codec";
 /// Reserved: as [`RESPONSE_CODEC`].
 const RESPONSE_KEY_ID: Field = "response_key_id";
@@ -52,7 +52,7 @@ pub(super) const OPTIONAL: [Field; 10] = [
     RESPONSE_KEY_ID,
 ];
 
-/// The only value of `interrupted`: a record without it was not.
+/// The only value of `interrupted`. A record that wasn't interrupted has no such field.
 const TRUE: &str = "true";
 /// What `response_encoding` says of a response that was not kept.
 const OMITTED: &str = "omitted";
@@ -90,12 +90,12 @@ pub(super) fn lock(lock: &Lock) -> Values {
     values
 }
 
-/// The expiry's field, if there is an expiry.
+/// The field `expires_at`, if there is an expiry.
 pub(super) fn expiry(expires_at: Option<Timestamp>) -> Option<(Field, Bytes)> {
     expires_at.map(|at| (EXPIRES_AT, millis(at)))
 }
 
-/// The field that says so, if an earlier attempt ended without an answer.
+/// The field `interrupted`, if the record was.
 pub(super) fn interrupted(interrupted: bool) -> Option<(Field, Bytes)> {
     interrupted.then(|| (INTERRUPTED, word(TRUE)))
 }
@@ -139,7 +139,7 @@ fn encoding(response: &StoredResponse) -> Bytes {
     }
 }
 
-/// Why a hash is not a record. It names the field, and never has its value, but for the version's number.
+/// Why a hash isn't a record. It names the field, and never shows its value, except for the version's number.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unreadable {
     pub(super) field: Field,

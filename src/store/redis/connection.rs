@@ -99,8 +99,8 @@ pub(super) struct Live {
 struct Driver {
     task: JoinHandle<()>,
     has_ended: Arc<AtomicBool>,
-    /// When it answered last, by the clock on the wall: a monotonic one need not go on in a sandbox that is frozen.
-    /// `None` if a request was given up since.
+    /// When it answered last, by the wall clock: a monotonic clock may stop while the sandbox is frozen. `None` if somebody
+    /// dropped a request since.
     answered: Mutex<Option<Timestamp>>,
 }
 
@@ -110,8 +110,8 @@ impl Drop for Driver {
     }
 }
 
-/// A request on its way. If it is dropped before its answer, the connection may be dead: it has to answer before it is used
-/// again. The answer itself, if it comes, is nobody else's: the driver counts them.
+/// A request without its answer. If it is dropped, the connection may be dead, and the next request asks it first. A late
+/// answer goes to no other request, since the driver matches them by order.
 struct Pending<'d> {
     driver: &'d Driver,
     is_answered: bool,
@@ -231,7 +231,7 @@ impl Node {
             if !live.is_idle() {
                 return Ok(live);
             }
-            // Before it is asked: if the question is given up, nobody uses this connection again.
+            // Before the question: if somebody drops that, nobody uses this connection again.
             self.discard(&live);
             if live.is_there(&self.address).await {
                 *locked(&self.live) = Some(live.clone());

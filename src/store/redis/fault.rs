@@ -56,7 +56,7 @@ pub(super) enum Class {
     NoHash,
     /// There is no such database.
     NoDatabase,
-    /// The response is larger than it takes in one piece.
+    /// The response is larger than the server accepts.
     TooLarge,
     /// It refuses for another reason.
     Refused,
@@ -172,7 +172,7 @@ impl Fault {
 
     /// Whether the connection is of no more use: whatever comes next on it may be another request's answer, or nothing.
     pub(super) fn ends_connection(&self) -> bool {
-        // Of what is too large, Redis reads no more than the length, and closes the connection.
+        // Redis closes the connection after it has refused a value for its length.
         self.may_pass_at_once() || matches!(self.class, Class::Unreadable | Class::TooLarge)
     }
 
@@ -273,7 +273,7 @@ impl Fault {
             Class::NoHash => format!("a record in Redis at {at} cannot be read: it is no hash"),
             Class::NoDatabase => format!("Redis at {at} has no database of the number that the URL names"),
             Class::TooLarge => {
-                format!("Redis at {at} does not take a response of this size (proto-max-bulk-len)")
+                format!("Redis at {at} refuses a response of this size; raise its limit (proto-max-bulk-len)")
             }
             Class::Refused => {
                 format!("Redis at {at} refused the request; the store needs Redis 6 or later, or Valkey")
@@ -299,6 +299,9 @@ fn of_sentence(text: &str) -> Class {
         // Of strangers, Redis does not even read a command of this length.
         ("unauthenticated", Class::NotAuthenticated),
         ("invalid bulk length", Class::TooLarge),
+        // Upstash's.
+        ("max request size exceeded", Class::TooLarge),
+        ("max single record size exceeded", Class::TooLarge),
         ("AUTH", Class::NotAuthenticated),
         ("DB index", Class::NoDatabase),
         ("SELECT", Class::NoDatabase),
@@ -358,6 +361,8 @@ mod tests {
             ("ERR invalid password", Rejected, true),
             ("ERR Protocol error: unauthenticated multibulk length", Rejected, true),
             ("ERR Protocol error: invalid bulk length", Unstorable, true),
+            ("ERR max request size exceeded. Limit: 1048576 bytes", Unstorable, true),
+            ("ERR max single record size exceeded", Unstorable, true),
             ("ERR Client sent AUTH, but no password is set", Rejected, true),
             ("NOPERM this user has no permissions to run the 'hset' command", Rejected, false),
             ("ERR The user executing the script can't run this command or subcommand", Rejected, false),

@@ -21,7 +21,7 @@ const SOURCE: &str = include_str!("transition.lua");
 /// own, which the executors' clocks need not agree with to the second.
 const SWEEP_MARGIN_MS: u64 = 86_400_000;
 
-/// The longest value that Redis takes, unless it is configured otherwise (`proto-max-bulk-len`); in bytes.
+/// The longest value that Redis accepts by default (`proto-max-bulk-len`), in bytes.
 const LONGEST_VALUE: usize = 512 << 20;
 
 /// Ends at the last moment that Redis can tell, some 292 million years from now.
@@ -194,7 +194,7 @@ impl Transition {
         settled
     }
 
-    /// Whether Redis would refuse it for the size of a value, and close the connection on the way.
+    /// Whether a value is longer than Redis accepts.
     pub(super) fn is_too_large(&self) -> bool {
         self.values.iter().any(|(_, value)| value.len() > LONGEST_VALUE)
     }
