@@ -68,34 +68,6 @@ pub enum MissingKey {
     RunUnprotected,
 }
 
-/// Whether the platform ends a process at the invocation's deadline.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Platform {
-    /// Find out when the engine is built: `AWS_LAMBDA_INITIALIZATION_TYPE` is
-    /// `lambda-managed-instances`, or `AWS_LAMBDA_MAX_CONCURRENCY` is over 1, on Lambda Managed
-    /// Instances, which do not enforce the time-out.
-    #[default]
-    Detect,
-    /// It does, as on ordinary Lambda: the lease needs no help.
-    KillsAtDeadline,
-    /// It does not: the handler's future is cut off before its lease ends.
-    LetsRun,
-}
-
-impl Platform {
-    /// Resolves [`Detect`](Self::Detect) from these variables' values.
-    pub(crate) fn resolved(self, initialization_type: Option<&str>, max_concurrency: Option<&str>) -> Self {
-        let is_concurrent = max_concurrency.and_then(|n| n.parse::<u32>().ok()).is_some_and(|n| n > 1);
-        match self {
-            Self::Detect if initialization_type == Some("lambda-managed-instances") || is_concurrent => {
-                Self::LetsRun
-            }
-            Self::Detect => Self::KillsAtDeadline,
-            decided => decided,
-        }
-    }
-}
-
 /// Plain settings, all with a default. The names are those of the builder's methods.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -105,7 +77,9 @@ pub struct Settings {
     pub retention: Duration,
     /// How far apart the clocks of two executors may be. Default: 2 seconds.
     pub skew_margin: Duration,
-    /// How much longer than the invocation's deadline the lease lasts. Default: 2 seconds.
+    /// How much longer than the invocation's deadline the lease lasts. Default: 2 seconds. An async handler is cut off at
+    /// the deadline, on every platform, since code can run on after a time-out (aws/aws-lambda-rust-runtime#1155). Code that
+    /// blocks its thread, `spawn_blocking` and spawned tasks can't be cut off: their time has to end by itself.
     pub lease_grace: Duration,
     /// The lease where the deadline is not known. Default: 60 seconds; the handler is cut off before.
     pub lease_fallback: Duration,
@@ -143,8 +117,6 @@ pub struct Settings {
     /// The largest response that is kept, in bytes. Default: 8 MiB, over Lambda's own limit of 6 MB
     /// ("Lambda quotas", AWS Lambda developer guide). A larger one is recorded as not retained.
     pub max_response: usize,
-    /// Whether the platform ends a process at its deadline. Default: found out.
-    pub platform: Platform,
     /// How many bytes of settled records are kept in this process's memory, to answer duplicates without a request.
     /// Default: 0, none. At least 64 KiB otherwise. See [`Builder::local_cache`](crate::Builder::local_cache).
     pub local_cache: usize,
@@ -168,7 +140,6 @@ impl Default for Settings {
             on_in_progress: OnInProgress::default(),
             on_store_failure: OnStoreFailure::default(),
             max_response: 8 * 1024 * 1024,
-            platform: Platform::default(),
             local_cache: 0,
         }
     }
@@ -193,11 +164,6 @@ impl Settings {
                 "at most once, {what} is refused, since nothing keeps it from running again; use a claim, or AtLeastOnce"
             )),
         }
-    }
-
-    /// Whether the platform ends the process at the deadline; an undetected one is taken for Lambda.
-    pub(crate) fn is_killed_at_deadline(&self) -> bool {
-        self.platform != Platform::LetsRun
     }
 
     /// # Errors
@@ -293,15 +259,5 @@ mod tests {
             let settings = Settings { local_cache: bytes, ..Settings::default() };
             assert_eq!(settings.validate().is_ok(), is_valid, "{bytes}");
         }
-    }
-
-    #[test]
-    fn managed_instances_are_recognised() {
-        let detect = |kind, concurrency| Platform::Detect.resolved(kind, concurrency);
-        assert_eq!(detect(None, None), Platform::KillsAtDeadline);
-        assert_eq!(detect(Some("on-demand"), Some("1")), Platform::KillsAtDeadline);
-        assert_eq!(detect(Some("lambda-managed-instances"), None), Platform::LetsRun);
-        assert_eq!(detect(None, Some("8")), Platform::LetsRun);
-        assert_eq!(Platform::KillsAtDeadline.resolved(None, Some("8")), Platform::KillsAtDeadline);
     }
 }

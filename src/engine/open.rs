@@ -34,7 +34,7 @@ pub(crate) struct Open {
     key: StoredKey,
     owner: Owner,
     state: State,
-    cut_off: Option<Timestamp>,
+    cut_off: Timestamp,
     /// Whether a copy of its outcome may be kept.
     is_copied: bool,
 }
@@ -114,8 +114,8 @@ impl Open {
         self.state.plan().limits.answer_by
     }
 
-    /// When the handler is cut off, where nothing else ends it.
-    pub(crate) fn cut_off(&self) -> Option<Timestamp> {
+    /// When the handler is cut off.
+    pub(crate) fn cut_off(&self) -> Timestamp {
         self.cut_off
     }
 

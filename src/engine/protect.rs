@@ -284,7 +284,7 @@ impl Engine {
         latest: Option<Timestamp>,
         running: impl Future<Output = T>,
     ) -> Ended<T> {
-        let cut_off = CutOff::at(right.cut_off().into_iter().chain(latest).min());
+        let cut_off = CutOff::at(Some(latest.map_or(right.cut_off(), |latest| latest.min(right.cut_off()))));
         match right {
             Right::Claim(claim) if claim.timing().is_extended() => {
                 let keeping = Box::pin(keep(claim, &cut_off, latest));
@@ -456,7 +456,7 @@ impl Right {
         }
     }
 
-    fn cut_off(&self) -> Option<Timestamp> {
+    fn cut_off(&self) -> Timestamp {
         match self {
             Self::Claim(claim) => claim.timing().cut_off_under(claim.held().lease_until),
             Self::Open(open) => open.cut_off(),

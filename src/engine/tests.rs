@@ -21,7 +21,7 @@ use std::{future::pending, sync::atomic::Ordering, time::Duration};
 use support::{Bench, Script, TestError};
 
 use crate::{
-    ErrorKind, Execution, Key, OnHandlerError, OnStoreFailure, Platform, RunError, Timestamp, current,
+    ErrorKind, Execution, Key, OnHandlerError, OnStoreFailure, RunError, Timestamp, current,
     fingerprint::Fingerprint,
     invocation::Invocation,
     outcome::{Outcome, Place, StoredResponse},
@@ -206,21 +206,26 @@ async fn a_handler_is_cut_off_before_its_lease_ends_where_no_deadline_is_known()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_known_deadline_bounds_the_lease_and_the_platform_ends_the_handler() {
-    let bench = Bench::with(|builder| builder.platform(Platform::KillsAtDeadline));
+async fn a_known_deadline_bounds_lease_and_handler() {
+    let bench = Bench::new();
     let deadline = bench.now().saturating_add(Duration::from_secs(10));
-    let inside = bench.in_invocation(deadline);
-    let late = tokio::time::timeout(Duration::from_secs(20), inside.pend("k", 1)).await;
-    assert!(late.is_err(), "not cut off: on Lambda the process is gone by then");
+    assert_eq!(kind(bench.in_invocation(deadline).pend("k", 1).await), ErrorKind::InProgress);
+    assert_eq!(bench.now(), deadline, "cut off on every platform: code can run on after a time-out");
     assert_eq!(bench.record("k").lease_until(), Some(deadline.saturating_add(Duration::from_secs(2))));
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_the_platform_lets_run_the_handler_is_cut_off_at_the_deadline() {
-    let bench = Bench::with(|builder| builder.platform(Platform::LetsRun));
+async fn a_clock_set_back_does_not_prolong_a_handler() {
+    let bench = Bench::new();
+    bench.jump.store(120_000, Ordering::SeqCst);
+    let (began, jump) = (tokio::time::Instant::now(), bench.jump.clone());
     let deadline = bench.now().saturating_add(Duration::from_secs(10));
-    assert_eq!(kind(bench.in_invocation(deadline).pend("k", 1).await), ErrorKind::InProgress);
-    assert_eq!(bench.now(), deadline);
+    let handler = async move {
+        jump.store(0, Ordering::SeqCst);
+        pending().await
+    };
+    assert_eq!(kind(bench.in_invocation(deadline).with_handler("k", 1, handler).await), ErrorKind::InProgress);
+    assert_eq!(began.elapsed(), Duration::from_secs(10), "by the timer");
 }
 
 #[tokio::test(start_paused = true)]
@@ -457,7 +462,7 @@ fn what_is_wrong_is_refused_when_built() {
 }
 
 #[test]
-fn the_environment_names_the_function_and_the_platform() {
+fn the_environment_names_the_function() {
     use crate::{Idempotency, store::memory::MemoryStore};
     let build = |variables: &'static [(&str, &str)]| {
         let builder = Idempotency::builder(MemoryStore::new()).retention(Duration::from_secs(7));
@@ -466,12 +471,8 @@ fn the_environment_names_the_function_and_the_platform() {
         })
     };
     const FUNCTION: (&str, &str) = ("AWS_LAMBDA_FUNCTION_NAME", "payments");
-    const MANAGED: (&str, &str) = ("AWS_LAMBDA_INITIALIZATION_TYPE", "lambda-managed-instances");
     let lambda = build(&[FUNCTION]).unwrap();
     assert_eq!(lambda.settings().retention, Duration::from_secs(7));
-    assert_eq!(lambda.settings().platform, Platform::KillsAtDeadline);
-    let managed = build(&[FUNCTION, MANAGED]).unwrap();
-    assert_eq!(managed.settings().platform, Platform::LetsRun);
     for without in [&[][..], &[("AWS_LAMBDA_FUNCTION_NAME", "")]] {
         assert_eq!(build(without).unwrap_err().kind(), ErrorKind::Invalid);
     }

@@ -14,7 +14,7 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Clock as _, ErrorKind, Execution, Idempotency, Invocation, Key, Owner, Platform, RunError, Scope,
+    Clock as _, ErrorKind, Execution, Idempotency, Invocation, Key, Owner, RunError, Scope,
     Staging, StoredKey, current, staging,
 };
 
@@ -90,7 +90,6 @@ fn executor(world: &Arc<World>, audit: &Arc<Audit>, table: &Arc<Table>, id: u32,
     let builder = Idempotency::builder(store)
         .function("simulated")
         .retention(RETENTION)
-        .platform(Platform::KillsAtDeadline)
         .execution(if config.at_most_once { Execution::AtMostOnce } else { Execution::AtLeastOnce })
         .clock(clock.clone())
         .owner_source(move || {

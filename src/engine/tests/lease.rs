@@ -11,7 +11,7 @@ use crate::{Begun, staging};
 const LENGTH: Duration = Duration::from_secs(30);
 
 fn extending() -> Bench {
-    Bench::with(|builder| builder.lease_extension(LENGTH).platform(Platform::LetsRun))
+    Bench::with(|builder| builder.lease_extension(LENGTH))
 }
 
 /// Tells when it is dropped.

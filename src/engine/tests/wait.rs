@@ -6,7 +6,7 @@ use super::{
     kind,
     support::{Bench, Script},
 };
-use crate::{ErrorKind, OnInProgress, Platform};
+use crate::{ErrorKind, OnInProgress};
 
 fn waiting(budget: Duration) -> Bench {
     Bench::with(|builder| builder.on_in_progress(OnInProgress::Wait(budget)))
@@ -54,7 +54,6 @@ async fn the_wait_ends_with_its_budget_and_leaves_half_of_the_time() {
 async fn one_that_waits_takes_over_when_the_lease_has_ended() {
     let bench = Bench::with(|builder| {
         builder
-            .platform(Platform::KillsAtDeadline)
             .on_in_progress(OnInProgress::Wait(Duration::from_secs(90)))
     });
     bench.abandon("k", 1).await;

@@ -16,7 +16,7 @@ use std::{
 
 use aws_sdk_dynamodb::Client;
 use lambda_idempotency::{
-    Idempotency, Key, NamedStore, Platform, Store, current, staging,
+    Idempotency, Key, NamedStore, Store, current, staging,
     store::{
         dynamodb::{DynamoDbStore, Transaction},
         postgres::{PostgresStore, tokio_postgres},
@@ -99,7 +99,6 @@ async fn main() -> Result<(), Error> {
 fn engine(store: impl Store, world: &'static World) -> Result<Idempotency, Error> {
     Ok(Idempotency::builder(StandingStore::new(store, &world.orders))
         .function(FUNCTION)
-        .platform(Platform::LetsRun)
         .lease_grace(GRACE)
         .skew_margin(MARGIN)
         .build()?)
