@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{claim::ClaimHandle, error::Error, staging::Staging, time::Timestamp};
+use crate::{claim::ClaimHandle, error::Error, key::StoredKey, staging::Staging, time::Timestamp};
 
 /// 2020-01-01: no deadline is earlier.
 const EARLIEST: Timestamp = Timestamp::from_secs(1_577_836_800);
@@ -29,6 +29,24 @@ impl Invocation {
     /// An invocation whose deadline and id are not known.
     pub fn unknown() -> Self {
         Self::default()
+    }
+
+    /// The invocation that the calling code runs in. A task that a handler spawns isn't inside it: take it before, and give
+    /// it to the task's operations by [`Idempotency::for_invocation`](crate::Idempotency::for_invocation), so that their
+    /// leases and answers keep the deadline.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Idempotency, Invocation, Key, store::memory::MemoryStore};
+    /// # async fn handler(idempotency: Idempotency) {
+    /// let step = idempotency.for_invocation(Invocation::current().unwrap_or_default());
+    /// tokio::spawn(async move {
+    ///     let key = Key::new("order-17")?;
+    ///     step.run(key, &12, || async { Ok::<_, std::io::Error>("sent".to_owned()) }).await
+    /// });
+    /// # }
+    /// ```
+    pub fn current() -> Option<Self> {
+        CURRENT.try_with(|surroundings| surroundings.invocation.clone()).ok()
     }
 
     /// An invocation that enters at `now`.
@@ -92,12 +110,52 @@ pub(crate) struct Surroundings {
     pub(crate) claim: Option<ClaimHandle>,
     pub(crate) staging: Option<Staging>,
     pub(crate) refusals: Refusals,
+    pub(crate) running: Option<Arc<Running>>,
+}
+
+/// The operations that the calling code runs inside of, innermost first.
+#[derive(Debug)]
+pub(crate) struct Running {
+    key: StoredKey,
+    outer: Option<Arc<Self>>,
+}
+
+impl Running {
+    /// `key`, inside of what the caller runs inside of.
+    pub(crate) fn inside(key: StoredKey) -> Arc<Self> {
+        Arc::new(Self { key, outer: outer() })
+    }
+}
+
+/// What the calling code runs inside of.
+fn outer() -> Option<Arc<Running>> {
+    CURRENT.try_with(|surroundings| surroundings.running.clone()).ok().flatten()
+}
+
+/// Refuses an operation inside of itself, which would wait for itself and blame another delivery.
+///
+/// # Errors
+///
+/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid).
+pub(crate) fn refuse_within_itself(key: &StoredKey) -> Result<(), Error> {
+    let mut running = outer();
+    while let Some(operation) = running {
+        if operation.key == *key {
+            return Err(Error::misuse(format!(
+                "{key}: this call is inside the same operation, which this invocation already runs: either two layers \
+                     wrap one handler, or a step has the key and the name of the operation around it. Leave one layer \
+                     out, or name the step with `operation(…)`"
+            )));
+        }
+        running = operation.outer.clone();
+    }
+    Ok(())
 }
 
 impl Surroundings {
     /// Those of a handler that nothing protects.
     pub(crate) fn unprotected(invocation: Invocation) -> Self {
-        Self { invocation, claim: None, staging: None, refusals: Refusals::default() }
+        Self { invocation, claim: None, staging: None, refusals: Refusals::default(), running: outer() }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
         drive::{Driven, Refused, RefusedBy, refusal_error},
     },
     fingerprint::Fingerprint,
-    invocation::Invocation,
+    invocation::{Invocation, refuse_within_itself},
     key::StoredKey,
     observe,
     protocol::{Action, End, Event, Refusal, State},
@@ -57,6 +57,7 @@ impl Engine {
         invocation: &Invocation,
         looks_first: bool,
     ) -> Result<Opened, Refused> {
+        refuse_within_itself(key).map_err(|error| told(key, error.into()))?;
         let (stopwatch, now) = (Stopwatch::start(), self.clock.now());
         match self.recall(key, fingerprint, now) {
             Some(Ok(Begun::Replay(replay))) => {

@@ -19,7 +19,7 @@ use crate::{
     },
     error::{Error, ErrorKind, RecordedFailure},
     fingerprint::Fingerprint,
-    invocation::{Invocation, Refusals, Surroundings, within},
+    invocation::{Invocation, Refusals, Running, Surroundings, within},
     key::StoredKey,
     observe,
     policy::{Execution, OnHandlerError, OnStoreFailure},
@@ -155,6 +155,7 @@ impl Engine {
             claim: right.handle(),
             staging: Some(staging.clone()),
             refusals: refusals.clone(),
+            running: Some(Running::inside(key.clone())),
         };
         // What the answer's own code does, such as serialising it, is the handler's too: it may panic.
         // Boxed, since every future that it is passed through would make room for it again.

@@ -215,6 +215,47 @@ async fn a_known_deadline_bounds_lease_and_handler() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_operation_inside_itself_is_refused_at_once() {
+    let bench =
+        Bench::with(|builder| builder.on_in_progress(crate::OnInProgress::Wait(Duration::from_secs(60))));
+    for free in [false, true] {
+        let bench = if free { bench.claim_free(true) } else { bench.clone() };
+        let (inner, start) = (bench.clone(), bench.now());
+        let outer = bench.with_handler("k", 1, async {
+            let other = inner.run("another", 1).await.unwrap();
+            let Err(RunError::Idempotency(error)) = inner.run("k", 1).await else { panic!("ran") };
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().contains("already runs"), "{error}");
+            Ok(other)
+        });
+        assert!(outer.await.unwrap().starts_with("run"));
+        assert_eq!(bench.now(), start, "without a wait");
+        bench.store.remove_all();
+    }
+    // One after the other is a replay.
+    let outer = bench.with_handler("m", 1, async {
+        assert_eq!(bench.run("twice", 1).await.unwrap(), bench.run("twice", 1).await.unwrap());
+        Ok("done".to_owned())
+    });
+    assert_eq!(outer.await.unwrap(), "done");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_spawned_task_can_keep_the_deadline() {
+    let bench = Bench::new();
+    let deadline = bench.now().saturating_add(Duration::from_secs(10));
+    let (inner, outside) = (bench.clone(), bench.in_invocation(deadline));
+    let outer = outside.with_handler("k", 1, async move {
+        let invocation = Invocation::current().unwrap();
+        let step = inner.within(invocation);
+        tokio::spawn(async move { step.abandon("step", 1).await }).await.unwrap();
+        Ok("done".to_owned())
+    });
+    assert_eq!(outer.await.unwrap(), "done");
+    assert_eq!(bench.record("step").lease_until(), Some(deadline.saturating_add(Duration::from_secs(2))));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_clock_set_back_does_not_prolong_a_handler() {
     let bench = Bench::new();
     bench.jump.store(120_000, Ordering::SeqCst);
@@ -224,7 +265,10 @@ async fn a_clock_set_back_does_not_prolong_a_handler() {
         jump.store(0, Ordering::SeqCst);
         pending().await
     };
-    assert_eq!(kind(bench.in_invocation(deadline).with_handler("k", 1, handler).await), ErrorKind::InProgress);
+    assert_eq!(
+        kind(bench.in_invocation(deadline).with_handler("k", 1, handler).await),
+        ErrorKind::InProgress
+    );
     assert_eq!(began.elapsed(), Duration::from_secs(10), "by the timer");
 }
 

@@ -14,8 +14,8 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Clock as _, ErrorKind, Execution, Idempotency, Invocation, Key, Owner, RunError, Scope,
-    Staging, StoredKey, current, staging,
+    Clock as _, ErrorKind, Execution, Idempotency, Invocation, Key, Owner, RunError, Scope, Staging,
+    StoredKey, current, staging,
 };
 
 use super::{

@@ -157,9 +157,7 @@ async fn the_local_cache_keeps_what_was_put_and_what_was_found() {
 
 #[tokio::test(start_paused = true)]
 async fn it_is_cut_off_by_its_invocation_and_by_no_lease() {
-    let bench =
-        Bench::with(|builder| builder.lease_extension(Duration::from_secs(10)))
-            .claim_free(false);
+    let bench = Bench::with(|builder| builder.lease_extension(Duration::from_secs(10))).claim_free(false);
     let long = |seconds| async move {
         tokio::time::sleep(Duration::from_secs(seconds)).await;
         Ok("done".to_owned())

@@ -21,6 +21,7 @@ use super::bank::Bank;
 use crate::{
     Builder, Idempotency, Invocation, Key, Owner, Record, RunError, StoredKey, Timestamp,
     future::BoxFuture,
+    invocation::{Surroundings, within},
     store::{
         ResponseParts, Store, StoreError, StoreErrorKind, Transactions, Write, Written, memory::MemoryStore,
     },
@@ -276,6 +277,12 @@ impl Clock for TestClock {
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         Box::pin(tokio::time::sleep(duration))
     }
+}
+
+/// Runs what another process does, though a handler's future holds it.
+pub(super) fn elsewhere<F: Future>(future: F) -> impl Future<Output = F::Output> {
+    let surroundings = Surroundings { running: None, ..Surroundings::unprotected(Invocation::unknown()) };
+    within(surroundings, future)
 }
 
 #[derive(Clone)]

@@ -52,10 +52,7 @@ async fn the_wait_ends_with_its_budget_and_leaves_half_of_the_time() {
 
 #[tokio::test(start_paused = true)]
 async fn one_that_waits_takes_over_when_the_lease_has_ended() {
-    let bench = Bench::with(|builder| {
-        builder
-            .on_in_progress(OnInProgress::Wait(Duration::from_secs(90)))
-    });
+    let bench = Bench::with(|builder| builder.on_in_progress(OnInProgress::Wait(Duration::from_secs(90))));
     bench.abandon("k", 1).await;
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     assert_eq!(bench.record("k").attempt, 2);
