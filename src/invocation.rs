@@ -127,7 +127,7 @@ impl Running {
     }
 }
 
-/// What the calling code runs inside of.
+/// The operation that the calling code runs inside of.
 fn outer() -> Option<Arc<Running>> {
     CURRENT.try_with(|surroundings| surroundings.running.clone()).ok().flatten()
 }

@@ -20,7 +20,7 @@ pub enum Execution {
     /// A claim has no expiry until it's settled, so that neither a TTL nor a sweep removes what is unknown: the table keeps
     /// one record for each crash until somebody settles it. `idempotency list --unresolved` counts them.
     ///
-    /// What would break this is refused: unprotected runs ([`OnStoreFailure::RunUnprotected`]) when the engine is built,
+    /// Settings that would break this are refused: unprotected runs ([`OnStoreFailure::RunUnprotected`]) when the engine is built,
     /// and [`claim_free`](crate::Idempotency::claim_free) and `begin_in` where they are called. Change a function from
     /// [`AtLeastOnce`](Self::AtLeastOnce) only once its stale claims are settled: those it made before have an expiry.
     AtMostOnce,

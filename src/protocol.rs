@@ -115,8 +115,8 @@ pub struct Limits {
     pub reserve: Duration,
     /// How long a settlement is retried at most while the store fails.
     pub settle_within: Duration,
-    /// How often it is retried at most. The time ends it long before that: this keeps a clock that stands still from
-    /// making it endless.
+    /// How often it is retried at most. The time ends it long before that: this bounds it where the clock
+    /// doesn't move.
     pub max_retries: u8,
 }
 
@@ -242,7 +242,7 @@ impl Intent {
     }
 }
 
-/// What is to be settled, until when, and how often it was retried.
+/// A settlement: its intent, until when it's retried, and how often it was.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Task {
     intent: Intent,
@@ -283,7 +283,7 @@ enum Phase {
     Claiming(Claiming),
     /// It was answered doubtfully; the record is being read.
     LookingForClaim(Claiming),
-    /// An own claim that can't be used, or may stand, is being released.
+    /// An own claim that can't be used, or may have been applied, is being released.
     GivingBack { held: Held, why: Refusal },
     /// The claim is held, and the handler may run. So many of its transactions were definitely not made.
     Held { held: Held, submissions: u32 },
@@ -398,7 +398,7 @@ pub enum Refusal {
     OutcomeUnknown,
     /// The store could not be asked.
     Unavailable,
-    /// The store did not answer the claim, nor its release, so that the claim may stand. The key can be claimed from
+    /// The store answered neither the claim nor its release, so the claim may hold the key. The key can be claimed from
     /// then on. Nothing ran.
     Abandoned(Timestamp),
     /// The store refuses the request as such.
@@ -542,7 +542,7 @@ pub fn step(state: State, input: Input) -> (State, Action) {
 
 type Next = (Phase, Action);
 
-/// What a store's error means to whoever wants the key.
+/// Maps a store's error to the refusal of a claim.
 pub(crate) fn refusal_for(kind: StoreErrorKind) -> Refusal {
     match kind {
         StoreErrorKind::Unavailable => Refusal::Unavailable,

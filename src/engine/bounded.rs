@@ -8,8 +8,8 @@ use crate::{
     time::{Clock, Timestamp},
 };
 
-/// What `call`, which begins at `now`, answers by the time `until`. After that it is dropped, and the error is ambiguous, since the store may yet
-/// do what it was asked for.
+/// Awaits `call`, which begins at `now`, until the time `until`. After that it's dropped, and the error is ambiguous, since
+/// the store may still apply it.
 ///
 /// # Errors
 ///

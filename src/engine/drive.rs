@@ -222,7 +222,7 @@ impl Engine {
         }
     }
 
-    /// What `call` answers by the time `until`; after that, the error is ambiguous.
+    /// Awaits `call` until the time `until`; after that, the error is ambiguous.
     pub(crate) async fn in_time<T>(
         &self,
         now: Timestamp,
@@ -334,7 +334,7 @@ impl Engine {
         })
     }
 
-    /// What to settle a claim with: encodes the response, and puts aside what is too large for the record, by the time
+    /// Prepares a settlement: encodes the response, and writes it in chunks if it's too large for the record, by the time
     /// `until`.
     pub(crate) async fn intent(
         &self,
@@ -469,7 +469,7 @@ pub(crate) fn refusal_error(
         ),
         Refusal::Abandoned(until) => Error::new(
             ErrorKind::Unavailable,
-            format!("{key}: the store did not answer the claim, which may stand; nothing ran"),
+            format!("{key}: the store didn't answer the claim, which may hold the key; nothing ran"),
         )
         .with_retry_after(now.until(until)),
         Refusal::Unavailable => {

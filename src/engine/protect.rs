@@ -295,8 +295,8 @@ impl Engine {
         }
     }
 
-    /// What becomes of a handler's error. One that holds this library's own word that a nested step may be repeated is no
-    /// outcome, even at most once: the step would be lost with it.
+    /// Decides whether a handler's error is recorded. An error that contains this library's own retryable refusal of a nested
+    /// step isn't, even at most once: recording it would lose the step.
     fn on_handler_error(&self, refusals: &Refusals) -> OnHandlerError {
         match self.settings.effective_on_handler_error() {
             OnHandlerError::Record if refusals.is_any_kept() => OnHandlerError::Release,

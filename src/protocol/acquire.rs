@@ -19,7 +19,7 @@ pub(super) const MAX_LOSSES: u8 = 4;
 /// The lease of a claim that is made only to record an outcome that is already in hand.
 pub(super) const RECORDING_LEASE: Duration = Duration::from_secs(10);
 
-/// What a claim is for.
+/// The purpose of a claim.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Goal {
     /// To run the handler.
@@ -214,13 +214,13 @@ fn give_back(plan: &Plan, held: Held, why: Refusal) -> Next {
 pub(super) fn giving_back(plan: &Plan, held: &Held, why: Refusal, event: &Event) -> Next {
     let refusal = match event {
         Event::Answered(Written::Applied) => why,
-        // What replaced it, or stands in its way, is there now.
+        // Another claim has replaced it, or keeps it out.
         Event::Answered(Written::Refused(Some(record)))
             if record.owner != held.owner && record.generation >= held.generation =>
         {
             why
         }
-        // It stands, or may still come to: until its lease has ended, nothing else can claim the key.
+        // It holds the key, or may still do: until its lease has ended, nothing else can claim it.
         _ => Refusal::Abandoned(plan.rules.claimable_at(held.lease_until)),
     };
     refuse(Goal::Run, refusal)
