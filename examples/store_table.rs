@@ -156,7 +156,7 @@ async fn row(name: &str, store: Arc<dyn Store>, delay: Duration, form: Form) -> 
     let store = Measured { inner: store, delay, requests: Arc::clone(&requests) };
     let operation = format!("{}-{}", form.name(), delay.as_millis());
     let idempotency = Idempotency::builder(store).function("bench").operation(operation).build().unwrap();
-    let idempotency = if form == Form::ClaimFree { idempotency.claim_free() } else { idempotency };
+    let idempotency = if form == Form::ClaimFree { idempotency.claim_free().unwrap() } else { idempotency };
     let runs = if delay.is_zero() { RUNS } else { DELAYED_RUNS };
     let mut run = async |key: &str| {
         let effect = format!("{}-{key}-{}", form.name(), delay.as_millis());

@@ -70,6 +70,9 @@ pub(crate) struct Engine {
     pub(crate) settings: Settings,
     pub(crate) function: String,
     pub(crate) local_cache: Option<LocalCache>,
+    /// Whether it was logged that a deadline is unknown.
+    #[cfg(feature = "events")]
+    pub(crate) unknown_deadline: std::sync::Once,
 }
 
 /// What [`Idempotency::begin`] found.
@@ -375,7 +378,7 @@ impl Engine {
         })
     }
 
-    fn rules(&self) -> Rules {
+    pub(crate) fn rules(&self) -> Rules {
         Rules {
             skew_margin: self.settings.skew_margin,
             retention: self.settings.retention,

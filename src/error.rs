@@ -86,6 +86,9 @@ pub struct Error {
     /// The outcome that was not retained is a final failure.
     is_of_failure: bool,
     source: Option<Source>,
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP answers otherwise"))]
+    /// The calling code is wrong, and not the store or the caller's request.
+    is_misuse: bool,
     /// Tells the handler that a nested operation refused whether its own error holds this one.
     #[expect(dead_code, reason = "it is there to be dropped with the error")]
     watched: Option<Arc<()>>,
@@ -99,8 +102,19 @@ impl Error {
             retry_after: None,
             is_of_failure: false,
             source: None,
+            is_misuse: false,
             watched: None,
         }
+    }
+
+    /// The calling code uses the library in a way that can't work, whatever the caller or the store do.
+    pub(crate) fn misuse(message: impl Into<Cow<'static, str>>) -> Self {
+        Self { is_misuse: true, ..Self::new(ErrorKind::Invalid, message) }
+    }
+
+    #[cfg(feature = "http")]
+    pub(crate) fn is_misuse(&self) -> bool {
+        self.is_misuse
     }
 
     /// The operation failed for good, and what it said of that was not kept.

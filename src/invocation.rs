@@ -4,9 +4,15 @@
 use std::{
     future::Future,
     sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
 };
 
-use crate::{claim::ClaimHandle, error::Error, staging::Staging, time::Timestamp};
+use crate::{claim::ClaimHandle, error::Error, key::StoredKey, staging::Staging, time::Timestamp};
+
+/// 2020-01-01: no deadline is earlier.
+const EARLIEST: Timestamp = Timestamp::from_secs(1_577_836_800);
+/// No deadline is farther away.
+const FARTHEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// What the platform says of one invocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,14 +31,32 @@ impl Invocation {
         Self::default()
     }
 
+    /// The invocation that the calling code runs in. A task that a handler spawns isn't inside it: take it before, and give
+    /// it to the task's operations by [`Idempotency::for_invocation`](crate::Idempotency::for_invocation), so that their
+    /// leases and answers keep the deadline.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Idempotency, Invocation, Key, store::memory::MemoryStore};
+    /// # async fn handler(idempotency: Idempotency) {
+    /// let step = idempotency.for_invocation(Invocation::current().unwrap_or_default());
+    /// tokio::spawn(async move {
+    ///     let key = Key::new("order-17")?;
+    ///     step.run(key, &12, || async { Ok::<_, std::io::Error>("sent".to_owned()) }).await
+    /// });
+    /// # }
+    /// ```
+    pub fn current() -> Option<Self> {
+        CURRENT.try_with(|surroundings| surroundings.invocation.clone()).ok()
+    }
+
     /// An invocation that enters at `now`.
     ///
-    /// Whether its deadline is known is decided here, once: zero, or already past, means that it is not
-    /// (cargo-lambda's emulator sends a duration for it). A deadline that passes later is one that has
-    /// passed.
+    /// Whether its deadline is known is decided here, once. It isn't if it lies before 2020, since cargo-lambda's emulator
+    /// sends a duration, or more than a day after `now`, since AWS's own emulator multiplies it wrongly in Managed
+    /// Instances mode; Lambda's longest time-out is 15 minutes. A deadline that is merely past leaves no time.
     pub fn entered(now: Timestamp, deadline: Timestamp, request_id: &str) -> Self {
         Self {
-            deadline: (deadline > now).then_some(deadline),
+            deadline: (EARLIEST..=now.saturating_add(FARTHEST)).contains(&deadline).then_some(deadline),
             request_id: (!request_id.is_empty()).then(|| request_id.into()),
             last_wait: None,
             caller_waits_until: None,
@@ -86,12 +110,52 @@ pub(crate) struct Surroundings {
     pub(crate) claim: Option<ClaimHandle>,
     pub(crate) staging: Option<Staging>,
     pub(crate) refusals: Refusals,
+    pub(crate) running: Option<Arc<Running>>,
+}
+
+/// The operations that the calling code runs inside of, innermost first.
+#[derive(Debug)]
+pub(crate) struct Running {
+    key: StoredKey,
+    outer: Option<Arc<Self>>,
+}
+
+impl Running {
+    /// `key`, inside of what the caller runs inside of.
+    pub(crate) fn inside(key: StoredKey) -> Arc<Self> {
+        Arc::new(Self { key, outer: outer() })
+    }
+}
+
+/// What the calling code runs inside of.
+fn outer() -> Option<Arc<Running>> {
+    CURRENT.try_with(|surroundings| surroundings.running.clone()).ok().flatten()
+}
+
+/// Refuses an operation inside of itself, which would wait for itself and blame another delivery.
+///
+/// # Errors
+///
+/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid).
+pub(crate) fn refuse_within_itself(key: &StoredKey) -> Result<(), Error> {
+    let mut running = outer();
+    while let Some(operation) = running {
+        if operation.key == *key {
+            return Err(Error::misuse(format!(
+                "{key}: this call is inside the same operation, which this invocation already runs: either two layers \
+                     wrap one handler, or a step has the key and the name of the operation around it. Leave one layer \
+                     out, or name the step with `operation(…)`"
+            )));
+        }
+        running = operation.outer.clone();
+    }
+    Ok(())
 }
 
 impl Surroundings {
     /// Those of a handler that nothing protects.
     pub(crate) fn unprotected(invocation: Invocation) -> Self {
-        Self { invocation, claim: None, staging: None, refusals: Refusals::default() }
+        Self { invocation, claim: None, staging: None, refusals: Refusals::default(), running: outer() }
     }
 }
 
@@ -149,7 +213,15 @@ mod tests {
         let deadline = |millis| Invocation::entered(now, Timestamp::from_millis(millis), "id").deadline();
         assert_eq!(deadline(0), None);
         assert_eq!(deadline(600_000), None, "a duration, as cargo-lambda sends it");
-        assert_eq!(deadline(1_795_000_000_000), None);
-        assert_eq!(deadline(1_795_000_000_001), Some(Timestamp::from_millis(1_795_000_000_001)));
+        assert_eq!(deadline(1_577_836_799_999), None);
+        assert_eq!(
+            deadline(1_795_000_000_000 + 86_400_001),
+            None,
+            "AWS's emulator: the time-out times a million"
+        );
+        for known in [1_577_836_800_000, 1_795_000_000_000, 1_795_000_000_001, 1_795_000_000_000 + 86_400_000]
+        {
+            assert_eq!(deadline(known), Some(Timestamp::from_millis(known)));
+        }
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     error::{Error, RunError},
     fingerprint::FingerprintBuilder,
     invocation::Invocation,
-    selector,
+    observe, selector,
     time::Timestamp,
 };
 
@@ -32,7 +32,11 @@ impl Idempotency {
 
     pub(crate) fn entered(&self, context: &Context) -> Invocation {
         let deadline = Timestamp::from_millis(context.deadline);
-        Invocation::entered(self.engine().clock.now(), deadline, &context.request_id)
+        let invocation = Invocation::entered(self.engine().clock.now(), deadline, &context.request_id);
+        if invocation.deadline().is_none() {
+            self.engine().unknown_deadline.call_once(|| observe::unknown_deadline(&self.engine().settings));
+        }
+        invocation
     }
 }
 

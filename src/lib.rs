@@ -115,7 +115,7 @@ pub use observe::Metric;
 #[cfg(feature = "metrics")]
 pub use observe::describe_metrics;
 pub use outcome::{Damaged, Encoding, Outcome, Place, StoredResponse};
-pub use policy::{Execution, MissingKey, OnHandlerError, OnInProgress, OnStoreFailure, Platform, Settings};
+pub use policy::{Execution, MissingKey, OnHandlerError, OnInProgress, OnStoreFailure, Settings};
 pub use record::{Generation, Lock, Owner, RECORD_VERSION, Record, State, Status};
 pub use selector::Selector;
 pub use staging::{Staging, staging};

@@ -275,3 +275,14 @@ pub(crate) fn sent_again(attempt: u32, wait: std::time::Duration, cause: &str) {
         target: TARGET, event = "sent_again", attempt, wait_ms, cause, "sends the operation again after a wait"
     );
 }
+
+/// Once for each engine.
+#[cfg(feature = "events")]
+pub(crate) fn unknown_deadline(settings: &crate::policy::Settings) {
+    let lease_ms = u64::try_from(settings.lease_fallback.as_millis()).unwrap_or(u64::MAX);
+    tracing::warn!(
+        target: TARGET, event = "unknown_deadline", lease_ms,
+        "the invocation's deadline is missing or makes no sense, as in some local emulators; leases have the fallback's \
+         length, and handlers are cut off before they end. On Lambda, pass the invocation's own context"
+    );
+}

@@ -1,4 +1,4 @@
-//! What a user may decide: [`Settings`], with the defaults that are safe for payments.
+//! User settings and their defaults, which are safe for payments.
 
 use std::time::Duration;
 
@@ -10,8 +10,19 @@ pub enum Execution {
     /// The next delivery takes the stale claim over and runs the handler again.
     #[default]
     AtLeastOnce,
-    /// The handler never runs a second time: the next delivery is answered with
-    /// [`ErrorKind::OutcomeUnknown`], and errors and panics are recorded as final failures.
+    /// Once the handler has started, it never starts again. If it ends without an answer, every later delivery gets
+    /// [`ErrorKind::OutcomeUnknown`] until an operator settles the record; errors and panics are recorded as final failures.
+    ///
+    /// Two things give the key back, so that the handler does start again: an operator's release, and a handler that
+    /// returns this library's own retryable error, such as the one of a nested step that is in progress. Only put effects
+    /// before such a step that may happen again, or make each a step of its own.
+    ///
+    /// A claim has no expiry until it's settled, so that neither a TTL nor a sweep removes what is unknown: the table keeps
+    /// one record for each crash until somebody settles it. `idempotency list --unresolved` counts them.
+    ///
+    /// What would break this is refused: unprotected runs ([`OnStoreFailure::RunUnprotected`]) when the engine is built,
+    /// and [`claim_free`](crate::Idempotency::claim_free) and `begin_in` where they are called. Change a function from
+    /// [`AtLeastOnce`](Self::AtLeastOnce) only once its stale claims are settled: those it made before have an expiry.
     AtMostOnce,
 }
 
@@ -57,34 +68,6 @@ pub enum MissingKey {
     RunUnprotected,
 }
 
-/// Whether the platform ends a process at the invocation's deadline.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Platform {
-    /// Find out when the engine is built: `AWS_LAMBDA_INITIALIZATION_TYPE` is
-    /// `lambda-managed-instances`, or `AWS_LAMBDA_MAX_CONCURRENCY` is over 1, on Lambda Managed
-    /// Instances, which do not enforce the time-out.
-    #[default]
-    Detect,
-    /// It does, as on ordinary Lambda: the lease needs no help.
-    KillsAtDeadline,
-    /// It does not: the handler's future is cut off before its lease ends.
-    LetsRun,
-}
-
-impl Platform {
-    /// Resolves [`Detect`](Self::Detect) from these variables' values.
-    pub(crate) fn resolved(self, initialization_type: Option<&str>, max_concurrency: Option<&str>) -> Self {
-        let is_concurrent = max_concurrency.and_then(|n| n.parse::<u32>().ok()).is_some_and(|n| n > 1);
-        match self {
-            Self::Detect if initialization_type == Some("lambda-managed-instances") || is_concurrent => {
-                Self::LetsRun
-            }
-            Self::Detect => Self::KillsAtDeadline,
-            decided => decided,
-        }
-    }
-}
-
 /// Plain settings, all with a default. The names are those of the builder's methods.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -94,7 +77,9 @@ pub struct Settings {
     pub retention: Duration,
     /// How far apart the clocks of two executors may be. Default: 2 seconds.
     pub skew_margin: Duration,
-    /// How much longer than the invocation's deadline the lease lasts. Default: 2 seconds.
+    /// How much longer than the invocation's deadline the lease lasts. Default: 2 seconds. An async handler is cut off at
+    /// the deadline, on every platform, since code can run on after a time-out (aws/aws-lambda-rust-runtime#1155). Code that
+    /// blocks its thread, `spawn_blocking` and spawned tasks can't be cut off: their time has to end by itself.
     pub lease_grace: Duration,
     /// The lease where the deadline is not known. Default: 60 seconds; the handler is cut off before.
     pub lease_fallback: Duration,
@@ -132,8 +117,6 @@ pub struct Settings {
     /// The largest response that is kept, in bytes. Default: 8 MiB, over Lambda's own limit of 6 MB
     /// ("Lambda quotas", AWS Lambda developer guide). A larger one is recorded as not retained.
     pub max_response: usize,
-    /// Whether the platform ends a process at its deadline. Default: found out.
-    pub platform: Platform,
     /// How many bytes of settled records are kept in this process's memory, to answer duplicates without a request.
     /// Default: 0, none. At least 64 KiB otherwise. See [`Builder::local_cache`](crate::Builder::local_cache).
     pub local_cache: usize,
@@ -157,7 +140,6 @@ impl Default for Settings {
             on_in_progress: OnInProgress::default(),
             on_store_failure: OnStoreFailure::default(),
             max_response: 8 * 1024 * 1024,
-            platform: Platform::default(),
             local_cache: 0,
         }
     }
@@ -182,11 +164,6 @@ impl Settings {
                 "at most once, {what} is refused, since nothing keeps it from running again; use a claim, or AtLeastOnce"
             )),
         }
-    }
-
-    /// Whether the platform ends the process at the deadline; an undetected one is taken for Lambda.
-    pub(crate) fn is_killed_at_deadline(&self) -> bool {
-        self.platform != Platform::LetsRun
     }
 
     /// # Errors
@@ -282,15 +259,5 @@ mod tests {
             let settings = Settings { local_cache: bytes, ..Settings::default() };
             assert_eq!(settings.validate().is_ok(), is_valid, "{bytes}");
         }
-    }
-
-    #[test]
-    fn managed_instances_are_recognised() {
-        let detect = |kind, concurrency| Platform::Detect.resolved(kind, concurrency);
-        assert_eq!(detect(None, None), Platform::KillsAtDeadline);
-        assert_eq!(detect(Some("on-demand"), Some("1")), Platform::KillsAtDeadline);
-        assert_eq!(detect(Some("lambda-managed-instances"), None), Platform::LetsRun);
-        assert_eq!(detect(None, Some("8")), Platform::LetsRun);
-        assert_eq!(Platform::KillsAtDeadline.resolved(None, Some("8")), Platform::KillsAtDeadline);
     }
 }

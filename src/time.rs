@@ -130,7 +130,7 @@ pub(crate) async fn within<T>(limit: Duration, future: impl Future<Output = T>) 
     tokio::time::timeout(limit, future).await.ok()
 }
 
-/// How long something takes, for metrics and idle connections: no rule ever asks it.
+/// How long something takes, for metrics and for the time that a call of a store has left: no rule ever asks it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stopwatch(Instant);
 

@@ -4,9 +4,12 @@
 #![cfg(feature = "postgres")]
 #![expect(clippy::disallowed_methods, reason = "these tests measure what real time-outs take")]
 
+#[path = "support/cut.rs"]
+mod cut;
 mod support;
 
 mod postgres {
+    mod drops;
     mod faults;
     mod fixtures;
     mod operations;

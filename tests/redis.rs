@@ -4,12 +4,15 @@
 #![cfg(feature = "redis")]
 #![expect(clippy::disallowed_methods, reason = "these tests measure what real time-outs take")]
 
+#[path = "support/cut.rs"]
+mod cut;
 #[path = "support/redis.rs"]
 #[allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
 mod server;
 
 mod redis {
     mod cluster;
+    mod drops;
     mod faults;
     mod fixtures;
     mod records;

@@ -36,6 +36,17 @@ Examples:
   Done, but nobody knows the response:
     idempotency complete 'orders/run:charge#77f0…' --no-response";
 
+const UNRESOLVED: &str = "\
+What to do about unresolved operations:
+  Their executors were killed, frozen or cut off, or couldn't store the outcome. In a function that runs at least once,
+  the next delivery of the same request runs the handler again. In one that runs at most once, every delivery is refused
+  until you settle the record, and the record never expires.
+    idempotency list --unresolved --older-than 1h     finds them, the oldest first
+    idempotency inspect KEY                           shows one, and what its next delivery gets
+    idempotency complete KEY --response FILE          if its effect has happened: duplicates get this response
+    idempotency release KEY                           if it hasn't: the next delivery runs the handler
+  The last two are dry runs without --confirm.";
+
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Deliver events twice, at once, across crashes and lost answers, and judge what comes of it.
@@ -46,7 +57,8 @@ enum Command {
     Table(table::Arguments),
     /// Delete expired records from a PostgreSQL table, in bounded batches. DynamoDB and Redis do that by themselves.
     Sweep(sweep::Arguments),
-    /// List the records: all, the stale ones, or those with one status.
+    /// List the records: all, the unresolved ones, or those with one status.
+    #[command(after_help = UNRESOLVED)]
     List(list::Arguments),
     /// Show one record, what the next delivery gets, and what you can do.
     ///

@@ -102,6 +102,19 @@ pub fn moment_and_distance(time: Timestamp, now: Timestamp) -> String {
     format!("{} ({})", moment(time), relative(time, now))
 }
 
+/// Until when a record counts; one that never expires does until somebody settles it.
+pub fn expiry(expires_at: Option<Timestamp>, now: Timestamp) -> String {
+    match expires_at {
+        Some(time) => moment_and_distance(time, now),
+        None => "never, until it's settled".to_owned(),
+    }
+}
+
+/// A count of things: `1 record`, `3 records`.
+pub fn count(number: usize, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
 /// A length of time, in the unit that says enough.
 pub fn span(duration: Duration) -> String {
     let secs = duration.as_secs();
@@ -231,6 +244,9 @@ mod tests {
         let later = time.saturating_add(Duration::from_secs(12));
         assert_eq!((relative(later, time), relative(time, later)), ("in 12 s".into(), "12 s ago".into()));
         assert_eq!(moment_and_distance(time, time), "2026-11-18T11:06:40.124Z (0 ms ago)");
+        assert_eq!(expiry(Some(time), time), "2026-11-18T11:06:40.124Z (0 ms ago)");
+        assert_eq!(expiry(None, time), "never, until it's settled");
+        assert_eq!([0, 1, 2].map(|n| count(n, "record")), ["0 records", "1 record", "2 records"]);
     }
 
     #[test]

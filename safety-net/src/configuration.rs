@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lambda_idempotency::{
     Execution, Fingerprint, Outcome, Owner, StoredResponse, Timestamp,
-    protocol::{Plan, Rules},
+    protocol::{Limits, Plan, Rules},
 };
 
 use crate::model::Verdict;
@@ -91,8 +91,13 @@ pub struct Configuration {
     pub declines: u8,
     /// How long the store knows a transaction by its token.
     pub token_window: i64,
-    /// Whether the store may also refuse a request as such, or hold a record that nobody can read.
+    /// Whether the store may also refuse a request as such, or never take its content, or hold a record that nobody can
+    /// read.
     pub permanent_faults: bool,
+    /// How often a settlement is retried.
+    pub max_retries: u8,
+    /// For how long it is retried.
+    pub settle_within: Duration,
 }
 
 impl Default for Configuration {
@@ -123,6 +128,9 @@ impl Default for Configuration {
             declines: 0,
             token_window: 0,
             permanent_faults: false,
+            max_retries: 1,
+            // An instant in every machine's state would make many of one. How often is a bound as well.
+            settle_within: Duration::MAX,
         }
     }
 }
@@ -163,8 +171,14 @@ impl Configuration {
             fingerprint: fingerprint(request),
             lease_until: usable_until.saturating_add(millis(self.reserve)),
             usable_until,
+            limits: self.limits(),
             request_id: None,
         }
+    }
+
+    /// No deadline but the lease's: calls are over at once here, and what ends them is a fault.
+    fn limits(&self) -> Limits {
+        Limits { max_retries: self.max_retries, ..Limits::unknown(self.settle_within) }
     }
 
     /// The rules that every executor goes by.

@@ -16,6 +16,7 @@ use crate::{
     invariants::Invariant,
     model::World,
     net::{Happened, Net},
+    packed::Queue,
     terminate,
     trace::{self, Trace},
     under_test::Protocol,
@@ -153,14 +154,16 @@ impl<P: Protocol> Explorer<'_, P> {
     /// How deep it went, and whether it saw everything.
     fn run(&mut self, limits: Limits) -> (usize, bool) {
         let first = World::new(self.net.configuration());
-        let (mut layer, mut next) = (Vec::new(), vec![(0u32, first)]);
+        let executors = self.net.configuration().executors;
+        let (mut layer, mut next) = (Queue::new(executors), Queue::new(executors));
+        next.push(0, &first);
         // The beginning counts as reached from nowhere; its executors still have to decide.
         self.parents.push((0, 0));
         let mut depth = 0;
         while !next.is_empty() {
             std::mem::swap(&mut layer, &mut next);
-            let layer_size = layer.len();
-            for (number, world) in layer.drain(..) {
+            while let Some((number, world)) = layer.pop() {
+                let layer_memory = layer.memory();
                 let mut ordinal = 0u32;
                 let mut chain = Chain::default();
                 let ended = successors(&mut self.net, &world, &mut chain, &mut |net, path, happened| {
@@ -189,13 +192,13 @@ impl<P: Protocol> Explorer<'_, P> {
                     ordinal += 1;
                     if self.visited.insert(happened.world.fingerprint()) {
                         let known = self.parents.len();
-                        let waiting = (layer_size + next.len()) * size_of::<(u32, World)>();
+                        let waiting = layer_memory + next.memory();
                         let memory = self.visited.memory() + known * size_of::<(u32, u32)>() + waiting;
                         if known > limits.states || memory > limits.memory {
                             return ControlFlow::Break(());
                         }
                         self.parents.push((number, at));
-                        next.push((known as u32, happened.world));
+                        next.push(known as u32, &happened.world);
                     }
                     ControlFlow::Continue(())
                 });

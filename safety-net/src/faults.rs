@@ -44,6 +44,8 @@ pub enum Choice {
     Conflict(u8),
     /// The store refuses the request as such.
     Reject(u8),
+    /// The store will never take the response in it.
+    RejectContent(u8),
     /// The store holds something that cannot be read.
     Garble(u8),
     /// The store answers the executor's read.
@@ -90,7 +92,9 @@ pub fn choices(configuration: &Configuration, world: &World, choices: &mut Vec<C
         choices.push(Choice::Sweep);
     }
     if world.operations_left > 0 && world.record != 0 {
-        choices.extend(configuration.verdicts.iter().map(|&verdict| Choice::Operate(verdict)));
+        // An operator does not panic.
+        let verdicts = configuration.verdicts.iter().filter(|&&verdict| verdict != Verdict::Panic);
+        choices.extend(verdicts.map(|&verdict| Choice::Operate(verdict)));
     }
     for (late, number) in world.late.iter().zip(0..) {
         if late.write != 0 {
@@ -192,7 +196,7 @@ fn sending(configuration: &Configuration, world: &World, at: usize, choices: &mu
         choices.extend([Choice::Delay(number), Choice::RetryDelayed(number)]);
     }
     if configuration.permanent_faults {
-        choices.extend([Choice::Reject(number), Choice::Garble(number)]);
+        choices.extend([Choice::Reject(number), Choice::RejectContent(number), Choice::Garble(number)]);
     }
 }
 

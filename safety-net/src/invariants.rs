@@ -70,6 +70,10 @@ invariants! {
         "a lock stays for a day or the retention beyond its lease, an outcome for the retention";
     AtMostOnce, true, "at most once",
         "at most once: no second handler starts, unless the first, or an operator, said that nothing happened";
+    UnresolvedKept, false, "unresolved claims kept",
+        "at most once: a claim that is not settled is never removed, however old it is";
+    GhostTold, true, "ghosts told",
+        "who is told that nothing is claimed leaves no claim standing, then or later, unless the sweeper has removed what was in the way of a claim in flight; and who is told that one may stand, none for longer";
     RecordedIsStored, false, "recorded is stored",
         "what is answered as recorded was in the store";
     VerdictKept, false, "verdict kept",
@@ -79,11 +83,13 @@ invariants! {
     DoubtLookedInto, false, "doubt looked into",
         "a doubtful answer is followed by a look at the record, while there is time";
     TakeoverTold, true, "takeover told",
-        "a handler is told when its claim replaced one that was left standing";
+        "a handler is told when an earlier one of the same operation was interrupted: it had started, and ended without an answer, or panicked";
+    TakeoverTrue, true, "takeover true",
+        "a handler is told so only if an earlier claim of the same operation was left standing, or its handler panicked";
     EffectsExactlyOnce, false, "effects exactly once",
         "a handler's own writes are made together with the record that says so and never without it, once while it counts, and the record never without them";
     DeniedStays, false, "denied stays denied",
-        "writes of a handler's that were told to be not made are not made, then or later";
+        "writes of a handler's that were told to be not made do not stand with a record that counts then, and are not made later";
     TokenKept, false, "tokens kept",
         "a transaction in doubt is sent again as the same request under its token, and any other has a token of its own";
     OwnerExtends, false, "only the owner extends",
@@ -104,7 +110,7 @@ impl fmt::Display for Invariant {
 
 /// A set of broken invariants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flaws(u32);
+pub struct Flaws(u64);
 
 impl Flaws {
     /// None.
@@ -113,7 +119,7 @@ impl Flaws {
     /// Adds `invariant` if it does not hold.
     pub fn unless(&mut self, holds: bool, invariant: Invariant) {
         if !holds {
-            self.0 |= 1 << invariant as u32;
+            self.0 |= 1 << invariant as u64;
         }
     }
 
@@ -129,7 +135,7 @@ impl Flaws {
 
     /// Those in the set.
     pub fn iter(self) -> impl Iterator<Item = Invariant> {
-        Invariant::ALL.iter().copied().filter(move |&invariant| self.0 & (1 << invariant as u32) != 0)
+        Invariant::ALL.iter().copied().filter(move |&invariant| self.0 & (1 << invariant as u64) != 0)
     }
 
     /// Without those that need clocks that agree.
@@ -148,6 +154,6 @@ impl Flaws {
         if self.is_empty() {
             return self;
         }
-        Self(which.fold(self.0, |left, &invariant| left & !(1 << invariant as u32)))
+        Self(which.fold(self.0, |left, &invariant| left & !(1 << invariant as u64)))
     }
 }

@@ -6,7 +6,7 @@ mod rivals;
 mod transaction;
 
 use lambda_idempotency::{
-    Record, State as RecordState, Timestamp,
+    Execution, Record, State as RecordState, Timestamp,
     protocol::{Action, End, Event, Fault, Held, Plan, Refusal},
     store::{Settlement, StoreErrorKind, Write, Written},
 };
@@ -38,6 +38,8 @@ pub struct Step<'a> {
     pub is_open: bool,
     /// Whether what was sent last was answered doubtfully before.
     pub is_in_doubt: bool,
+    /// Whether the event is the answer to a read.
+    pub is_asking: bool,
     /// What was sent last.
     pub sent: Option<&'a Sent>,
     /// What happened.
@@ -147,10 +149,8 @@ impl Step<'_> {
     fn doubt(&self, flaws: &mut Flaws) {
         let is_doubtful = matches!(self.event, Event::Failed(Fault { maybe_applied: true, kind })
             if *kind != StoreErrorKind::Corrupt);
-        // The response is there, and the caller must not wait beyond its time for a look.
-        let is_too_late = self.has_run() && self.now >= self.plan.usable_until;
         // An extension may be made or not: the claim stands at least as long as before.
-        if !is_doubtful || is_too_late || self.gives_back() || self.was_extension() {
+        if !is_doubtful || self.gives_back() || self.was_extension() {
             return;
         }
         // What is the same request, whenever it is sent, may be sent again first; after a while, if it is contended.
@@ -173,7 +173,7 @@ impl Step<'_> {
                 | Action::Commit { write: Write::Settle { owner, generation, settlement }, .. }
                 if *owner == record.owner
                     && *generation == record.generation
-                    && (!release_only || *settlement == Settlement::Release))
+                    && (!release_only || matches!(settlement, Settlement::Release { .. })))
         };
         let is_current = self.held.is_some_and(|held| held.generation == record.generation);
         let is_recognised = match (&record.state, self.verdict) {
@@ -185,10 +185,12 @@ impl Step<'_> {
                 matches!(self.action, Action::Claimed(_)) || settles(true) || self.gives_back()
             }
             // A release has nothing to do with a claim that it was not meant for.
-            (RecordState::Started { .. }, Verdict::Release) if !is_current => true,
+            (RecordState::Started { .. }, Verdict::Release | Verdict::Panic) if !is_current => true,
             (RecordState::Started { .. }, _) => {
+                let is_given_up = |end: &End| matches!(end, End::Unrecorded(_) | End::Unresolved(_));
                 settles(false)
-                    || matches!(self.action, Action::Settled(End::Unrecorded(_) | End::Unresolved(_)))
+                    || matches!(self.action, Action::Pause(_))
+                    || matches!(self.action, Action::Settled(end) if is_given_up(end))
             }
             // An earlier transaction of its own may have been made, though it was declined when it was sent again.
             (RecordState::Completed(_) | RecordState::Failed(_), _)
@@ -201,7 +203,7 @@ impl Step<'_> {
                         Action::Settled(End::Superseded(Record::clone(record)))
                     }
             }
-            (RecordState::Released, Verdict::Release)
+            (RecordState::Released, Verdict::Release | Verdict::Panic)
                 // Who claims anew, to record it once more, and then finds what came late, judges it as
                 // anyone would: it may have expired.
                 if is_current && !self.was_claim() =>
@@ -217,7 +219,7 @@ impl Step<'_> {
     fn strangers(&self, flaws: &mut Flaws) {
         let Some(record) = self.shown().filter(|record| record.owner != self.plan.owner) else { return };
         let matches = record.fingerprint == self.plan.fingerprint;
-        let is_expired = self.has_passed(record.expires_at);
+        let is_expired = record.expires_at.is_some_and(|expires_at| self.has_passed(expires_at));
         let (is_live, is_settled) = match record.state {
             RecordState::Started { lease_until } => (!(self.has_passed(lease_until) && is_expired), false),
             RecordState::Completed(_) | RecordState::Failed(_) => (!is_expired, true),
@@ -260,19 +262,30 @@ impl Step<'_> {
             let bound =
                 if self.has_run() { self.plan.lease_until.max(recording) } else { self.plan.lease_until };
             flaws.unless(lock.lease_until <= bound, Invariant::LeaseBounded);
-            let least = lock.lease_until.saturating_add(millis(retention.max(LOCK_RETENTION)));
-            flaws.unless(promised(lock.expires_at, least), Invariant::ExpiryPromised);
+            flaws.unless(self.is_kept_open(lock.lease_until, lock.expires_at), Invariant::ExpiryPromised);
         }
         let least = self.now.saturating_add(millis(retention));
         match write {
-            Write::Settle { settlement, .. } => match settlement {
-                Settlement::Complete(_, expires_at) | Settlement::Fail(_, expires_at) => {
-                    flaws.unless(promised(*expires_at, least), Invariant::ExpiryPromised);
-                }
-                Settlement::Release => {}
-            },
+            Write::Settle { settlement, .. } => {
+                let lease = self.lease();
+                let (expires_at, least) = match settlement {
+                    // Its handler may run on until its lease ends, when the transaction was declined and is made late.
+                    Settlement::Complete(_, expires_at) if matches!(self.action, Action::Commit { .. }) => {
+                        let margin = millis(self.configuration.skew_margin);
+                        (expires_at, least.max(lease.saturating_add(margin)))
+                    }
+                    Settlement::Complete(_, expires_at) | Settlement::Fail(_, expires_at) => {
+                        (expires_at, least)
+                    }
+                    Settlement::Release { expires_at, .. } => {
+                        (expires_at, lease.saturating_add(millis(retention.max(LOCK_RETENTION))))
+                    }
+                };
+                flaws.unless(promised(*expires_at, least), Invariant::ExpiryPromised);
+            }
             Write::Conclude { record, .. } => {
-                flaws.unless(promised(record.expires_at, least), Invariant::ExpiryPromised);
+                let is_promised = record.expires_at.is_some_and(|expires_at| promised(expires_at, least));
+                flaws.unless(is_promised, Invariant::ExpiryPromised);
                 let is_own = record.owner == self.plan.owner && record.fingerprint == self.plan.fingerprint;
                 flaws.unless(is_own && record.lease_until().is_none(), Invariant::VerdictKept);
             }
@@ -283,11 +296,28 @@ impl Step<'_> {
                 flaws.unless(grows, Invariant::LeasesGrow);
                 let bound = self.now.saturating_add(millis(self.configuration.lease));
                 flaws.unless(*lease_until <= bound, Invariant::LeaseBounded);
-                let least = lease_until.saturating_add(millis(retention.max(LOCK_RETENTION)));
-                flaws.unless(promised(*expires_at, least), Invariant::ExpiryPromised);
+                flaws.unless(self.is_kept_open(*lease_until, *expires_at), Invariant::ExpiryPromised);
             }
             _ => {}
         }
+    }
+
+    /// Whether a claim that stands until `lease_until` is kept for as long as was promised: at most once, for ever.
+    fn is_kept_open(&self, lease_until: Timestamp, expires_at: Option<Timestamp>) -> bool {
+        let retention = millis(self.configuration.retention.max(LOCK_RETENTION));
+        match self.configuration.execution {
+            Execution::AtLeastOnce => expires_at
+                .is_some_and(|expires_at| promised(expires_at, lease_until.saturating_add(retention))),
+            Execution::AtMostOnce => expires_at.is_none(),
+        }
+    }
+
+    /// Until when the claim stands that is settled.
+    fn lease(&self) -> Timestamp {
+        let own = self.shown().filter(|record| record.owner == self.plan.owner).and_then(Record::lease_until);
+        let granted = self.write().and_then(Write::lock).map(|lock| lock.lease_until);
+        let held = self.held.map(|held| held.lease_until);
+        own.or(granted).or(held).unwrap_or(self.plan.lease_until)
     }
 }
 

@@ -21,7 +21,6 @@
 //! - The retention is longer than the lease and the skew margin together.
 //! - A conclusion without a claim is never so late that the sweeper has removed, meanwhile, a record that was in its
 //!   way: a request lives for seconds, and a sweeper comes when a record has expired.
-//! - At most once, a key is free again when the sweeper has removed its record, whatever that was.
 //! - A handler's own writes are one thing, which is made with the transaction or not. That the store makes them in one
 //!   step with the record, and answers a token that it knows as the first time, is what a store promises.
 //! - What an operator does to a record that a transaction has settled late, while its handler still runs, is the
@@ -46,6 +45,7 @@ pub mod judge;
 pub mod model;
 pub mod mutants;
 pub mod net;
+pub mod packed;
 pub mod peer;
 pub mod random;
 pub mod report;

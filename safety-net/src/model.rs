@@ -58,6 +58,8 @@ pub enum Verdict {
     Release,
     /// With an outcome, and with writes of its own that go along with it.
     Commit,
+    /// With a panic: the key is given back, and what it has done until then nobody knows.
+    Panic,
 }
 
 /// One executor. The clock stands first, so that executors with equal clocks can be put in order.
@@ -152,6 +154,52 @@ pub struct Delivery {
     pub has_effect: bool,
     /// Whether it was told, for good, that they are not made.
     pub is_denied: bool,
+    /// Whether it was told that nothing is claimed.
+    pub is_refused: bool,
+    /// Whether the sweeper has removed a record while a claim of it was on its way.
+    pub is_overtaken: bool,
+}
+
+/// What is known, from outside, of the operation that the key is in use for. It is remembered here, by what happened:
+/// neither a rule nor a field of the record is asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Operation {
+    /// Its request.
+    pub request: u8,
+    /// Whether it has an outcome, so that the next claim is another operation's.
+    pub is_over: bool,
+    /// Whether a handler under an earlier claim started, and neither an outcome nor a release of its is stored; or
+    /// panicked.
+    pub was_interrupted: bool,
+    /// Whether an earlier claim was left standing, or its handler panicked. Whether a handler ran under the former, no
+    /// record can know.
+    pub was_left: bool,
+}
+
+impl Operation {
+    /// What it is to a claim for `request`. `holder` is the delivery whose claim stands, if one does.
+    #[must_use]
+    pub fn claimed(self, request: u8, holder: Option<Delivery>) -> Self {
+        if self.is_over || self.request != request {
+            return Self { request, ..Self::default() };
+        }
+        let has_run = holder.is_some_and(|holder| holder.has_started && !holder.is_stored);
+        Self {
+            was_interrupted: self.was_interrupted || has_run,
+            was_left: self.was_left || holder.is_some(),
+            ..self
+        }
+    }
+
+    /// Its handler panicked, and its claim was given back.
+    pub fn panicked(&mut self) {
+        (self.was_interrupted, self.was_left) = (true, true);
+    }
+
+    /// It has an outcome.
+    pub fn end(&mut self) {
+        *self = Self { is_over: true, ..Self::default() };
+    }
 }
 
 /// The whole world, and the little of its past that the invariants ask for.
@@ -163,8 +211,8 @@ pub struct World {
     pub record: u32,
     /// The delivery whose claim the record is.
     pub holder: u8,
-    /// Whether that claim replaced one that was left standing, and whose handler had started.
-    pub took_over: bool,
+    /// What is known of the operation that the key is in use for.
+    pub operation: Operation,
     /// At most once: whether a handler has run since the key was last free.
     pub has_run: bool,
     /// The highest generation that a handler has started under.
@@ -205,7 +253,7 @@ impl World {
             time: 0,
             record: 0,
             holder: NOBODY,
-            took_over: false,
+            operation: Operation::default(),
             has_run: false,
             highest_start: 0,
             faults_left: configuration.faults,
@@ -264,12 +312,15 @@ impl World {
 
     /// The world in 128 bits.
     pub fn fingerprint(&self) -> u128 {
-        let mut words = [0u64; 4 + 4 * MAX_SLOTS + MAX_LATE + MAX_MADE];
+        let mut words = [0u64; 5 + 4 * MAX_SLOTS + MAX_LATE + MAX_MADE];
         words[0] = u64::from(self.time)
             | u64::from(self.holder) << 8
-            | u64::from(self.took_over) << 16
+            | u64::from(self.operation.was_interrupted) << 16
             | u64::from(self.has_run) << 17
             | u64::from(self.has_effect) << 18
+            | u64::from(self.operation.was_left) << 19
+            | u64::from(self.operation.is_over) << 20
+            | u64::from(self.operation.request) << 21
             | u64::from(self.faults_left) << 24
             | u64::from(self.jumps_left) << 32
             | u64::from(self.delivered) << 40
@@ -278,6 +329,7 @@ impl World {
             | u64::from(self.declines_left & 0xf) << 60;
         words[1] = u64::from(self.record);
         words[2] = self.highest_start;
+        let mut all = 0u128;
         for delivery in self.deliveries {
             let bits = u64::from(delivery.request & 1)
                 | (delivery.verdict as u64) << 1
@@ -285,10 +337,13 @@ impl World {
                 | u64::from(delivery.has_started) << 5
                 | u64::from(delivery.has_writes) << 6
                 | u64::from(delivery.has_effect) << 7
-                | u64::from(delivery.is_denied) << 8;
-            words[3] = words[3] << 9 | bits;
+                | u64::from(delivery.is_denied) << 8
+                | u64::from(delivery.is_refused) << 9
+                | u64::from(delivery.is_overtaken) << 10;
+            all = all << 11 | u128::from(bits);
         }
-        for (slot, words) in self.slots.iter().zip(words[4..].chunks_mut(4)) {
+        (words[3], words[4]) = (all as u64, (all >> 64) as u64);
+        for (slot, words) in self.slots.iter().zip(words[5..].chunks_mut(4)) {
             words[0] = u64::from(slot.clock)
                 | u64::from(slot.attempts_left) << 8
                 | (slot.stage as u64) << 16
@@ -302,7 +357,7 @@ impl World {
             words[2] = u64::from(slot.write) << 32 | u64::from(slot.record);
             words[3] = u64::from(slot.held);
         }
-        let (late, made) = words[4 + 4 * MAX_SLOTS..].split_at_mut(MAX_LATE);
+        let (late, made) = words[5 + 4 * MAX_SLOTS..].split_at_mut(MAX_LATE);
         for (late, word) in self.late.iter().zip(late) {
             *word = u64::from(late.write) << 8 | u64::from(late.sender);
         }

@@ -8,9 +8,9 @@ mod transaction;
 use std::{collections::HashMap, rc::Rc};
 
 use lambda_idempotency::{
-    Record, State as RecordState, Timestamp,
+    Outcome, Record, State as RecordState, Timestamp,
     protocol::{self, Held, Intent, Plan},
-    store::{StoreErrorKind, Write},
+    store::{Seen, Settlement, StoreErrorKind, Write},
 };
 
 use crate::{
@@ -109,6 +109,10 @@ enum Next {
     /// The handler's own writes were not made; it may think again.
     Declined,
     Replay(u32),
+    /// Nothing is claimed.
+    Refused,
+    /// The claim may stand, until then.
+    Abandoned(Timestamp),
     Recorded,
     Superseded(u32),
     /// Its writes were not made, and never will be.
@@ -264,6 +268,15 @@ impl<'a, P: Protocol> Net<'a, P> {
                 let is_retried = it.slot(at).is_retried;
                 self.fail(it, at, StoreErrorKind::Rejected, is_retried);
             }
+            Choice::RejectContent(at) => {
+                let slot = it.slot(at);
+                let (write, is_retried) = (slot.write, slot.is_retried);
+                if !self.write(write).is_some_and(has_response) {
+                    return None;
+                }
+                it.reach(Mark::Unstorable);
+                self.fail(it, at, StoreErrorKind::Unstorable, is_retried);
+            }
             Choice::Garble(at) => {
                 it.reach(Mark::Unreadable);
                 let is_retried = it.slot(at).is_retried;
@@ -338,20 +351,27 @@ impl<'a, P: Protocol> Net<'a, P> {
 
     fn sweep(&mut self, it: &mut Happening) -> Option<()> {
         let record = self.records.get(it.world.record)?;
-        if record.expires_at > self.true_time(it) {
+        let expires_at = record.expires_at.filter(|expires_at| *expires_at <= self.true_time(it))?;
+        // A version of a record is not made again after it was swept. A transaction without a claim is sent again only
+        // while its record counts, and arrives before that is swept; and the next one, after a round trip, is a later
+        // version by the clock, which does not stand still as it does here.
+        let makes = |slot: &Slot| slot.stage == Stage::Applying && self.makes(slot.write, it.world.record);
+        if it.world.slots.iter().any(makes) {
             return None;
         }
         // The sweeper is slow, and the network is not that slow: what was sent before the expiry is no
         // longer on its way. (A frozen executor may still send what it had decided then.)
-        for late in &mut it.world.late {
+        for late in it.world.late.iter_mut().filter(|late| late.write != 0) {
             let acquired_at = self.writes.get(late.write).and_then(|sent| match &sent.write {
                 // One of a pair in doubt may have been refused by this very record. No request lives long enough to
                 // come when that is gone.
                 Write::Conclude { .. } => None,
                 write => write.lock().map(|lock| lock.lock_acquired_at),
             });
-            if acquired_at.is_none_or(|acquired_at| acquired_at < record.expires_at) {
+            if acquired_at.is_none_or(|acquired_at| acquired_at < expires_at) {
                 *late = Late::default();
+            } else if let Some(delivery) = it.world.deliveries.get_mut(usize::from(late.sender)) {
+                delivery.is_overtaken = true;
             }
         }
         it.reach(match record.state {
@@ -359,13 +379,16 @@ impl<'a, P: Protocol> Net<'a, P> {
             RecordState::Released => Mark::SweptReleased,
             RecordState::Completed(_) | RecordState::Failed(_) => Mark::SweptOutcome,
         });
+        self.removed(it, record.status());
         it.world.record = 0;
-        it.world.holder = NOBODY;
-        it.world.took_over = false;
-        // What the key was used for is forgotten with its record.
-        it.world.has_run = false;
         it.world.has_effect = false;
         Some(())
+    }
+
+    /// Whether this write is a conclusion that makes this version of the record.
+    fn makes(&self, write: u32, record: u32) -> bool {
+        matches!((self.write(write), self.record(record)),
+            (Some(Write::Conclude { record: made, .. }), Some(record)) if Seen::of(made) == Seen::of(record))
     }
 
     /// An operator decides on what the record is now. The write is on its way then like one that was given up on: it
@@ -549,8 +572,24 @@ fn intent(verdict: Verdict, delivery: u8) -> Intent {
         Verdict::Complete => Intent::Complete(configuration::response(delivery, verdict)),
         Verdict::Commit => Intent::Commit(configuration::response(delivery, verdict)),
         Verdict::Fail => Intent::Fail(configuration::response(delivery, verdict)),
-        Verdict::Release | Verdict::None => Intent::Release,
+        Verdict::Release | Verdict::None => Intent::Release { interrupted: false },
+        Verdict::Panic => Intent::Release { interrupted: true },
     }
+}
+
+/// Whether a write brings a response, which a store may refuse to take.
+fn has_response(write: &Write) -> bool {
+    let outcome = match write {
+        Write::Settle {
+            settlement: Settlement::Complete(outcome, _) | Settlement::Fail(outcome, _), ..
+        } => outcome,
+        Write::Conclude { record, .. } => match &record.state {
+            RecordState::Completed(outcome) | RecordState::Failed(outcome) => outcome,
+            RecordState::Started { .. } | RecordState::Released => return false,
+        },
+        _ => return false,
+    };
+    matches!(outcome, Outcome::Retained(_))
 }
 
 /// A machine's state, and what it waits for.

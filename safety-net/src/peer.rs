@@ -110,13 +110,13 @@ impl Protocol for Powertools {
             (Write::Claim(lock), current) => {
                 let now = lock.lock_acquired_at;
                 let is_free = current.is_none_or(|record| {
-                    record.expires_at < now || record.lease_until().is_some_and(|lease| lease < now)
+                    has_expired(record, now) || record.lease_until().is_some_and(|lease| lease < now)
                 });
                 if is_free { Effect::Put(lock.clone().into()) } else { Effect::Refused }
             }
-            (Write::Settle { settlement: Settlement::Release, .. }, Some(_)) => Effect::Removed,
+            (Write::Settle { settlement: Settlement::Release { .. }, .. }, Some(_)) => Effect::Removed,
             // To delete what is not there is a success.
-            (Write::Settle { settlement: Settlement::Release, .. }, None) => Effect::Removed,
+            (Write::Settle { settlement: Settlement::Release { .. }, .. }, None) => Effect::Removed,
             (Write::Settle { owner, settlement: Settlement::Complete(outcome, expires_at), .. }, current) => {
                 // UpdateItem makes the item if there is none.
                 let (_, request) = drawn_by(*owner);
@@ -126,14 +126,15 @@ impl Protocol for Powertools {
                     attempt: 1,
                     fingerprint: fingerprint(request),
                     lock_acquired_at: Timestamp::default(),
-                    expires_at: *expires_at,
+                    expires_at: Some(*expires_at),
+                    interrupted: false,
                     request_id: None,
                     state: RecordState::Released,
                 };
                 let record = current.cloned().unwrap_or(made);
                 Effect::Put(Record {
                     state: RecordState::Completed(outcome.clone()),
-                    expires_at: *expires_at,
+                    expires_at: Some(*expires_at),
                     ..record
                 })
             }
@@ -150,7 +151,8 @@ fn claim(plan: Plan, tries: u8, now: Timestamp) -> (State, Action) {
         fingerprint: plan.fingerprint,
         lock_acquired_at: now,
         lease_until: plan.usable_until,
-        expires_at: now.saturating_add(plan.rules.retention).rounded_up_to_second(),
+        expires_at: Some(now.saturating_add(plan.rules.retention).rounded_up_to_second()),
+        interrupted: false,
         request_id: None,
     };
     (State::Claiming(plan, tries + 1), Action::Apply(Write::Claim(lock)))
@@ -161,7 +163,7 @@ fn refused(plan: Plan, tries: u8, now: Timestamp, record: Record) -> (State, Act
         return over(Action::Refused(Refusal::Mismatch));
     }
     let is_stale = record.lease_until().is_some_and(|lease| lease < now);
-    if record.expires_at < now || is_stale {
+    if has_expired(&record, now) || is_stale {
         // "Inconsistent state": once more.
         return if tries < TRIES {
             claim(plan, tries, now)
@@ -175,13 +177,19 @@ fn refused(plan: Plan, tries: u8, now: Timestamp, record: Record) -> (State, Act
     }
 }
 
+fn has_expired(record: &Record, now: Timestamp) -> bool {
+    record.expires_at.is_some_and(|expires_at| expires_at < now)
+}
+
 fn settle(plan: Plan, intent: Intent, now: Timestamp) -> (State, Action) {
     let settlement = match intent {
         Intent::Complete(outcome) | Intent::Commit(outcome) => {
             Settlement::Complete(outcome, now.saturating_add(plan.rules.retention).rounded_up_to_second())
         }
         // Every error deletes the record: there is no final failure.
-        Intent::Fail(_) | Intent::Release => Settlement::Release,
+        Intent::Fail(_) | Intent::Release { .. } => {
+            Settlement::Release { expires_at: Timestamp::default(), interrupted: false }
+        }
     };
     let write = Write::Settle { owner: plan.owner, generation: Generation::new(0), settlement };
     (State::Running(plan), Action::Apply(write))

@@ -3,13 +3,14 @@
 use lambda_idempotency::Execution;
 
 use crate::{
-    configuration::{Configuration, DAY, Flow, Host, TICK, ticks},
+    configuration::{Configuration, DAY, Flow, Host, TICK, millis, ticks},
     model::Verdict,
 };
 
 const COMPLETE_OR_RELEASE: &[Verdict] = &[Verdict::Complete, Verdict::Release];
 const COMMIT_OR_RELEASE: &[Verdict] = &[Verdict::Commit, Verdict::Release];
 const COMMIT: &[Verdict] = &[Verdict::Commit];
+const WITH_PANIC: &[Verdict] = &[Verdict::Complete, Verdict::Release, Verdict::Panic];
 
 /// The bounded slice: what every run of the tests explores.
 pub fn bounded() -> Vec<Configuration> {
@@ -112,10 +113,74 @@ pub fn bounded() -> Vec<Configuration> {
         Configuration { faults: 0, ..to_the_millisecond() },
     ]
     .into_iter()
+    .chain(interruptions())
+    .chain(retries())
     .chain(extensions())
     .chain(transactions())
     .chain(without_claims())
     .collect()
+}
+
+/// Handlers that panic, and those who come after them, and after those.
+fn interruptions() -> Vec<Configuration> {
+    let two = || Configuration { attempts: 2, verdicts: WITH_PANIC, ..Configuration::default() };
+    vec![
+        Configuration { name: "panics, 2 attempts, no fault", faults: 0, times: ticks(5), ..two() },
+        Configuration { name: "panics, one clock, 2 attempts", clocks: vec![0, 0], times: ticks(3), ..two() },
+        Configuration {
+            name: "panics, an operator, another request",
+            attempts: 1,
+            operations: 1,
+            requests: 2,
+            times: ticks(4),
+            ..two()
+        },
+    ]
+}
+
+/// Settlements that are retried more than once, and for as long as the time allows.
+fn retries() -> Vec<Configuration> {
+    let one = || Configuration {
+        clocks: vec![0],
+        executors: 1,
+        times: ticks(3),
+        max_retries: 2,
+        faults: 6,
+        verdicts: COMPLETE_OR_RELEASE,
+        ..Configuration::default()
+    };
+    vec![
+        Configuration { name: "3 retries, 1 executor, 7 faults", max_retries: 3, faults: 7, ..one() },
+        Configuration {
+            name: "retries for a tick, 1 executor, 6 faults",
+            max_retries: 3,
+            settle_within: millis(TICK),
+            times: ticks(4),
+            ..one()
+        },
+        Configuration {
+            name: "transactions, 2 retries, 1 executor, 6 faults",
+            declines: 1,
+            verdicts: COMMIT_OR_RELEASE,
+            ..one()
+        },
+        Configuration {
+            name: "without claims, 2 retries, 1 executor, 6 faults",
+            flows: &[Flow::Look],
+            declines: 1,
+            verdicts: COMMIT_OR_RELEASE,
+            ..one()
+        },
+        Configuration {
+            name: "2 executors, 2 retries, 2 faults",
+            clocks: vec![0, TICK],
+            executors: 2,
+            faults: 2,
+            settle_within: millis(2 * TICK),
+            times: ticks(4),
+            ..one()
+        },
+    ]
 }
 
 /// T7.

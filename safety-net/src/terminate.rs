@@ -2,14 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::{configuration::Configuration, model::Verdict, net::Position};
+use crate::{configuration::Configuration, net::Position};
 
-/// The most store calls that a delivery may make while nobody takes its claim away. Getting a claim takes
-/// at most four writes, each with a look; settling two with their looks, and one more without the
-/// response. In a transaction: one, eight more while others have its items, and as it is in doubt two more, with
-/// two looks.
+/// The most store calls that a delivery may make while nobody takes its claim away. Getting a claim takes at most four
+/// writes, each with a look. Settling takes one with its look, and the same for every retry; and one more, without the
+/// response, or, in a transaction, the same once more while it is in doubt.
 pub fn most_calls(configuration: &Configuration) -> usize {
-    if configuration.verdicts.contains(&Verdict::Commit) { 8 + 13 } else { 8 + 5 }
+    8 + 3 + 2 * usize::from(configuration.max_retries)
 }
 
 /// The most store calls on any way through the machine, or `None` if there is a way that has no end.

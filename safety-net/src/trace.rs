@@ -118,6 +118,9 @@ fn telling<P: Protocol>(net: &Net<'_, P>, before: &World, choice: Choice, after:
         Choice::Throttle(at) => format!("{}'s {} is throttled{}", who(at), write(at), then(at)),
         Choice::Conflict(at) => format!("{}'s {} meets a transaction{}", who(at), write(at), then(at)),
         Choice::Reject(at) => format!("{}'s {} is refused as such{}", who(at), write(at), then(at)),
+        Choice::RejectContent(at) => {
+            format!("{}'s {} has a response that the store never takes{}", who(at), write(at), then(at))
+        }
         Choice::Garble(at) | Choice::GarbleRead(at) => {
             format!("{} meets a record that cannot be read{}", who(at), then(at))
         }
@@ -136,6 +139,7 @@ fn telling<P: Protocol>(net: &Net<'_, P>, before: &World, choice: Choice, after:
                 Verdict::Fail => "fails for good",
                 Verdict::Release | Verdict::None => "gives the key back",
                 Verdict::Commit => "completes, with writes of its own",
+                Verdict::Panic => "panics",
             };
             format!("{}'s handler {how} (clock {}){}", who(at), own_time(net, before, at), then(at))
         }
@@ -190,7 +194,12 @@ fn shown(write: &Write) -> String {
             match settlement {
                 Settlement::Complete(..) => format!("T4 completion (generation {generation})"),
                 Settlement::Fail(..) => format!("T5 failure (generation {generation})"),
-                Settlement::Release => format!("T6 release (generation {generation})"),
+                Settlement::Release { interrupted: false, .. } => {
+                    format!("T6 release (generation {generation})")
+                }
+                Settlement::Release { interrupted: true, .. } => {
+                    format!("T6 release, interrupted (generation {generation})")
+                }
             }
         }
         Write::Extend { lease_until, generation, .. } => {
@@ -210,14 +219,16 @@ fn shown(write: &Write) -> String {
 
 fn show(record: &Record) -> String {
     let owner = name(drawn_by(record.owner).0);
-    let (generation, expires) = (show_generation(record.generation), show_time(record.expires_at));
+    let generation = show_generation(record.generation);
+    let expires = record.expires_at.map_or_else(|| "never".to_owned(), show_time);
+    let interrupted = if record.interrupted { ", interrupted" } else { "" };
     let state = match &record.state {
         RecordState::Started { lease_until } => format!("STARTED until {}", show_time(*lease_until)),
         RecordState::Completed(_) => "COMPLETED".to_owned(),
         RecordState::Failed(_) => "FAILED".to_owned(),
         RecordState::Released => "RELEASED".to_owned(),
     };
-    format!("{state} by {owner}, generation {generation}, expires {expires}")
+    format!("{state} by {owner}, generation {generation}, expires {expires}{interrupted}")
 }
 
 fn name(delivery: u8) -> char {

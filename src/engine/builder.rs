@@ -6,7 +6,7 @@ use crate::{
     engine::{Engine, Idempotency, Mode, OwnerSource, cache::LocalCache},
     error::{Error, ErrorKind},
     key::Scope,
-    policy::{Execution, OnHandlerError, OnInProgress, OnStoreFailure, Platform, Settings},
+    policy::{Execution, OnHandlerError, OnInProgress, OnStoreFailure, Settings},
     record::Owner,
     store::Store,
     time::{Clock, SystemClock},
@@ -120,12 +120,6 @@ impl Builder {
         self
     }
 
-    /// See [`Settings::platform`].
-    pub fn platform(mut self, platform: Platform) -> Self {
-        self.settings.platform = platform;
-        self
-    }
-
     /// Keeps settled records in this process's memory, `bytes` at most, and answers duplicates from there without a
     /// request. Default: 0, off. Otherwise at least 64 KiB; a few MiB are many records.
     ///
@@ -208,16 +202,12 @@ impl Builder {
 
     /// [`build`](Self::build), in an environment with these variables.
     pub(super) fn build_in(
-        mut self,
+        self,
         environment: impl Fn(&'static str) -> Option<String>,
     ) -> Result<Idempotency, Error> {
         let variable = |name| environment(name).filter(|value| !value.is_empty());
         self.settings.validate()?;
         let initialization = variable("AWS_LAMBDA_INITIALIZATION_TYPE");
-        self.settings.platform = self
-            .settings
-            .platform
-            .resolved(initialization.as_deref(), variable("AWS_LAMBDA_MAX_CONCURRENCY").as_deref());
         let function = match self.function {
             Some(function) => function,
             None => variable("AWS_LAMBDA_FUNCTION_NAME").ok_or_else(no_function)?,
@@ -231,6 +221,8 @@ impl Builder {
             owners: self.owners,
             settings: self.settings,
             function,
+            #[cfg(feature = "events")]
+            unknown_deadline: std::sync::Once::new(),
         };
         let idempotency = Idempotency {
             engine: Arc::new(engine),

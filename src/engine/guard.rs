@@ -47,8 +47,8 @@ impl CutOff {
 
 /// Polls `future` to its end, but not after `cut_off`; and `companion` beside it, whose end is the future's end too.
 ///
-/// The clock is asked before each poll, and not only the timer: a timer need not count the time that a
-/// sandbox spends frozen.
+/// The clock and the timer are both asked before each poll, and either is enough: a timer need not count the time that a
+/// sandbox spends frozen, and a clock can be set back.
 pub(super) async fn watch<F: Future>(
     future: F,
     clock: &dyn Clock,
@@ -91,22 +91,15 @@ struct Limit<'a> {
 
 impl Limit<'_> {
     fn has_passed(&mut self, clock: &dyn Clock, cx: &mut Context<'_>) -> bool {
-        loop {
-            let Some(at) = self.cut_off.get() else { return false };
-            let now = clock.now();
-            if now >= at {
-                return true;
-            }
-            // None yet, or the cut-off was moved since.
-            if self.timer.as_ref().is_none_or(|(set_for, _)| *set_for != at) {
-                self.timer = Some((at, clock.sleep(now.until(at))));
-            }
-            let Some((_, timer)) = &mut self.timer else { return false };
-            if timer.as_mut().poll(cx).is_pending() {
-                return false;
-            }
-            // The timer ran ahead of the clock: set it again for what is left.
-            self.timer = None;
+        let Some(at) = self.cut_off.get() else { return false };
+        let now = clock.now();
+        if now >= at {
+            return true;
         }
+        // None yet, or the cut-off was moved since.
+        if self.timer.as_ref().is_none_or(|(set_for, _)| *set_for != at) {
+            self.timer = Some((at, clock.sleep(now.until(at))));
+        }
+        self.timer.as_mut().is_some_and(|(_, timer)| timer.as_mut().poll(cx).is_ready())
     }
 }

@@ -19,7 +19,7 @@ const HARD_FLOOR: u32 = 5;
 pub(crate) struct Timing {
     pub(crate) lease_until: Timestamp,
     pub(crate) usable_until: Timestamp,
-    pub(crate) cut_off: Option<Timestamp>,
+    pub(crate) cut_off: Timestamp,
     /// By when calls to the store end.
     pub(crate) limits: Limits,
     extension: Option<Extension>,
@@ -31,7 +31,7 @@ struct Extension {
     length: Duration,
     /// How long before its lease ends a handler is cut off.
     grace: Duration,
-    /// No lease is longer than this, and no handler is polled after that, where the platform says so.
+    /// No lease is longer than this, and no handler is polled after that.
     bounds: Option<Bounds>,
 }
 
@@ -67,7 +67,7 @@ impl Engine {
         Timing {
             lease_until,
             usable_until: latest_start.map_or(cut_off, |latest| latest.min(cut_off)),
-            cut_off: Some(cut_off),
+            cut_off,
             limits: self.limits(now, invocation),
             extension: Some(extension),
         }
@@ -78,14 +78,13 @@ impl Engine {
         let grace = self.settings.lease_grace;
         let (lease_until, usable_until, cut_off) = match invocation.deadline() {
             Some(deadline) => {
-                let cut_off = (!self.settings.is_killed_at_deadline()).then_some(deadline);
                 let latest_start = deadline.saturating_sub(self.settings.answer_reserve);
-                (deadline.saturating_add(grace), latest_start, cut_off)
+                (deadline.saturating_add(grace), latest_start, deadline)
             }
             None => {
                 let lease_until = now.saturating_add(self.settings.lease_fallback);
                 let usable_until = lease_until.saturating_sub(grace);
-                (lease_until, usable_until, Some(usable_until))
+                (lease_until, usable_until, usable_until)
             }
         };
         let limits = self.limits(now, invocation);
@@ -124,9 +123,9 @@ impl Timing {
     }
 
     /// When the handler is cut off, under a lease that ends then.
-    pub(super) fn cut_off_under(&self, lease_until: Timestamp) -> Option<Timestamp> {
+    pub(super) fn cut_off_under(&self, lease_until: Timestamp) -> Timestamp {
         match self.extension {
-            Some(extension) => Some(extension.cut_off(lease_until)),
+            Some(extension) => extension.cut_off(lease_until),
             None => self.cut_off,
         }
     }
@@ -147,7 +146,7 @@ pub(super) async fn keep(claim: &mut Claim, cut_off: &CutOff, latest: Option<Tim
         clock.sleep(wait).await;
         let until = extension.lease_from(clock.now());
         if until <= claim.held().lease_until {
-            // The platform's own deadline: nothing more is to be had.
+            // The deadline, or a clock that was set back: nothing more is to be had.
             return pending().await;
         }
         wait = match claim.extend_until(until).await {

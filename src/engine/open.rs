@@ -9,7 +9,7 @@ use crate::{
         drive::{Driven, Refused, RefusedBy, refusal_error},
     },
     fingerprint::Fingerprint,
-    invocation::Invocation,
+    invocation::{Invocation, refuse_within_itself},
     key::StoredKey,
     observe,
     protocol::{Action, End, Event, Refusal, State},
@@ -34,7 +34,7 @@ pub(crate) struct Open {
     key: StoredKey,
     owner: Owner,
     state: State,
-    cut_off: Option<Timestamp>,
+    cut_off: Timestamp,
     /// Whether a copy of its outcome may be kept.
     is_copied: bool,
 }
@@ -57,6 +57,7 @@ impl Engine {
         invocation: &Invocation,
         looks_first: bool,
     ) -> Result<Opened, Refused> {
+        refuse_within_itself(key).map_err(|error| told(key, error.into()))?;
         let (stopwatch, now) = (Stopwatch::start(), self.clock.now());
         match self.recall(key, fingerprint, now) {
             Some(Ok(Begun::Replay(replay))) => {
@@ -114,8 +115,8 @@ impl Open {
         self.state.plan().limits.answer_by
     }
 
-    /// When the handler is cut off, where nothing else ends it.
-    pub(crate) fn cut_off(&self) -> Option<Timestamp> {
+    /// When the handler is cut off.
+    pub(crate) fn cut_off(&self) -> Timestamp {
         self.cut_off
     }
 

@@ -19,7 +19,7 @@ use crate::{
     },
     error::{Error, ErrorKind, RecordedFailure},
     fingerprint::Fingerprint,
-    invocation::{Invocation, Refusals, Surroundings, within},
+    invocation::{Invocation, Refusals, Running, Surroundings, within},
     key::StoredKey,
     observe,
     policy::{Execution, OnHandlerError, OnStoreFailure},
@@ -143,7 +143,7 @@ impl Engine {
                 observe::unprotected("store failure");
                 let surroundings = Surroundings::unprotected(invocation);
                 let on_error = self.settings.effective_on_handler_error();
-                let running = within(surroundings, async { judge(handler().await, on_error).1 });
+                let running = Box::pin(within(surroundings, async { judge(handler().await, on_error).1 }));
                 return self.unclaimed(running).await.map(Protected::RanUnrecorded);
             }
             Err(refused) => return Err(refused.error.into()),
@@ -155,6 +155,7 @@ impl Engine {
             claim: right.handle(),
             staging: Some(staging.clone()),
             refusals: refusals.clone(),
+            running: Some(Running::inside(key.clone())),
         };
         // What the answer's own code does, such as serialising it, is the handler's too: it may panic.
         // Boxed, since every future that it is passed through would make room for it again.
@@ -284,7 +285,7 @@ impl Engine {
         latest: Option<Timestamp>,
         running: impl Future<Output = T>,
     ) -> Ended<T> {
-        let cut_off = CutOff::at(right.cut_off().into_iter().chain(latest).min());
+        let cut_off = CutOff::at(Some(latest.map_or(right.cut_off(), |latest| latest.min(right.cut_off()))));
         match right {
             Right::Claim(claim) if claim.timing().is_extended() => {
                 let keeping = Box::pin(keep(claim, &cut_off, latest));
@@ -395,7 +396,7 @@ impl Engine {
         cause: Option<StoreError>,
     ) -> Error {
         let now = self.clock.now();
-        let wait = until.map(|until| now.until(until.saturating_add(self.settings.skew_margin)));
+        let wait = until.map(|until| now.until(until));
         let error = Error::new(
             ErrorKind::InProgress,
             format!(
@@ -427,7 +428,7 @@ impl Engine {
         let what = "the handler was cut off, because its time was over";
         match self.settings.execution {
             Execution::AtLeastOnce => {
-                let wait = now.until(claim.held().lease_until.saturating_add(self.settings.skew_margin));
+                let wait = now.until(self.rules().claimable_at(claim.held().lease_until));
                 Error::new(ErrorKind::InProgress, format!("{key}: {what}; repeat when its lease has ended"))
                     .with_retry_after(wait)
             }
@@ -456,7 +457,7 @@ impl Right {
         }
     }
 
-    fn cut_off(&self) -> Option<Timestamp> {
+    fn cut_off(&self) -> Timestamp {
         match self {
             Self::Claim(claim) => claim.timing().cut_off_under(claim.held().lease_until),
             Self::Open(open) => open.cut_off(),

@@ -11,6 +11,7 @@ mod lease;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod operator;
+mod outages;
 mod support;
 mod transactions;
 mod wait;
@@ -20,7 +21,7 @@ use std::{future::pending, sync::atomic::Ordering, time::Duration};
 use support::{Bench, Script, TestError};
 
 use crate::{
-    ErrorKind, Execution, Key, OnHandlerError, OnStoreFailure, Platform, RunError, Timestamp, current,
+    ErrorKind, Execution, Key, OnHandlerError, OnStoreFailure, RunError, Timestamp, current,
     fingerprint::Fingerprint,
     invocation::Invocation,
     outcome::{Outcome, Place, StoredResponse},
@@ -155,7 +156,7 @@ async fn a_takeover_lost_on_either_side_runs_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_completion_that_cannot_be_resolved_still_answers() {
-    let bench = Bench::new();
+    let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO));
     bench.store.script([Script::Pass, Script::LoseRequest, Script::Down]);
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1", "an error would make sure of a second run");
     assert_eq!(bench.record("k").status(), Status::Started);
@@ -205,21 +206,70 @@ async fn a_handler_is_cut_off_before_its_lease_ends_where_no_deadline_is_known()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_known_deadline_bounds_the_lease_and_the_platform_ends_the_handler() {
-    let bench = Bench::with(|builder| builder.platform(Platform::KillsAtDeadline));
+async fn a_known_deadline_bounds_lease_and_handler() {
+    let bench = Bench::new();
     let deadline = bench.now().saturating_add(Duration::from_secs(10));
-    let inside = bench.in_invocation(deadline);
-    let late = tokio::time::timeout(Duration::from_secs(20), inside.pend("k", 1)).await;
-    assert!(late.is_err(), "not cut off: on Lambda the process is gone by then");
+    assert_eq!(kind(bench.in_invocation(deadline).pend("k", 1).await), ErrorKind::InProgress);
+    assert_eq!(bench.now(), deadline, "cut off on every platform: code can run on after a time-out");
     assert_eq!(bench.record("k").lease_until(), Some(deadline.saturating_add(Duration::from_secs(2))));
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_the_platform_lets_run_the_handler_is_cut_off_at_the_deadline() {
-    let bench = Bench::with(|builder| builder.platform(Platform::LetsRun));
+async fn an_operation_inside_itself_is_refused_at_once() {
+    let bench =
+        Bench::with(|builder| builder.on_in_progress(crate::OnInProgress::Wait(Duration::from_secs(60))));
+    for free in [false, true] {
+        let bench = if free { bench.claim_free(true) } else { bench.clone() };
+        let (inner, start) = (bench.clone(), bench.now());
+        let outer = bench.with_handler("k", 1, async {
+            let other = inner.run("another", 1).await.unwrap();
+            let Err(RunError::Idempotency(error)) = inner.run("k", 1).await else { panic!("ran") };
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().contains("already runs"), "{error}");
+            Ok(other)
+        });
+        assert!(outer.await.unwrap().starts_with("run"));
+        assert_eq!(bench.now(), start, "without a wait");
+        bench.store.remove_all();
+    }
+    // One after the other is a replay.
+    let outer = bench.with_handler("m", 1, async {
+        assert_eq!(bench.run("twice", 1).await.unwrap(), bench.run("twice", 1).await.unwrap());
+        Ok("done".to_owned())
+    });
+    assert_eq!(outer.await.unwrap(), "done");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_spawned_task_can_keep_the_deadline() {
+    let bench = Bench::new();
     let deadline = bench.now().saturating_add(Duration::from_secs(10));
-    assert_eq!(kind(bench.in_invocation(deadline).pend("k", 1).await), ErrorKind::InProgress);
-    assert_eq!(bench.now(), deadline);
+    let (inner, outside) = (bench.clone(), bench.in_invocation(deadline));
+    let outer = outside.with_handler("k", 1, async move {
+        let invocation = Invocation::current().unwrap();
+        let step = inner.within(invocation);
+        tokio::spawn(async move { step.abandon("step", 1).await }).await.unwrap();
+        Ok("done".to_owned())
+    });
+    assert_eq!(outer.await.unwrap(), "done");
+    assert_eq!(bench.record("step").lease_until(), Some(deadline.saturating_add(Duration::from_secs(2))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_set_back_does_not_prolong_a_handler() {
+    let bench = Bench::new();
+    bench.jump.store(120_000, Ordering::SeqCst);
+    let (began, jump) = (tokio::time::Instant::now(), bench.jump.clone());
+    let deadline = bench.now().saturating_add(Duration::from_secs(10));
+    let handler = async move {
+        jump.store(0, Ordering::SeqCst);
+        pending().await
+    };
+    assert_eq!(
+        kind(bench.in_invocation(deadline).with_handler("k", 1, handler).await),
+        ErrorKind::InProgress
+    );
+    assert_eq!(began.elapsed(), Duration::from_secs(10), "by the timer");
 }
 
 #[tokio::test(start_paused = true)]
@@ -410,12 +460,17 @@ async fn a_nested_operation_inherits_the_invocations_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_after_is_what_the_lease_has_left() {
+async fn retry_after_ends_when_the_key_can_be_claimed() {
     let bench = Bench::new();
     bench.abandon("k", 1).await;
     tokio::time::sleep(Duration::from_secs(20)).await;
     let Err(RunError::Idempotency(error)) = bench.run("k", 1).await else { panic!("ran") };
-    assert_eq!(error.retry_after(), Some(Duration::from_secs(40)));
+    // The lease, the margin, and the millisecond after it.
+    assert_eq!(error.retry_after(), Some(Duration::from_millis(42_001)));
+    tokio::time::sleep(Duration::from_millis(42_000)).await;
+    assert_eq!(kind(bench.run("k", 1).await), ErrorKind::InProgress);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
 }
 
 #[tokio::test(start_paused = true)]
@@ -451,7 +506,7 @@ fn what_is_wrong_is_refused_when_built() {
 }
 
 #[test]
-fn the_environment_names_the_function_and_the_platform() {
+fn the_environment_names_the_function() {
     use crate::{Idempotency, store::memory::MemoryStore};
     let build = |variables: &'static [(&str, &str)]| {
         let builder = Idempotency::builder(MemoryStore::new()).retention(Duration::from_secs(7));
@@ -460,12 +515,8 @@ fn the_environment_names_the_function_and_the_platform() {
         })
     };
     const FUNCTION: (&str, &str) = ("AWS_LAMBDA_FUNCTION_NAME", "payments");
-    const MANAGED: (&str, &str) = ("AWS_LAMBDA_INITIALIZATION_TYPE", "lambda-managed-instances");
     let lambda = build(&[FUNCTION]).unwrap();
     assert_eq!(lambda.settings().retention, Duration::from_secs(7));
-    assert_eq!(lambda.settings().platform, Platform::KillsAtDeadline);
-    let managed = build(&[FUNCTION, MANAGED]).unwrap();
-    assert_eq!(managed.settings().platform, Platform::LetsRun);
     for without in [&[][..], &[("AWS_LAMBDA_FUNCTION_NAME", "")]] {
         assert_eq!(build(without).unwrap_err().kind(), ErrorKind::Invalid);
     }

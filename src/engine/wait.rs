@@ -9,7 +9,7 @@ use crate::{
     },
     error::ErrorKind,
     fingerprint::Fingerprint,
-    invocation::Invocation,
+    invocation::{Invocation, refuse_within_itself},
     key::StoredKey,
     observe,
     policy::OnInProgress,
@@ -29,6 +29,7 @@ impl Engine {
         fingerprint: Fingerprint,
         invocation: &Invocation,
     ) -> Result<Begun, Refused> {
+        refuse_within_itself(key).inspect_err(|error| observe::refused(key, error, false))?;
         let until = self.waits_until(invocation);
         let mut asked = 0;
         loop {

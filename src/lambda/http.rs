@@ -34,6 +34,7 @@
 //! | done, but the response was not kept | 409 | `not-retained` |
 //! | failed for good in an earlier run | 500 | `operation-failed` |
 //! | the record cannot be read | 500 | `record-unreadable` |
+//! | the layer wraps one handler twice | 500 | `misconfigured` |
 //! | a condition of the handler's own writes failed | 409 | `declined` |
 //! | the store cannot be used | 503 | `store-unavailable` |
 //! | the body is over 10 MiB | 413 | `body-too-large` |

@@ -35,12 +35,25 @@ pub(super) struct Claiming {
     pub(super) write: Write,
     /// How often others were faster.
     losses: u8,
+    /// Whether it was answered doubtfully, and may still be made.
+    is_in_doubt: bool,
+}
+
+impl Claiming {
+    fn new(goal: Goal, lock: Lock, losses: u8) -> Self {
+        Self { goal, write: Write::Claim(lock), losses, is_in_doubt: false }
+    }
+
+    /// Whether an earlier attempt of it may be on its way, and would be made where `record` is what is there now.
+    fn may_be_made(&self, record: Option<&Record>) -> bool {
+        self.is_in_doubt && self.write.apply_to(record).is_some()
+    }
 }
 
 /// T1: claims a key that has no record.
 pub(super) fn claim_absent(plan: &Plan, now: Timestamp, goal: Goal, losses: u8) -> Next {
     let lock = plan.lock(now, Generation::first(now), 1, false, &goal);
-    send(plan, now, Claiming { goal, write: Write::Claim(lock), losses })
+    send(plan, now, Claiming::new(goal, lock, losses))
 }
 
 /// The claim that ran the handler was lost. If there is an outcome it stands; if the key is free again, it is claimed
@@ -48,19 +61,13 @@ pub(super) fn claim_absent(plan: &Plan, now: Timestamp, goal: Goal, losses: u8) 
 pub(super) fn to_record(plan: &Plan, now: Timestamp, task: Task, record: Option<Record>) -> Next {
     let goal = Goal::Record(task);
     let lock = plan.lock(now, Generation::first(now), 1, false, &goal);
-    lost(
-        plan,
-        now,
-        Claiming { goal, write: Write::Claim(lock), losses: 0 },
-        record,
-        Refusal::InProgress(None),
-    )
+    lost(plan, now, Claiming::new(goal, lock, 0), record, Refusal::InProgress(None))
 }
 
 /// Sends a claim, unless it is too late to run anything under it.
 fn send(plan: &Plan, now: Timestamp, claiming: Claiming) -> Next {
     if claiming.goal == Goal::Run && now >= plan.usable_until {
-        return refuse(claiming.goal, Refusal::NoTimeLeft);
+        return give_up(plan, claiming, Refusal::NoTimeLeft);
     }
     let write = claiming.write.clone();
     (Phase::Claiming(claiming), Action::Apply(write))
@@ -80,7 +87,9 @@ pub(super) fn claiming(plan: &Plan, now: Timestamp, it: Claiming, event: Event) 
             lost(plan, now, it, record, Refusal::InProgress(None))
         }
         Event::Failed(Fault { kind: StoreErrorKind::Corrupt, .. }) => refuse(it.goal, Refusal::Corrupt),
-        Event::Failed(Fault { maybe_applied: true, .. }) => (Phase::LookingForClaim(it), Action::Read),
+        Event::Failed(Fault { maybe_applied: true, .. }) => {
+            (Phase::LookingForClaim(Claiming { is_in_doubt: true, ..it }), Action::Read)
+        }
         // The outcome in hand is worth as much patience as any other settlement.
         Event::Failed(Fault { kind, .. }) if matches!(it.goal, Goal::Record(_)) => {
             retry_recording(plan, now, it, kind, Phase::Claiming)
@@ -90,7 +99,7 @@ pub(super) fn claiming(plan: &Plan, now: Timestamp, it: Claiming, event: Event) 
             let nth = it.losses;
             (Phase::Claiming(Claiming { losses: nth + 1, ..it }), Action::Pause(nth))
         }
-        Event::Failed(Fault { kind, .. }) => refuse(it.goal, refusal_for(kind)),
+        Event::Failed(Fault { kind, .. }) => give_up(plan, it, refusal_for(kind)),
         Event::Resumed => send(plan, now, it),
         _ => (Phase::Claiming(it), Action::Nothing),
     }
@@ -106,7 +115,7 @@ pub(super) fn looking_for_claim(plan: &Plan, now: Timestamp, it: Claiming, event
         Event::Failed(Fault { kind, .. }) if matches!(it.goal, Goal::Record(_)) => {
             retry_recording(plan, now, it, kind, Phase::LookingForClaim)
         }
-        Event::Failed(_) => abandon(plan, it),
+        Event::Failed(_) => give_up(plan, it, Refusal::Unavailable),
         Event::Resumed => (Phase::LookingForClaim(it), Action::Read),
         _ => (Phase::LookingForClaim(it), Action::Nothing),
     }
@@ -120,11 +129,14 @@ fn retry_recording(
     kind: StoreErrorKind,
     phase: impl FnOnce(Claiming) -> Phase,
 ) -> Next {
-    let Claiming { goal: Goal::Record(task), write, losses } = it else {
+    let Claiming { goal: Goal::Record(task), write, losses, is_in_doubt } = it else {
         return refuse(it.goal, refusal_for(kind));
     };
     match task.again(plan, now) {
-        Ok((task, nth)) => (phase(Claiming { goal: Goal::Record(task), write, losses }), Action::Pause(nth)),
+        Ok((task, nth)) => {
+            let goal = Goal::Record(task);
+            (phase(Claiming { goal, write, losses, is_in_doubt }), Action::Pause(nth))
+        }
         Err(task) => refuse(Goal::Record(task), refusal_for(kind)),
     }
 }
@@ -132,13 +144,14 @@ fn retry_recording(
 /// The claim was not made, or not known to be: decide on what is there now.
 fn lost(plan: &Plan, now: Timestamp, it: Claiming, record: Option<Record>, when_exhausted: Refusal) -> Next {
     let is_exhausted = it.losses >= MAX_LOSSES;
-    let give_up = |it: Claiming| match when_exhausted {
-        Refusal::Unavailable if it.goal == Goal::Run => abandon(plan, it),
-        refusal => refuse(it.goal, refusal),
-    };
+    let it = Claiming { is_in_doubt: it.may_be_made(record.as_ref()), ..it };
     let Some(record) = record else {
         if is_exhausted {
-            return give_up(it);
+            return give_up(plan, it, when_exhausted);
+        }
+        // In doubt, it is the same request that is sent again.
+        if it.is_in_doubt && it.goal == Goal::Run {
+            return send(plan, now, it);
         }
         // Gone between the two: claim again. Never run unclaimed.
         return claim_absent(plan, now, it.goal, it.losses);
@@ -147,14 +160,16 @@ fn lost(plan: &Plan, now: Timestamp, it: Claiming, record: Option<Record>, when_
         // The answer to it was lost: it is ours, with the lease and generation that the record says.
         Judgement::Own(lock) => hold(plan, now, it.goal, held(&lock, true)),
         Judgement::Replay => replay(plan, it.goal, record),
-        Judgement::Mismatch => refuse(it.goal, Refusal::Mismatch),
-        Judgement::InProgress(until) => refuse(it.goal, Refusal::InProgress(Some(until))),
-        Judgement::OutcomeUnknown => refuse(it.goal, Refusal::OutcomeUnknown),
-        Judgement::Reclaim | Judgement::TakeOver if is_exhausted => give_up(it),
+        Judgement::Mismatch => give_up(plan, it, Refusal::Mismatch),
+        Judgement::InProgress(until) => give_up(plan, it, Refusal::InProgress(Some(until))),
+        Judgement::OutcomeUnknown => give_up(plan, it, Refusal::OutcomeUnknown),
+        Judgement::Reclaim | Judgement::TakeOver if is_exhausted => give_up(plan, it, when_exhausted),
         // An outcome in hand takes no claim over: the successor may yet finish.
         Judgement::TakeOver if it.goal != Goal::Run => {
-            refuse(it.goal, Refusal::InProgress(record.lease_until()))
+            let until = record.lease_until().map(|lease_until| plan.rules.claimable_at(lease_until));
+            refuse(it.goal, Refusal::InProgress(until))
         }
+        _ if it.is_in_doubt && it.goal == Goal::Run => send(plan, now, it),
         judgement => {
             let next = record.generation.next(now);
             let (attempt, interrupted) = judge::history(plan.fingerprint, &record);
@@ -180,11 +195,12 @@ fn hold(plan: &Plan, now: Timestamp, goal: Goal, held: Held) -> Next {
     }
 }
 
-/// Nobody can say whether the claim was made: releases it if it was. One attempt, since the caller waits.
-fn abandon(plan: &Plan, it: Claiming) -> Next {
+/// Refuses. Where nobody can say whether the claim was made, it is released first, if it was: one attempt, since the
+/// caller waits.
+fn give_up(plan: &Plan, it: Claiming, why: Refusal) -> Next {
     match (it.goal, it.write.lock()) {
-        (Goal::Run, Some(lock)) => give_back(plan, held(lock, false), Refusal::Unavailable),
-        (goal, _) => refuse(goal, Refusal::Unavailable),
+        (Goal::Run, Some(lock)) if it.is_in_doubt => give_back(plan, held(lock, false), why),
+        (goal, _) => refuse(goal, why),
     }
 }
 
@@ -195,12 +211,17 @@ fn give_back(plan: &Plan, held: Held, why: Refusal) -> Next {
     (Phase::GivingBack { held, why }, Action::Apply(write))
 }
 
-pub(super) fn giving_back(held: &Held, why: Refusal, event: &Event) -> Next {
-    let refusal = match (why, event) {
-        (_, Event::Answered(Written::Applied)) => why,
+pub(super) fn giving_back(plan: &Plan, held: &Held, why: Refusal, event: &Event) -> Next {
+    let refusal = match event {
+        Event::Answered(Written::Applied) => why,
+        // What replaced it, or stands in its way, is there now.
+        Event::Answered(Written::Refused(Some(record)))
+            if record.owner != held.owner && record.generation >= held.generation =>
+        {
+            why
+        }
         // It stands, or may still come to: until its lease has ended, nothing else can claim the key.
-        (Refusal::Unavailable, _) => Refusal::Abandoned(held.lease_until),
-        _ => why,
+        _ => Refusal::Abandoned(plan.rules.claimable_at(held.lease_until)),
     };
     refuse(Goal::Run, refusal)
 }

@@ -41,6 +41,17 @@ impl Commit {
     pub(super) fn is_doubtful(&self) -> bool {
         self.doubts > 0
     }
+
+    /// Whether it may have been made, and its record may have expired since. Then nobody can tell from the record's absence
+    /// that it was not; and without a claim, nothing would keep it from being made a second time.
+    fn may_have_come_and_gone(&self, plan: &Plan, now: Timestamp) -> bool {
+        let expires_at = match &self.write {
+            Write::Conclude { record, .. } => record.expires_at,
+            _ => None,
+        };
+        let soon = now.saturating_add(plan.rules.skew_margin);
+        self.is_doubtful() && expires_at.is_some_and(|expires_at| expires_at <= soon)
+    }
 }
 
 /// T8: sends the completion of a claim, and the handler's own writes with it.
@@ -48,8 +59,7 @@ impl Commit {
 /// It counts until after the lease has ended, however short the retention is: a transaction that was declined in doubt
 /// may be made while its handler runs on, and a record that is swept under it would free the key.
 pub(super) fn send(plan: &Plan, now: Timestamp, held: Held, task: Task, submission: u32) -> Next {
-    let lease_over = held.lease_until.saturating_add(plan.rules.skew_margin);
-    let retention = plan.rules.retention.max(now.until(lease_over));
+    let retention = plan.rules.retention.max(now.until(plan.rules.claimable_at(held.lease_until)));
     let Some(settlement) = settle::outcome(retention, now, &task.intent) else {
         return settle::begin(plan, now, held, task, submission);
     };
@@ -83,13 +93,13 @@ pub(super) fn committing(plan: &Plan, now: Timestamp, commit: Commit, event: Eve
             not_made(plan, now, Commit { doubts, ..commit }, StoreErrorKind::Conflict)
         }
         Event::Failed(Fault { kind, maybe_applied }) if maybe_applied || commit.is_doubtful() => {
-            doubtful(commit, kind)
+            doubtful(plan, now, commit, kind)
         }
         Event::Failed(Fault {
             kind: kind @ (StoreErrorKind::Unstorable | StoreErrorKind::Corrupt), ..
         }) => declined(commit, Decline::Store(kind)),
         Event::Failed(Fault { kind, .. }) => not_made(plan, now, commit, kind),
-        Event::Resumed => submit(commit),
+        Event::Resumed => submit_again(plan, now, commit),
         _ => (Phase::Committing(Box::new(commit)), Action::Nothing),
     }
 }
@@ -115,19 +125,26 @@ fn not_made(plan: &Plan, now: Timestamp, commit: Commit, kind: StoreErrorKind) -
 }
 
 /// The same request is sent once more; then the record is looked at.
-fn doubtful(commit: Commit, kind: StoreErrorKind) -> Next {
+fn doubtful(plan: &Plan, now: Timestamp, commit: Commit, kind: StoreErrorKind) -> Next {
     let doubts = commit.doubts.saturating_add(1);
     let commit = Commit { doubts, ..commit };
     if doubts == 1 && kind != StoreErrorKind::Corrupt {
-        return submit(commit);
+        return submit_again(plan, now, commit);
     }
     (Phase::LookingForCommit(Box::new(commit)), Action::Read)
+}
+
+fn submit_again(plan: &Plan, now: Timestamp, commit: Commit) -> Next {
+    if commit.may_have_come_and_gone(plan, now) {
+        return (Phase::LookingForCommit(Box::new(commit)), Action::Read);
+    }
+    submit(commit)
 }
 
 pub(super) fn looking(plan: &Plan, now: Timestamp, commit: Commit, event: Event) -> Next {
     match event {
         Event::Found(record) => examine(plan, now, commit, record, false),
-        Event::Failed(Fault { kind: StoreErrorKind::Corrupt, .. }) => unresolved(&commit),
+        Event::Failed(Fault { kind: StoreErrorKind::Corrupt, .. }) => unresolved(plan, &commit),
         Event::Failed(_) => retry(plan, now, commit, |commit| Phase::LookingForCommit(Box::new(commit))),
         Event::Resumed => (Phase::LookingForCommit(Box::new(commit)), Action::Read),
         _ => (Phase::LookingForCommit(Box::new(commit)), Action::Nothing),
@@ -139,7 +156,7 @@ fn retry(plan: &Plan, now: Timestamp, commit: Commit, phase: impl FnOnce(Commit)
     let Commit { basis, task, write, submission, doubts } = commit;
     match task.again(plan, now) {
         Ok((task, nth)) => (phase(Commit { basis, task, write, submission, doubts }), Action::Pause(nth)),
-        Err(task) => unresolved(&Commit { basis, task, write, submission, doubts }),
+        Err(task) => unresolved(plan, &Commit { basis, task, write, submission, doubts }),
     }
 }
 
@@ -159,26 +176,27 @@ fn examine(plan: &Plan, now: Timestamp, commit: Commit, record: Option<Record>, 
         Basis::Claim(held) if record.as_ref().is_some_and(|record| stands(held, record)) => {
             // It was not made by then, and may be on its way.
             if is_refused {
-                return unresolved(&commit);
+                return unresolved(plan, &commit);
             }
             retry(plan, now, commit, |commit| Phase::Committing(Box::new(commit)))
         }
         // The record is gone, and whether it had the outcome, and the writes were made, nobody can tell.
-        Basis::Claim(_) if record.is_none() && commit.doubts > 0 => unresolved(&commit),
+        Basis::Claim(_) if record.is_none() && commit.doubts > 0 => unresolved(plan, &commit),
         Basis::Claim(_) => acquire::to_record(plan, now, commit.task, record),
         Basis::Open(basis) if !is_refused && basis.is_as_seen(record.as_ref()) => {
             retry(plan, now, commit, |commit| Phase::Committing(Box::new(commit)))
         }
         Basis::Open(basis) => {
+            let may_be_anew = !commit.may_have_come_and_gone(plan, now);
             let basis = open::Basis { losses: basis.losses + 1, ..basis.clone() };
-            open::lost(plan, now, basis, commit.submission, commit.task, record)
+            open::lost(plan, now, basis, commit.submission, commit.task, record, may_be_anew)
         }
     }
 }
 
-fn unresolved(commit: &Commit) -> Next {
+fn unresolved(plan: &Plan, commit: &Commit) -> Next {
     over(End::Unresolved(match &commit.basis {
-        Basis::Claim(held) => Some(held.lease_until),
+        Basis::Claim(held) => Some(plan.rules.claimable_at(held.lease_until)),
         Basis::Open(_) => None,
     }))
 }

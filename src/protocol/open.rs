@@ -84,7 +84,8 @@ pub(super) fn conclude(plan: &Plan, now: Timestamp, basis: Basis, task: Task) ->
     commit::begin(commit::Basis::Open(basis), task, write, submission)
 }
 
-/// Another record is there than what was seen, and nothing was written: does it count?
+/// Another record is there than what was seen, and nothing was written: does it count? If not, it is concluded anew, if it
+/// may be: not where it may have been made before, and its record have gone since.
 pub(super) fn lost(
     plan: &Plan,
     now: Timestamp,
@@ -92,6 +93,7 @@ pub(super) fn lost(
     submission: u32,
     task: Task,
     record: Option<Record>,
+    may_be_anew: bool,
 ) -> Next {
     let not_committed = |refusal| over(End::NotCommitted(refusal));
     let judgement =
@@ -99,6 +101,9 @@ pub(super) fn lost(
     match (judgement, record) {
         (Some(Judgement::Replay), Some(record)) => over(End::Superseded(record)),
         (None | Some(Judgement::Reclaim | Judgement::TakeOver), seen) => {
+            if !may_be_anew {
+                return over(End::Unresolved(None));
+            }
             if basis.losses >= MAX_LOSSES {
                 return not_committed(Refusal::InProgress(None));
             }
@@ -114,7 +119,7 @@ fn refusal(judgement: Judgement) -> Refusal {
         Judgement::Mismatch => Refusal::Mismatch,
         Judgement::InProgress(until) => Refusal::InProgress(Some(until)),
         // A claim of one's own, where none was made: an owner that was drawn twice.
-        Judgement::Own(lock) => Refusal::InProgress(Some(lock.lease_until)),
+        Judgement::Own(_) => Refusal::InProgress(None),
         Judgement::OutcomeUnknown => Refusal::OutcomeUnknown,
         // These let it be put; and where they are not asked for, nobody may be told that anything is known.
         Judgement::Replay | Judgement::Reclaim | Judgement::TakeOver => Refusal::InProgress(None),

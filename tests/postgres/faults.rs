@@ -136,19 +136,6 @@ async fn a_connection_that_answered_lately_is_not_asked_again() {
     assert_eq!((wire.requests(), wire.connections()), (5, 1));
 }
 
-/// Somebody gives a request up: what its connection is at work on does not come in between the next one's.
-#[tokio::test]
-async fn a_request_that_is_dropped_leaves_a_connection_that_is_asked_first() {
-    let (wire, store) = behind_a_wire(server!()).await;
-    let key = key("dropped");
-    wire.fail_next(Fault::Silence);
-    let claim = Write::Claim(lock());
-    let given_up = tokio::time::timeout(Duration::from_millis(100), store.apply(&key, &claim)).await;
-    assert!(given_up.is_err() && wire.has_failed());
-    make(&store, &key, &claim).await;
-    assert_eq!(wire.connections(), 2);
-}
-
 /// The server ends the session: before the statement, and while it waits for a row.
 #[tokio::test]
 async fn a_session_that_is_terminated_is_replaced_or_ambiguous() {
@@ -263,6 +250,8 @@ async fn a_full_disk_and_its_like_are_unavailable_and_nothing_was_made() {
         ("XX001", StoreErrorKind::Unavailable, "failed to serve"),
         ("40P01", StoreErrorKind::Conflict, "another transaction"),
         ("23514", StoreErrorKind::Rejected, "refused"),
+        ("54000", StoreErrorKind::Unstorable, "too large"),
+        ("22P05", StoreErrorKind::Unstorable, "characters"),
     ] {
         let trigger = format!(
             "CREATE OR REPLACE FUNCTION {table}_fails() RETURNS trigger LANGUAGE plpgsql AS \

@@ -42,7 +42,8 @@ pub(super) fn lock() -> Lock {
         fingerprint: Fingerprint::of_bytes(b"request"),
         lock_acquired_at: now(),
         lease_until: later(60),
-        expires_at: later(90_000),
+        expires_at: Some(later(90_000)),
+        interrupted: false,
         request_id: Some("invocation".into()),
     }
 }

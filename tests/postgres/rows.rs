@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lambda_idempotency::{
-    Generation, Lock, Owner, Record, Store as _,
+    Encoding, Generation, Lock, Outcome, Owner, Place, Record, Store as _, StoredResponse,
     store::{Seen, Settlement, StoreErrorKind, Write, Written, memory::MemoryStore},
 };
 
@@ -49,10 +49,13 @@ fn any_write(random: &mut Random, current: Option<Record>) -> Write {
     lock.generation = Generation::new(random.below(3) as u64);
     lock.lease_until = later(random.below(4) as u64);
     lock.owner = Owner::from_bytes([random.below(3) as u8; 16]);
-    let settlement = match random.below(3) {
-        0 => Settlement::Complete(outcome(b"{}"), later(random.below(9) as u64)),
-        1 => Settlement::Fail(outcome(b""), later(random.below(9) as u64)),
-        _ => Settlement::Release,
+    lock.expires_at = lock.expires_at.filter(|_| random.below(3) > 0);
+    lock.interrupted = random.below(2) == 0;
+    let expires_at = later(random.below(9) as u64);
+    let settlement = match random.below(4) {
+        0 => Settlement::Complete(outcome(b"{}"), expires_at),
+        1 => Settlement::Fail(outcome(b""), expires_at),
+        interrupted => Settlement::Release { expires_at, interrupted: interrupted == 2 },
     };
     let Some(current) = current else {
         return match random.below(2) {
@@ -87,13 +90,14 @@ fn finished_or(random: &mut Random, lock: Lock) -> Record {
 /// The version of `current`, in half of the cases with one part of it that is another's.
 fn almost(random: &mut Random, current: &Record, other: &Lock) -> Seen {
     let mut seen = Seen::of(current);
-    match random.below(12) {
+    match random.below(13) {
         0 => seen.owner = other.owner,
         1 => seen.generation = other.generation,
         2 => seen.lock_acquired_at = later(1000),
         3 => seen.expires_at = other.expires_at,
         4 => seen.lease_until = Some(other.lease_until),
         5 => seen.status = lambda_idempotency::Status::Released,
+        6 => seen.expires_at = None,
         _ => {}
     }
     seen
@@ -113,8 +117,14 @@ async fn a_row_that_is_no_record_is_corrupt_and_named_by_its_column() {
     for row in operator.query(&constraints, &[]).await.unwrap() {
         operator.batch_execute(row.get(0)).await.unwrap();
     }
+    operator.batch_execute(&format!("ALTER TABLE {table} ALTER interrupted DROP NOT NULL")).await.unwrap();
     for (at, (is_done, change, column)) in [
-        (false, "version = 2", "version"),
+        (false, "version = 1", "version"),
+        (false, "version = 3", "version"),
+        (false, "interrupted = NULL", "interrupted"),
+        (false, "expires_at = -1", "expires_at"),
+        (true, "response_codec = 'secret'", "response_codec"),
+        (true, "response_key_id = 'secret'", "response_key_id"),
         (false, "status = 'EXPIRED'", "status"),
         (false, "lease_until = NULL", "lease_until"),
         (false, "owner = '\\x00'", "owner"),
@@ -158,6 +168,76 @@ async fn a_row_that_is_no_record_is_corrupt_and_named_by_its_column() {
 }
 
 #[tokio::test]
+async fn unreadable_formats_say_what_was_found() {
+    let server = server!();
+    let store = server.store(|builder| builder).await;
+    let (operator, table) = (server.client().await, store.table());
+    for (change, says) in [
+        ("version = 1", "`version` is 1, and this library reads version 2 alone"),
+        ("version = 3", "`version` is 3, and this library reads version 2 alone"),
+        ("response_codec = 'zstd'", "`response_codec` is set, so that a newer version of this library wrote"),
+        ("response_key_id = 'k'", "`response_key_id` is set, so that a newer version of this library wrote"),
+    ] {
+        let (key, lock) = (key(change), lock());
+        make(&store, &key, &Write::Claim(lock.clone())).await;
+        make(&store, &key, &completion(&lock)).await;
+        let update = format!("UPDATE {table} SET {change} WHERE id = '{key}'");
+        operator.batch_execute(&update).await.unwrap();
+        let error = store.read(&key).await.unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+    }
+}
+
+/// A later version's trace stays with its claim, and goes with the record that another takes the place of.
+#[tokio::test]
+async fn replacing_a_row_clears_reserved_columns() {
+    let server = server!();
+    let store = server.store(|builder| builder).await;
+    let (operator, table, key, lock) = (server.client().await, store.table(), key("reserved"), lock());
+    let trace = async || {
+        let sql = format!("SELECT trace_id FROM {table}");
+        operator.query_one(&sql, &[]).await.unwrap().get::<_, Option<String>>(0)
+    };
+    make(&store, &key, &Write::Claim(lock.clone())).await;
+    operator.batch_execute(&format!("UPDATE {table} SET trace_id = 'trace'")).await.unwrap();
+    make(&store, &key, &completion(&lock)).await;
+    let completed = store.read(&key).await.unwrap().unwrap();
+    assert_eq!(trace().await.as_deref(), Some("trace"));
+    let next = super::fixtures::lock();
+    make(&store, &key, &Write::Reclaim { seen: Seen::of(&completed), lock: next.clone() }).await;
+    assert_eq!(trace().await, None);
+    operator
+        .batch_execute(&format!("UPDATE {table} SET trace_id = 'trace', response_codec = 'c'"))
+        .await
+        .unwrap();
+    let write = Write::Conclude { seen: Some(Seen::of(&next.into())), record: finished() };
+    make(&store, &key, &write).await;
+    assert_eq!(trace().await, None);
+    assert!(store.read(&key).await.unwrap().is_some(), "`response_codec` stayed");
+}
+
+#[tokio::test]
+async fn a_response_over_one_gibibyte_is_unstorable() {
+    let server = server!();
+    let store = server.store(|builder| builder).await;
+    let (key, lock) = (key("huge"), lock());
+    make(&store, &key, &Write::Claim(lock.clone())).await;
+    // Pages that nobody touches take no memory.
+    let kept = vec![0; 1 << 30];
+    let response = StoredResponse {
+        encoding: Encoding::Identity,
+        length: kept.len() as u64,
+        sha256: [0; 32],
+        place: Place::Inline(kept.into()),
+    };
+    let settlement = Settlement::Complete(Outcome::Retained(response), later(100));
+    let settle = Write::Settle { owner: lock.owner, generation: lock.generation, settlement };
+    let error = store.apply(&key, &settle).await.unwrap_err();
+    assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Unstorable, false), "{error:?}");
+    make(&store, &key, &completion(&lock)).await;
+}
+
+#[tokio::test]
 async fn a_scan_passes_all_records_in_the_order_of_their_keys() {
     let server = server!();
     let store = server.store(|builder| builder).await;
@@ -197,8 +277,7 @@ async fn a_large_response_comes_back() {
     let store = server.store(|builder| builder).await;
     let mut random = Random(7);
     let response: Vec<u8> = (0..6 * 1024 * 1024).map(|_| random.below(256) as u8).collect();
-    let outcome =
-        lambda_idempotency::Outcome::Retained(lambda_idempotency::StoredResponse::new(response.into()));
+    let outcome = Outcome::Retained(StoredResponse::new(response.into()));
     let (key, lock) = (key("large"), lock());
     make(&store, &key, &Write::Claim(lock.clone())).await;
     let settlement = Settlement::Complete(outcome.clone(), later(100));

@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use lambda_idempotency::{
-    Record, Store as _, Timestamp,
+    Lock, Record, Store as _, Timestamp,
     store::{Write, postgres::PostgresStore},
 };
 
-use super::fixtures::{finished, key, lock, make, now, server};
+use super::fixtures::{completion, finished, key, lock, make, now, server};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
 async fn put(store: &PostgresStore, name: &str, expires_at: Timestamp) {
-    let record = Record { expires_at, ..finished() };
+    let record = Record { expires_at: Some(expires_at), ..finished() };
     make(store, &key(name), &Write::Conclude { seen: None, record }).await;
 }
 
@@ -27,7 +27,7 @@ async fn what_expired_over_an_hour_ago_goes_in_batches_the_oldest_first() {
     put(&store, "an hour", now.saturating_sub(HOUR)).await;
     put(&store, "live", now.saturating_add(HOUR)).await;
     let mut claim = lock();
-    claim.expires_at = now.saturating_add(24 * HOUR);
+    claim.expires_at = Some(now.saturating_add(24 * HOUR));
     make(&store, &key("claim"), &Write::Claim(claim)).await;
 
     assert_eq!(store.sweep(now, 2).await.unwrap(), 2);
@@ -40,6 +40,24 @@ async fn what_expired_over_an_hour_ago_goes_in_batches_the_oldest_first() {
         assert!(store.read(&key(left)).await.unwrap().is_some(), "{left}");
     }
     assert_eq!(store.sweep(now, 0).await.unwrap(), 0);
+}
+
+/// A claim that may run at most once stays until it is settled, however old it is.
+#[tokio::test]
+async fn sweeps_keep_records_without_expiry() {
+    let server = server!();
+    let store = server.store(|builder| builder).await;
+    let (now, end) = (now(), Timestamp::from_millis(u64::MAX));
+    let lock = Lock { expires_at: None, lease_until: Timestamp::from_millis(1), ..lock() };
+    make(&store, &key("unsettled"), &Write::Claim(lock.clone())).await;
+    put(&store, "old", now.saturating_sub(5 * HOUR)).await;
+    assert_eq!(store.sweep(end, 1).await.unwrap(), 1);
+    assert_eq!(store.sweep(end, 1).await.unwrap(), 0);
+    assert_eq!(store.read(&key("unsettled")).await.unwrap(), Some(lock.clone().into()));
+    // Settled, it expires as any other.
+    make(&store, &key("unsettled"), &completion(&lock)).await;
+    assert_eq!(store.sweep(end, 1).await.unwrap(), 1);
+    assert_eq!(store.read(&key("unsettled")).await.unwrap(), None);
 }
 
 /// A record that somebody is at work on is passed over, and nobody is waited for.
@@ -68,7 +86,7 @@ async fn a_record_whose_expiry_is_moved_meanwhile_stays() {
     let now = now();
     for round in 0..50 {
         let key = key(&format!("moved {round}"));
-        let record = Record { expires_at: now.saturating_sub(5 * HOUR), ..finished() };
+        let record = Record { expires_at: Some(now.saturating_sub(5 * HOUR)), ..finished() };
         let seen = lambda_idempotency::store::Seen::of(&record);
         make(&store, &key, &Write::Conclude { seen: None, record }).await;
         let lock = lock();

@@ -86,7 +86,7 @@ async fn a_schema_of_another_version_is_refused() {
     let server = server!();
     let (made, client) = (server.store(|builder| builder).await, server.client().await);
     let table = made.table();
-    for (version, says) in [(0, "run the migrations 1 to 1"), (2, "update the library")] {
+    for (version, says) in [(1, "recreate both with `idempotency table create`"), (3, "update the library")] {
         client.batch_execute(&format!("UPDATE {table}_schema SET version = {version}")).await.unwrap();
         let store = PostgresStore::builder(server.url()).table(&table).build().unwrap();
         let mut errors = vec![
@@ -102,11 +102,31 @@ async fn a_schema_of_another_version_is_refused() {
             assert!(!error.is_maybe_applied());
             assert!(error.to_string().contains(says), "{error}");
         }
-        let expected = [TableProblem::Schema { found: version, needed: 1 }];
+        let expected = [TableProblem::Schema { found: version, needed: 2 }];
         assert_eq!(store.check_table().await.unwrap(), expected);
     }
-    client.batch_execute(&format!("UPDATE {table}_schema SET version = 1")).await.unwrap();
+    client.batch_execute(&format!("UPDATE {table}_schema SET version = 2")).await.unwrap();
     assert_eq!(made.read(&key("version")).await.unwrap(), None);
+}
+
+/// `schema.sql` over a table of version 1 must not mark it as version 2.
+#[tokio::test]
+async fn an_older_table_keeps_its_version_mark() {
+    let server = server!();
+    let (made, client) = (server.store(|builder| builder).await, server.client().await);
+    let table = made.table();
+    let older = format!(
+        "ALTER TABLE {table} DROP interrupted, DROP trace_id, DROP response_codec, DROP response_key_id, \
+         ALTER expires_at SET NOT NULL; UPDATE {table}_schema SET version = 1"
+    );
+    client.batch_execute(&older).await.unwrap();
+    client.batch_execute(&made.schema_sql()).await.unwrap();
+    let store = PostgresStore::builder(server.url()).table(&table).build().unwrap();
+    let error = store.create_table().await.unwrap_err();
+    assert!(error.to_string().contains("its schema is of version 1"), "{error}");
+    client.batch_execute(&format!("DROP TABLE {table}, {table}_schema")).await.unwrap();
+    assert_eq!(store.create_table().await.unwrap(), TableCreation::Created);
+    make(&store, &key("recreated"), &Write::Claim(lock())).await;
 }
 
 /// Columns that the marker knows nothing of.

@@ -2,7 +2,10 @@
 
 use std::{
     net::Ipv4Addr,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use tokio::{
@@ -30,6 +33,8 @@ pub(super) enum Fault {
 pub(super) struct Wire {
     port: u16,
     next: Arc<Mutex<Option<Fault>>>,
+    /// From when on nothing comes through, nor is anything cut.
+    silence: Arc<AtomicBool>,
     /// How many pieces have come from the client.
     requests: Arc<Mutex<u32>>,
     connections: Arc<Mutex<u32>>,
@@ -43,22 +48,24 @@ impl Wire {
         let port = listener.local_addr().unwrap().port();
         let (next, requests) = (Arc::<Mutex<Option<Fault>>>::default(), Arc::<Mutex<u32>>::default());
         let (connections, cut) = (Arc::<Mutex<u32>>::default(), Arc::new(Notify::new()));
-        let (shared, counted) = ((Arc::clone(&next), Arc::clone(&requests)), Arc::clone(&connections));
+        let silence = Arc::<AtomicBool>::default();
+        let shared = (Arc::clone(&next), Arc::clone(&requests), Arc::clone(&silence));
+        let counted = Arc::clone(&connections);
         let cut_all = Arc::clone(&cut);
         let serving = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 *counted.lock().unwrap() += 1;
-                let ((next, requests), cut_all) = (shared.clone(), Arc::clone(&cut_all));
+                let ((next, requests, silence), cut_all) = (shared.clone(), Arc::clone(&cut_all));
                 tokio::spawn(async move {
                     let server = TcpStream::connect((Ipv4Addr::LOCALHOST, server)).await.unwrap();
                     tokio::select! {
-                        () = carry(client, server, &next, &requests) => {}
+                        () = carry(client, server, &next, &requests, &silence) => {}
                         () = cut_all.notified() => {}
                     }
                 });
             }
         });
-        Self { port, next, requests, connections, cut, serving }
+        Self { port, next, silence, requests, connections, cut, serving }
     }
 
     pub(super) fn port(&self) -> u16 {
@@ -68,6 +75,11 @@ impl Wire {
     /// Does this to the next request.
     pub(super) fn fail_next(&self, fault: Fault) {
         *self.next.lock().unwrap() = Some(fault);
+    }
+
+    /// Whether nothing comes through any more, on old connections and on new ones.
+    pub(super) fn be_silent(&self, silent: bool) {
+        self.silence.store(silent, Ordering::Relaxed);
     }
 
     /// Whether the fault has struck.
@@ -107,6 +119,7 @@ async fn carry(
     mut server: TcpStream,
     next: &Mutex<Option<Fault>>,
     requests: &Mutex<u32>,
+    silence: &AtomicBool,
 ) {
     let (mut up, mut down) = (vec![0; 65_536], vec![0; 65_536]);
     loop {
@@ -118,7 +131,7 @@ async fn carry(
                 if fault == Some(Fault::CutBefore) {
                     return;
                 }
-                if fault == Some(Fault::Silence) {
+                if fault == Some(Fault::Silence) || silence.load(Ordering::Relaxed) {
                     return std::future::pending().await;
                 }
                 server.write_all(&up[..count]).await.unwrap();

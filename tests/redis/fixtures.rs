@@ -34,7 +34,8 @@ pub(crate) fn lock() -> Lock {
         fingerprint: Fingerprint::from_digest([0xf1; 32]),
         lock_acquired_at: ms(1_795_000_000_124),
         lease_until: ms(1_795_000_060_125),
-        expires_at: ms(EXPIRES_AT),
+        expires_at: Some(ms(EXPIRES_AT)),
+        interrupted: false,
         request_id: Some(Arc::from("8f5c1a66-7d4e-4b1e-9c0a-3d1f2b7a9e10")),
     }
 }
@@ -48,13 +49,19 @@ pub(crate) fn next_lock() -> Lock {
         fingerprint: Fingerprint::from_digest([0xf1; 32]),
         lock_acquired_at: ms(1_795_000_070_002),
         lease_until: ms(1_795_000_130_003),
-        expires_at: ms(EXPIRES_AT + 70_000),
+        expires_at: Some(ms(EXPIRES_AT + 70_000)),
+        interrupted: true,
         request_id: Some(Arc::from("another-request")),
     }
 }
 
 pub(crate) fn started() -> Record {
     lock().into()
+}
+
+/// [`lock`], as one that may run at most once: without an expiry.
+pub(crate) fn lasting() -> Lock {
+    Lock { expires_at: None, ..lock() }
 }
 
 pub(crate) fn inline() -> Outcome {
@@ -67,16 +74,17 @@ pub(crate) fn inline() -> Outcome {
 }
 
 pub(crate) fn completed() -> Record {
-    Record { state: State::Completed(inline()), expires_at: ms(EXPIRES_AT + 1000), ..started() }
+    Record { state: State::Completed(inline()), expires_at: Some(ms(EXPIRES_AT + 1000)), ..started() }
 }
 
-pub(crate) fn settlements() -> [Settlement; 4] {
+pub(crate) fn settlements() -> [Settlement; 5] {
     let expires_at = ms(EXPIRES_AT + 1000);
     [
         Settlement::Complete(inline(), expires_at),
         Settlement::Complete(Outcome::Omitted, expires_at),
         Settlement::Fail(inline(), expires_at),
-        Settlement::Release,
+        Settlement::Release { expires_at, interrupted: false },
+        Settlement::Release { expires_at, interrupted: true },
     ]
 }
 
@@ -89,7 +97,7 @@ pub(crate) fn complete() -> Write {
 }
 
 pub(crate) fn extend(lease_until: u64) -> Write {
-    let (Lock { owner, generation, .. }, expires_at) = (lock(), ms(EXPIRES_AT + 2000));
+    let (Lock { owner, generation, .. }, expires_at) = (lock(), Some(ms(EXPIRES_AT + 2000)));
     Write::Extend { owner, generation, lease_until: ms(lease_until), expires_at }
 }
 
@@ -99,7 +107,8 @@ pub(crate) fn writes_on_started() -> Vec<Write> {
     let mut writes = vec![
         Write::Reclaim { seen, lock: next_lock() },
         Write::TakeOver { seen, lock: next_lock() },
-        Write::TakeOver { seen, lock: Lock { request_id: None, ..next_lock() } },
+        Write::TakeOver { seen, lock: Lock { request_id: None, interrupted: false, ..next_lock() } },
+        Write::TakeOver { seen, lock: Lock { expires_at: None, ..next_lock() } },
         extend(1_795_000_090_000),
         Write::Conclude { seen: Some(seen), record: completed() },
     ];

@@ -9,8 +9,8 @@ use lambda_idempotency::{
 };
 
 use super::fixtures::{
-    EXPIRES_AT, chain, claim, claimed, complete, completed, extend, fresh_key, lock, ms, next_lock, patient,
-    settle, started, writes_on_started,
+    EXPIRES_AT, chain, claim, claimed, complete, completed, extend, fresh_key, lasting, lock, ms, next_lock,
+    patient, settle, started, writes_on_started,
 };
 use crate::server::{RedisServer, shared};
 
@@ -38,7 +38,7 @@ async fn the_hash_is_pinned() {
         ("owner", &"0a".repeat(16)),
         ("request_id", "8f5c1a66-7d4e-4b1e-9c0a-3d1f2b7a9e10"),
         ("status", "STARTED"),
-        ("version", "1"),
+        ("version", "2"),
     ];
     let owned = |fields: &[(&str, &str)]| -> Vec<(String, String)> {
         fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
@@ -75,22 +75,70 @@ async fn redis_removes_a_record_a_day_after_it_has_expired() {
     ] {
         let (store, key) = (patient(&server.url()), fresh_key());
         let removal = || server.run(&["PEXPIRETIME", &format!("idempotency:{key}")]);
-        let lock = Lock { expires_at: ms(expires_at), ..lock() };
+        let lock = Lock { expires_at: Some(ms(expires_at)), ..lock() };
         assert_eq!(store.apply(&key, &Write::Claim(lock.clone())).await.unwrap(), Written::Applied);
         assert_eq!(removal(), removed_at);
         assert_eq!(store.read(&key).await.unwrap(), Some(Record::from(lock)));
-        // A release leaves it as it is; whatever moves the expiry moves it, too.
-        assert_eq!(store.apply(&key, &settle(Settlement::Release)).await.unwrap(), Written::Applied);
-        assert_eq!(removal(), removed_at);
     }
+    // Whatever moves the expiry moves it, too; without one, Redis never removes the record.
     for write in writes_on_started() {
-        let (store, key) = (patient(&server.url()), fresh_key());
-        claimed(&store, &key).await;
-        assert_eq!(store.apply(&key, &write).await.unwrap(), Written::Applied);
-        let expires_at = write.apply_to(Some(&started())).unwrap().expires_at.as_millis();
-        let removal = server.run(&["PEXPIRETIME", &format!("idempotency:{key}")]);
-        assert_eq!(removal, (expires_at + day).to_string(), "{write:?}");
+        for lock in [lock(), lasting()] {
+            let (store, key) = (patient(&server.url()), fresh_key());
+            assert_eq!(store.apply(&key, &Write::Claim(lock.clone())).await.unwrap(), Written::Applied);
+            let record = Record::from(lock);
+            let Some(after) = write.apply_to(Some(&record)) else { continue };
+            assert_eq!(store.apply(&key, &write).await.unwrap(), Written::Applied);
+            let removed_at = after.expires_at.map(|at| (at.as_millis() + day).to_string());
+            let removal = server.run(&["PEXPIRETIME", &format!("idempotency:{key}")]);
+            assert_eq!(removal, removed_at.unwrap_or_else(|| NEVER.to_owned()), "{write:?}");
+        }
     }
+}
+
+/// What `PEXPIRETIME` says of a key that stays.
+const NEVER: &str = "-1";
+
+/// An unsettled claim that may run at most once outlives every clock; settling it gives it an expiry.
+#[tokio::test]
+async fn redis_keeps_at_most_once_claims_until_settled() {
+    let Some(server) = shared() else { return };
+    let (store, key) = (patient(&server.url()), fresh_key());
+    let removal = || server.run(&["PEXPIRETIME", &format!("idempotency:{key}")]);
+    let has = |field: &str| server.run(&["HEXISTS", &format!("idempotency:{key}"), field]) == "1";
+    assert_eq!(store.apply(&key, &Write::Claim(lasting())).await.unwrap(), Written::Applied);
+    assert_eq!((removal().as_str(), has("expires_at")), (NEVER, false));
+    // An extension that gives it an expiry, and one that takes it away.
+    let Lock { owner, generation, .. } = lock();
+    for (lease, expires_at) in [(1_795_000_090_000, Some(ms(EXPIRES_AT))), (1_795_000_091_000, None)] {
+        let write = Write::Extend { owner, generation, lease_until: ms(lease), expires_at };
+        assert_eq!(store.apply(&key, &write).await.unwrap(), Written::Applied);
+        assert_eq!(removal() == NEVER, expires_at.is_none());
+        assert_eq!(has("expires_at"), expires_at.is_some());
+        assert_eq!(store.read(&key).await.unwrap().unwrap().expires_at, expires_at);
+    }
+    assert_eq!(store.apply(&key, &complete()).await.unwrap(), Written::Applied);
+    assert_eq!(removal(), (EXPIRES_AT + 1000 + 86_400_000).to_string());
+    assert_eq!(store.read(&key).await.unwrap(), Some(completed()));
+}
+
+/// A later version's trace stays with its claim, and goes with the record that another takes the place of.
+#[tokio::test]
+async fn replacing_a_hash_removes_reserved_fields() {
+    let Some(server) = shared() else { return };
+    let (store, key) = (patient(&server.url()), fresh_key());
+    let redis_key = format!("idempotency:{key}");
+    claimed(&store, &key).await;
+    server.run(&["HSET", &redis_key, "trace_id", "trace"]);
+    assert_eq!(store.apply(&key, &complete()).await.unwrap(), Written::Applied);
+    assert_eq!(store.read(&key).await.unwrap(), Some(completed()));
+    assert_eq!(server.run(&["HGET", &redis_key, "trace_id"]), "trace");
+    server.run(&["HSET", &redis_key, "response_codec", "c", "response_key_id", "k"]);
+    let reclaim = Write::Reclaim { seen: Seen::of(&completed()), lock: next_lock() };
+    assert_eq!(store.apply(&key, &reclaim).await.unwrap(), Written::Applied);
+    assert_eq!(server.run(&["HMGET", &redis_key, "trace_id", "response_codec", "response_key_id"]), {
+        "(nil)\n(nil)\n(nil)"
+    });
+    assert_eq!(store.read(&key).await.unwrap(), Some(next_lock().into()));
 }
 
 /// A lease is moved where it ends before the new one: by the numbers, not by the texts, and to the last digit.
@@ -148,8 +196,15 @@ async fn every_write_on_every_record_is_answered_as_the_contract_says() {
     let store = patient(&server.url());
     let failed = Record { state: State::Failed(Outcome::Omitted), ..completed() };
     let released = Record { state: State::Released, ..Record::from(next_lock()) };
-    let records =
-        [None, Some(started()), Some(completed()), Some(failed), Some(released), Some(next_lock().into())];
+    let records = [
+        None,
+        Some(started()),
+        Some(lasting().into()),
+        Some(completed()),
+        Some(failed),
+        Some(released),
+        Some(next_lock().into()),
+    ];
     let mut writes = writes_on_started();
     writes.push(Write::Claim(next_lock()));
     writes.push(Write::Conclude { seen: None, record: Record { request_id: None, ..completed() } });
@@ -159,7 +214,8 @@ async fn every_write_on_every_record_is_answered_as_the_contract_says() {
             writes.push(Write::TakeOver { seen, lock: next_lock() });
             writes.push(Write::Conclude { seen: Some(seen), record: completed() });
             let Lock { owner, generation, .. } = next_lock();
-            writes.push(Write::Resolve { seen, owner, generation, settlement: Settlement::Release });
+            let settlement = Settlement::Release { expires_at: ms(EXPIRES_AT + 3000), interrupted: true };
+            writes.push(Write::Resolve { seen, owner, generation, settlement });
         }
     }
     let key = fresh_key();
@@ -186,7 +242,7 @@ async fn every_write_on_every_record_is_answered_as_the_contract_says() {
 
 /// `seen`, and it with one field changed at a time.
 fn changed(seen: Seen) -> Vec<Seen> {
-    let other = Seen::of(&Record { expires_at: ms(1), lock_acquired_at: ms(2), ..next_lock().into() });
+    let other = Seen::of(&Record { expires_at: Some(ms(1)), lock_acquired_at: ms(2), ..next_lock().into() });
     let mut all = vec![
         seen,
         Seen { status: lambda_idempotency::Status::Failed, ..seen },
@@ -197,6 +253,7 @@ fn changed(seen: Seen) -> Vec<Seen> {
         Seen { lease_until: Some(ms(3)), ..seen },
     ];
     all.push(Seen { lease_until: None, ..seen });
+    all.push(Seen { expires_at: None, ..seen });
     all
 }
 
@@ -206,7 +263,8 @@ async fn hashes_that_are_no_record_are_corrupt_by_field() {
     let store = patient(&server.url());
     let cases: Vec<(&str, Option<&str>, &str)> = vec![
         ("version", None, "is missing"),
-        ("version", Some("2"), "does not know"),
+        ("version", Some("1"), "is 1, and this library reads version 2 alone"),
+        ("version", Some("3"), "is 3, and this library reads version 2 alone"),
         ("version", Some("secret"), "whole number"),
         ("status", None, "is missing"),
         ("status", Some("secret"), "not in the form"),
@@ -219,6 +277,10 @@ async fn hashes_that_are_no_record_are_corrupt_by_field() {
         ("fingerprint", Some("secret"), "not in the form"),
         ("lock_acquired_at", Some("-1"), "whole number"),
         ("expires_at", Some(""), "whole number"),
+        ("interrupted", Some("secret"), "not in the form"),
+        ("interrupted", Some("false"), "not in the form"),
+        ("response_codec", Some("secret"), "a newer version of this library"),
+        ("response_key_id", Some("secret"), "a newer version of this library"),
         ("response", None, "is missing"),
         ("response_encoding", None, "is missing"),
         ("response_encoding", Some("secret"), "not in the form"),

@@ -1,13 +1,13 @@
 //! What a server refuses: each refusal has its kind, says what to do, and is certain.
 
 use lambda_idempotency::{
-    Store,
-    store::{StoreErrorKind, Write, Written},
+    Encoding, Outcome, Place, Store, StoredResponse,
+    store::{Settlement, StoreErrorKind, Write, Written},
 };
 
 use super::fixtures::{
-    chain, claim, claimed, complete, completed, extend, fresh_key, hasty, lock, patient, started,
-    writes_on_started,
+    EXPIRES_AT, chain, claim, claimed, complete, completed, extend, fresh_key, hasty, lasting, lock, ms,
+    patient, settle, started, writes_on_started,
 };
 use crate::server::{RedisServer, shared};
 
@@ -179,7 +179,8 @@ async fn a_server_that_wants_a_password_says_so_and_shows_none() {
 #[tokio::test]
 async fn the_documented_permissions_are_enough_and_each_is_needed() {
     let Some(server) = RedisServer::start(&[]) else { return };
-    let needed = ["+evalsha", "+eval", "+exists", "+hget", "+hgetall", "+hset", "+hdel", "+pexpireat"];
+    let needed =
+        ["+evalsha", "+eval", "+exists", "+hget", "+hgetall", "+hset", "+hdel", "+pexpireat", "+persist"];
     let user = |name: &str, without: &str| {
         let mut rule = vec!["ACL", "SETUSER", name, "reset", "on", ">pw", "~idempotency:*", "+ping"];
         rule.extend(needed.iter().filter(|command| **command != without));
@@ -201,6 +202,7 @@ async fn the_documented_permissions_are_enough_and_each_is_needed() {
         for write in [Write::Claim(lock()), complete(), Write::Claim(lock())] {
             refusals.extend(store.apply(&key, &write).await.err());
         }
+        refusals.extend(store.apply(&fresh_key(), &Write::Claim(lasting())).await.err());
         refusals.extend(store.read(&key).await.err());
         assert!(!refusals.is_empty(), "{without} is not needed");
         for error in &refusals {
@@ -212,6 +214,31 @@ async fn the_documented_permissions_are_enough_and_each_is_needed() {
     server.run(&["ACL", "SETUSER", "elsewhere", "on", ">pw", "~other:*", "+@all"]);
     let store = hasty(&format!("redis://elsewhere:pw@{}", server.address()));
     assert_eq!(claim(&store, &fresh_key()).await.unwrap_err().kind(), StoreErrorKind::Rejected);
+}
+
+/// A response that is longer than the server takes will never be taken: the outcome is recorded without it.
+#[tokio::test]
+async fn oversized_responses_are_unstorable() {
+    let Some(server) = RedisServer::start(&["--proto-max-bulk-len", "1mb"]) else { return };
+    let (store, key) = (patient(&server.url()), fresh_key());
+    claimed(&store, &key).await;
+    let settled = |kept: Vec<u8>| {
+        let response = StoredResponse {
+            encoding: Encoding::Identity,
+            length: kept.len() as u64,
+            sha256: [0; 32],
+            place: Place::Inline(kept.into()),
+        };
+        settle(Settlement::Complete(Outcome::Retained(response), ms(EXPIRES_AT)))
+    };
+    // More than this server takes, and more than any server does: the pages of that are never touched.
+    for length in [(1 << 20) + 1, (512 << 20) + 1] {
+        let error = store.apply(&key, &settled(vec![0; length])).await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Unstorable, "{length}: {}", chain(&error));
+        assert!(!error.is_maybe_applied(), "{length}: {}", chain(&error));
+        assert_eq!(store.read(&key).await.unwrap(), Some(started()));
+    }
+    assert_eq!(store.apply(&key, &settled(vec![0; 1 << 20])).await.unwrap(), Written::Applied);
 }
 
 #[tokio::test]

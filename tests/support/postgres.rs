@@ -28,20 +28,27 @@ const PASSWORD: &str = "correct-horse";
 /// How to get what is missing.
 const INSTALL: &str = "install PostgreSQL: apt-get install postgresql (its servers need not run)";
 /// Stops the server when whoever holds the other end of its input is gone: also one that was killed. A line in the input
-/// makes a standby of the server.
+/// makes a standby of the server, stops it, crashes it, or starts it again.
 const SUPERVISOR: &str = r#"
 trap : HUP INT TERM
-"$1" -D "$2/data" -k "" >>"$2/log" 2>&1 &
-server=$!
-while read -r line; do
-    kill -INT $server
-    wait $server
-    touch "$2/data/standby.signal"
+run() {
     "$1" -D "$2/data" -k "" >>"$2/log" 2>&1 &
     server=$!
+}
+end() {
+    [ -z "$server" ] || { kill "-$1" $server; wait $server; }
+    server=
+}
+run "$@"
+while read -r line; do
+    case $line in
+        standby) end INT; touch "$2/data/standby.signal"; run "$@" ;;
+        stop) end INT ;;
+        crash) end QUIT ;;
+        start) run "$@" ;;
+    esac
 done
-kill -QUIT $server
-wait $server
+end QUIT
 rm -rf "$2"
 "#;
 
@@ -136,9 +143,28 @@ impl Server {
         panic!("PostgreSQL did not start: {}", fs::read_to_string(folder.join("log")).unwrap_or_default());
     }
 
+    /// Begins to stop the server, and ends its sessions. What it has committed stays.
+    pub fn stop(&mut self) {
+        self.tell("stop");
+    }
+
+    /// The same, as if the server had crashed: no session is told why.
+    pub fn crash(&mut self) {
+        self.tell("crash");
+    }
+
+    /// Begins to start the server that was stopped.
+    pub fn start_again(&mut self) {
+        self.tell("start");
+    }
+
+    fn tell(&mut self, line: &str) {
+        writeln!(self.supervisor.stdin.as_mut().unwrap(), "{line}").unwrap();
+    }
+
     /// Makes a standby of the server: one that takes no writes, as after a fail-over.
     pub fn become_standby(&mut self) {
-        self.supervisor.stdin.as_mut().unwrap().write_all(b"standby\n").unwrap();
+        self.tell("standby");
         assert!(self.says("ready to accept read-only connections"), "the server became no standby");
     }
 

@@ -16,15 +16,28 @@ use std::{
     time::Duration,
 };
 
-/// Starts the server, and stops it when the standard input ends. What it left on the disk goes with it.
+/// Starts the server, and stops it when the standard input ends. What it left on the disk goes with it. A line in the
+/// input stops the server, kills it, or starts it again.
 const SUPERVISOR: &str = r#"
 trap : HUP INT TERM
 folder=$1; shift
-redis-server "$@" >"$folder/log" 2>&1 &
-server=$!
-cat >/dev/null
-kill -9 "$server" 2>/dev/null
-wait "$server" 2>/dev/null
+run() {
+    redis-server "$@" >>"$folder/log" 2>&1 &
+    server=$!
+}
+end() {
+    [ -z "$server" ] || { kill "-$1" "$server"; wait "$server"; } 2>/dev/null
+    server=
+}
+run "$@"
+while read -r line; do
+    case $line in
+        stop) end TERM ;;
+        crash) end KILL ;;
+        start) run "$@" ;;
+    esac
+done
+end KILL
 rm -rf "$folder"
 "#;
 
@@ -125,6 +138,25 @@ impl RedisServer {
             thread::sleep(Duration::from_millis(10));
         }
         None
+    }
+
+    /// Begins to stop the server, which saves what its settings say.
+    pub fn stop(&mut self) {
+        self.tell("stop");
+    }
+
+    /// Kills the server.
+    pub fn crash(&mut self) {
+        self.tell("crash");
+    }
+
+    /// Begins to start the server that was stopped, on the same port and folder.
+    pub fn start_again(&mut self) {
+        self.tell("start");
+    }
+
+    fn tell(&mut self, line: &str) {
+        writeln!(self.supervisor.stdin.as_mut().expect("its input"), "{line}").expect("it takes a line");
     }
 
     /// Where it listens.

@@ -1,6 +1,6 @@
 //! `idempotency list`: the records of the store.
 
-use std::{collections::HashSet, process::ExitCode};
+use std::{collections::HashSet, process::ExitCode, time::Duration};
 
 use clap::{Args, ValueEnum};
 use lambda_idempotency::{
@@ -22,15 +22,20 @@ use crate::{
 /// What can be asked about the records.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Only STARTED records whose lease has passed: their executors ended without an answer.
-    #[arg(long)]
-    stale: bool,
+    /// Only STARTED records whose lease has passed by more than the skew margin, and their count: their executors ended
+    /// without an answer. Reads the whole store.
+    #[arg(long, conflicts_with = "status")]
+    unresolved: bool,
+
+    /// Only unresolved records that were claimed longer ago than this: as 1h, 30m or 7d.
+    #[arg(long, value_name = "TIME", requires = "unresolved", value_parser = words::duration)]
+    older_than: Option<Duration>,
 
     /// Only records with this status. One that cannot be read is always listed.
     #[arg(long, value_enum, value_name = "STATUS")]
     status: Option<Wanted>,
 
-    /// List at most so many. The store is read no further than that takes.
+    /// List at most so many. Without --unresolved, the store is read no further than that takes.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
 
@@ -110,58 +115,103 @@ impl Listing for PostgresStore {
     }
 }
 
+/// Records that were found, the oldest first, and what else there is.
+#[derive(Debug)]
+struct Listed {
+    found: Vec<Found>,
+    has_more: bool,
+    /// How many unresolved records there are in the whole store, listed or not.
+    unresolved: usize,
+    /// How many records couldn't be read.
+    unreadable: usize,
+}
+
 /// Lists them.
 pub async fn main(arguments: &Arguments) -> Result<ExitCode> {
     let store = arguments.store.open().await?;
     let now = SystemClock.now();
-    let (mut found, has_more) = match &store {
+    let found = match &store {
         OpenStore::DynamoDb(store) => collect(store, arguments, now).await?,
         OpenStore::Redis(store) => collect(store, arguments, now).await?,
         OpenStore::Postgres(store) => collect(store, arguments, now).await?,
     };
-    // The oldest first: what has waited longest for somebody. What cannot be read comes before all.
-    found.sort_by_key(|(key, record)| {
-        (record.as_ref().ok().map(|record| record.lock_acquired_at), key.clone())
-    });
+    let listed = Listed::new(found, arguments.limit as usize);
     if arguments.json {
-        let records: Vec<_> = found.iter().map(|(key, record)| as_json(key, record, now)).collect();
-        words::print_json(&json!({ "records": records, "has_more": has_more }))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    if found.is_empty() {
-        words::print("no such record\n")?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let rows: Vec<_> = found.iter().map(|(key, record)| row(key, record, now)).collect();
-    words::print(&words::table(&["status", "claimed", "until", "attempt", "id", "request id"], &rows))?;
-    if has_more {
-        eprintln!("There are more than these {}: give a larger --limit.", found.len());
+        print_json(&listed, arguments, now)?;
+    } else {
+        print(&listed, arguments, now)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// As many as are wanted, and whether there are more.
-async fn collect<S: Listing>(store: &S, arguments: &Arguments, now: Timestamp) -> Result<(Vec<Found>, bool)> {
-    let limit = arguments.limit as usize;
+/// The records that are wanted: one more than the limit at least, if there are as many. A count needs all of them.
+async fn collect<S: Listing>(store: &S, arguments: &Arguments, now: Timestamp) -> Result<Vec<Found>> {
+    let limit = if arguments.unresolved { usize::MAX } else { arguments.limit as usize };
     let (mut found, mut position, mut seen) = (Vec::new(), None, HashSet::new());
     loop {
         let (records, next) = store.page(position).await.map_err(|error| Problem::of(&error))?;
         let wanted = records.into_iter().filter(|(key, record)| arguments.wants(key, record, now));
         found.extend(wanted.filter(|(key, _)| seen.insert(key.clone())));
         if found.len() > limit || next.is_none() {
-            let has_more = found.len() > limit;
-            found.truncate(limit);
-            return Ok((found, has_more));
+            return Ok(found);
         }
         position = next;
     }
 }
 
+impl Listed {
+    fn new(mut found: Vec<Found>, limit: usize) -> Self {
+        // The oldest first: what has waited longest for somebody. What cannot be read comes before all.
+        found.sort_by_key(|(key, record)| {
+            (record.as_ref().ok().map(|record| record.lock_acquired_at), key.clone())
+        });
+        let unreadable = found.iter().filter(|(_, record)| record.is_err()).count();
+        let (unresolved, has_more) = (found.len() - unreadable, found.len() > limit);
+        found.truncate(limit);
+        Self { found, has_more, unresolved, unreadable }
+    }
+}
+
+fn print_json(listed: &Listed, arguments: &Arguments, now: Timestamp) -> Result<()> {
+    let records: Vec<_> = listed.found.iter().map(|(key, record)| as_json(key, record, now)).collect();
+    let mut document = json!({ "records": records, "has_more": listed.has_more });
+    if arguments.unresolved {
+        document["unresolved"] = listed.unresolved.into();
+        document["unreadable"] = listed.unreadable.into();
+    }
+    words::print_json(&document)
+}
+
+fn print(listed: &Listed, arguments: &Arguments, now: Timestamp) -> Result<()> {
+    let Listed { found, has_more, unresolved, unreadable } = listed;
+    let mut text = String::new();
+    if !found.is_empty() {
+        let rows: Vec<_> = found.iter().map(|(key, record)| row(key, record, now)).collect();
+        text = words::table(&["status", "claimed", "until", "attempt", "id", "request id"], &rows);
+    } else if !arguments.unresolved {
+        text.push_str("no such record\n");
+    }
+    if arguments.unresolved {
+        text.push_str(&format!("{} unresolved\n", words::count(*unresolved, "operation")));
+        if *unreadable > 0 {
+            text.push_str(&format!("{} unreadable\n", words::count(*unreadable, "record")));
+        }
+    }
+    words::print(&text)?;
+    if *has_more {
+        eprintln!("There are more than these {}: give a larger --limit.", found.len());
+    }
+    Ok(())
+}
+
 impl Arguments {
     fn wants(&self, key: &StoredKey, record: &Result<Record, StoreError>, now: Timestamp) -> bool {
         let Ok(record) = record else { return true };
-        let has_status = self.status.is_none_or(|wanted| wanted.status() == record.status());
-        has_status && (!self.stale || View { key, record, now }.is_stale())
+        if self.unresolved {
+            let view = View { key, record, now };
+            return view.is_stale() && self.older_than.is_none_or(|age| view.age() > age);
+        }
+        self.status.is_none_or(|wanted| wanted.status() == record.status())
     }
 }
 
@@ -180,13 +230,17 @@ fn row(key: &StoredKey, record: &Result<Record, StoreError>, now: Timestamp) -> 
             format!("lease {ends} {}{stale}", words::relative(lease_until, now))
         }
         None if view.record.status() == Status::Released => "free".to_owned(),
-        None => format!("expires {}", words::relative(view.record.expires_at, now)),
+        None => match view.record.expires_at {
+            Some(expires_at) => format!("expires {}", words::relative(expires_at, now)),
+            None => "never expires".to_owned(),
+        },
     };
+    let interrupted = if view.record.interrupted { ", interrupted" } else { "" };
     vec![
         view.record.status().as_str().to_owned(),
         words::relative(view.record.lock_acquired_at, now),
         until,
-        view.record.attempt.to_string(),
+        format!("{}{interrupted}", view.record.attempt),
         key.to_string(),
         view.record.request_id.as_deref().unwrap_or_default().to_owned(),
     ]

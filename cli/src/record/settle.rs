@@ -3,7 +3,10 @@
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use clap::Args;
-use lambda_idempotency::{Clock as _, Record, Resolution, Resolved, Status, Store, StoredKey, SystemClock};
+use lambda_idempotency::{
+    Clock as _, Outcome, Owner, Record, Resolution, Resolved, Status, Store, StoredKey, SystemClock,
+    protocol::{self, Intent},
+};
 use serde_json::json;
 
 use super::{engine, inspect::absent, key::KeyArguments, read, response::ResponseArguments, view::View};
@@ -80,7 +83,7 @@ pub async fn release(arguments: &Release) -> Result<ExitCode> {
         store: &arguments.store,
         write: &arguments.write,
         resolution: Resolution::Release,
-        // Nothing is kept; the record's expiry stays.
+        // Nothing is kept; the record keeps its expiry, or gets the shortest that a release has.
         retention: Duration::from_secs(1),
         command: "release",
         options: vec![],
@@ -167,10 +170,14 @@ impl Planned<'_> {
     }
 
     fn would_become(&self, view: &View<'_>) -> String {
-        let expires = match self.resolution {
-            Resolution::Release => view.record.expires_at,
-            _ => view.now.saturating_add(self.retention).rounded_up_to_second(),
+        let intent = match self.resolution {
+            Resolution::Release => Intent::Release { interrupted: false },
+            _ => Intent::Complete(Outcome::Omitted),
         };
+        // The rules' own write, but for the owner and the response, which don't matter to the expiry.
+        let write =
+            protocol::resolve(view.record, Owner::from_bytes([0; 16]), intent, self.retention, view.now);
+        let expires_at = write.apply_to(Some(view.record)).and_then(|record| record.expires_at);
         let mut lines = vec![("status", self.status().as_str().to_owned())];
         match &self.resolution {
             Resolution::Complete(bytes) => lines.push(("response", format!("{} bytes", bytes.len()))),
@@ -178,7 +185,7 @@ impl Planned<'_> {
             _ => {}
         }
         lines.extend([
-            ("expires", words::moment_and_distance(expires, view.now)),
+            ("expires", words::expiry(expires_at, view.now)),
             ("owner", "a new one, and a higher generation: a claim that still runs is fenced".to_owned()),
         ]);
         lines.into_iter().map(|(name, value)| format!("  {name:<13}{value}\n")).collect()
@@ -227,6 +234,13 @@ impl Planned<'_> {
             }
             _ => "Duplicates of the same request get this response, and do not run.".to_owned(),
         });
+        if is_release && view.record.interrupted {
+            means.push(
+                "A release says that nothing has happened: the next handler doesn't learn that an earlier attempt \
+                 ended without an answer."
+                    .to_owned(),
+            );
+        }
         if view.record.status() == Status::Started {
             means.push(if is_release {
                 "If its executor still runs and comes back first, it finds the key free and records its own outcome; \

@@ -1,5 +1,7 @@
 //! A record as people and programs see it. Its response is shown to nobody who does not ask for it.
 
+use std::time::Duration;
+
 use lambda_idempotency::{
     Encoding, Execution, Outcome, Place, Record, Settings, State, Status, StoredKey, Timestamp,
     protocol::{self, NextDelivery, Outlook, Rules},
@@ -31,6 +33,16 @@ impl View<'_> {
         self.outlook(Execution::AtLeastOnce).is_expired
     }
 
+    /// How long ago the claim was made.
+    pub(super) fn age(&self) -> Duration {
+        self.record.lock_acquired_at.until(self.now)
+    }
+
+    /// Whether the function that made the claim runs at most once: only such a claim never expires.
+    fn is_at_most_once(&self) -> bool {
+        self.record.status() == Status::Started && self.record.expires_at.is_none()
+    }
+
     /// Whether the handler of the record's claim may be at work.
     pub(super) fn is_running(&self) -> bool {
         self.record.status() == Status::Started && !self.is_stale()
@@ -38,15 +50,16 @@ impl View<'_> {
 
     /// The version of the record, for `--if-version`: whatever changes a record changes it.
     pub(super) fn version(&self) -> String {
-        let until = self.record.lease_until().unwrap_or(self.record.expires_at);
-        format!("{}-{}-{}", self.record.status().as_str(), self.record.generation, until.as_millis())
+        let until = self.record.lease_until().or(self.record.expires_at);
+        let until = until.map_or_else(|| "never".to_owned(), |until| until.as_millis().to_string());
+        format!("{}-{}-{until}", self.record.status().as_str(), self.record.generation)
     }
 
     /// The status, and what has become of it with the time.
     pub(super) fn state(&self) -> String {
         let status = self.record.status().as_str();
         let relative = |time| words::relative(time, self.now);
-        let expires = relative(self.record.expires_at);
+        let expires = self.record.expires_at.map(relative);
         match (self.record.lease_until(), self.record.status()) {
             (Some(lease), _) if self.is_stale() => {
                 let expired = if self.is_expired() { " and expired" } else { "" };
@@ -59,26 +72,43 @@ impl View<'_> {
                 format!("{status}, live: its lease ended {}, within the skew margin", relative(lease))
             }
             (None, Status::Released) => format!("{status}: the key is free"),
-            (None, _) if self.is_expired() => format!("{status}, expired {expires}"),
-            (None, _) => format!("{status}, live: it is replayed until it expires {expires}"),
+            (None, _) => match expires {
+                Some(expires) if self.is_expired() => format!("{status}, expired {expires}"),
+                Some(expires) => format!("{status}, live: it is replayed until it expires {expires}"),
+                None => format!("{status}, live: it is replayed, and never expires"),
+            },
         }
     }
 
     /// The record in lines, each with its name.
     pub(super) fn lines(&self) -> String {
         let Record {
-            owner, generation, attempt, fingerprint, lock_acquired_at, expires_at, request_id, ..
+            owner,
+            generation,
+            attempt,
+            fingerprint,
+            lock_acquired_at,
+            expires_at,
+            interrupted,
+            request_id,
+            ..
         } = self.record;
         let at = |time| words::moment_and_distance(time, self.now);
         let mut lines = vec![
             ("status", self.state()),
             ("claimed", format!("{}, attempt {attempt}", at(*lock_acquired_at))),
         ];
+        if *interrupted {
+            lines.push((
+                "interrupted",
+                "an earlier attempt ended without an answer: its effect may have happened".to_owned(),
+            ));
+        }
         if let Some(lease_until) = self.record.lease_until() {
             lines.push(("lease until", at(lease_until)));
         }
         lines.extend([
-            ("expires", at(*expires_at)),
+            ("expires", words::expiry(*expires_at, self.now)),
             ("response", self.response()),
             ("request id", request_id.as_deref().unwrap_or("not known").to_owned()),
             ("owner", owner.to_string()),
@@ -138,6 +168,11 @@ impl View<'_> {
                  Another request under this key is refused: Mismatch (HTTP 422).\n",
                 words::span(self.now.until(until))
             ),
+            NextDelivery::TakesOver | NextDelivery::ClaimsAnew if self.is_at_most_once() => {
+                "The function runs at most once: the same request delivered now is refused until you settle the \
+                 record: OutcomeUnknown (HTTP 409).\nNobody knows whether its effect has happened.\n"
+                    .to_owned()
+            }
             NextDelivery::TakesOver | NextDelivery::ClaimsAnew if once == NextDelivery::OutcomeUnknown => {
                 "The same request delivered now takes the claim over, and its handler runs again. In a function that \
                  runs\nat most once it is refused instead, until you resolve it: OutcomeUnknown (HTTP 409).\n"
@@ -166,6 +201,7 @@ impl View<'_> {
             "is_stale": self.is_stale(),
             "is_expired": self.is_expired(),
             "attempt": record.attempt,
+            "interrupted": record.interrupted,
             "generation": record.generation.get(),
             "owner": record.owner.to_string(),
             "request_id": record.request_id.as_deref(),
@@ -174,8 +210,8 @@ impl View<'_> {
             "lock_acquired_at_ms": record.lock_acquired_at.as_millis(),
             "lease_until": lease_until.map(words::moment),
             "lease_until_ms": lease_until.map(Timestamp::as_millis),
-            "expires_at": words::moment(record.expires_at),
-            "expires_at_ms": record.expires_at.as_millis(),
+            "expires_at": record.expires_at.map(words::moment),
+            "expires_at_ms": record.expires_at.map(Timestamp::as_millis),
             "response": self.response_json(),
             "version": self.version(),
             "next_delivery": {

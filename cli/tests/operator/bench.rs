@@ -113,6 +113,16 @@ impl Bench {
 
     /// A claim of `operation` whose lease ends so long from now on, or ended before.
     pub(crate) async fn claim(&self, operation: &str, lease_left: i64) -> (StoredKey, Record) {
+        self.claim_as(operation, lease_left, |lock| lock).await
+    }
+
+    /// The same, changed.
+    pub(crate) async fn claim_as(
+        &self,
+        operation: &str,
+        lease_left: i64,
+        change: impl FnOnce(Lock) -> Lock,
+    ) -> (StoredKey, Record) {
         let now = SystemClock.now().as_millis();
         let lease_until = Timestamp::from_millis(now.saturating_add_signed(lease_left * 1000));
         let lock = Lock {
@@ -122,9 +132,11 @@ impl Bench {
             fingerprint: Fingerprint::of(KEY).unwrap(),
             lock_acquired_at: Timestamp::from_millis(now - 60_000),
             lease_until,
-            expires_at: Timestamp::from_millis(now + 86_400_000).rounded_up_to_second(),
+            expires_at: Some(Timestamp::from_millis(now + 86_400_000).rounded_up_to_second()),
+            interrupted: false,
             request_id: Some("8f5c1a66-7d4e-4b1e-9c0a-3d1f2b7a9e10".into()),
         };
+        let lock = change(lock);
         let scope = self.function().scope("run").unwrap();
         let scope = lambda_idempotency::Scope::new(scope.function(), operation).unwrap();
         let key = StoredKey::new(&scope, &Key::new(KEY).unwrap());
@@ -148,6 +160,14 @@ impl Bench {
 
 /// An outcome with [`RESPONSE`], for so many seconds.
 pub(crate) fn completed(secs: u64) -> Settlement {
-    let expires_at = SystemClock.now().saturating_add(Duration::from_secs(secs)).rounded_up_to_second();
-    Settlement::Complete(Outcome::Retained(StoredResponse::new(RESPONSE.into())), expires_at)
+    Settlement::Complete(Outcome::Retained(StoredResponse::new(RESPONSE.into())), in_secs(secs))
+}
+
+/// A key that was given back, for a day.
+pub(crate) fn released() -> Settlement {
+    Settlement::Release { expires_at: in_secs(86_400), interrupted: false }
+}
+
+fn in_secs(secs: u64) -> Timestamp {
+    SystemClock.now().saturating_add(Duration::from_secs(secs)).rounded_up_to_second()
 }

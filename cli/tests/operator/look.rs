@@ -1,9 +1,11 @@
 //! `inspect` and `list`.
 
-use lambda_idempotency::{Outcome, StoredKey, store::Settlement};
+use std::time::Duration;
+
+use lambda_idempotency::{Clock as _, Lock, Outcome, StoredKey, SystemClock, store::Settlement};
 use serde_json::json;
 
-use super::bench::{Bench, CALLER, KEY, RESPONSE, TABLE, completed};
+use super::bench::{Bench, CALLER, KEY, RESPONSE, TABLE, completed, released};
 
 #[track_caller]
 fn has(text: &str, words: &[&str]) {
@@ -29,10 +31,10 @@ async fn each_state_is_told_with_what_comes_next() {
     let (stale, _) = bench.claim("run:stale", -180).await;
     let (done, _) = bench.settled("run:done", completed(3600)).await;
     let (over, _) = bench.settled("run:over", completed(0)).await;
-    let expires_at = record.expires_at;
+    let expires_at = record.expires_at.unwrap();
     let (omitted, _) = bench.settled("run:omitted", Settlement::Complete(Outcome::Omitted, expires_at)).await;
     let (failed, _) = bench.settled("run:failed", Settlement::Fail(Outcome::Omitted, expires_at)).await;
-    let (free, _) = bench.settled("run:free", Settlement::Release).await;
+    let (free, _) = bench.settled("run:free", released()).await;
     let cases: [(&StoredKey, &[&str], [&str; 2]); 6] = [
         (
             &live,
@@ -128,16 +130,102 @@ async fn records_are_listed_by_what_is_asked_for() {
         ids.sort();
         (ids, answer["has_more"].as_bool().unwrap())
     };
-    assert_eq!(ids(&["--stale"]).await, (vec![stale.to_string()], false));
+    assert_eq!(ids(&["--unresolved"]).await, (vec![stale.to_string()], false));
     assert_eq!(ids(&["--status", "completed"]).await, (vec![done.to_string()], false));
     assert_eq!(ids(&["--status", "started"]).await.0.len(), 2);
-    assert_eq!(ids(&["--status", "started", "--stale"]).await.0.len(), 1);
     assert_eq!(ids(&["--status", "released"]).await.0.len(), 0);
     let (some, has_more) = ids(&["--limit", "2"]).await;
     assert_eq!((some.len(), has_more), (2, true));
     assert!(!ids(&["--limit", "3"]).await.1);
     let cut = bench.run(&["list", "--limit", "1"]).await;
     assert_eq!(cut.err, "There are more than these 1: give a larger --limit.\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unresolved_operations_are_counted_by_age() {
+    let bench = Bench::new().await;
+    let none = bench.run(&["list", "--unresolved"]).await;
+    assert_eq!((none.code, none.out.as_str()), (0, "0 operations unresolved\n"));
+    let aged = |secs: u64| {
+        move |lock: Lock| {
+            let lock_acquired_at = lock.lock_acquired_at.saturating_sub(Duration::from_secs(secs));
+            Lock { lock_acquired_at, ..lock }
+        }
+    };
+    let (young, _) = bench.claim_as("run:young", -30, aged(0)).await;
+    let (old, _) = bench.claim_as("run:old", -30, aged(7_200)).await;
+    let (oldest, _) = bench.claim_as("run:oldest", -30, aged(90_000)).await;
+    // Within the margin of 2 s, and settled: neither is unresolved, however old it is.
+    bench.claim_as("run:margin", 2, aged(90_000)).await;
+    bench.settled("run:done", completed(3600)).await;
+    bench.settled("run:free", released()).await;
+
+    let all = bench.run(&["list", "--unresolved"]).await;
+    assert_eq!((all.code, all.out.lines().last()), (0, Some("3 operations unresolved")), "{all:?}");
+    let places = [&oldest, &old, &young].map(|key| all.out.find(key.as_str()).unwrap());
+    assert!(places.is_sorted(), "the oldest is not first\n{}", all.out);
+    let aged = bench.run(&["list", "--unresolved", "--older-than", "1h30m"]).await;
+    assert!(aged.code == 0 && !aged.out.contains(young.as_str()), "{aged:?}");
+    has(&aged.out, &[oldest.as_str(), old.as_str(), "2 operations unresolved"]);
+    let one = bench.run(&["list", "--unresolved", "--older-than", "1d"]).await;
+    has(&one.out, &[oldest.as_str(), "1 operation unresolved"]);
+
+    // The count is of all, also of those that are not listed.
+    let cut = bench.run(&["list", "--unresolved", "--limit", "1"]).await;
+    has(&cut.out, &[oldest.as_str(), "3 operations unresolved"]);
+    assert!(cut.err.contains("give a larger --limit") && !cut.out.contains(young.as_str()), "{cut:?}");
+    let json = bench.run(&["list", "--unresolved", "--limit", "1", "--json"]).await.json();
+    assert_eq!((&json["unresolved"], &json["has_more"]), (&json!(3), &json!(true)));
+    assert_eq!((json["records"].as_array().unwrap().len(), &json["unreadable"]), (1, &json!(0)));
+    assert_eq!(bench.run(&["list", "--json"]).await.json()["unresolved"], json!(null));
+
+    for (options, words) in [
+        (&["--older-than", "1h"][..], "--unresolved"),
+        (&["--unresolved", "--status", "completed"], "cannot be used with"),
+        (&["--unresolved", "--older-than", "soon"], "is no length of time"),
+    ] {
+        let bad = bench.run(&[&["list"], options].concat()).await;
+        assert!(bad.code == 2 && bad.err.contains(words), "{bad:?}");
+    }
+    let help = bench.run(&["list", "--help"]).await;
+    has(&help.out, &["inspect KEY", "complete KEY", "release KEY", "list --unresolved --older-than 1h"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_interrupted_attempt_is_shown() {
+    let bench = Bench::new().await;
+    let (key, _) = bench.claim_as("run", 60, |lock| Lock { attempt: 2, interrupted: true, ..lock }).await;
+    let shown = bench.run(&["inspect", key.as_str()]).await;
+    has(&shown.out, &["interrupted  an earlier attempt ended without an answer"]);
+    assert_eq!(bench.run(&["inspect", key.as_str(), "--json"]).await.json()["record"]["interrupted"], true);
+    has(&bench.run(&["list"]).await.out, &["2, interrupted"]);
+    let release = bench.run(&["release", key.as_str()]).await;
+    has(&release.out, &["A release says that nothing has happened"]);
+    let (other, _) = bench.claim("run:other", 60).await;
+    let shown = bench.run(&["inspect", other.as_str()]).await;
+    assert!(!shown.out.contains("interrupted"), "{shown:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_at_most_once_claim_never_expires() {
+    let bench = Bench::new().await;
+    let forever = |lock| Lock { expires_at: None, ..lock };
+    let (key, _) = bench.claim_as("run", -180, forever).await;
+    let shown = bench.run(&["inspect", key.as_str()]).await;
+    let words = ["expires      never, until it's settled", "OutcomeUnknown (HTTP 409)", "at most once"];
+    has(&shown.out, &words);
+    assert!(!shown.out.contains("takes the claim over"), "{shown:?}");
+    let json = &bench.run(&["inspect", key.as_str(), "--json"]).await.json()["record"];
+    assert_eq!((&json["expires_at"], &json["expires_at_ms"]), (&json!(null), &json!(null)));
+    assert_eq!((&json["is_stale"], &json["is_expired"]), (&json!(true), &json!(false)));
+    has(&bench.run(&["list", "--unresolved"]).await.out, &[key.as_str(), "1 operation unresolved"]);
+
+    // Settling it gives it an expiry, and the dry run says which.
+    let dry = bench.run(&["release", key.as_str()]).await;
+    has(&dry.out, &["(in 24 h)"]);
+    assert_eq!(bench.run(&["release", key.as_str(), "--confirm"]).await.code, 0);
+    let left = bench.record(&key).await.expires_at.unwrap().as_millis() - SystemClock.now().as_millis();
+    assert!((86_390_000..=86_401_000).contains(&left), "{left} ms are no day");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -156,6 +244,7 @@ async fn what_cannot_be_read_is_listed_as_such() {
         assert_eq!(listed.code, 0);
         has(&listed.out, &["UNREADABLE", &id, "`version` is missing"]);
     }
+    has(&bench.run(&["list", "--unresolved"]).await.out, &["0 operations unresolved\n1 record unreadable\n"]);
     let json = bench.run(&["list", "--json"]).await.json();
     assert!(json["records"][0]["unreadable"].as_str().unwrap().contains("`version` is missing"), "{json}");
     bench.run(&["inspect", &id]).await.is_bad_input(&["cannot be read", "`version` is missing"]);

@@ -45,14 +45,18 @@ async fn every_command_works_on_its_table() {
         fingerprint: Fingerprint::of(KEY).unwrap(),
         lock_acquired_at: Timestamp::from_millis(now - 60_000),
         lease_until: Timestamp::from_millis(now - 30_000),
-        expires_at: Timestamp::from_millis(now + 86_400_000).rounded_up_to_second(),
+        expires_at: Some(Timestamp::from_millis(now + 86_400_000).rounded_up_to_second()),
+        interrupted: false,
         request_id: None,
     };
     let key = StoredKey::new(&Scope::new("payments", "run").unwrap(), &Key::new(KEY).unwrap());
     assert_eq!(store.apply(&key, &Write::Claim(lock)).await.unwrap(), Written::Applied);
 
-    let listed = run(&["list", "--stale", "--json"]).await.json();
+    let listed = run(&["list", "--unresolved", "--json"]).await.json();
     assert_eq!((&listed["records"][0]["id"], &listed["has_more"]), (&json!(key.as_str()), &json!(false)));
+    assert_eq!(listed["unresolved"], json!(1));
+    let old = run(&["list", "--unresolved", "--older-than", "1h"]).await;
+    assert_eq!((old.code, old.out.as_str()), (0, "0 operations unresolved\n"));
     let shown = run(&["inspect", key.as_str()]).await;
     assert!(shown.code == 0 && shown.out.contains("STARTED, stale"), "{shown:?}");
     let made = run(&["release", key.as_str(), "--confirm"]).await;

@@ -41,7 +41,8 @@ impl Bench {
             fingerprint: Fingerprint::of(KEY).unwrap(),
             lock_acquired_at: Timestamp::from_millis(now - 60_000),
             lease_until: Timestamp::from_millis(now.saturating_add_signed(lease_left * 1000)),
-            expires_at: Timestamp::from_millis(now + 86_400_000).rounded_up_to_second(),
+            expires_at: Some(Timestamp::from_millis(now + 86_400_000).rounded_up_to_second()),
+            interrupted: false,
             request_id: None,
         };
         let scope = lambda_idempotency::Scope::new("payments", operation).unwrap();
@@ -97,9 +98,11 @@ async fn records_are_listed_page_by_page() {
         bench.claim(&format!("run:{n}"), 100).await;
     }
     bench.server.run_as(&[PASSWORD], &["SET", "another", "x"]);
-    let listed = bench.run(&["list", "--stale"]).await;
-    assert_eq!((listed.code, listed.out.lines().count()), (0, 2), "{listed:?}");
-    has(&listed.out, &[stale.as_str(), "lease ended 3 min ago, stale"]);
+    let listed = bench.run(&["list", "--unresolved"]).await;
+    assert_eq!((listed.code, listed.out.lines().count()), (0, 3), "{listed:?}");
+    has(&listed.out, &[stale.as_str(), "lease ended 3 min ago, stale", "1 operation unresolved"]);
+    let old = bench.run(&["list", "--unresolved", "--older-than", "1h"]).await;
+    assert_eq!((old.code, old.out.as_str()), (0, "0 operations unresolved\n"));
     let listed = bench.run(&["list", "--status", "completed", "--json"]).await.json();
     assert_eq!((&listed["records"][0]["id"], &listed["has_more"]), (&json!(done.as_str()), &json!(false)));
     let all = bench.run(&["list", "--limit", "1000", "--json"]).await.json();
@@ -114,9 +117,9 @@ async fn records_are_listed_page_by_page() {
     let id = format!("payments/run#{:064}", 7);
     bench
         .server
-        .run_as(&[PASSWORD], &["HSET", &format!("idempotency:{id}"), "version", "2", "response", KEY]);
-    let listed = bench.run(&["list", "--stale"]).await;
-    has(&listed.out, &["UNREADABLE", &id, "`version` is one that this library does not know"]);
+        .run_as(&[PASSWORD], &["HSET", &format!("idempotency:{id}"), "version", "1", "response", KEY]);
+    let listed = bench.run(&["list", "--unresolved"]).await;
+    has(&listed.out, &["UNREADABLE", &id, "`version` is 1, and this library reads version 2 alone"]);
     bench.run(&["release", &id, "--confirm"]).await.is_bad_input(&["cannot be read", "`version`"]);
 }
 

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::bench::run_in;
 use crate::database::{Server, fresh_table};
 
-async fn claim(store: &PostgresStore, name: &str, expired_for_s: u64) -> StoredKey {
+async fn claim(store: &PostgresStore, name: &str, expired_for_s: Option<u64>) -> StoredKey {
     let past = |seconds: u64| Timestamp::from_millis(SystemClock.now().as_millis() - seconds * 1000);
     let lock = Lock {
         owner: Owner::random().unwrap(),
@@ -19,7 +19,8 @@ async fn claim(store: &PostgresStore, name: &str, expired_for_s: u64) -> StoredK
         fingerprint: Fingerprint::of(name).unwrap(),
         lock_acquired_at: past(100_000),
         lease_until: past(90_000),
-        expires_at: past(expired_for_s).rounded_up_to_second(),
+        expires_at: expired_for_s.map(|seconds| past(seconds).rounded_up_to_second()),
+        interrupted: false,
         request_id: None,
     };
     let key = StoredKey::new(&Scope::new("payments", "run").unwrap(), &Key::new(name).unwrap());
@@ -34,15 +35,17 @@ async fn what_has_expired_is_swept_in_batches() {
     let store = PostgresStore::builder(&url).build().unwrap();
     store.create_table().await.unwrap();
     for n in 0..25 {
-        claim(&store, &n.to_string(), 7_200).await;
+        claim(&store, &n.to_string(), Some(7_200)).await;
     }
-    let kept = claim(&store, "kept", 60).await;
+    let kept = claim(&store, "kept", Some(60)).await;
+    let unresolved = claim(&store, "at most once", None).await;
     let environment = [("IDEMPOTENCY_STORE", url.as_str())];
     let one = run_in(&environment, &["sweep", "--batch", "10", "--batches", "1"]).await;
     assert!(one.code == 0 && one.out.contains("10 expired records deleted; there may be more"), "{one:?}");
     let rest = run_in(&environment, &["sweep", "--batch", "10", "--json"]).await.json();
     assert_eq!((&rest["deleted"], &rest["more"]), (&json!(15), &json!(false)));
     assert!(store.read(&kept).await.unwrap().is_some(), "within the hour, clocks may differ");
+    assert!(store.read(&unresolved).await.unwrap().is_some(), "a record without an expiry was swept");
     let table = run_in(&[("IDEMPOTENCY_TABLE", "records"), ("AWS_REGION", "eu-west-1")], &["sweep"]).await;
     assert!(table.code == 0 && table.out.contains("needs no sweeping"), "{table:?}");
 }

@@ -164,7 +164,8 @@ fn the_alarms_and_the_dashboard_watch_metrics_that_exist() {
             alarmed.insert((name, metric["Dimensions"][0]["Value"].as_str().unwrap()));
         }
     }
-    for metric in [Metric::Fenced, Metric::Unrecorded, Metric::StoreUnavailable] {
+    let watched = [Metric::Fenced, Metric::Unrecorded, Metric::OutcomeUnknown, Metric::StoreUnavailable];
+    for metric in watched {
         assert!(
             ids.iter().all(|id| alarmed.contains(&(metric.name(), *id))),
             "no alarm for {}",
@@ -182,10 +183,21 @@ fn the_alarms_and_the_dashboard_watch_metrics_that_exist() {
         assert!(known.contains(name), "the dashboard shows {name}, which nothing counts");
         shown.insert((name, metric[3].as_str().unwrap().trim_matches(['$', '{', '}'])));
     }
-    for metric in [Metric::Executed, Metric::Replayed, Metric::InProgress, Metric::Mismatch, Metric::Takeover]
-    {
+    let told = [Metric::Executed, Metric::Replayed, Metric::InProgress, Metric::Mismatch, Metric::Takeover];
+    for metric in told.into_iter().chain(watched) {
         assert!(ids.iter().all(|id| shown.contains(&(metric.name(), *id))), "{} is not shown", metric.name());
     }
+}
+
+#[test]
+fn the_unresolved_alarm_names_its_commands() {
+    let alarm = &TEMPLATE["Resources"]["OutcomeUnknownAlarm"]["Properties"];
+    let description = alarm["AlarmDescription"].as_str().unwrap();
+    for command in ["list --unresolved", "inspect KEY", "complete KEY", "release KEY"] {
+        assert!(description.contains(&format!("`idempotency {command}`")), "{command}: {description}");
+    }
+    // CloudWatch takes no longer one.
+    assert!(description.len() <= 1024, "{}", description.len());
 }
 
 #[test]

@@ -43,6 +43,7 @@ impl Step<'_> {
                 Refusal::Rejected => Mark::RefusedRejected,
                 Refusal::Corrupt => Mark::Corrupt,
                 Refusal::NoTimeLeft => Mark::NoTimeLeft,
+                Refusal::Abandoned(_) => Mark::Abandoned,
             }),
             Action::Settled(end) => self.end(end, &mut coverage),
             Action::Open => Some(match self.shown().map(|record| &record.state) {
@@ -64,6 +65,7 @@ impl Step<'_> {
                 Decline::Condition => Mark::DeclinedCondition,
                 Decline::Store(StoreErrorKind::Conflict) => Mark::DeclinedConflict,
                 Decline::Store(StoreErrorKind::Rejected) => Mark::DeclinedRejected,
+                Decline::Store(StoreErrorKind::Unstorable) => Mark::DeclinedUnstorable,
                 Decline::Store(StoreErrorKind::Corrupt) => Mark::DeclinedCorrupt,
                 Decline::Store(_) => Mark::DeclinedUnavailable,
             }),
@@ -95,8 +97,8 @@ impl Step<'_> {
                 match self.verdict {
                     Verdict::Complete => Some(Mark::RecordedComplete),
                     Verdict::Fail => Some(Mark::RecordedFail),
-                    Verdict::Release if self.is_open => Some(Mark::NothingToConclude),
-                    Verdict::Release => Some(Mark::RecordedRelease),
+                    Verdict::Release | Verdict::Panic if self.is_open => Some(Mark::NothingToConclude),
+                    Verdict::Release | Verdict::Panic => Some(Mark::RecordedRelease),
                     Verdict::Commit => Some(Mark::RecordedCommit),
                     Verdict::None => None,
                 }
@@ -112,14 +114,14 @@ impl Step<'_> {
                 Refusal::InProgress(_) => Some(Mark::UnrecordedConflict),
                 Refusal::Rejected => Some(Mark::UnrecordedRejected),
                 Refusal::Corrupt => Some(Mark::UnrecordedCorrupt),
-                Refusal::OutcomeUnknown | Refusal::NoTimeLeft => None,
+                Refusal::OutcomeUnknown | Refusal::NoTimeLeft | Refusal::Abandoned(_) => None,
             },
             End::NotCommitted(refusal) => match refusal {
                 Refusal::Mismatch => Some(Mark::NotCommittedMismatch),
                 Refusal::InProgress(_) => Some(Mark::NotCommittedInProgress),
                 Refusal::OutcomeUnknown => Some(Mark::NotCommittedUnknown),
                 Refusal::Unavailable => Some(Mark::NotCommittedUnavailable),
-                Refusal::Rejected | Refusal::Corrupt | Refusal::NoTimeLeft => None,
+                Refusal::Rejected | Refusal::Corrupt | Refusal::NoTimeLeft | Refusal::Abandoned(_) => None,
             },
             End::Unresolved(Some(_)) => Some(Mark::UnresolvedClaim),
             End::Unresolved(None) => Some(Mark::UnresolvedOpen),
@@ -157,7 +159,12 @@ impl Step<'_> {
             (Action::Read, true) if self.was_claim() => Some(Mark::LookingForRecording),
             (Action::Read, true) => Some(Mark::LookingForSettlement),
             (Action::Claimed(_), _) => Some(Mark::Held),
-            (Action::Pause(_), _) => Some(Mark::Pausing),
+            (Action::Pause(_), false) => Some(Mark::Pausing),
+            (Action::Pause(_), true) if self.is_commit() => Some(Mark::PausingToCommit),
+            (Action::Pause(_), true) if self.was_claim() => Some(Mark::PausingToRecord),
+            // What is asked again is a question: the settlement before it stays in doubt.
+            (Action::Pause(_), true) if self.is_asking => Some(Mark::PausingToLook),
+            (Action::Pause(_), true) => Some(Mark::PausingToSettle),
             _ => None,
         }
     }

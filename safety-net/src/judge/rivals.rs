@@ -13,7 +13,7 @@ impl Step<'_> {
     pub(super) fn rivals(&self, flaws: &mut Flaws) {
         let Some(record) = self.shown().filter(|record| record.owner != self.plan.owner) else { return };
         let matches = record.fingerprint == self.plan.fingerprint;
-        let is_expired = self.has_passed(record.expires_at);
+        let is_expired = record.expires_at.is_some_and(|expires_at| self.has_passed(expires_at));
         let (is_live, is_settled) = match record.state {
             RecordState::Started { lease_until } => (!(self.has_passed(lease_until) && is_expired), false),
             RecordState::Completed(_) | RecordState::Failed(_) => (!is_expired, true),

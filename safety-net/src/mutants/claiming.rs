@@ -179,7 +179,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "a live outcome is reclaimed",
         caught_by: Invariant::ReplayTrue,
         takes: |_, record| match record.status() {
-            Status::Completed | Status::Failed => Record { expires_at: Timestamp::default(), ..record },
+            Status::Completed | Status::Failed => Record { expires_at: Some(Timestamp::default()), ..record },
             _ => record,
         },
         ..NONE
@@ -188,8 +188,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "an outcome expires without the skew margin",
         caught_by: Invariant::ReplayTrue,
         takes: |moment, record| match record.status() {
-            Status::Completed | Status::Failed if record.expires_at <= moment.now => {
-                Record { expires_at: Timestamp::default(), ..record }
+            Status::Completed | Status::Failed if record.expires_at <= Some(moment.now) => {
+                Record { expires_at: Some(Timestamp::default()), ..record }
             }
             _ => record,
         },
@@ -199,7 +199,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "an expired outcome is replayed",
         caught_by: Invariant::BecomesClaimable,
         takes: |_, record| match record.status() {
-            Status::Completed | Status::Failed => Record { expires_at: FAR, ..record },
+            Status::Completed | Status::Failed => Record { expires_at: None, ..record },
             _ => record,
         },
         ..NONE
@@ -209,14 +209,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::ExpiryPromised,
         does: |moment, outcome| {
             let retention = moment.plan.rules.retention;
-            with_lock(outcome, |lock| lock.expires_at = lock.lock_acquired_at.saturating_add(retention))
+            with_lock(outcome, |lock| lock.expires_at = Some(lock.lock_acquired_at.saturating_add(retention)))
         },
         ..NONE
     },
     Mutant {
         name: "a lock expires with its lease",
         caught_by: Invariant::ExpiryPromised,
-        does: |_, outcome| with_lock(outcome, |lock| lock.expires_at = lock.lease_until),
+        does: |_, outcome| with_lock(outcome, |lock| lock.expires_at = Some(lock.lease_until)),
         ..NONE
     },
     Mutant {
@@ -313,9 +313,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         space: at_most_once,
         takes: |moment, record| {
             let margin = moment.plan.rules.skew_margin;
-            let is_dead = record.expires_at.saturating_add(margin) < moment.now;
+            let has_passed = |time: Timestamp| time.saturating_add(margin) < moment.now;
+            let day = millis(2 * TICK);
+            let is_dead = |lease: Timestamp| has_passed(lease.saturating_add(day));
             match record.status() {
-                Status::Started if is_dead && record.owner != moment.plan.owner => {
+                Status::Started
+                    if record.lease_until().is_some_and(is_dead) && record.owner != moment.plan.owner =>
+                {
                     Record { state: RecordState::Released, ..record }
                 }
                 _ => record,
@@ -337,7 +341,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::BecomesClaimable,
         takes: |moment, record| match record.status() {
             Status::Released if record.owner != moment.plan.owner => {
-                let lease_until = record.expires_at;
+                let lease_until = FAR;
                 Record { state: RecordState::Started { lease_until }, ..record }
             }
             _ => record,

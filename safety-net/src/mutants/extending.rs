@@ -142,7 +142,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         does: |_, (state, mut action)| {
             if let Action::Apply(Write::Extend { lease_until, expires_at, .. }) = &mut action {
                 *lease_until = lease_until.saturating_add(millis(2 * TICK));
-                *expires_at = expires_at.saturating_add(millis(2 * TICK));
+                *expires_at = expires_at.map(|expires_at| expires_at.saturating_add(millis(2 * TICK)));
             }
             (state, action)
         },

@@ -100,9 +100,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "a doubtful completion is followed by a release",
         caught_by: Invariant::VerdictKept,
         does: |moment, outcome| match moment.event {
-            Event::Found(Some(_)) if moment.is_settling() => {
-                with_settlement(outcome, |_| Settlement::Release)
-            }
+            Event::Found(Some(_)) if moment.is_settling() => with_settlement(outcome, |_| {
+                Settlement::Release { expires_at: moment.now, interrupted: false }
+            }),
             _ => outcome,
         },
         ..NONE
@@ -123,7 +123,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::ExpiryPromised,
         does: |_, outcome| {
             with_settlement(outcome, |settlement| match settlement {
-                Settlement::Release => Settlement::Fail(Answer::Omitted, Timestamp::default()),
+                Settlement::Release { .. } => Settlement::Fail(Answer::Omitted, Timestamp::default()),
                 settlement => settlement,
             })
         },
@@ -176,7 +176,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
                 && moment.is_settling()
             {
                 lock.lease_until = lock.lease_until.saturating_add(millis(2 * TICK));
-                lock.expires_at = lock.expires_at.saturating_add(millis(2 * TICK));
+                lock.expires_at =
+                    lock.expires_at.map(|expires_at| expires_at.saturating_add(millis(2 * TICK)));
             }
             (state, action)
         },

@@ -105,7 +105,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "release without a condition",
         caught_by: Invariant::OwnerReleases,
         applies: |write, current| match (write, current) {
-            (Write::Settle { settlement: Settlement::Release, .. }, Some(record)) => settled(write, record),
+            (Write::Settle { settlement: Settlement::Release { .. }, .. }, Some(record)) => {
+                settled(write, record)
+            }
             _ => shipping(write, current),
         },
         ..NONE
@@ -114,7 +116,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "delete instead of release",
         caught_by: Invariant::StartsInOrder,
         applies: |write, current| match (write, shipping(write, current)) {
-            (Write::Settle { settlement: Settlement::Release, .. }, Effect::Put(_)) => Effect::Removed,
+            (Write::Settle { settlement: Settlement::Release { .. }, .. }, Effect::Put(_)) => Effect::Removed,
             (_, effect) => effect,
         },
         ..NONE
@@ -123,7 +125,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "release resets the generation",
         caught_by: Invariant::StartsInOrder,
         applies: |write, current| match (write, shipping(write, current)) {
-            (Write::Settle { settlement: Settlement::Release, .. }, Effect::Put(record)) => {
+            (Write::Settle { settlement: Settlement::Release { .. }, .. }, Effect::Put(record)) => {
                 Effect::Put(Record { generation: Generation::new(0), ..record })
             }
             (_, effect) => effect,
@@ -325,12 +327,14 @@ fn settled(write: &Write, record: &Record) -> Effect {
     let record = record.clone();
     Effect::Put(match settlement.clone() {
         Settlement::Complete(outcome, expires_at) => {
-            Record { state: RecordState::Completed(outcome), expires_at, ..record }
+            Record { state: RecordState::Completed(outcome), expires_at: Some(expires_at), ..record }
         }
         Settlement::Fail(outcome, expires_at) => {
-            Record { state: RecordState::Failed(outcome), expires_at, ..record }
+            Record { state: RecordState::Failed(outcome), expires_at: Some(expires_at), ..record }
         }
-        Settlement::Release => Record { state: RecordState::Released, ..record },
+        Settlement::Release { expires_at, interrupted } => {
+            Record { state: RecordState::Released, expires_at: Some(expires_at), interrupted, ..record }
+        }
     })
 }
 

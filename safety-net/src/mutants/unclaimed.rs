@@ -50,7 +50,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         caught_by: Invariant::ReplayTrue,
         space: unclaimed,
         takes: |_, record| match record.status() {
-            Status::Completed | Status::Failed => Record { expires_at: Timestamp::default(), ..record },
+            Status::Completed | Status::Failed => Record { expires_at: Some(Timestamp::default()), ..record },
             _ => record,
         },
         ..NONE

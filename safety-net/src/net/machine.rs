@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use lambda_idempotency::{
-    Execution, Outcome, Place, Record, State as RecordState,
-    protocol::{Action, End, Event, Fault, Input},
+    Execution, Outcome, Place, Record, State as RecordState, Timestamp,
+    protocol::{Action, End, Event, Fault, Input, Refusal},
     store::{Write, Written},
 };
 
@@ -88,6 +88,15 @@ impl<P: Protocol> Net<'_, P> {
                 after.end();
                 self.recorded(it, slot);
             }
+            Next::Refused => {
+                after.end();
+                self.refuse(it, slot.delivery);
+            }
+            Next::Abandoned(until) => {
+                after.end();
+                let ends = self.standing(it, slot.delivery);
+                it.flaws.unless(ends.is_none_or(|ends| ends <= until), Invariant::GhostTold);
+            }
             Next::Denied => {
                 after.end();
                 self.deny(it, slot.delivery);
@@ -123,9 +132,25 @@ impl<P: Protocol> Net<'_, P> {
             it.flaws.unless(!it.world.has_run, Invariant::AtMostOnce);
             it.world.has_run = true;
         }
-        if it.world.holder == delivery && it.world.took_over {
-            it.flaws.unless(held.is_takeover, Invariant::TakeoverTold);
+        if it.world.holder == delivery {
+            let operation = it.world.operation;
+            it.flaws.unless(held.is_takeover || !operation.was_interrupted, Invariant::TakeoverTold);
+            it.flaws.unless(operation.was_left || !held.is_takeover, Invariant::TakeoverTrue);
         }
+    }
+
+    /// A delivery is told that it has claimed nothing.
+    fn refuse(&self, it: &mut Happening, delivery: u8) {
+        let stands = self.standing(it, delivery).is_some();
+        let delivery = &mut it.world.deliveries[usize::from(delivery)];
+        delivery.is_refused = true;
+        it.flaws.unless(!stands || delivery.is_overtaken, Invariant::GhostTold);
+    }
+
+    /// Until when a claim of this delivery stands, if one does.
+    fn standing(&self, it: &Happening, delivery: u8) -> Option<Timestamp> {
+        let record = self.records.get(it.world.record).filter(|_| it.world.holder == delivery)?;
+        record.lease_until()
     }
 
     /// An executor answers with what `record` holds.
@@ -174,6 +199,7 @@ impl<P: Protocol> Net<'_, P> {
             held: self.claims.get(key.held).map(Rc::as_ref),
             is_open: key.is_open,
             is_in_doubt: key.is_in_doubt,
+            is_asking: matches!(key.stage, Stage::Reading) || matches!(key.heard, Heard::Found(_)),
             sent: self.writes.get(key.write).map(Rc::as_ref),
             event: &event,
             now,
@@ -195,8 +221,12 @@ impl<P: Protocol> Net<'_, P> {
             Action::Extended(held) => Next::Extended(self.claims.number(held)),
             Action::NotExtended => Next::Unextended,
             Action::Declined(_) => Next::Declined,
+            Action::Refused(Refusal::Abandoned(until)) => Next::Abandoned(until),
+            // Nobody can read the record, nor say what is in it.
+            Action::Refused(Refusal::Corrupt) => Next::Over,
+            Action::Refused(_) => Next::Refused,
             // The handler of a claim that is lost is cut off; or it has ended before, which is another way.
-            Action::Settled(_) | Action::Refused(_) | Action::Lost | Action::Nothing => Next::Over,
+            Action::Settled(_) | Action::Lost | Action::Nothing => Next::Over,
         };
         let held = self.protocol.held(&after).map(|held| self.claims.number(held));
         Stepped { machine: self.machines.number(after), held, next, flaws, coverage }
@@ -236,9 +266,13 @@ impl<P: Protocol> Net<'_, P> {
                 Next::Run(_) | Next::Open => (Stage::Running, false),
                 // That it goes on, and how often, is the handler's doing.
                 Next::Extend(_) | Next::Extended(_) | Next::Unextended | Next::Declined => return None,
-                Next::Replay(_) | Next::Recorded | Next::Superseded(_) | Next::Denied | Next::Over => {
-                    return None;
-                }
+                Next::Replay(_)
+                | Next::Refused
+                | Next::Abandoned(_)
+                | Next::Recorded
+                | Next::Superseded(_)
+                | Next::Denied
+                | Next::Over => return None,
             };
             let settled = self.write(key.write).is_some_and(|write| write.lock().is_none());
             let claims = matches!(stepped.next, Next::Apply(write)

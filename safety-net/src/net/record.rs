@@ -13,7 +13,7 @@ use crate::{
     configuration::{self, Flow, millis},
     coverage::Mark,
     invariants::Invariant,
-    model::{Delivery, NOBODY, Verdict},
+    model::{Delivery, NOBODY, Operation, Verdict},
     under_test::{Effect, Protocol, Sent},
 };
 
@@ -73,19 +73,32 @@ impl<P: Protocol> Net<'_, P> {
         {
             let least = match settlement {
                 Settlement::Complete(_, expires_at) | Settlement::Fail(_, expires_at) => Some(*expires_at),
-                Settlement::Release => current.map(|record| record.expires_at),
+                Settlement::Release { expires_at, .. } => Some(*expires_at),
             };
-            let is_kept = self.records.get(after).is_some_and(|record| Some(record.expires_at) == least);
+            let is_kept = self.records.get(after).is_some_and(|record| record.expires_at == least);
             it.flaws.unless(is_kept, Invariant::ExpiryPromised);
         }
         match stored {
             Stored::Put(record) => {
                 it.flaws.unless(self.becomes_claimable(record), Invariant::BecomesClaimable);
             }
-            Stored::Removed => it.world.holder = NOBODY,
+            Stored::Removed => self.removed(it, current.as_deref().map_or(Status::Released, Record::status)),
             Stored::Refused | Stored::Repeated => {}
         }
         Some(stored)
+    }
+
+    /// The record, which had this status, is gone, and with it what the key was used for. At most once, what ran under
+    /// a claim that was not settled is as unknown as before.
+    pub(super) fn removed(&self, it: &mut Happening, status: Status) {
+        let is_unresolved =
+            status == Status::Started && self.configuration.execution == Execution::AtMostOnce;
+        it.flaws.unless(!is_unresolved, Invariant::UnresolvedKept);
+        if matches!(status, Status::Completed | Status::Failed) {
+            it.world.has_run = false;
+        }
+        it.world.holder = NOBODY;
+        it.world.operation = Operation::default();
     }
 
     /// What the store makes of a write, and whether it makes the handler's own; asked once.
@@ -135,7 +148,7 @@ impl<P: Protocol> Net<'_, P> {
                 it.flaws.unless(holds(it, write, current, sender), Invariant::OwnerExtends);
                 let lease = |record: &Record| record.lease_until();
                 let grows = after.is_some_and(|after| {
-                    lease(after) > lease(current) && after.expires_at >= current.expires_at
+                    lease(after) > lease(current) && !is_sooner(after.expires_at, current.expires_at)
                 });
                 it.flaws.unless(grows, Invariant::LeasesGrow);
             }
@@ -144,7 +157,7 @@ impl<P: Protocol> Net<'_, P> {
                 let is_same =
                     it.world.holder == sender && after.is_some_and(|after| after.state == current.state);
                 let invariant = match settlement {
-                    Settlement::Release => Invariant::OwnerReleases,
+                    Settlement::Release { .. } => Invariant::OwnerReleases,
                     Settlement::Complete(..) | Settlement::Fail(..) => Invariant::OwnerSettles,
                 };
                 it.flaws.unless(is_same || holds(it, write, current, sender), invariant);
@@ -154,7 +167,7 @@ impl<P: Protocol> Net<'_, P> {
         let is_settled = matches!(current.status(), Status::Completed | Status::Failed);
         let is_same = after.is_some_and(|after| after.state == current.state);
         let is_operators = matches!(write, Write::Resolve { .. });
-        let may_go = is_same || is_operators || current.expires_at < now;
+        let may_go = is_same || is_operators || !counts(current.expires_at, now);
         it.flaws.unless(!is_settled || may_go, Invariant::OutcomeKept);
         if is_operators {
             let grows = after.is_none_or(|after| after.generation > current.generation);
@@ -167,8 +180,8 @@ impl<P: Protocol> Net<'_, P> {
         if let Some((generation, fingerprint)) = claims {
             it.flaws.unless(generation > current.generation, Invariant::GenerationsGrow);
             let is_live = match current.state {
-                RecordState::Started { lease_until } => now <= lease_until.max(current.expires_at),
-                RecordState::Completed(_) | RecordState::Failed(_) => now <= current.expires_at,
+                RecordState::Started { lease_until } => now <= lease_until || counts(current.expires_at, now),
+                RecordState::Completed(_) | RecordState::Failed(_) => counts(current.expires_at, now),
                 RecordState::Released => false,
             };
             // That the clocks agree is not known here, but to whom the other request's record is live
@@ -195,15 +208,23 @@ impl<P: Protocol> Net<'_, P> {
                 (Mark::T5, verdict == Verdict::Fail && is_response(outcome, sender, verdict))
             }
             // Without a verdict, it gives back what it never used.
-            Settlement::Release => (Mark::T6, matches!(verdict, Verdict::Release | Verdict::None)),
+            Settlement::Release { .. } => {
+                (Mark::T6, matches!(verdict, Verdict::Release | Verdict::Panic | Verdict::None))
+            }
         };
         it.flaws.unless(said, Invariant::VerdictKept);
-        if *settlement != Settlement::Release {
-            it.world.holder = sender;
-        }
         it.reach(mark);
-        if *settlement == Settlement::Release && verdict == Verdict::Release {
-            it.world.has_run = false;
+        match (settlement, verdict) {
+            (Settlement::Release { .. }, Verdict::Panic) => {
+                it.reach(Mark::ReleasedByPanic);
+                it.world.operation.panicked();
+            }
+            (Settlement::Release { .. }, Verdict::Release) => it.world.has_run = false,
+            (Settlement::Release { .. }, _) => {}
+            (Settlement::Complete(..) | Settlement::Fail(..), _) => {
+                it.world.holder = sender;
+                it.world.operation.end();
+            }
         }
     }
 
@@ -222,7 +243,8 @@ impl<P: Protocol> Net<'_, P> {
             Some(Status::Completed | Status::Failed) => Mark::ConcludedOutcome,
             Some(Status::Released) => Mark::ConcludedReleased,
         });
-        (it.world.holder, it.world.took_over) = (sender, false);
+        it.world.holder = sender;
+        it.world.operation.end();
         if matches!(current.map(Record::status), Some(Status::Completed | Status::Failed)) {
             it.world.has_run = false;
         }
@@ -256,11 +278,12 @@ impl<P: Protocol> Net<'_, P> {
             (_, Some(Status::Failed)) => Mark::T2Failed,
             (_, Some(Status::Released)) => Mark::T2Released,
         });
-        let has_started = |holder: u8| {
-            let holder = it.world.deliveries.get(usize::from(holder));
-            holder.is_some_and(|delivery| delivery.has_started && !delivery.is_stored)
-        };
-        it.world.took_over = status == Some(Status::Started) && has_started(it.world.holder);
+        let holder = it.world.deliveries.get(usize::from(it.world.holder)).copied();
+        let holder = holder.filter(|_| status == Some(Status::Started));
+        if let Some(delivery) = it.world.deliveries.get(usize::from(sender)) {
+            it.flaws.unless(!delivery.is_refused || delivery.is_overtaken, Invariant::GhostTold);
+            it.world.operation = it.world.operation.claimed(delivery.request, holder);
+        }
         it.world.holder = sender;
         if matches!(status, Some(Status::Completed | Status::Failed)) {
             it.world.has_run = false;
@@ -278,15 +301,23 @@ impl<P: Protocol> Net<'_, P> {
         let claimable = self.records.get(number).is_none_or(|record| {
             let margin = millis(self.configuration.skew_margin + 1);
             let (from, from_for_another) = match record.state {
-                RecordState::Started { lease_until } => (lease_until, lease_until.max(record.expires_at)),
-                RecordState::Released => (record.lock_acquired_at, record.lock_acquired_at),
-                RecordState::Completed(_) | RecordState::Failed(_) => (record.expires_at, record.expires_at),
+                // At most once, it never gives way to another request.
+                RecordState::Started { lease_until } => {
+                    (lease_until, record.expires_at.map(|expires_at| expires_at.max(lease_until)))
+                }
+                RecordState::Released => (record.lock_acquired_at, Some(record.lock_acquired_at)),
+                RecordState::Completed(_) | RecordState::Failed(_) => match record.expires_at {
+                    Some(expires_at) => (expires_at, Some(expires_at)),
+                    None => return false,
+                },
             };
             (0..2).all(|request| {
                 let is_same = record.fingerprint == configuration::fingerprint(request);
-                let from = if is_same { from } else { from_for_another };
-                let now = from.saturating_add(margin);
-                self.gives_way(record, request, now) && self.is_open_to(record, request, now)
+                let from = if is_same { Some(from) } else { from_for_another };
+                from.is_none_or(|from| {
+                    let now = from.saturating_add(margin);
+                    self.gives_way(record, request, now) && self.is_open_to(record, request, now)
+                })
             })
         });
         self.probes.insert(number, claimable);
@@ -344,9 +375,29 @@ fn resolved(it: &mut Happening, settlement: &Settlement, before: Option<&Record>
         Some(Status::Started) => Mark::ResolvedLock,
         _ => Mark::ResolvedSettled,
     });
-    (it.world.holder, it.world.took_over) = (NOBODY, false);
-    // The operator's word that nothing happened.
-    it.world.has_run &= *settlement != Settlement::Release;
+    it.world.holder = NOBODY;
+    match settlement {
+        // The operator's word that nothing happened.
+        Settlement::Release { .. } => {
+            it.world.has_run = false;
+            it.world.operation = Operation { request: it.world.operation.request, ..Operation::default() };
+        }
+        Settlement::Complete(..) | Settlement::Fail(..) => it.world.operation.end(),
+    }
+}
+
+/// Whether a record with this expiry counts at `now`. Without one, it does for ever.
+pub(super) fn counts(expires_at: Option<Timestamp>, now: Timestamp) -> bool {
+    expires_at.is_none_or(|expires_at| now <= expires_at)
+}
+
+/// Whether one expiry is before another.
+fn is_sooner(one: Option<Timestamp>, other: Option<Timestamp>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => one < other,
+        (one, None) => one.is_some(),
+        (None, Some(_)) => false,
+    }
 }
 
 /// Whether `sender` settles, or extends, what it holds.

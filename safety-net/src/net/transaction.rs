@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use lambda_idempotency::Status;
 
-use super::{Happening, Heard, Net, Stored};
+use super::{Happening, Heard, Net, Stored, record::counts};
 use crate::{
     configuration::millis,
     coverage::Mark,
@@ -51,7 +51,7 @@ impl<P: Protocol> Net<'_, P> {
         // While the record of an earlier effect counts, there must be no other. By clocks that are too far apart, it may
         // count no more.
         let before = self.records.get(it.world.record);
-        let counts = before.is_some_and(|before| self.true_time(it) <= before.expires_at);
+        let counts = before.is_some_and(|before| counts(before.expires_at, self.true_time(it)));
         let is_second = it.world.has_effect && counts && self.configuration.clocks_agree();
         it.flaws.unless(is_completed && !is_second, Invariant::EffectsExactlyOnce);
         if let Some(delivery) = it.world.deliveries.get_mut(usize::from(sender)) {
@@ -102,7 +102,8 @@ impl<P: Protocol> Net<'_, P> {
         delivery.is_denied = true;
         let stands = holder == number
             && it.world.has_effect
-            && record.is_some_and(|record| record.status() == Status::Completed && now <= record.expires_at);
+            && record
+                .is_some_and(|record| record.status() == Status::Completed && counts(record.expires_at, now));
         it.flaws.unless(!stands, Invariant::DeniedStays);
     }
 

@@ -257,7 +257,13 @@ impl Audit {
             Write::Conclude { record, .. } => {
                 book.figures.concluded += 1;
                 if let State::Completed(outcome) | State::Failed(outcome) = &record.state {
-                    record_outcome(book, key, record.generation, outcome, record.expires_at);
+                    record_outcome(
+                        book,
+                        key,
+                        record.generation,
+                        outcome,
+                        record.expires_at.unwrap_or_default(),
+                    );
                 }
             }
             Write::Claim(_) | Write::Reclaim { .. } | Write::TakeOver { .. } => {
@@ -308,7 +314,9 @@ impl Audit {
                     format!("{key}: taken at {at}, before its lease {lease_until:?}"),
                 );
             }
-            State::Completed(_) | State::Failed(_) if at <= before.expires_at.as_millis() => {
+            State::Completed(_) | State::Failed(_)
+                if before.expires_at.is_none_or(|expires_at| at <= expires_at.as_millis()) =>
+            {
                 violate(book, "a live outcome stands", format!("{key}: replaced at {at}"));
             }
             _ => {}
@@ -568,7 +576,7 @@ fn record_settlement(book: &mut Book, key: &StoredKey, generation: Generation, s
         Settlement::Complete(outcome, expires_at) | Settlement::Fail(outcome, expires_at) => {
             (outcome, expires_at)
         }
-        Settlement::Release => {
+        Settlement::Release { .. } => {
             book.released.insert((key.clone(), generation.get()));
             return;
         }

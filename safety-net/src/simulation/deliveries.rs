@@ -14,8 +14,8 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Clock as _, ErrorKind, Execution, Idempotency, Invocation, Key, Owner, Platform, RunError, Scope,
-    Staging, StoredKey, current, staging,
+    Clock as _, ErrorKind, Execution, Idempotency, Invocation, Key, Owner, RunError, Scope, Staging,
+    StoredKey, current, staging,
 };
 
 use super::{
@@ -90,7 +90,6 @@ fn executor(world: &Arc<World>, audit: &Arc<Audit>, table: &Arc<Table>, id: u32,
     let builder = Idempotency::builder(store)
         .function("simulated")
         .retention(RETENTION)
-        .platform(Platform::KillsAtDeadline)
         .execution(if config.at_most_once { Execution::AtMostOnce } else { Execution::AtLeastOnce })
         .clock(clock.clone())
         .owner_source(move || {
@@ -188,14 +187,17 @@ impl Executor {
         let name = Key::new(format!("key {key}")).unwrap_or_else(|error| panic!("a valid key: {error}"));
         let idempotency = self.idempotency.for_invocation(invocation);
         let way = match self.world.config.way {
-            Way::Mixed => self.world.random(|random| random.below(3)),
-            Way::Claims | Way::Transactions => 0,
+            // At most once, nothing runs without a claim.
+            Way::Mixed if !self.world.config.at_most_once => self.world.random(|random| random.below(3)),
+            Way::Claims | Way::Transactions | Way::Mixed => 0,
         };
         let idempotency = match way {
-            0 => idempotency,
+            0 => Ok(idempotency),
             1 => idempotency.claim_free(),
             _ => idempotency.claim_free_looking_first(),
         };
+        let idempotency =
+            idempotency.unwrap_or_else(|error| panic!("the simulation's settings are valid: {error}"));
         let is_open = way != 0;
         let run = idempotency.run(name, &payload, || self.handler(key, payload, is_open));
         let mut run = pin!(run);

@@ -157,7 +157,11 @@ impl SimulatedStore {
         for (at, key, request) in due {
             arrive(stored, &self.audit, at, &key, &request);
         }
-        let has_expired = stored.records.get(key).is_some_and(|record| record.expires_at.as_millis() < now);
+        let has_expired = stored
+            .records
+            .get(key)
+            .and_then(|record| record.expires_at)
+            .is_some_and(|expires_at| expires_at.as_millis() < now);
         if has_expired && self.world.strikes(Fault::Sweep, 300) {
             stored.records.remove(key);
             // No request is so late that a record was in its way, and is gone again.
@@ -169,7 +173,7 @@ impl SimulatedStore {
     async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<Written, StoreError> {
         let world = &self.world;
         world.count(|figures| figures.calls += 1);
-        if let Write::Settle { owner, settlement: Settlement::Release, .. } = write {
+        if let Write::Settle { owner, settlement: Settlement::Release { .. }, .. } = write {
             self.audit.releases(*owner);
         }
         self.travel().await;

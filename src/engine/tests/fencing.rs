@@ -1,6 +1,9 @@
 //! A claim that was taken over; and the claim by itself, which can be settled too late.
 
-use super::{support::Script, *};
+use super::{
+    support::{Script, elsewhere},
+    *,
+};
 
 #[tokio::test(start_paused = true)]
 async fn fenced_the_caller_gets_the_successors_outcome() {
@@ -9,7 +12,7 @@ async fn fenced_the_caller_gets_the_successors_outcome() {
     let result = bench
         .with_handler("k", 1, async move {
             successor.jump.store(70_000, Ordering::SeqCst);
-            assert_eq!(successor.run("k", 1).await.unwrap(), "run 1");
+            assert_eq!(elsewhere(successor.run("k", 1)).await.unwrap(), "run 1");
             successor.jump.store(0, Ordering::SeqCst);
             Ok("too late".to_owned())
         })
@@ -51,7 +54,7 @@ async fn fenced_while_the_successor_works_is_in_progress() {
     let result = bench
         .with_handler("k", 1, async move {
             successor.jump.store(70_000, Ordering::SeqCst);
-            successor.abandon("k", 1).await;
+            elsewhere(successor.abandon("k", 1)).await;
             Ok("too late".to_owned())
         })
         .await;
@@ -110,7 +113,7 @@ async fn the_low_level_settles_by_value() {
 #[tokio::test(start_paused = true)]
 async fn the_low_level_tells_fenced_from_unrecorded() {
     use crate::Begun;
-    let bench = Bench::new();
+    let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO));
     let fingerprint = Fingerprint::of(&1).unwrap();
     let begin = |key: &'static str| {
         let bench = bench.clone();

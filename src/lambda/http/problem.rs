@@ -35,6 +35,8 @@ pub enum ProblemKind {
     OperationFailed,
     /// 500: the record cannot be read.
     RecordUnreadable,
+    /// 500: the API's own code uses the layer wrongly, such as twice around one handler; its log says how.
+    Misconfigured,
     /// 503: the store cannot be used.
     StoreUnavailable,
     /// 413: the body is larger than is compared.
@@ -58,6 +60,7 @@ impl ProblemKind {
             Self::Declined => "declined",
             Self::OperationFailed => "operation-failed",
             Self::RecordUnreadable => "record-unreadable",
+            Self::Misconfigured => "misconfigured",
             Self::StoreUnavailable => "store-unavailable",
             Self::BodyTooLarge => "body-too-large",
             Self::BodyUnreadable => "body-unreadable",
@@ -73,7 +76,9 @@ impl ProblemKind {
             Self::InProgress | Self::OutcomeUnknown | Self::NotRetained | Self::Declined => {
                 StatusCode::CONFLICT
             }
-            Self::OperationFailed | Self::RecordUnreadable => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::OperationFailed | Self::RecordUnreadable | Self::Misconfigured => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
             Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         }
@@ -132,6 +137,10 @@ impl ProblemKind {
                 "The stored outcome cannot be read",
                 "The record of this operation cannot be read. Nothing was done.",
             ),
+            Self::Misconfigured => (
+                "The API is not set up correctly",
+                "The API's own code has to be corrected. Nothing was done.",
+            ),
             Self::StoreUnavailable => (
                 "Idempotency cannot be assured just now",
                 "The store of outcomes cannot be used. Nothing was done; send the same request again later.",
@@ -187,6 +196,7 @@ impl From<&Error> for Problem {
     fn from(error: &Error) -> Self {
         let kind = match error.is_of_failure() {
             true => ProblemKind::OperationFailed,
+            false if error.is_misuse() => ProblemKind::Misconfigured,
             false => ProblemKind::from(error.kind()),
         };
         let wait = || error.retry_after().unwrap_or(SOON).min(LONGEST_WAIT);

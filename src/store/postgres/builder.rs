@@ -17,8 +17,10 @@ const DEFAULT_TABLE: &str = "idempotency";
 /// A sandbox of Lambda handles one request at a time, and a batch some: more connections would only be a burden to the
 /// server, which has them times the number of sandboxes.
 const DEFAULT_CONNECTIONS: usize = 2;
-const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-const DEFAULT_STATEMENT_TIMEOUT: Duration = Duration::from_millis(1500);
+/// Together with the statement's time-out this bounds a call to 2.5 s. The protocol repeats failed calls for as long as the
+/// invocation has time.
+const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
+const DEFAULT_STATEMENT_TIMEOUT: Duration = Duration::from_secs(1);
 const DEFAULT_LOCK_TIMEOUT: Duration = Duration::from_millis(250);
 const DEFAULT_CHECK_AFTER: Duration = Duration::from_secs(10);
 
@@ -90,13 +92,16 @@ impl PostgresStoreBuilder {
         self
     }
 
-    /// How long it may take to get a connection: to wait for a free one, to make one, to check one. Default 2 s.
+    /// How long a call may take to get a connection. That includes waiting for a free one, making one, checking one and
+    /// replacing a dead one. Default 1.5 s.
     pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
         self.connect_timeout = connect_timeout;
         self
     }
 
-    /// How long a statement may take. Default 1.5 s.
+    /// How long a call's statement may take, including its preparation and its repetitions. Default 1 s.
+    ///
+    /// A call of the store takes at most this and the connection's time-out together.
     pub fn statement_timeout(mut self, statement_timeout: Duration) -> Self {
         self.statement_timeout = statement_timeout;
         self

@@ -277,3 +277,16 @@ async fn repeated_headers_come_through_every_front_end() {
         }
     }
 }
+
+#[tokio::test]
+async fn wrapping_a_handler_twice_fails_at_once() {
+    let runs = Runs::default();
+    let layer = idempotency().http();
+    let service = layer.clone().layer(layer.layer(handler(&runs)));
+    for _ in 0..2 {
+        let answer = service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
+        assert_eq!(answer.status(), 500);
+        assert!(std::str::from_utf8(answer.body()).unwrap().contains("\"misconfigured\""));
+    }
+    assert_eq!(runs.count(), 0);
+}

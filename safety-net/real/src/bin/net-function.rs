@@ -16,7 +16,7 @@ use std::{
 
 use aws_sdk_dynamodb::Client;
 use lambda_idempotency::{
-    Idempotency, Key, NamedStore, Platform, Store, current, staging,
+    Idempotency, Key, NamedStore, Store, current, staging,
     store::{
         dynamodb::{DynamoDbStore, Transaction},
         postgres::{PostgresStore, tokio_postgres},
@@ -27,8 +27,8 @@ use lambda_idempotency_real_net::{
     crash::{
         form::{self, Form},
         job::{
-            EFFECTS, ENDPOINT, FORM, FUNCTION, GRACE, Job, LEDGER, MARGIN, MARKER, PROCESS, SABOTAGE,
-            STAND_AT, STORE, TABLE, TOLD_TO_FAIL,
+            EFFECTS, ENDPOINT, FORM, FUNCTION, GRACE, Job, LEDGER, MARGIN, MARKER, PROCESS, RESERVE,
+            SABOTAGE, STAND_AT, STORE, TABLE, TOLD_TO_FAIL,
         },
         judge::Promise,
         ledger::{Ledger, Line},
@@ -87,7 +87,7 @@ async fn main() -> Result<(), Error> {
             .service(service_fn(|event| in_transaction(world, &idempotency, &records, event))))
         .await;
     }
-    let idempotency = if world.form == Form::ClaimFree { idempotency.claim_free() } else { idempotency };
+    let idempotency = if world.form == Form::ClaimFree { idempotency.claim_free()? } else { idempotency };
     run(ServiceBuilder::new()
         .map_request(|event| entered(world, event))
         .map_result(|answer| answered(world, answer))
@@ -99,8 +99,8 @@ async fn main() -> Result<(), Error> {
 fn engine(store: impl Store, world: &'static World) -> Result<Idempotency, Error> {
     Ok(Idempotency::builder(StandingStore::new(store, &world.orders))
         .function(FUNCTION)
-        .platform(Platform::LetsRun)
         .lease_grace(GRACE)
+        .answer_reserve(RESERVE)
         .skew_margin(MARGIN)
         .build()?)
 }

@@ -35,6 +35,8 @@ pub const TOLD_TO_FAIL: &str = "Net.ToldToFail";
 pub const LIMIT: Duration = Duration::from_millis(300);
 /// How much longer the lease lasts.
 pub const GRACE: Duration = Duration::from_millis(100);
+/// How long before an invocation's end the library stops asking the store.
+pub const RESERVE: Duration = Duration::from_millis(20);
 /// The skew margin: every process is on one machine, and has its clock.
 pub const MARGIN: Duration = Duration::from_millis(50);
 

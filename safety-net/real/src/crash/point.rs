@@ -58,7 +58,7 @@ impl Call {
             Write::Settle { settlement, .. } | Write::Resolve { settlement, .. } => match settlement {
                 Settlement::Complete(..) => Self::Complete,
                 Settlement::Fail(..) => Self::Fail,
-                Settlement::Release => Self::Release,
+                Settlement::Release { .. } => Self::Release,
             },
         }
     }

@@ -190,7 +190,8 @@ impl<S: Store> SabotagedStore<S> {
                 fingerprint: Fingerprint::of_bytes(b"decoy"),
                 lock_acquired_at: Timestamp::from_millis(0),
                 lease_until: Timestamp::from_millis(0),
-                expires_at: Timestamp::from_millis(0),
+                expires_at: Some(Timestamp::from_millis(0)),
+                interrupted: false,
                 request_id: None,
             };
             let record = Record { state: State::Released, ..lock.into() };

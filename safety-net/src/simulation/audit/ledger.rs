@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use lambda_idempotency::{ErrorKind, Outcome, Place, Record, State, StoredKey};
+use lambda_idempotency::{ErrorKind, Outcome, Place, Record, State, StoredKey, Timestamp};
 
 use super::{Audit, Book, violate};
 use crate::simulation::network::Effects;
@@ -79,7 +79,7 @@ impl Audit {
                     format!("{key}: the effect of run {run} was made at {at}, and was told to be not made");
                 violate(book, "what was denied stays so", what);
             }
-            let expires_at = record.map_or(0, |record| record.expires_at.as_millis());
+            let expires_at = record.and_then(|record| record.expires_at).map_or(0, Timestamp::as_millis);
             let made = book.ledger.made.entry(key.clone()).or_default();
             let counts = made.iter().find(|(_, until)| at <= *until).map(|(earlier, _)| *earlier);
             made.push((run, expires_at));

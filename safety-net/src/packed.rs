@@ -1,0 +1,264 @@
+//! Worlds that wait to be explored, in few bytes each: most of the memory would go there otherwise.
+
+use std::collections::VecDeque;
+
+use crate::model::{Answer, Delivery, Late, Made, Operation, Slot, Stage, Verdict, World};
+
+/// So many bytes are freed at a time, once all worlds in them are explored.
+const CHUNK: usize = 1 << 20;
+
+/// Worlds in the order in which they were put in, each with its number.
+#[derive(Debug)]
+pub struct Queue {
+    executors: usize,
+    chunks: VecDeque<Vec<u8>>,
+    /// How far the first chunk is read.
+    read: usize,
+    worlds: usize,
+}
+
+impl Queue {
+    /// An empty queue for worlds of so many executors.
+    pub fn new(executors: usize) -> Self {
+        Self { executors, chunks: VecDeque::new(), read: 0, worlds: 0 }
+    }
+
+    /// How many worlds are in it.
+    pub fn len(&self) -> usize {
+        self.worlds
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.worlds == 0
+    }
+
+    /// How many bytes it takes.
+    pub fn memory(&self) -> usize {
+        self.chunks.len() * CHUNK
+    }
+
+    /// Puts `world` in, behind all others.
+    pub fn push(&mut self, number: u32, world: &World) {
+        // The longest world takes less than 256 bytes.
+        if self.chunks.back().is_none_or(|chunk| chunk.len() + 256 > CHUNK) {
+            self.chunks.push_back(Vec::with_capacity(CHUNK));
+        }
+        if let Some(chunk) = self.chunks.back_mut() {
+            put(chunk, number.into());
+            pack(chunk, world, self.executors);
+            self.worlds += 1;
+        }
+    }
+
+    /// Takes the first world out.
+    pub fn pop(&mut self) -> Option<(u32, World)> {
+        let chunk = self.chunks.front()?;
+        let mut bytes = Bytes { bytes: chunk, at: self.read };
+        let number = bytes.number() as u32;
+        let world = unpack(&mut bytes, self.executors);
+        self.read = bytes.at;
+        self.worlds -= 1;
+        if self.read == chunk.len() {
+            self.chunks.pop_front();
+            self.read = 0;
+        }
+        Some((number, world))
+    }
+}
+
+/// A number, seven bits a byte.
+fn put(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn pack(out: &mut Vec<u8>, world: &World, executors: usize) {
+    let operation = world.operation;
+    out.extend([
+        world.time,
+        world.holder,
+        bits([
+            world.has_run,
+            world.has_effect,
+            operation.was_interrupted,
+            operation.was_left,
+            operation.is_over,
+            operation.request != 0,
+            false,
+            false,
+        ]),
+        world.faults_left,
+        world.jumps_left,
+        world.operations_left,
+        world.extensions_left,
+        world.declines_left,
+        world.delivered,
+    ]);
+    put(out, world.record.into());
+    put(out, world.highest_start);
+    for slot in &world.slots[..executors] {
+        let flags = [slot.is_urgent, slot.is_retried, slot.is_open, slot.is_in_doubt];
+        out.extend([
+            slot.clock << 4 | slot.attempts_left,
+            (slot.stage as u8) << 4 | slot.answer as u8,
+            bits([flags[0], flags[1], flags[2], flags[3], false, false, false, false]),
+        ]);
+        if slot.is_active() {
+            out.push(slot.delivery);
+            for number in [slot.plan, slot.machine, slot.write, slot.record, slot.held] {
+                put(out, number.into());
+            }
+        }
+    }
+    for late in world.late {
+        put(out, late.write.into());
+        if late.write != 0 {
+            out.push(late.sender);
+        }
+    }
+    for made in world.made {
+        put(out, made.write.into());
+        if made.write != 0 {
+            out.push(made.time);
+        }
+    }
+    for delivery in world.deliveries {
+        let Delivery { request, has_started, verdict, is_stored, .. } = delivery;
+        let Delivery { has_writes, has_effect, is_denied, is_refused, is_overtaken, .. } = delivery;
+        out.push(bits([
+            has_started,
+            is_stored,
+            has_writes,
+            has_effect,
+            is_denied,
+            is_refused,
+            is_overtaken,
+            request != 0,
+        ]));
+        out.push(verdict as u8);
+    }
+}
+
+fn unpack(bytes: &mut Bytes<'_>, executors: usize) -> World {
+    let [time, holder, flags] = [(); 3].map(|()| bytes.byte());
+    let [has_run, has_effect, was_interrupted, was_left, is_over, request, ..] = flagged(flags);
+    let [faults_left, jumps_left, operations_left, extensions_left, declines_left, delivered] =
+        [(); 6].map(|()| bytes.byte());
+    let operation = Operation { request: request.into(), is_over, was_interrupted, was_left };
+    let (record, highest_start) = (bytes.number() as u32, bytes.number());
+    let mut slots = [Slot::default(); _];
+    for slot in &mut slots[..executors] {
+        let [who, stage, flags] = [(); 3].map(|()| bytes.byte());
+        let [is_urgent, is_retried, is_open, is_in_doubt, ..] = flagged(flags);
+        *slot = Slot {
+            clock: who >> 4,
+            attempts_left: who & 0xf,
+            stage: stage_of(stage >> 4),
+            answer: answer_of(stage & 0xf),
+            is_urgent,
+            is_retried,
+            is_open,
+            is_in_doubt,
+            ..Slot::default()
+        };
+        if slot.is_active() {
+            slot.delivery = bytes.byte();
+            [slot.plan, slot.machine, slot.write, slot.record, slot.held] =
+                [(); 5].map(|()| bytes.number() as u32);
+        }
+    }
+    let late = [(); _].map(|()| match bytes.number() as u32 {
+        0 => Late::default(),
+        write => Late { write, sender: bytes.byte() },
+    });
+    let made = [(); _].map(|()| match bytes.number() as u32 {
+        0 => Made::default(),
+        write => Made { write, time: bytes.byte() },
+    });
+    let deliveries = [(); _].map(|()| {
+        let [has_started, is_stored, has_writes, has_effect, is_denied, is_refused, is_overtaken, request] =
+            flagged(bytes.byte());
+        Delivery {
+            request: request.into(),
+            has_started,
+            verdict: verdict_of(bytes.byte()),
+            is_stored,
+            has_writes,
+            has_effect,
+            is_denied,
+            is_refused,
+            is_overtaken,
+        }
+    });
+    World {
+        time,
+        record,
+        holder,
+        operation,
+        has_run,
+        highest_start,
+        faults_left,
+        jumps_left,
+        operations_left,
+        extensions_left,
+        declines_left,
+        has_effect,
+        delivered,
+        slots,
+        late,
+        made,
+        deliveries,
+    }
+}
+
+struct Bytes<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl Bytes<'_> {
+    fn byte(&mut self) -> u8 {
+        let byte = self.bytes[self.at];
+        self.at += 1;
+        byte
+    }
+
+    fn number(&mut self) -> u64 {
+        let (mut number, mut shift) = (0, 0);
+        loop {
+            let byte = self.byte();
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return number;
+            }
+            shift += 7;
+        }
+    }
+}
+
+fn bits(flags: [bool; 8]) -> u8 {
+    flags.into_iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(flag))
+}
+
+fn flagged(bits: u8) -> [bool; 8] {
+    std::array::from_fn(|at| bits & 1 << at != 0)
+}
+
+fn stage_of(number: u8) -> Stage {
+    let all = [Stage::Idle, Stage::Applying, Stage::Reading, Stage::Answered, Stage::Pausing, Stage::Running];
+    all.into_iter().find(|stage| *stage as u8 == number).unwrap_or(Stage::Extending)
+}
+
+fn answer_of(number: u8) -> Answer {
+    let all = [Answer::None, Answer::Applied, Answer::Refused];
+    all.into_iter().find(|answer| *answer as u8 == number).unwrap_or(Answer::Found)
+}
+
+fn verdict_of(number: u8) -> Verdict {
+    let all = [Verdict::None, Verdict::Complete, Verdict::Fail, Verdict::Release, Verdict::Commit];
+    all.into_iter().find(|verdict| *verdict as u8 == number).unwrap_or(Verdict::Panic)
+}

@@ -1,0 +1,170 @@
+//! Calls that are dropped in the middle, as the engine drops one that takes too long; and how long one takes at most.
+
+use std::time::{Duration, Instant};
+
+use lambda_idempotency::{
+    Outcome, Record, Store as _, StoredKey, StoredResponse,
+    store::{
+        Settlement, StoreErrorKind, Write, Written,
+        postgres::{
+            PostgresStore, PostgresStoreBuilder,
+            deadpool_postgres::{Manager, Pool},
+            tokio_postgres::NoTls,
+        },
+    },
+};
+
+use crate::cut::{TURNS, cut_after};
+
+use super::{
+    fixtures::{completion, fresh_table, key, later, lock, make, server},
+    wire::{Fault, Wire},
+};
+
+/// What a test waits for a call that has to succeed.
+const LONG: Duration = Duration::from_secs(20);
+
+/// A pool of so many connections, and a patient store on it.
+fn pool_at(url: &str, connections: usize) -> (Pool, PostgresStoreBuilder) {
+    let manager = Manager::new(url.parse().unwrap(), NoTls);
+    let pool = Pool::builder(manager).max_size(connections).build().unwrap();
+    let builder = PostgresStoreBuilder::of_pool(pool.clone()).connect_timeout(LONG).statement_timeout(LONG);
+    (pool, builder)
+}
+
+/// A completed record with so large a response that its answer comes in many pieces.
+async fn put_large(store: &PostgresStore, name: &str, byte: u8) -> (StoredKey, Record) {
+    let (key, lock) = (key(name), lock());
+    let noise: Vec<u8> =
+        (0..400_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8 ^ byte).collect();
+    let outcome = Outcome::Retained(StoredResponse::new(noise.into()));
+    let settlement = Settlement::Complete(outcome, later(100));
+    make(store, &key, &Write::Claim(lock.clone())).await;
+    make(store, &key, &Write::Settle { owner: lock.owner, generation: lock.generation, settlement }).await;
+    let record = store.read(&key).await.unwrap().unwrap();
+    (key, record)
+}
+
+/// Every answer after a drop is the one to its own question, and the pool has all of its places.
+#[tokio::test]
+async fn dropped_calls_leave_the_pool_usable() {
+    let server = server!();
+    let (pool, builder) = pool_at(&server.url(), 2);
+    let store = builder.table(fresh_table()).build().unwrap();
+    store.create_table().await.unwrap();
+    let large = [put_large(&store, "a", 1).await, put_large(&store, "b", 2).await];
+    let mut dropped = 0;
+    for round in 0..80 {
+        let (key, lock) = (key(&format!("round {round}")), lock());
+        let claim = Write::Claim(lock.clone());
+        let turns = TURNS[round % TURNS.len()];
+        let answered = match round / TURNS.len() % 4 {
+            0 => cut_after(turns, store.read(&large[0].0)).await.is_some(),
+            1 => cut_after(turns, store.apply(&large[1].0, &claim)).await.is_some(),
+            _ => cut_after(turns, store.apply(&key, &claim)).await.is_some(),
+        };
+        dropped += u32::from(!answered);
+        let (known, expected) = &large[round % 2];
+        assert_eq!(store.read(known).await.unwrap().as_ref(), Some(expected), "round {round}");
+        // The claim that was dropped was made or was not: its own record is there, or none.
+        let there = store.read(&key).await.unwrap();
+        assert!(there.is_none() || there == Some(lock.into()), "round {round}: {there:?}");
+    }
+    assert!(dropped > 30, "only {dropped} calls were dropped");
+    let status = pool.status();
+    assert!(status.size <= 2 && status.available == status.size, "{status:?}");
+    let both =
+        tokio::time::timeout(LONG, async { (pool.get().await.unwrap(), pool.get().await.unwrap()) }).await;
+    assert!(both.is_ok(), "the pool has lost a place");
+}
+
+/// A statement that is given up while it waits for another transaction must not be waited for by the next call.
+#[tokio::test]
+async fn calls_dropped_behind_a_lock_free_their_connection() {
+    let server = server!();
+    let (_, builder) = pool_at(&server.url(), 1);
+    let store = builder.table(fresh_table()).lock_timeout(LONG / 2).build().unwrap();
+    store.create_table().await.unwrap();
+    let (lock, operator) = (lock(), server.client().await);
+    make(&store, &key("locked"), &Write::Claim(lock.clone())).await;
+    operator.batch_execute(&format!("BEGIN; SELECT 1 FROM {} FOR UPDATE", store.table())).await.unwrap();
+    let (locked, settle) = (key("locked"), completion(&lock));
+    let began = Instant::now();
+    for _ in 0..3 {
+        let call = store.apply(&locked, &settle);
+        assert!(tokio::time::timeout(Duration::from_millis(200), call).await.is_err());
+        make(&store, &key(&format!("other {:?}", began.elapsed())), &Write::Claim(super::fixtures::lock()))
+            .await;
+    }
+    assert!(began.elapsed() < LONG / 4, "{:?}", began.elapsed());
+    operator.batch_execute("ROLLBACK").await.unwrap();
+    // The statements that were given up may have been made by now.
+    assert!(matches!(
+        store.apply(&locked, &settle).await.unwrap(),
+        Written::Applied | Written::Refused(Some(_))
+    ));
+    let record = store.read(&locked).await.unwrap();
+    assert_eq!(record.map(|record| record.status()), Some(lambda_idempotency::Status::Completed));
+}
+
+/// A connection that owes an answer is closed with the call that is dropped: the next one has a new connection, and pays
+/// for no check of the old one.
+#[tokio::test]
+async fn dropped_calls_close_their_silent_connection() {
+    let server = server!();
+    let wire = Wire::to(server.port()).await;
+    let table = server.store(|builder| builder).await.table();
+    for (stage, check_after) in [("check", Duration::ZERO), ("statement", LONG)] {
+        let (pool, builder) = pool_at(&server.url_at(wire.port()), 1);
+        let store = builder.table(&table).check_after(check_after).build().unwrap();
+        let (key, lock) = (key(stage), lock());
+        make(&store, &key, &Write::Claim(lock.clone())).await;
+        wire.fail_next(Fault::Silence);
+        let settle = completion(&lock);
+        let call = tokio::time::timeout(Duration::from_millis(150), store.apply(&key, &settle));
+        assert!(call.await.is_err() && wire.has_failed(), "{stage}");
+        assert_eq!(pool.status().size, 0, "{stage}: the silent connection is still in the pool");
+        make(&store, &key, &settle).await;
+    }
+}
+
+/// The call that makes a connection is dropped, and its place in the pool is free again.
+#[tokio::test]
+async fn a_dropped_connection_attempt_frees_its_place() {
+    let server = server!();
+    let wire = Wire::to(server.port()).await;
+    let builder = PostgresStore::builder(server.url_at(wire.port())).table(fresh_table()).connections(1);
+    let store = builder.build().unwrap();
+    store.create_table().await.unwrap();
+    for name in ["a", "b"] {
+        wire.cut_all();
+        wire.be_silent(true);
+        let (key, claim) = (key(name), Write::Claim(lock()));
+        let call = tokio::time::timeout(Duration::from_millis(150), store.apply(&key, &claim));
+        assert!(call.await.is_err());
+        wire.be_silent(false);
+        make(&store, &key, &claim).await;
+    }
+}
+
+/// Whatever falls silent, and with the time-outs that the store has by default: 1.5 s for its connection, 1 s for its
+/// statement. What more time there is, is the protocol's to use.
+#[tokio::test]
+async fn no_call_takes_longer_than_its_time_outs() {
+    let server = server!();
+    for (name, check_after, at_most, maybe_applied) in [
+        ("a server that is gone", Duration::ZERO, Duration::from_millis(1500), false),
+        ("a statement that is lost", Duration::from_secs(60), Duration::from_secs(1), true),
+    ] {
+        let wire = Wire::to(server.port()).await;
+        let builder = PostgresStore::builder(server.url_at(wire.port())).table(fresh_table());
+        let store = builder.check_after(check_after).build().unwrap();
+        store.create_table().await.unwrap();
+        make(&store, &key("warm"), &Write::Claim(lock())).await;
+        wire.be_silent(true);
+        let began = Instant::now();
+        let error = store.apply(&key(name), &Write::Claim(lock())).await.unwrap_err();
+        assert!(began.elapsed() < at_most + Duration::from_millis(400), "{name}: {:?}", began.elapsed());
+        assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Unavailable, maybe_applied));
+    }
+}

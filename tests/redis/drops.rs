@@ -1,0 +1,153 @@
+//! Calls that are dropped in the middle, as the engine drops one that takes too long; and how long one takes at most.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use lambda_idempotency::{
+    Outcome, Store, StoredResponse,
+    store::{Settlement, StoreErrorKind, Write, Written, redis::RedisStore},
+};
+
+use super::{
+    fixtures::{
+        EXPIRES_AT, claim, claimed, complete, completed, fresh_key, hasty, ms, patient, settle, started,
+    },
+    wire::{Reply, Wire},
+};
+use crate::{
+    cut::{TURNS, cut_after},
+    server::{RedisServer, shared},
+};
+
+/// Every answer after a drop is the one to its own request, over the same connection.
+#[tokio::test]
+async fn dropped_calls_leave_the_connection_usable() {
+    let Some(server) = RedisServer::start(&[]) else { return };
+    let store = patient(&server.url());
+    // So large that the answers come in many pieces.
+    let mut large = Vec::new();
+    for byte in [1_u8, 2] {
+        let key = fresh_key();
+        claimed(&store, &key).await;
+        let noise: Vec<u8> =
+            (0..400_000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8 ^ byte).collect();
+        let write = settle(Settlement::Complete(
+            Outcome::Retained(StoredResponse::new(noise.into())),
+            ms(EXPIRES_AT),
+        ));
+        assert_eq!(store.apply(&key, &write).await.unwrap(), Written::Applied);
+        large.push((key, write.apply_to(Some(&started())).unwrap()));
+    }
+    let mut dropped = 0;
+    for round in 0..400 {
+        let turns = TURNS[round % TURNS.len()];
+        let key = fresh_key();
+        let answered = match round / TURNS.len() % 4 {
+            0 => cut_after(turns, store.read(&large[0].0)).await.is_some(),
+            1 => cut_after(turns, claim(&store, &large[1].0)).await.is_some(),
+            _ => cut_after(turns, claim(&store, &key)).await.is_some(),
+        };
+        dropped += u32::from(!answered);
+        let (known, expected) = &large[round % 2];
+        assert_eq!(store.read(known).await.unwrap().as_ref(), Some(expected), "round {round}");
+        // The claim that was dropped was made or was not: its own record is there, or none.
+        let there = store.read(&key).await.unwrap();
+        assert!(there.is_none() || there == Some(started()), "round {round}: {there:?}");
+    }
+    assert!(dropped > 100, "only {dropped} calls were dropped");
+    // Those of the store, and that of `run` itself.
+    let clients = server.run(&["CLIENT", "LIST", "TYPE", "normal"]);
+    assert_eq!(clients.lines().count(), 2, "{clients}");
+}
+
+/// A wire on which the connections that are there fall silent when the flag is set; new ones do not.
+async fn falling_silent(server: &RedisServer) -> (Wire, std::sync::Arc<AtomicBool>) {
+    let silent = std::sync::Arc::new(AtomicBool::new(false));
+    let decide = {
+        let silent = std::sync::Arc::clone(&silent);
+        // The command that is swallowed takes its connection with it.
+        move |_, _: &str| if silent.swap(false, Ordering::Relaxed) { Reply::Hang } else { Reply::Forward }
+    };
+    (Wire::new(Some(server.address()), decide).await, silent)
+}
+
+/// A connection falls silent, and each call is cut off before the store itself would notice: a question whether the
+/// connection is alive takes up to 250 ms. One call is lost to the request, one to that question, and none after that.
+#[tokio::test]
+async fn calls_cut_off_early_still_replace_a_silent_connection() {
+    let Some(server) = shared() else { return };
+    claimed(&patient(&server.url()), &fresh_key()).await;
+    let (wire, silent) = falling_silent(server).await;
+    let (store, key) = (patient(&wire.url()), fresh_key());
+    claimed(&store, &key).await;
+    assert_eq!(wire.connections(), 1);
+    silent.store(true, Ordering::Relaxed);
+    let settle = complete();
+    // More than two, for a machine that is busy just then.
+    for _ in 0..8 {
+        let call = tokio::time::timeout(Duration::from_millis(200), store.apply(&key, &settle));
+        if call.await.is_ok() {
+            assert_eq!(store.read(&key).await.unwrap(), Some(completed()));
+            assert!(wire.connections() > 1);
+            return;
+        }
+    }
+    panic!("every call went to the silent connection");
+}
+
+/// After a request that was given up, a connection that is alive costs one question, and is kept.
+#[tokio::test]
+async fn a_live_connection_survives_a_dropped_call() {
+    let Some(server) = shared() else { return };
+    claimed(&patient(&server.url()), &fresh_key()).await;
+    let wire = Wire::scripted(Some(server.address()), &[Reply::Forward]).await;
+    let (store, key) = (patient(&wire.url()), fresh_key());
+    claimed(&store, &key).await;
+    // Sent in the first turn, and dropped before the answer.
+    assert!(cut_after(1, store.read(&key)).await.is_none());
+    assert_eq!(store.read(&key).await.unwrap(), Some(started()));
+    assert_eq!(store.read(&key).await.unwrap(), Some(started()));
+    assert_eq!(wire.commands(), ["EVALSHA", "HGETALL", "PING", "HGETALL", "HGETALL"]);
+    assert_eq!(wire.connections(), 1);
+}
+
+/// The call that makes a connection is dropped, and the next one makes its own.
+#[tokio::test]
+async fn a_dropped_connection_attempt_blocks_nobody() {
+    let Some(server) = RedisServer::start(&["--requirepass", "correct"]) else { return };
+    let (wire, silent) = falling_silent(&server).await;
+    let store = hasty(&format!("redis://:correct@{}", wire.address));
+    silent.store(true, Ordering::Relaxed);
+    let key = fresh_key();
+    let call = tokio::time::timeout(Duration::from_millis(100), claim(&store, &key));
+    assert!(call.await.is_err() && !silent.load(Ordering::Relaxed));
+    claimed(&store, &key).await;
+}
+
+/// With the time-outs that the store has by default, 2 s in all. What more time there is, is the protocol's to use.
+#[tokio::test]
+async fn no_call_takes_longer_than_its_time_out() {
+    let Some(server) = shared() else { return };
+    claimed(&patient(&server.url()), &fresh_key()).await;
+    let is_silent = std::sync::Arc::new(AtomicBool::new(false));
+    let decide = {
+        let is_silent = std::sync::Arc::clone(&is_silent);
+        move |_, _: &str| if is_silent.load(Ordering::Relaxed) { Reply::Hang } else { Reply::Forward }
+    };
+    let wire = Wire::new(Some(server.address()), decide).await;
+    let (store, key) = (RedisStore::new(wire.url()).unwrap(), fresh_key());
+    claimed(&store, &key).await;
+    is_silent.store(true, Ordering::Relaxed);
+    let began = Instant::now();
+    let error = store.apply(&key, &complete()).await.unwrap_err();
+    assert!(began.elapsed() < Duration::from_millis(2400), "{:?}", began.elapsed());
+    assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Unavailable, true), "{error}");
+    let error = store.apply(&key, &Write::Claim(super::fixtures::lock())).await.unwrap_err();
+    assert!(
+        error.is_maybe_applied() && began.elapsed() < Duration::from_millis(4800),
+        "{:?}",
+        began.elapsed()
+    );
+}
