@@ -68,6 +68,7 @@ struct Run {
     handler_ended: Option<u64>,
     /// Whether its handler returned an error.
     has_failed: bool,
+    has_panicked: bool,
     was_frozen: bool,
     /// Until when calls to the store went wrong, or the process was frozen.
     trouble_until: u64,
@@ -97,6 +98,7 @@ impl Run {
             has_staged: false,
             handler_ended: None,
             has_failed: false,
+            has_panicked: false,
             was_frozen: false,
             trouble_until: 0,
             deadline: None,
@@ -410,6 +412,13 @@ impl Audit {
     pub fn handler_failed(&self, run: usize) {
         if let Some(run) = self.book().runs.get_mut(run) {
             run.has_failed = true;
+        }
+    }
+
+    /// A run's handler panics.
+    pub fn handler_panicked(&self, run: usize) {
+        if let Some(run) = self.book().runs.get_mut(run) {
+            run.has_panicked = true;
         }
     }
 

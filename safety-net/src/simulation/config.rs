@@ -89,7 +89,8 @@ impl Fault {
         Self::OtherPayload,
     ];
 
-    const fn bit(self) -> u32 {
+    /// Its bit in [`Config::faults`].
+    pub const fn bit(self) -> u32 {
         1 << self as u32
     }
 }

@@ -277,6 +277,7 @@ impl Executor {
         }
         self.work(run).await;
         if world.strikes(Fault::Panic, 40) {
+            self.audit.handler_panicked(run);
             // Without the hook that prints.
             resume_unwind(Box::new(Refusal));
         }

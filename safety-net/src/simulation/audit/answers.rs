@@ -7,6 +7,7 @@ use crate::simulation::{
     clock::SKEW_MARGIN,
     config::{Fault, Way},
     deliveries::{HARD_FLOOR, RESERVE, Refusal, SETTLE_WITHIN},
+    outages::Outage,
 };
 
 /// How late an answer may be: timers count whole milliseconds.
@@ -73,7 +74,10 @@ impl Audit {
         if self.config.outage.is_some() && is_own {
             check_completed(book, own_run);
         }
-        if is_own && self.settles_definitely() && !own_run.is_some_and(|run| has_outcome_of(book, run)) {
+        let run = own_run.and_then(|run| book.runs.get(run));
+        let had_time = run.is_some_and(|run| run.handler_ended.is_none_or(|ended| self.had_time(run, ended)));
+        let is_recorded = own_run.is_some_and(|run| has_outcome_of(book, run));
+        if is_own && self.settles_definitely() && self.clocks_agree() && had_time && !is_recorded {
             let what = format!("executor {executor} answers {value:?}, which is not the recorded outcome");
             violate(book, "a fenced answer is the successor's", what);
         }
@@ -99,7 +103,8 @@ impl Audit {
         }
         // A store that keeps no parts refuses a transaction whose outcome is too large for it.
         let is_too_large = self.config.has(Fault::ItemLimit) && self.config.way != Way::Claims;
-        if kind == ErrorKind::Corrupt || kind == ErrorKind::Invalid && !is_too_large {
+        let is_refused = self.config.outage == Some(Outage::Refusals);
+        if kind == ErrorKind::Corrupt || kind == ErrorKind::Invalid && !is_too_large && !is_refused {
             violate(book, "records can be read", format!("key {key}: {kind:?}"));
         }
         // A claim that arrives after it was given up is one that nobody could know.

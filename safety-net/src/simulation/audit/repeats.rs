@@ -90,19 +90,23 @@ impl Audit {
             return match earlier.ended {
                 // It crashed, was dropped or cut off, panicked, or returned an error.
                 Some(_) => None,
-                None if earlier.was_frozen || earlier.has_failed => None,
+                None if earlier.was_frozen || earlier.has_failed || earlier.has_panicked => None,
                 None => Some((RULE, "it was at work past its lease, without having been frozen")),
             };
         };
         if matches!(earlier.ended, Some((_, Ended::Crashed | Ended::Dropped))) {
             return None;
         }
-        // What went wrong last while it was settling, and by when it had to be settled.
-        let trouble = earlier.trouble_until.max(handler_ended);
-        let slack =
-            if self.has_wrong_clocks() { ROOM_FOR_A_REQUEST + WRONG_CLOCKS } else { ROOM_FOR_A_REQUEST };
-        (trouble + slack < earlier.settle_by(handler_ended))
+        self.had_time(earlier, handler_ended)
             .then_some((RULE, "nothing went wrong for as long as it had time to record its outcome"))
+    }
+
+    /// Whether a run whose handler returned at `handler_ended` had time to record its outcome, after the last thing that
+    /// went wrong.
+    pub(super) fn had_time(&self, run: &Run, handler_ended: u64) -> bool {
+        let trouble = run.trouble_until.max(handler_ended);
+        let clocks = if self.has_wrong_clocks() { WRONG_CLOCKS } else { 0 };
+        trouble + ROOM_FOR_A_REQUEST + clocks < run.settle_by(handler_ended)
     }
 
     /// Whether clocks jump or stand, so that a deadline comes earlier or later than it should.
