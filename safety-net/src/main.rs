@@ -14,7 +14,11 @@ use lambda_idempotency_safety_net::{
     mutants::{self, Mutant},
     peer::{self, Powertools},
     report,
-    simulation::{self, config::Config},
+    simulation::{
+        self,
+        config::Config,
+        outages::{self, Outage},
+    },
     spaces,
     under_test::Shipping,
 };
@@ -24,6 +28,7 @@ usage: safety-net explore [--long] [--space NAME] [--jobs N]
        safety-net mutants [NAME]
        safety-net peer [--traces]
        safety-net simulate [COUNT [FIRST-SEED]]
+       safety-net campaign [FAULT] [COUNT [FIRST-SEED]]
        safety-net replay 'seed=NUMBER …'
 
   explore   every world of the bounded slice, or with --long of the long form (24 GiB machines: about
@@ -32,6 +37,9 @@ usage: safety-net explore [--long] [--space NAME] [--jobs N]
   peer      Powertools' protocol beside this one; --traces shows how each promise is broken
   simulate  COUNT schedules (100,000) of the real engine in virtual time, a seed each; the first that
             violates something is shrunk, and told as a line to replay
+  campaign  COUNT schedules (1,000,000) with outages of one FAULT, none of them longer than the time left, and
+            nothing else that goes wrong; without FAULT, of each: lost-requests, lost-answers, throttles,
+            conflicts, errors-500, refusals, silence. No effect is repeated, and every operation completes
   replay    one schedule, with its trace
 
 Fails if anything is found that should not be, or is not found that should be.";
@@ -59,6 +67,10 @@ fn main() -> ExitCode {
         ["simulate", count, first] => match (count.parse(), first.parse()) {
             (Ok(count), Ok(first)) => simulation(count, first),
             _ => return usage(),
+        },
+        ["campaign", rest @ ..] => match Campaign::from(rest) {
+            Some(campaign) => campaign.play(),
+            None => return usage(),
         },
         ["replay", line] => match line.parse() {
             Ok(config) => replay(config),
@@ -206,6 +218,49 @@ fn simulation(count: u64, first: u64) -> bool {
     }
     println!("{figures}; nothing amiss, {:.1} s", clock().as_secs_f64());
     true
+}
+
+/// What `campaign` is asked to play.
+struct Campaign {
+    outages: Vec<Outage>,
+    count: u64,
+    first: u64,
+}
+
+impl Campaign {
+    fn from(arguments: &[&str]) -> Option<Self> {
+        let (outages, numbers) = match arguments {
+            [name, numbers @ ..] if name.parse::<u64>().is_err() => (vec![Outage::named(name)?], numbers),
+            numbers => (Outage::ALL.to_vec(), numbers),
+        };
+        let numbers: Option<Vec<u64>> = numbers.iter().map(|number| number.parse().ok()).collect();
+        let (count, first) = match *numbers? {
+            [] => (1_000_000, 0),
+            [count] => (count, 0),
+            [count, first] => (count, first),
+            _ => return None,
+        };
+        Some(Self { outages, count, first })
+    }
+
+    fn play(&self) -> bool {
+        let clock = clock();
+        for &outage in &self.outages {
+            match outages::play(outage, self.first, self.count) {
+                Ok(figures) => println!("{}", outages::told(outage, &figures)),
+                Err(Some(report)) => {
+                    println!("{report}");
+                    return false;
+                }
+                Err(None) => {
+                    println!("the simulation itself panicked");
+                    return false;
+                }
+            }
+        }
+        println!("nothing amiss, {:.1} s", clock().as_secs_f64());
+        true
+    }
 }
 
 fn replay(config: Config) -> bool {

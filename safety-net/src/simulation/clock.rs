@@ -7,7 +7,7 @@ use std::{
 
 use lambda_idempotency::{BoxFuture, Clock, Timestamp};
 
-use super::{config::Fault, scheduler::World};
+use super::{config::Fault, scheduler::World, undone::Undone};
 
 /// How far clocks may be apart for all promises to hold, in ms; the library's default.
 pub const SKEW_MARGIN: i64 = 2000;
@@ -88,6 +88,9 @@ impl Clock for FaultyClock {
 
     /// What waits for a while is not moved by what the clock shows.
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        if self.world.config.undone == Undone::CutOffs {
+            return Box::pin(std::future::pending());
+        }
         let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         Box::pin(self.world.sleep(ms))
     }

@@ -84,7 +84,7 @@ impl SimulatedStore {
         world.count(|figures| figures.calls += 1);
         self.travel().await;
         if response_bytes(write) > ITEM_LIMIT && world.strikes(Fault::ItemLimit, 1000) {
-            return Err(StoreError::new(StoreErrorKind::Rejected, "the item is too large"));
+            return Err(StoreError::new(StoreErrorKind::Unstorable, "the item is too large"));
         }
         if world.strikes(Fault::Throttled, 30) {
             return Err(StoreError::new(StoreErrorKind::Unavailable, "throttled"));
