@@ -375,7 +375,7 @@ impl Engine {
         })
     }
 
-    fn rules(&self) -> Rules {
+    pub(crate) fn rules(&self) -> Rules {
         Rules {
             skew_margin: self.settings.skew_margin,
             retention: self.settings.retention,

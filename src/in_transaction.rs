@@ -186,7 +186,7 @@ impl Idempotency {
             CompletionIn::Recorded => {}
             CompletionIn::Superseded(replay) => return replayed(&replay),
         }
-        match engine.in_time(answer_by, store.commit(transaction)).await {
+        match engine.in_time(engine.clock.now(), answer_by, Box::pin(store.commit(transaction))).await {
             Ok(()) => {}
             Err(error) if error.is_maybe_applied() => {
                 engine.find_out_whether_committed(store, &shown, owner, error, answer_by).await?;
@@ -238,11 +238,13 @@ impl InTransaction<'_> {
             state = next;
             let until = state.call_until(now);
             event = match action {
-                Action::Apply(write) => match engine.in_time(until, records.apply(&key, &write)).await {
-                    Ok(written) => Event::Answered(written),
-                    // The transaction is over with its first error: there is nothing to be tried again in it.
-                    Err(error) => return Err(not_committed(&key, error.maybe_applied(false))),
-                },
+                Action::Apply(write) => {
+                    match engine.in_time(now, until, Box::pin(records.apply(&key, &write))).await {
+                        Ok(written) => Event::Answered(written),
+                        // The transaction is over with its first error: there is nothing to be tried again in it.
+                        Err(error) => return Err(not_committed(&key, error.maybe_applied(false))),
+                    }
+                }
                 Action::Settled(end) => break end,
                 _ => break End::NotCommitted(Refusal::Unavailable),
             };
@@ -283,7 +285,8 @@ impl Engine {
         let timing = self.timing(now, &invocation);
         let state = self.plan(owner, fingerprint, &invocation, timing);
         let (state, _) = step(state, Input { now, event: Event::Look });
-        let event = match self.in_time(timing.limits.ask_by, records.lock_and_read(key)).await {
+        let event = match self.in_time(now, timing.limits.ask_by, Box::pin(records.lock_and_read(key))).await
+        {
             Ok(Looked::Busy) => return Err(in_progress(key, None, self.clock.now())),
             Ok(Looked::Free(record)) => Event::Found(record),
             Err(error) => {
@@ -313,7 +316,7 @@ impl Engine {
     ) -> Result<(), Error> {
         let mut is_free = false;
         for _ in 0..QUESTIONS {
-            match self.in_time(until, store.look(key)).await {
+            match self.in_time(self.clock.now(), until, Box::pin(store.look(key))).await {
                 Ok(Looked::Free(Some(Record { owner: of, .. }))) if of == owner => return Ok(()),
                 // The lock was free before this record was read.
                 Ok(Looked::Free(_)) if is_free => return Err(not_committed(key, doubt)),

@@ -1,4 +1,4 @@
-//! What a user may decide: [`Settings`], with the defaults that are safe for payments.
+//! User settings and their defaults, which are safe for payments.
 
 use std::time::Duration;
 
@@ -10,8 +10,19 @@ pub enum Execution {
     /// The next delivery takes the stale claim over and runs the handler again.
     #[default]
     AtLeastOnce,
-    /// The handler never runs a second time: the next delivery is answered with
-    /// [`ErrorKind::OutcomeUnknown`], and errors and panics are recorded as final failures.
+    /// Once the handler has started, it never starts again. If it ends without an answer, every later delivery gets
+    /// [`ErrorKind::OutcomeUnknown`] until an operator settles the record; errors and panics are recorded as final failures.
+    ///
+    /// Two things give the key back, so that the handler does start again: an operator's release, and a handler that
+    /// returns this library's own retryable error, such as the one of a nested step that is in progress. Only put effects
+    /// before such a step that may happen again, or make each a step of its own.
+    ///
+    /// A claim has no expiry until it's settled, so that neither a TTL nor a sweep removes what is unknown: the table keeps
+    /// one record for each crash until somebody settles it. `idempotency list --unresolved` counts them.
+    ///
+    /// What would break this is refused: unprotected runs ([`OnStoreFailure::RunUnprotected`]) when the engine is built,
+    /// and [`claim_free`](crate::Idempotency::claim_free) and `begin_in` where they are called. Change a function from
+    /// [`AtLeastOnce`](Self::AtLeastOnce) only once its stale claims are settled: those it made before have an expiry.
     AtMostOnce,
 }
 

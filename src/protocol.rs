@@ -70,6 +70,12 @@ pub struct Rules {
 }
 
 impl Rules {
+    /// From when on a key can be claimed whose claim has a lease until then: the one sum for it.
+    #[must_use]
+    pub fn claimable_at(&self, lease_until: Timestamp) -> Timestamp {
+        lease_until.saturating_add(self.skew_margin).saturating_add(Duration::from_millis(1))
+    }
+
     /// Whether `time` has passed at `now`, by every clock that may be asked.
     fn have_passed(&self, time: Timestamp, now: Timestamp) -> bool {
         time.saturating_add(self.skew_margin) < now
@@ -103,7 +109,7 @@ pub struct Limits {
     pub ask_by: Option<Timestamp>,
     /// All other calls end by then: the deadline less the reserve, or when the front end stops waiting.
     pub answer_by: Option<Timestamp>,
-    /// A first settlement that begins less than `reserve` before `answer_by`, or after it, ends by then.
+    /// A first settlement that has less than `reserve` left, or nothing, ends by then.
     pub last_call: Option<Timestamp>,
     /// How long before the deadline calls end.
     pub reserve: Duration,
@@ -386,13 +392,14 @@ pub enum Action {
 pub enum Refusal {
     /// The key is in use with another fingerprint.
     Mismatch,
-    /// Another claim stands, until then where that is known.
+    /// Another claim stands. The key can be claimed from then on, where that is known.
     InProgress(Option<Timestamp>),
     /// An earlier claim ended without an outcome, and at most one may run.
     OutcomeUnknown,
     /// The store could not be asked.
     Unavailable,
-    /// The store did not answer the claim, nor its release, so that the claim may stand until then. Nothing ran.
+    /// The store did not answer the claim, nor its release, so that the claim may stand. The key can be claimed from
+    /// then on. Nothing ran.
     Abandoned(Timestamp),
     /// The store refuses the request as such.
     Rejected,
@@ -418,14 +425,15 @@ pub enum End {
     Recorded,
     /// The claim had been taken over, and this is the successor's outcome.
     Superseded(Record),
-    /// The claim had been taken over, and the successor is still at work, until then if that is known.
+    /// The claim had been taken over, and the successor is still at work. The key can be claimed from then on, if that
+    /// is known.
     Fenced(Option<Timestamp>),
     /// It is not known to be stored, and this is why.
     Unrecorded(Refusal),
     /// Neither it nor any of the handler's own writes is stored, no claim is held, and this is why.
     NotCommitted(Refusal),
-    /// It may be stored together with the handler's own writes, now or later, or nothing may be. The claim stands
-    /// until then, where there is one.
+    /// It may be stored together with the handler's own writes, now or later, or nothing may be. Where there
+    /// is a claim, the key can be claimed from then on.
     Unresolved(Option<Timestamp>),
 }
 
@@ -461,12 +469,16 @@ impl State {
             Phase::Fresh | Phase::Claiming(_) | Phase::LookingForClaim(_) | Phase::Looking => {
                 return limits.ask_by;
             }
+            Phase::GivingBack { why: Refusal::Unavailable, .. } => {
+                let until = limits.ask_by.map(|ask_by| ask_by.saturating_add(limits.reserve));
+                return until.into_iter().chain(limits.answer_by).min();
+            }
             Phase::GivingBack { .. } => return limits.answer_by,
             Phase::Held { .. } | Phase::Extending { .. } | Phase::Open(_) | Phase::Over => return None,
         };
         let left = now.until(task.by);
-        if task.retries == 0 && left < limits.reserve {
-            return limits.last_call.or(Some(task.by));
+        if task.retries == 0 && left <= limits.reserve {
+            return limits.last_call;
         }
         // No single call takes all the time that is left: one that isn't answered leaves room for others.
         Some(now.saturating_add((left / 2).max(SHORTEST_CALL)).min(task.by))
@@ -489,13 +501,13 @@ impl State {
 pub fn step(state: State, input: Input) -> (State, Action) {
     let State { plan, phase, is_in_doubt } = state;
     let Input { now, event } = input;
-    let doubt = Doubt::of(&phase, is_in_doubt);
+    let doubt = Doubt::of(&plan.rules, &phase, is_in_doubt);
     let (phase, action) = match (phase, event) {
         (Phase::Fresh, Event::Begin) => acquire::claim_absent(&plan, now, Goal::Run, 0),
         (Phase::Claiming(claiming), event) => acquire::claiming(&plan, now, claiming, event),
         (Phase::LookingForClaim(claiming), event) => acquire::looking_for_claim(&plan, now, claiming, event),
         (Phase::GivingBack { held, why }, event @ (Event::Answered(_) | Event::Failed(_))) => {
-            acquire::giving_back(&held, why, &event)
+            acquire::giving_back(&plan, &held, why, &event)
         }
         // An extension whose answer is still to come makes no difference: nothing but the lease's end depends on it.
         (

@@ -1,17 +1,14 @@
 //! Bounds calls to the store: one that isn't answered in time counts as unanswered.
 
-use std::{
-    future::{Future, poll_fn},
-    pin::pin,
-    task::Poll,
-};
+use std::{future::poll_fn, task::Poll};
 
 use crate::{
+    future::BoxFuture,
     store::{StoreError, StoreErrorKind},
     time::{Clock, Timestamp},
 };
 
-/// What `call` answers by the time `until`. After that it is dropped, and the error is ambiguous, since the store may yet
+/// What `call`, which begins at `now`, answers by the time `until`. After that it is dropped, and the error is ambiguous, since the store may yet
 /// do what it was asked for.
 ///
 /// # Errors
@@ -19,15 +16,16 @@ use crate::{
 /// The call's own; or [`StoreErrorKind::Unavailable`], which is definite where no time was left to begin with.
 pub(super) async fn bounded<T>(
     clock: &dyn Clock,
+    now: Timestamp,
     until: Option<Timestamp>,
-    call: impl Future<Output = Result<T, StoreError>>,
+    mut call: BoxFuture<'_, Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
     let Some(until) = until else { return call.await };
-    let left = clock.now().until(until);
+    // By the time that the call was decided on: a process that is frozen in between still sends it once.
+    let left = now.until(until);
     if left.is_zero() {
         return Err(StoreError::new(StoreErrorKind::Unavailable, "no time was left to ask the store"));
     }
-    let mut call = pin!(call);
     // Most calls are answered long before: the timer is set when the first poll was not enough.
     let mut timer = None;
     poll_fn(|cx| {

@@ -273,7 +273,8 @@ mod tests {
             attempt: 1,
             fingerprint: Fingerprint::of_bytes(b"request"),
             lock_acquired_at: Timestamp::from_secs(1000),
-            expires_at: Timestamp::from_secs(2000),
+            expires_at: Some(Timestamp::from_secs(2000)),
+            interrupted: false,
             request_id: Some("invocation".into()),
             state: State::Failed(Outcome::Retained(stored)),
         };

@@ -1,6 +1,6 @@
 //! Drives the machine: performs its actions, and feeds the answers back.
 
-use std::{any::Any, future::Future, sync::Arc, time::Duration};
+use std::{any::Any, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -9,6 +9,7 @@ use crate::{
     engine::{Begun, Engine, Verdict, bounded::bounded},
     error::{Error, ErrorKind},
     fingerprint::Fingerprint,
+    future::BoxFuture,
     invocation::Invocation,
     key::StoredKey,
     observe,
@@ -184,7 +185,7 @@ impl Engine {
             state = next;
             let until = state.call_until(now);
             event = match action {
-                Action::Apply(write) => match self.in_time(until, self.store.apply(key, &write)).await {
+                Action::Apply(write) => match self.in_time(now, until, self.store.apply(key, &write)).await {
                     Ok(written) => {
                         applied = (written == Written::Applied).then_some(write);
                         Event::Answered(written)
@@ -192,7 +193,10 @@ impl Engine {
                     Err(error) => failed(error, &mut store_error),
                 },
                 Action::Commit { write, submission } => {
-                    match self.in_time(until, self.commit(key, &write, writes, submission)).await {
+                    match self
+                        .in_time(now, until, Box::pin(self.commit(key, &write, writes, submission)))
+                        .await
+                    {
                         Ok(Committed::Answered(written)) => {
                             applied = (written == Written::Applied).then_some(write);
                             Event::Answered(written)
@@ -204,7 +208,7 @@ impl Engine {
                         Err(error) => failed(error, &mut store_error),
                     }
                 }
-                Action::Read => match self.in_time(until, self.store.read(key)).await {
+                Action::Read => match self.in_time(now, until, self.store.read(key)).await {
                     Ok(record) => Event::Found(record),
                     Err(error) => failed(error, &mut store_error),
                 },
@@ -221,10 +225,11 @@ impl Engine {
     /// What `call` answers by the time `until`; after that, the error is ambiguous.
     pub(crate) async fn in_time<T>(
         &self,
+        now: Timestamp,
         until: Option<Timestamp>,
-        call: impl Future<Output = Result<T, StoreError>>,
+        call: BoxFuture<'_, Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        bounded(&*self.clock, until, call).await
+        bounded(&*self.clock, now, until, call).await
     }
 
     /// Sends one submission of a transaction.
@@ -289,7 +294,11 @@ impl Engine {
                 return Err(corrupt("the response is split, which this store cannot read"));
             }
             (Place::Parts(count), Some(parts)) => self
-                .in_time(until, parts.read_parts(key, record.owner, *count, response.length))
+                .in_time(
+                    self.clock.now(),
+                    until,
+                    parts.read_parts(key, record.owner, *count, response.length),
+                )
                 .await
                 .map_err(|error| store_error(key, "the response could not be read", error))?,
         };
@@ -356,7 +365,7 @@ impl Engine {
             observe::not_retained(key, Some(length), None);
             return Outcome::Omitted;
         }
-        match self.keep(key, owner, response, until).await {
+        match self.keep(key, owner, response, Some(until)).await {
             Ok(stored) => Outcome::Retained(stored),
             Err(error) => {
                 observe::not_retained(key, Some(length), Some(&error));
@@ -366,13 +375,13 @@ impl Engine {
     }
 
     /// `response` as it is to be kept: what is too large for the record is put aside, in parts of `owner`'s. While the
-    /// store fails, that is tried again until the time `until`.
+    /// store fails, that is tried again until the time `until`; with no such time, it is tried once.
     pub(super) async fn keep(
         &self,
         key: &StoredKey,
         owner: Owner,
         response: Bytes,
-        until: Timestamp,
+        until: Option<Timestamp>,
     ) -> Result<StoredResponse, StoreError> {
         let stored = StoredResponse::new(response);
         let Place::Inline(kept) = &stored.place else { return Ok(stored) };
@@ -383,14 +392,15 @@ impl Engine {
         let mut nth = 0;
         loop {
             let writing = parts.write_parts(key, owner, kept, expires_at);
-            let error = match self.in_time(Some(until), writing).await {
+            let error = match self.in_time(self.clock.now(), until, writing).await {
                 Ok(count) => return Ok(stored.into_parts(count)),
                 Err(error) => error,
             };
             let pause = pause(nth, owner);
             nth = nth.saturating_add(1);
             let is_final = matches!(error.kind(), StoreErrorKind::Unstorable | StoreErrorKind::Corrupt);
-            if is_final || self.clock.now().saturating_add(pause) >= until {
+            let is_late = |until| self.clock.now().saturating_add(pause) >= until;
+            if is_final || until.is_none_or(is_late) {
                 return Err(error);
             }
             self.clock.sleep(pause).await;

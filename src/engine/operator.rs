@@ -150,8 +150,7 @@ impl Engine {
             ));
         }
         let what = "the response could not be stored, and the record is as it was";
-        let until = self.clock.now().saturating_add(self.settings.settle_within);
-        let stored = self.keep(key, owner, response, until).await;
+        let stored = self.keep(key, owner, response, None).await;
         stored.map(Outcome::Retained).map_err(|error| store_error(key, what, error))
     }
 

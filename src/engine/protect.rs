@@ -143,7 +143,7 @@ impl Engine {
                 observe::unprotected("store failure");
                 let surroundings = Surroundings::unprotected(invocation);
                 let on_error = self.settings.effective_on_handler_error();
-                let running = within(surroundings, async { judge(handler().await, on_error).1 });
+                let running = Box::pin(within(surroundings, async { judge(handler().await, on_error).1 }));
                 return self.unclaimed(running).await.map(Protected::RanUnrecorded);
             }
             Err(refused) => return Err(refused.error.into()),
@@ -395,7 +395,7 @@ impl Engine {
         cause: Option<StoreError>,
     ) -> Error {
         let now = self.clock.now();
-        let wait = until.map(|until| now.until(until.saturating_add(self.settings.skew_margin)));
+        let wait = until.map(|until| now.until(until));
         let error = Error::new(
             ErrorKind::InProgress,
             format!(
@@ -427,7 +427,7 @@ impl Engine {
         let what = "the handler was cut off, because its time was over";
         match self.settings.execution {
             Execution::AtLeastOnce => {
-                let wait = now.until(claim.held().lease_until.saturating_add(self.settings.skew_margin));
+                let wait = now.until(self.rules().claimable_at(claim.held().lease_until));
                 Error::new(ErrorKind::InProgress, format!("{key}: {what}; repeat when its lease has ended"))
                     .with_retry_after(wait)
             }

@@ -11,6 +11,7 @@ mod lease;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod operator;
+mod outages;
 mod support;
 mod transactions;
 mod wait;
@@ -155,7 +156,7 @@ async fn a_takeover_lost_on_either_side_runs_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_completion_that_cannot_be_resolved_still_answers() {
-    let bench = Bench::new();
+    let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO));
     bench.store.script([Script::Pass, Script::LoseRequest, Script::Down]);
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1", "an error would make sure of a second run");
     assert_eq!(bench.record("k").status(), Status::Started);
@@ -410,12 +411,17 @@ async fn a_nested_operation_inherits_the_invocations_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retry_after_is_what_the_lease_has_left() {
+async fn retry_after_ends_when_the_key_can_be_claimed() {
     let bench = Bench::new();
     bench.abandon("k", 1).await;
     tokio::time::sleep(Duration::from_secs(20)).await;
     let Err(RunError::Idempotency(error)) = bench.run("k", 1).await else { panic!("ran") };
-    assert_eq!(error.retry_after(), Some(Duration::from_secs(40)));
+    // The lease, the margin, and the millisecond after it.
+    assert_eq!(error.retry_after(), Some(Duration::from_millis(42_001)));
+    tokio::time::sleep(Duration::from_millis(42_000)).await;
+    assert_eq!(kind(bench.run("k", 1).await), ErrorKind::InProgress);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
 }
 
 #[tokio::test(start_paused = true)]

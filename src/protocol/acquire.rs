@@ -61,13 +61,7 @@ pub(super) fn claim_absent(plan: &Plan, now: Timestamp, goal: Goal, losses: u8) 
 pub(super) fn to_record(plan: &Plan, now: Timestamp, task: Task, record: Option<Record>) -> Next {
     let goal = Goal::Record(task);
     let lock = plan.lock(now, Generation::first(now), 1, false, &goal);
-    lost(
-        plan,
-        now,
-        Claiming::new(goal, lock, 0),
-        record,
-        Refusal::InProgress(None),
-    )
+    lost(plan, now, Claiming::new(goal, lock, 0), record, Refusal::InProgress(None))
 }
 
 /// Sends a claim, unless it is too late to run anything under it.
@@ -172,7 +166,8 @@ fn lost(plan: &Plan, now: Timestamp, it: Claiming, record: Option<Record>, when_
         Judgement::Reclaim | Judgement::TakeOver if is_exhausted => give_up(plan, it, when_exhausted),
         // An outcome in hand takes no claim over: the successor may yet finish.
         Judgement::TakeOver if it.goal != Goal::Run => {
-            refuse(it.goal, Refusal::InProgress(record.lease_until()))
+            let until = record.lease_until().map(|lease_until| plan.rules.claimable_at(lease_until));
+            refuse(it.goal, Refusal::InProgress(until))
         }
         _ if it.is_in_doubt && it.goal == Goal::Run => send(plan, now, it),
         judgement => {
@@ -216,7 +211,7 @@ fn give_back(plan: &Plan, held: Held, why: Refusal) -> Next {
     (Phase::GivingBack { held, why }, Action::Apply(write))
 }
 
-pub(super) fn giving_back(held: &Held, why: Refusal, event: &Event) -> Next {
+pub(super) fn giving_back(plan: &Plan, held: &Held, why: Refusal, event: &Event) -> Next {
     let refusal = match event {
         Event::Answered(Written::Applied) => why,
         // What replaced it, or stands in its way, is there now.
@@ -226,7 +221,7 @@ pub(super) fn giving_back(held: &Held, why: Refusal, event: &Event) -> Next {
             why
         }
         // It stands, or may still come to: until its lease has ended, nothing else can claim the key.
-        _ => Refusal::Abandoned(held.lease_until),
+        _ => Refusal::Abandoned(plan.rules.claimable_at(held.lease_until)),
     };
     refuse(Goal::Run, refusal)
 }

@@ -59,8 +59,7 @@ impl Commit {
 /// It counts until after the lease has ended, however short the retention is: a transaction that was declined in doubt
 /// may be made while its handler runs on, and a record that is swept under it would free the key.
 pub(super) fn send(plan: &Plan, now: Timestamp, held: Held, task: Task, submission: u32) -> Next {
-    let lease_over = held.lease_until.saturating_add(plan.rules.skew_margin);
-    let retention = plan.rules.retention.max(now.until(lease_over));
+    let retention = plan.rules.retention.max(now.until(plan.rules.claimable_at(held.lease_until)));
     let Some(settlement) = settle::outcome(retention, now, &task.intent) else {
         return settle::begin(plan, now, held, task, submission);
     };
@@ -145,7 +144,7 @@ fn submit_again(plan: &Plan, now: Timestamp, commit: Commit) -> Next {
 pub(super) fn looking(plan: &Plan, now: Timestamp, commit: Commit, event: Event) -> Next {
     match event {
         Event::Found(record) => examine(plan, now, commit, record, false),
-        Event::Failed(Fault { kind: StoreErrorKind::Corrupt, .. }) => unresolved(&commit),
+        Event::Failed(Fault { kind: StoreErrorKind::Corrupt, .. }) => unresolved(plan, &commit),
         Event::Failed(_) => retry(plan, now, commit, |commit| Phase::LookingForCommit(Box::new(commit))),
         Event::Resumed => (Phase::LookingForCommit(Box::new(commit)), Action::Read),
         _ => (Phase::LookingForCommit(Box::new(commit)), Action::Nothing),
@@ -157,7 +156,7 @@ fn retry(plan: &Plan, now: Timestamp, commit: Commit, phase: impl FnOnce(Commit)
     let Commit { basis, task, write, submission, doubts } = commit;
     match task.again(plan, now) {
         Ok((task, nth)) => (phase(Commit { basis, task, write, submission, doubts }), Action::Pause(nth)),
-        Err(task) => unresolved(&Commit { basis, task, write, submission, doubts }),
+        Err(task) => unresolved(plan, &Commit { basis, task, write, submission, doubts }),
     }
 }
 
@@ -177,12 +176,12 @@ fn examine(plan: &Plan, now: Timestamp, commit: Commit, record: Option<Record>, 
         Basis::Claim(held) if record.as_ref().is_some_and(|record| stands(held, record)) => {
             // It was not made by then, and may be on its way.
             if is_refused {
-                return unresolved(&commit);
+                return unresolved(plan, &commit);
             }
             retry(plan, now, commit, |commit| Phase::Committing(Box::new(commit)))
         }
         // The record is gone, and whether it had the outcome, and the writes were made, nobody can tell.
-        Basis::Claim(_) if record.is_none() && commit.doubts > 0 => unresolved(&commit),
+        Basis::Claim(_) if record.is_none() && commit.doubts > 0 => unresolved(plan, &commit),
         Basis::Claim(_) => acquire::to_record(plan, now, commit.task, record),
         Basis::Open(basis) if !is_refused && basis.is_as_seen(record.as_ref()) => {
             retry(plan, now, commit, |commit| Phase::Committing(Box::new(commit)))
@@ -195,9 +194,9 @@ fn examine(plan: &Plan, now: Timestamp, commit: Commit, record: Option<Record>, 
     }
 }
 
-fn unresolved(commit: &Commit) -> Next {
+fn unresolved(plan: &Plan, commit: &Commit) -> Next {
     over(End::Unresolved(match &commit.basis {
-        Basis::Claim(held) => Some(held.lease_until),
+        Basis::Claim(held) => Some(plan.rules.claimable_at(held.lease_until)),
         Basis::Open(_) => None,
     }))
 }

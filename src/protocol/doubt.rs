@@ -4,7 +4,7 @@
 //! it is not made.
 
 use crate::{
-    protocol::{Action, End, Phase},
+    protocol::{Action, End, Phase, Rules},
     time::Timestamp,
 };
 
@@ -13,16 +13,16 @@ pub(super) struct Doubt {
     is_in_doubt: bool,
     /// Whether the transaction that is with the store was answered doubtfully before.
     is_doubtful: bool,
-    /// What is being settled, by the claim's lease; `None` in it where there is no claim.
+    /// What is being settled: from when on its key can be claimed; `None` in it where there is no claim.
     settles: Option<Option<Timestamp>>,
 }
 
 impl Doubt {
-    pub(super) fn of(phase: &Phase, is_in_doubt: bool) -> Self {
+    pub(super) fn of(rules: &Rules, phase: &Phase, is_in_doubt: bool) -> Self {
         let (is_doubtful, settles) = match phase {
             Phase::Committing(commit) => (commit.is_doubtful(), None),
             Phase::Settling { held, .. } | Phase::LookingForSettlement { held, .. } => {
-                (false, Some(Some(held.lease_until)))
+                (false, Some(Some(rules.claimable_at(held.lease_until))))
             }
             Phase::Open(_) => (false, Some(None)),
             _ => (false, None),
@@ -35,11 +35,11 @@ impl Doubt {
         let is_in_doubt = self.is_in_doubt || self.is_doubtful && matches!(action, Action::Declined(_));
         let action = match (&action, self.settles) {
             // Without a claim, who gives nothing back has stored nothing.
-            (Action::Settled(End::Unrecorded(_)), Some(lease_until @ Some(_)))
-            | (Action::Settled(End::Recorded), Some(lease_until @ None))
+            (Action::Settled(End::Unrecorded(_)), Some(until @ Some(_)))
+            | (Action::Settled(End::Recorded), Some(until @ None))
                 if is_in_doubt =>
             {
-                Action::Settled(End::Unresolved(lease_until))
+                Action::Settled(End::Unresolved(until))
             }
             _ => action,
         };

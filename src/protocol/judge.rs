@@ -17,7 +17,7 @@ pub(super) enum Judgement {
     Replay,
     /// The key is in use for something else.
     Mismatch,
-    /// Another claim stands until then.
+    /// Another claim stands, and the key can be claimed from then on.
     InProgress(Timestamp),
     /// An earlier claim ended without an outcome, and at most one may run.
     OutcomeUnknown,
@@ -45,7 +45,7 @@ pub(super) fn judge(
             let is_stale = has_passed(lease_until);
             match rules.execution {
                 _ if !(matches || is_stale && is_expired) => Judgement::Mismatch,
-                _ if !is_stale => Judgement::InProgress(lease_until),
+                _ if !is_stale => Judgement::InProgress(rules.claimable_at(lease_until)),
                 // Expired or not: what ran under it is as unknown as before.
                 Execution::AtMostOnce => Judgement::OutcomeUnknown,
                 Execution::AtLeastOnce if is_expired => Judgement::Reclaim,

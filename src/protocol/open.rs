@@ -119,7 +119,7 @@ fn refusal(judgement: Judgement) -> Refusal {
         Judgement::Mismatch => Refusal::Mismatch,
         Judgement::InProgress(until) => Refusal::InProgress(Some(until)),
         // A claim of one's own, where none was made: an owner that was drawn twice.
-        Judgement::Own(lock) => Refusal::InProgress(Some(lock.lease_until)),
+        Judgement::Own(_) => Refusal::InProgress(None),
         Judgement::OutcomeUnknown => Refusal::OutcomeUnknown,
         // These let it be put; and where they are not asked for, nobody may be told that anything is known.
         Judgement::Replay | Judgement::Reclaim | Judgement::TakeOver => Refusal::InProgress(None),

@@ -26,7 +26,7 @@ pub struct Outlook {
 pub enum NextDelivery {
     /// It is answered with the outcome that the record has.
     Replayed,
-    /// It is refused, since a claim stands until then.
+    /// It is refused, since a claim stands; from then on the key can be claimed.
     InProgress(Timestamp),
     /// It is refused, since an earlier claim ended without an outcome, and at most one may run.
     OutcomeUnknown,
@@ -60,7 +60,7 @@ pub enum NextDelivery {
 ///     state: State::Started { lease_until },
 /// };
 /// let next = |secs| outlook(&rules, &record, Timestamp::from_secs(secs)).next;
-/// assert_eq!(next(1_795_000_061), NextDelivery::InProgress(lease_until));
+/// assert_eq!(next(1_795_000_061), NextDelivery::InProgress(rules.claimable_at(lease_until)));
 /// assert_eq!(next(1_795_000_063), NextDelivery::OutcomeUnknown);
 /// ```
 pub fn outlook(rules: &Rules, record: &Record, now: Timestamp) -> Outlook {
@@ -144,9 +144,10 @@ mod tests {
     fn what_the_next_delivery_meets_is_what_the_machine_does() {
         use NextDelivery::{ClaimsAnew, InProgress, OutcomeUnknown, Replayed, TakesOver};
         let started = State::Started { lease_until: secs(1060) };
+        let claimable_at = Timestamp::from_millis(1_062_001);
         let completed = State::Completed(Outcome::Omitted);
         for (state, now, once, more) in [
-            (&started, 1062, InProgress(secs(1060)), InProgress(secs(1060))),
+            (&started, 1062, InProgress(claimable_at), InProgress(claimable_at)),
             (&started, 1063, OutcomeUnknown, TakesOver),
             (&started, 2003, OutcomeUnknown, ClaimsAnew),
             (&completed, 2002, Replayed, Replayed),
@@ -173,7 +174,10 @@ mod tests {
                 for (intent, settlement) in [
                     (Intent::Complete(Outcome::Omitted), Settlement::Complete(Outcome::Omitted, until)),
                     (Intent::Fail(Outcome::Omitted), Settlement::Fail(Outcome::Omitted, until)),
-                    (Intent::Release { interrupted: false }, Settlement::Release { expires_at: secs(2000), interrupted: false }),
+                    (
+                        Intent::Release { interrupted: false },
+                        Settlement::Release { expires_at: secs(2000), interrupted: false },
+                    ),
                 ] {
                     let write = resolve(&record, owner, intent, retention, now);
                     let (seen, generation) = (Seen::of(&record), Generation::new(generation));

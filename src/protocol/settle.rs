@@ -107,7 +107,8 @@ fn examine(plan: &Plan, now: Timestamp, held: Held, task: Task, record: Option<R
         Some(record) if is_own_outcome(held.owner, &record) => over(End::Superseded(record)),
         // Taken over: there is nothing left to give back.
         record if matches!(task.intent, Intent::Release { .. }) => {
-            over(End::Fenced(record.and_then(|record| record.lease_until())))
+            let lease_until = record.and_then(|record| record.lease_until());
+            over(End::Fenced(lease_until.map(|lease_until| plan.rules.claimable_at(lease_until))))
         }
         record => acquire::to_record(plan, now, task, record),
     }

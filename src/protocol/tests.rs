@@ -2,6 +2,7 @@
 
 mod commit;
 mod open;
+mod settle;
 mod transactions;
 
 use super::*;
@@ -57,6 +58,21 @@ impl Run {
         let (state, action) = step(self.state.clone(), Input { now: self.now, event });
         self.state = state;
         action
+    }
+
+    /// What the machine says when every request fails like this, retries included; and how often it paused.
+    fn gives_up(&mut self, event: &Event) -> (Action, u8) {
+        let mut pauses = 0;
+        loop {
+            match self.feed(event.clone()) {
+                Action::Pause(nth) => assert_eq!(nth, pauses, "each pause is longer"),
+                Action::Apply(_) | Action::Read | Action::Commit { .. } => continue,
+                action => return (action, pauses),
+            }
+            pauses += 1;
+            let again = self.feed(Event::Resumed);
+            assert!(matches!(again, Action::Apply(_) | Action::Read | Action::Commit { .. }), "{again:?}");
+        }
     }
 
     /// A machine whose first claim met `record`, and what it did then.
@@ -132,6 +148,11 @@ fn released(interrupted: bool) -> Settlement {
     Settlement::Release { expires_at, interrupted }
 }
 
+/// From when on a key can be claimed whose lease ends then.
+fn claimable_at(lease_until: Timestamp) -> Timestamp {
+    lease_until.saturating_add(SKEW).saturating_add(Duration::from_millis(1))
+}
+
 fn completed() -> Record {
     record(RecordState::Completed(outcome()), 1000)
 }
@@ -142,7 +163,7 @@ fn of_another_request(record: Record) -> Record {
 
 /// The record that the machine's own claim left.
 fn mine(run: &mut Run, held: &Held, state: RecordState) -> Record {
-    let lock = run.state.plan().lock(NOW, held.generation, held.attempt, &Goal::Run);
+    let lock = run.state.plan().lock(NOW, held.generation, held.attempt, false, &Goal::Run);
     Record { state, ..lock.into() }
 }
 
@@ -158,7 +179,8 @@ fn a_first_claim_writes_exactly_this() {
     assert_eq!(lock.lease_until, NOW.saturating_add(LEASE));
     // A lock outlives its lease by a day, however short the retention.
     let day = Duration::from_secs(86_400);
-    assert_eq!(lock.expires_at, NOW.saturating_add(LEASE).saturating_add(day).rounded_up_to_second());
+    let expires_at = NOW.saturating_add(LEASE).saturating_add(day).rounded_up_to_second();
+    assert_eq!(lock.expires_at, Some(expires_at));
     let Action::Claimed(held) = run.feed(Event::Answered(Written::Applied)) else { panic!("not claimed") };
     assert!(!held.is_takeover && !held.is_recovered);
     assert_eq!(run.state.held(), Some(&held));
@@ -168,8 +190,9 @@ fn a_first_claim_writes_exactly_this() {
 fn a_long_retention_keeps_the_lock_as_long() {
     let mut plan = plan(Execution::AtLeastOnce);
     plan.rules.retention = Duration::from_secs(7 * 86_400);
-    let lock = plan.lock(NOW, Generation::first(NOW), 1, &Goal::Run);
-    assert_eq!(lock.expires_at, plan.lease_until.saturating_add(plan.rules.retention).rounded_up_to_second());
+    let lock = plan.lock(NOW, Generation::first(NOW), 1, false, &Goal::Run);
+    let expires_at = plan.lease_until.saturating_add(plan.rules.retention).rounded_up_to_second();
+    assert_eq!(lock.expires_at, Some(expires_at));
 }
 
 /// What a claim does when it meets a record, for both kinds of execution.
@@ -196,7 +219,8 @@ fn meeting_a_record() {
     let released = |expires_in| record(RecordState::Released, expires_in);
     let failed = |expires_in| record(RecordState::Failed(outcome()), expires_in);
     let done = |expires_in| record(RecordState::Completed(outcome()), expires_in);
-    let dead = || Record { expires_at: Timestamp::from_millis(NOW.as_millis() - 2001), ..started(-60_000) };
+    let dead =
+        || Record { expires_at: Some(Timestamp::from_millis(NOW.as_millis() - 2001)), ..started(-60_000) };
     use Does::*;
     // (record, at least once, at most once), then the same record of another request.
     for (record, least, most, other_least, other_most) in [
@@ -223,7 +247,7 @@ fn meeting_a_record() {
 
 #[test]
 fn a_started_record_never_counts_as_expired_before_it_is_stale() {
-    let odd = Record { expires_at: Timestamp::from_millis(NOW.as_millis() - 90_000), ..started(5000) };
+    let odd = Record { expires_at: Some(Timestamp::from_millis(NOW.as_millis() - 90_000)), ..started(5000) };
     let (_, action) = Run::meets(Execution::AtLeastOnce, odd);
     assert!(matches!(action, Action::Refused(Refusal::InProgress(_))), "{action:?}");
 }
@@ -277,7 +301,7 @@ fn a_loser_looks_at_what_is_there_now() {
     let winner = started(20_000);
     assert_eq!(
         run.feed(refused(Some(winner.clone()))),
-        Action::Refused(Refusal::InProgress(winner.lease_until()))
+        Action::Refused(Refusal::InProgress(winner.lease_until().map(claimable_at)))
     );
     let (mut run, _) = Run::meets(Execution::AtLeastOnce, started(-5000));
     assert!(
@@ -312,8 +336,21 @@ fn an_own_claim_with_no_time_left_is_given_back() {
     let Action::Apply(Write::Settle { owner, generation, settlement }) = run.feed(refused(Some(own))) else {
         panic!("not given back")
     };
-    assert_eq!((owner, generation.get(), settlement), (ME, 41, released(false)));
-    assert_eq!(run.feed(LOST()), Action::Refused(Refusal::NoTimeLeft));
+    assert_eq!((owner, generation.get()), (ME, 41));
+    assert!(matches!(settlement, Settlement::Release { interrupted: false, .. }), "{settlement:?}");
+    let until = claimable_at(NOW.saturating_add(Duration::from_millis(2000)));
+    for (answer, refusal) in [
+        (Event::Answered(Written::Applied), Refusal::NoTimeLeft),
+        (
+            refused(Some(Record { generation: Generation::new(40), ..started(-9000) })),
+            Refusal::Abandoned(until),
+        ),
+        (refused(Some(started(60_000))), Refusal::NoTimeLeft),
+        (LOST(), Refusal::Abandoned(until)),
+    ] {
+        let mut run = run.clone();
+        assert_eq!(run.feed(answer.clone()), Action::Refused(refusal), "{answer:?}");
+    }
 }
 
 #[test]
@@ -348,25 +385,29 @@ fn a_doubtful_claim_that_left_nothing_is_made_again() {
         assert!(matches!(run.feed(Event::Found(None)), Action::Apply(Write::Claim(_))));
     }
     assert_eq!(run.feed(LOST()), Action::Read);
-    assert_eq!(run.feed(Event::Found(None)), Action::Refused(Refusal::Unavailable));
+    // Nothing is there, and something may yet come: it is released, in case it has by then.
+    let release = run.feed(Event::Found(None));
+    assert!(matches!(release, Action::Apply(Write::Settle { .. })), "{release:?}");
+    let until = claimable_at(NOW.saturating_add(LEASE));
+    assert_eq!(run.feed(refused(None)), Action::Refused(Refusal::Abandoned(until)));
 }
 
 #[test]
 fn the_store_fails_before_the_claim() {
     use StoreErrorKind::*;
-    for (event, refusal) in
-        [(fault(Unavailable, false), Refusal::Unavailable), (fault(Rejected, false), Refusal::Rejected)]
-    {
+    for (event, refusal) in [
+        (fault(Unavailable, false), Refusal::Unavailable),
+        (fault(Rejected, false), Refusal::Rejected),
+        (fault(Unstorable, false), Refusal::Rejected),
+    ] {
         let mut run = Run::new();
         run.feed(Event::Begin);
         assert_eq!(run.feed(event), Action::Refused(refusal));
     }
-    for (kind, refusal) in [(Unavailable, Refusal::Unavailable), (Corrupt, Refusal::Corrupt)] {
-        let mut run = Run::new();
-        run.feed(Event::Begin);
-        run.feed(LOST());
-        assert_eq!(run.feed(fault(kind, false)), Action::Refused(refusal));
-    }
+    let mut run = Run::new();
+    run.feed(Event::Begin);
+    run.feed(LOST());
+    assert_eq!(run.feed(fault(Corrupt, false)), Action::Refused(Refusal::Corrupt));
 }
 
 #[test]
@@ -449,26 +490,6 @@ fn the_answer_to_an_own_settlement_was_lost() {
 }
 
 #[test]
-fn a_settlement_that_did_not_arrive_is_sent_once_more() {
-    let (mut run, held) = Run::completing();
-    let still = mine(&mut run, &held, RecordState::Started { lease_until: held.lease_until });
-    assert_eq!(run.feed(LOST()), Action::Read);
-    assert!(matches!(run.feed(Event::Found(Some(still.clone()))), Action::Apply(Write::Settle { .. })));
-    assert_eq!(run.feed(LOST()), Action::Read);
-    let last = run.feed(Event::Found(Some(still)));
-    assert_eq!(last, Action::Settled(End::Unrecorded(Refusal::Unavailable)));
-}
-
-#[test]
-fn a_settlement_that_meets_a_conflict_is_sent_once_more() {
-    let (mut run, _) = Run::completing();
-    assert_eq!(run.feed(fault(StoreErrorKind::Conflict, false)), Action::Pause(0));
-    assert!(matches!(run.feed(Event::Resumed), Action::Apply(Write::Settle { .. })));
-    let last = run.feed(fault(StoreErrorKind::Conflict, false));
-    assert!(matches!(last, Action::Settled(End::Unrecorded(_))), "{last:?}");
-}
-
-#[test]
 fn an_outcome_is_our_own_only_under_our_owner() {
     let (mut run, held) = Run::completing();
     let own = mine(&mut run, &held, RecordState::Completed(outcome()));
@@ -487,29 +508,6 @@ fn a_settlement_that_meets_a_record_which_cannot_be_read_is_unrecorded() {
         let action = run.feed(fault(StoreErrorKind::Corrupt, maybe_applied));
         assert_eq!(action, Action::Settled(End::Unrecorded(Refusal::Corrupt)));
     }
-}
-
-#[test]
-fn a_settlement_that_cannot_be_resolved_is_unrecorded() {
-    let (mut run, _) = Run::completing();
-    run.feed(LOST());
-    let action = run.feed(fault(StoreErrorKind::Unavailable, false));
-    assert_eq!(action, Action::Settled(End::Unrecorded(Refusal::Unavailable)));
-    let (mut run, _) = Run::completing();
-    let action = run.feed(fault(StoreErrorKind::Unavailable, false));
-    assert_eq!(action, Action::Settled(End::Unrecorded(Refusal::Unavailable)));
-}
-
-#[test]
-fn an_outcome_that_the_store_will_not_take_is_recorded_without_its_response() {
-    let (mut run, _) = Run::completing();
-    let Action::Apply(Write::Settle { settlement, .. }) = run.feed(fault(StoreErrorKind::Rejected, false))
-    else {
-        panic!("given up")
-    };
-    assert!(matches!(settlement, Settlement::Complete(Outcome::Omitted, _)));
-    let again = run.feed(fault(StoreErrorKind::Rejected, false));
-    assert_eq!(again, Action::Settled(End::Unrecorded(Refusal::Rejected)));
 }
 
 #[test]
@@ -534,7 +532,7 @@ fn fenced_the_successors_outcome_stands() {
 
     let (mut run, _) = Run::completing();
     let working = started(20_000);
-    let until = working.lease_until();
+    let until = working.lease_until().map(claimable_at);
     assert_eq!(run.feed(refused(Some(working))), Action::Settled(End::Fenced(until)));
 
     // A stale successor is not taken over for an outcome alone.
@@ -581,16 +579,6 @@ fn a_release_that_was_fenced_gives_nothing_back() {
         let action = run.feed(refused(left.clone()));
         assert!(matches!(action, Action::Settled(End::Fenced(_))), "{left:?}: {action:?}");
     }
-}
-
-#[test]
-fn a_claim_again_after_fencing_that_cannot_be_made_is_unrecorded() {
-    let (mut run, _) = Run::completing();
-    run.feed(refused(None));
-    assert_eq!(
-        run.feed(fault(StoreErrorKind::Unavailable, false)),
-        Action::Settled(End::Unrecorded(Refusal::Unavailable))
-    );
 }
 
 #[test]

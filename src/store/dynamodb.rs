@@ -10,7 +10,7 @@
 //! |---|---|---|---|
 //! | `id` | S | all | the partition key: the stored key, `<function>/<operation>#<64 hex digits>` |
 //! | the sort key, if the table has one | S | all | `record` |
-//! | `version` | N | all | `1`, the version of this format |
+//! | `version` | N | all | `2`, the version of this format |
 //! | `status` | S | all | `STARTED`, `COMPLETED`, `FAILED` or `RELEASED` |
 //! | `owner` | S | all | the claim's owner: 32 lower-case hex digits |
 //! | `generation` | N | all | the claim's generation |
@@ -18,7 +18,8 @@
 //! | `fingerprint` | S | all | `1:` and 64 lower-case hex digits |
 //! | `lock_acquired_at` | N | all | when the claim was made; ms since the Unix epoch |
 //! | `lease_until` | N | STARTED | until when the claim stands; ms since the Unix epoch |
-//! | `expires_at` | N | all | until when the record counts; **whole seconds** since the Unix epoch, rounded up: the table's TTL attribute |
+//! | `expires_at` | N | all, but for an at-most-once claim that isn't settled | until when the record counts; **whole seconds** since the Unix epoch, rounded up: the table's TTL attribute |
+//! | `interrupted` | BOOL | all, if so | `true`: an earlier attempt ended without an answer, and may have had effects |
 //! | `request_id` | S | all, if known | the invocation that made the claim |
 //! | `response_encoding` | S | COMPLETED, FAILED | `identity` or `deflate` (RFC 1951); `/` and a number behind it: kept in so many siblings; `omitted`: not kept |
 //! | `response_length` | N | COMPLETED, FAILED, unless omitted | the response's length in bytes, before it was encoded |
@@ -26,7 +27,9 @@
 //! | `response` | B | COMPLETED, FAILED, if in the record | the response, encoded |
 //!
 //! An item that lacks one of its attributes, or has one of another state, cannot be read: it is corrupt,
-//! never absent. Attributes that are not in the table are left alone, until the record is claimed anew.
+//! never absent. So is one of another version. `response_codec` and `response_key_id` are reserved for responses in
+//! forms that this version can't read: a record that has one of them is corrupt too. `trace_id` is reserved as well, and
+//! reads ignore it. Other attributes are left alone, until the record is claimed anew.
 //!
 //! All of a table's keys are partition keys, also where there is a sort key: it is the same for all
 //! records, so that they spread over the table's partitions as the keys do. Where one is configured, the
@@ -108,7 +111,7 @@ use crate::{
     error::Error,
     future::BoxFuture,
     key::StoredKey,
-    record::{Lock, Record, Status},
+    record::{Lock, Record},
     store::{ResponseParts, Seen, Store, StoreError, StoreErrorKind, Transactions, Write, Written},
 };
 
@@ -229,10 +232,15 @@ impl DynamoDbStore {
     where
         E: ProvideErrorMetadata + StdError + 'static,
     {
-        let fault = Fault::new(error, findings);
+        self.told(Fault::new(error, findings), Class::Invalid).await
+    }
+
+    /// The error that `fault` is. One about a request that is invalid is of class `invalid`, where the table's keys are
+    /// what the configuration says.
+    async fn told(&self, fault: Fault, invalid: Class) -> StoreError {
         if fault.class == Class::Invalid {
             // Boxed, so that every request does not make room for a path that none takes.
-            return Box::pin(self.explained(fault)).await;
+            return Box::pin(self.explained(fault, invalid)).await;
         }
         fault.into_error(&self.inner.table, self.region())
     }
@@ -258,24 +266,20 @@ impl DynamoDbStore {
         let plans = &self.inner.plans;
         match write {
             Write::Claim(lock) => {
-                let written = self.put(key, self.lock_item(key, lock), &plans.claim, None).await?;
+                let written = self.put(key, self.lock_item(key, lock), &plans.absent, None).await?;
                 self.shown(key, written).await
             }
-            Write::Reclaim { seen, lock } => match (seen.status, seen.lease_until) {
-                // No record is at this version: a STARTED one has a lease.
-                (Status::Started, None) => Ok(Written::Refused(self.get(key).await?)),
-                (_, lease_until) => {
-                    let plan =
-                        if lease_until.is_some() { &plans.reclaim_started } else { &plans.reclaim_settled };
+            Write::Reclaim { seen, lock } => match plans.reclaim.of(seen) {
+                None => Ok(Written::Refused(self.get(key).await?)),
+                Some(plan) => {
                     self.put(key, self.lock_item(key, lock), plan, Some(values::reclaim(seen))).await
                 }
             },
             Write::TakeOver { seen, lock } => match seen.lease_until {
                 None => Ok(Written::Refused(self.get(key).await?)),
                 Some(lease_until) => {
-                    let plan =
-                        if lock.request_id.is_some() { &plans.take_over } else { &plans.take_over_nameless };
-                    self.update(key, plan, values::take_over(seen, lease_until, lock)).await
+                    let values = values::take_over(seen, lease_until, lock);
+                    self.update(key, plans.take_over(lock), values).await
                 }
             },
             Write::Settle { owner, generation, settlement } => {
@@ -284,7 +288,8 @@ impl DynamoDbStore {
             }
             Write::Extend { owner, generation, lease_until, expires_at } => {
                 let values = values::extend(*lease_until, *expires_at);
-                self.update(key, &plans.extend, values::of_mine(values, *owner, *generation)).await
+                let plan = if expires_at.is_some() { &plans.extend } else { &plans.extend_lasting };
+                self.update(key, plan, values::of_mine(values, *owner, *generation)).await
             }
             Write::Conclude { seen, record } => {
                 let Some((plan, values)) = self.conclusion(seen.as_ref()) else {
@@ -294,11 +299,8 @@ impl DynamoDbStore {
                 if seen.is_none() { self.shown(key, written).await } else { Ok(written) }
             }
             Write::Resolve { seen, owner, generation, settlement } => {
-                let plans = match (seen.status, seen.lease_until) {
-                    (Status::Started, Some(_)) => &plans.resolve_started,
-                    (Status::Completed | Status::Failed | Status::Released, None) => &plans.resolve_settled,
-                    // No record is at this version: a STARTED one has a lease, and no other has.
-                    _ => return Ok(Written::Refused(self.get(key).await?)),
+                let Some(plans) = plans.resolve.of(seen) else {
+                    return Ok(Written::Refused(self.get(key).await?));
                 };
                 let (plan, values) = values::settle(plans, settlement);
                 self.update(key, plan, values::of_operator(values, seen, *owner, *generation)).await
@@ -318,17 +320,11 @@ impl DynamoDbStore {
         item
     }
 
-    /// The condition on which a record is put that no claim precedes; `None` if no record is at this version: a
-    /// STARTED one has a lease, and no other has.
+    /// The condition on which a record is put that no claim precedes; `None` if no record is at this version.
     fn conclusion(&self, seen: Option<&Seen>) -> Option<(&Plan, Option<Values>)> {
         let plans = &self.inner.plans;
-        let Some(seen) = seen else { return Some((&plans.conclude_absent, None)) };
-        let plan = match (seen.status, seen.lease_until) {
-            (Status::Started, Some(_)) => &plans.conclude_started,
-            (Status::Completed | Status::Failed | Status::Released, None) => &plans.conclude_settled,
-            _ => return None,
-        };
-        Some((plan, Some(values::as_seen(seen))))
+        let Some(seen) = seen else { return Some((&plans.absent, None)) };
+        Some((plans.conclude.of(seen)?, Some(values::as_seen(seen))))
     }
 
     /// The same answer to a write that wants nothing to be there, with what is there. Something is, or the condition
@@ -358,7 +354,7 @@ impl DynamoDbStore {
             .put_item()
             .table_name(&self.inner.table)
             .set_item(Some(item))
-            .condition_expression(plan.transition.condition)
+            .condition_expression(&plan.transition.condition)
             .set_expression_attribute_names(Some(plan.names.clone()))
             .set_expression_attribute_values(values)
             .return_values_on_condition_check_failure(AllOld);
@@ -385,8 +381,8 @@ impl DynamoDbStore {
             .update_item()
             .table_name(&self.inner.table)
             .set_key(Some(self.record_key(key)))
-            .set_update_expression(plan.transition.update.map(str::to_owned))
-            .condition_expression(plan.transition.condition)
+            .set_update_expression(plan.transition.update.clone())
+            .condition_expression(&plan.transition.condition)
             .set_expression_attribute_names(Some(plan.names.clone()))
             .set_expression_attribute_values(Some(values))
             .return_values_on_condition_check_failure(AllOld);

@@ -14,7 +14,7 @@
 //! | column | type | in | what it has |
 //! |---|---|---|---|
 //! | `id` | text | all | the primary key: the stored key, `<function>/<operation>#<64 hex digits>` |
-//! | `version` | bigint | all | `1`, the version of this format |
+//! | `version` | bigint | all | `2`, the version of this format |
 //! | `status` | text | all | `STARTED`, `COMPLETED`, `FAILED` or `RELEASED` |
 //! | `owner` | bytea | all | the claim's owner: 16 bytes |
 //! | `generation` | numeric(20) | all | the claim's generation |
@@ -22,14 +22,17 @@
 //! | `fingerprint` | text | all | `1:` and 64 lower-case hex digits |
 //! | `lock_acquired_at` | numeric(20) | all | when the claim was made; ms since the Unix epoch |
 //! | `lease_until` | numeric(20) | STARTED | until when the claim stands; ms since the Unix epoch |
-//! | `expires_at` | numeric(20) | all | until when the record counts; ms since the Unix epoch |
+//! | `expires_at` | numeric(20) | all, but for a STARTED one that may run at most once | until when the record counts; ms since the Unix epoch. NULL is forever |
+//! | `interrupted` | boolean | all | whether an earlier attempt of this operation ended without an answer |
 //! | `request_id` | bytea | all, if known | the invocation that made the claim, in UTF-8 |
 //! | `response_encoding` | text | COMPLETED, FAILED | `identity` or `deflate` (RFC 1951); `omitted`: not kept |
 //! | `response_length` | numeric(20) | COMPLETED, FAILED, unless omitted | the response's length in bytes, before it was encoded |
 //! | `response_sha256` | bytea | COMPLETED, FAILED, unless omitted | the response's SHA-256, before it was encoded |
 //! | `response` | bytea | COMPLETED, FAILED, unless omitted | the response, encoded |
+//! | `trace_id`, `response_codec`, `response_key_id` | text | none | reserved for a later version |
 //!
 //! A row that lacks one of its columns' values, or has one of another state, cannot be read: it is corrupt, never absent.
+//! So is one with a `response_codec` or a `response_key_id`: it takes a newer version of the library.
 //!
 //! # What the server has to be
 //!
@@ -37,7 +40,8 @@
 //! standby that is replicated to asynchronously loses, this store loses too. `synchronous_commit` must not be off, or a
 //! crash of the server takes back the last moments' claims.
 //!
-//! Old rows stay until [`sweep`](PostgresStore::sweep) deletes them: call it once in a while.
+//! Old rows stay until [`sweep`](PostgresStore::sweep) deletes them: call it once in a while. It never deletes a row
+//! without an expiry.
 //!
 //! # Permissions
 //!
@@ -86,9 +90,9 @@ use tokio_postgres::{
 
 use self::{
     codec::Unreadable,
-    connections::Connections,
+    connections::{Connections, Patience},
     fault::Fault,
-    statements::{FOUND_AT, MADE_AT, RECORD_AT, Statement, Statements},
+    statements::{FOUND, MADE, STANDBY, Statement, Statements},
     table::TableName,
     values::Value,
     writes::Draft,
@@ -99,7 +103,6 @@ use crate::{
     key::StoredKey,
     record::Record,
     store::{Store, StoreError, StoreErrorKind, Write, Written},
-    time,
 };
 
 /// How often a write is sent again that was not made, though the record that it was shown did not stand in its way.
@@ -175,10 +178,11 @@ impl PostgresStore {
 
     async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<Written, StoreError> {
         let inner = &*self.inner;
-        let draft = Draft::of(write);
+        let draft = Draft::of(write).map_err(|fault| inner.error(fault))?;
         let (statement, values) = (inner.statements.of(write), draft.values(key, &inner.lock_timeout, write));
+        let mut patience = inner.patience();
         for _ in 0..MAX_SENT {
-            let rows = inner.run(statement, &values, Sends::Write).await?;
+            let rows = inner.run_within(statement, &values, Sends::Write, &mut patience).await?;
             if let Some(written) = inner.written(key, write, &rows)? {
                 return Ok(written);
             }
@@ -191,7 +195,7 @@ impl PostgresStore {
         let values = [Value::Text(key.as_str())];
         let rows = inner.run(&inner.statements.read, &values, Sends::Question).await?;
         let row = inner.only(&rows)?;
-        if row.try_get(0).unwrap_or(true) {
+        if row.try_get(STANDBY).unwrap_or(true) {
             // The address leads to another server by now, or will.
             let _removed = inner.connections.pool.retain(|_, _| false);
             return Err(inner.error(Fault::standby()));
@@ -208,10 +212,21 @@ impl Inner {
         values: &[Value<'_>],
         sends: Sends,
     ) -> Result<Vec<Row>, StoreError> {
+        self.run_within(statement, values, sends, &mut self.patience()).await
+    }
+
+    /// The same, as part of a call that has this much time left.
+    async fn run_within(
+        &self,
+        statement: &Statement,
+        values: &[Value<'_>],
+        sends: Sends,
+        patience: &mut Patience,
+    ) -> Result<Vec<Row>, StoreError> {
         let mut may_repeat = sends == Sends::Question;
         loop {
-            let connection = self.connection(Some(statement)).await?;
-            let fault = match self.send(&connection, statement, values).await {
+            let connection = self.connection(Some(statement), patience).await?;
+            let fault = match self.send(&connection, statement, values, patience).await {
                 Ok(rows) => {
                     self.connections.keep(connection);
                     return Ok(rows);
@@ -219,7 +234,7 @@ impl Inner {
                 Err(fault) => fault,
             };
             if fault.ends_connection {
-                Connections::discard(connection);
+                drop(connection);
             } else {
                 self.connections.keep(connection);
             }
@@ -237,19 +252,21 @@ impl Inner {
         connection: &Object,
         statement: &Statement,
         values: &[Value<'_>],
+        patience: &mut Patience,
     ) -> Result<Vec<Row>, Fault> {
+        let stating = &mut patience.stating;
         let answer = if self.prepared {
             let preparation = connection.prepare_typed_cached(&statement.sql, &statement.types);
-            let prepared = match time::within(self.statement_timeout, preparation).await {
+            let prepared = match stating.spend(preparation).await {
                 Some(Ok(prepared)) => prepared,
                 Some(Err(error)) => return Err(Fault::sent(&error).of_question()),
                 None => return Err(Fault::timed_out().of_question()),
             };
             let values: Vec<&(dyn ToSql + Sync)> = values.iter().map(|value| value as _).collect();
-            time::within(self.statement_timeout, connection.query(&prepared, &values)).await
+            stating.spend(connection.query(&prepared, &values)).await
         } else {
             let values = typed(statement, values);
-            time::within(self.statement_timeout, connection.query_typed(&statement.sql, &values)).await
+            stating.spend(connection.query_typed(&statement.sql, &values)).await
         };
         match answer {
             Some(Ok(rows)) => Ok(rows),
@@ -261,7 +278,7 @@ impl Inner {
     /// What became of `write`, as its statement answered; `None` if it is to be sent again.
     fn written(&self, key: &StoredKey, write: &Write, rows: &[Row]) -> Result<Option<Written>, StoreError> {
         let row = self.only(rows)?;
-        if row.try_get(MADE_AT).map_err(|_| self.odd_answer())? {
+        if row.try_get(MADE).map_err(|_| self.odd_answer())? {
             return Ok(Some(Written::Applied));
         }
         let record = self.record_in(key, row)?;
@@ -271,14 +288,14 @@ impl Inner {
     }
 
     fn record_in(&self, key: &StoredKey, row: &Row) -> Result<Option<Record>, StoreError> {
-        if !row.try_get(FOUND_AT).map_err(|_| self.odd_answer())? {
+        if !row.try_get(FOUND).map_err(|_| self.odd_answer())? {
             return Ok(None);
         }
-        self.decode(key, row, RECORD_AT).map(Some)
+        self.decode(key, row).map(Some)
     }
 
-    fn decode(&self, key: &StoredKey, row: &Row, offset: usize) -> Result<Record, StoreError> {
-        codec::decode(row, offset).map_err(|Unreadable { column, why }| {
+    fn decode(&self, key: &StoredKey, row: &Row) -> Result<Record, StoreError> {
+        codec::decode(row).map_err(|Unreadable { column, why }| {
             let (table, place) = (self.table.plain(), &self.place);
             StoreError::new(
                 StoreErrorKind::Corrupt,

@@ -38,7 +38,7 @@
 //!
 //! | field | in | what it has |
 //! |---|---|---|
-//! | `version` | all | `1`, the version of this format |
+//! | `version` | all | `2`, the version of this format |
 //! | `status` | all | `STARTED`, `COMPLETED`, `FAILED` or `RELEASED` |
 //! | `owner` | all | the claim's owner: 32 lower-case hex digits |
 //! | `generation` | all | the claim's generation |
@@ -46,16 +46,19 @@
 //! | `fingerprint` | all | `1:` and 64 lower-case hex digits |
 //! | `lock_acquired_at` | all | when the claim was made; ms since the Unix epoch |
 //! | `lease_until` | STARTED | until when the claim stands; ms since the Unix epoch |
-//! | `expires_at` | all | until when the record counts; ms since the Unix epoch |
+//! | `expires_at` | all, but for a STARTED one that may run at most once | until when the record counts; ms since the Unix epoch |
+//! | `interrupted` | all, if so | `true`: an earlier attempt of this operation ended without an answer |
 //! | `request_id` | all, if known | the invocation that made the claim |
 //! | `response_encoding` | COMPLETED, FAILED | `identity` or `deflate` (RFC 1951); `omitted`: not kept |
 //! | `response_length` | COMPLETED, FAILED, unless omitted | the response's length in bytes, before it was encoded |
 //! | `response_sha256` | COMPLETED, FAILED, unless omitted | the response's SHA-256, before it was encoded: 64 lower-case hex digits |
 //! | `response` | COMPLETED, FAILED, unless omitted | the response, encoded |
+//! | `trace_id`, `response_codec`, `response_key_id` | none | reserved for a later version |
 //!
 //! Numbers are decimal digits without leading zeros. A hash that lacks one of its fields, has one of another state, or one
-//! in another form cannot be read: it is corrupt, never absent. A response is kept in the hash whatever its size, since
-//! Redis takes 512 MB in a field. `PEXPIREAT` is a day after `expires_at`.
+//! in another form cannot be read: it is corrupt, never absent. So is one with a `response_codec` or a `response_key_id`:
+//! it takes a newer version of the library. A response is kept in the hash whatever its size, since Redis takes 512 MB in a
+//! field. `PEXPIREAT` is a day after `expires_at`; without an `expires_at`, Redis never removes the hash.
 //!
 //! # Clusters
 //!
@@ -64,7 +67,7 @@
 //!
 //! # Permissions
 //!
-//! `+evalsha +eval +exists +hget +hgetall +hset +hdel +pexpireat` on `~idempotency:*`, and `+ping`; `+cluster|slots` in
+//! `+evalsha +eval +exists +hget +hgetall +hset +hdel +pexpireat +persist` on `~idempotency:*`, and `+ping`; `+cluster|slots` in
 //! a cluster, `+select` for a database other than 0, and `+scan` for [`scan`](RedisStore::scan). Redis 6 or later, or
 //! Valkey.
 //!
@@ -98,7 +101,14 @@ use std::{fmt, sync::Arc, time::Duration};
 use bytes::Bytes;
 use redis::Value;
 
-use self::{address::Location, call::Request, cluster::Nodes, connection::Connector, transition::Transition};
+use self::{
+    address::Location,
+    call::Request,
+    cluster::Nodes,
+    connection::Connector,
+    fault::{Class, Fault},
+    transition::Transition,
+};
 use crate::{
     error::Error,
     future::BoxFuture,
@@ -172,6 +182,9 @@ impl RedisStore {
 
     async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<Written, StoreError> {
         let transition = Transition::of(write);
+        if transition.is_too_large() {
+            return Err(Fault::new(Class::TooLarge, self.inner.nodes.seed()).into_error(false));
+        }
         match self.call(&self.redis_key(key), Request::Transition(&transition)).await? {
             Value::Int(1) => Ok(Written::Applied),
             answer => self.record(key, answer, true).map(Written::Refused),

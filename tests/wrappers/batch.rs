@@ -358,7 +358,7 @@ async fn a_claim_whose_answer_is_late_is_given_back() {
     bench.is_slow(10_200);
     let returned = tokio::join!(deliver_by(&worker, &batch, clock.after(12_000)), async {
         tokio::time::advance(Duration::from_millis(1)).await;
-        bench.is_slow(300);
+        bench.is_slow(200);
     });
     assert_eq!((returned.0, bench.ran().len()), (vec!["m1".to_owned()], 0));
     assert_eq!(deliver_by(&worker, &batch, clock.after(12_000)).await, [""; 0], "not for ever unknown");

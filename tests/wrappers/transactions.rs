@@ -43,8 +43,11 @@ struct Shop {
 }
 
 /// With a claim, without, and without but for a look.
-const MODES: [fn(&Idempotency) -> Idempotency; 3] =
-    [Clone::clone, Idempotency::claim_free, Idempotency::claim_free_looking_first];
+const MODES: [fn(&Idempotency) -> Idempotency; 3] = [
+    Clone::clone,
+    |engine| engine.claim_free().unwrap(),
+    |engine| engine.claim_free_looking_first().unwrap(),
+];
 
 impl Shop {
     async fn with(in_stock: u32) -> Self {

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use super::support::{Script, ScriptedStore, after};
+use super::support::{Script, ScriptedStore, after, silent_if};
 use crate::{
     StoredKey,
     future::BoxFuture,
@@ -159,11 +159,13 @@ impl Transactions for ScriptedStore {
         }
         Box::pin(async move {
             let script = self.next("commit")?;
+            silent_if(script, Script::Silent).await;
             if script == Script::Late {
                 self.bank.books().late = Some(order);
                 return after(Script::LoseAnswer, Committed::Answered(Written::Applied));
             }
             let committed = self.make(&order);
+            silent_if(script, Script::SilentAfter).await;
             // It takes a moment, in which others come.
             tokio::task::yield_now().await;
             after(script, committed)

@@ -81,14 +81,16 @@ async fn a_claim_that_stands_is_in_progress_and_a_stale_one_is_concluded_over() 
         assert_eq!((bench.in_the_till(), bench.record("k").attempt), (1, 2));
         assert_eq!(claiming.run("k", 1).await.unwrap(), "free", "a claim replays it");
     }
-    let claiming = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
-    claiming.abandon("k", 1).await;
-    tokio::time::sleep(Duration::from_secs(63)).await;
-    let bench = claiming.claim_free(false);
-    assert_eq!(
-        (kind(bench.deposit("k", 1, "free").await), bench.in_the_till()),
-        (ErrorKind::OutcomeUnknown, 0)
-    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_most_once_needs_a_claim() {
+    let claiming = Bench::with(|builder| builder.execution(Execution::AtMostOnce)).idempotency;
+    for refused in [claiming.claim_free(), claiming.claim_free_looking_first()] {
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("at most once"), "{error}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -119,7 +121,7 @@ async fn a_handler_that_fails_leaves_nothing_and_costs_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn without_writes_its_outcome_alone_is_put() {
-    let bench = Bench::new().claim_free(false);
+    let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO)).claim_free(false);
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     assert_eq!((bench.store.take_calls(), bench.runs()), (vec!["conclude", "conclude"], 2));
@@ -131,7 +133,7 @@ async fn without_writes_its_outcome_alone_is_put() {
 
 #[tokio::test(start_paused = true)]
 async fn the_local_cache_keeps_what_was_put_and_what_was_found() {
-    let bench = Bench::with(|builder| builder.local_cache(SMALLEST_CACHE));
+    let bench = Bench::with(|builder| builder.local_cache(SMALLEST_CACHE).settle_within(Duration::ZERO));
     let free = bench.claim_free(false);
     free.deposit("k", 1, "first").await.unwrap();
     free.store.take_calls();
@@ -174,7 +176,7 @@ async fn it_is_cut_off_by_its_invocation_and_by_no_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_fails_before_it_refuses_and_after_it_nothing_was_written() {
-    let bench = Bench::new().claim_free(true);
+    let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO)).claim_free(true);
     bench.store.script([Script::Down]);
     assert_eq!(kind(bench.deposit("k", 1, "first").await), ErrorKind::Unavailable);
     assert_eq!(bench.store.take_calls(), ["read"]);

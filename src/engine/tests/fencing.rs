@@ -110,7 +110,7 @@ async fn the_low_level_settles_by_value() {
 #[tokio::test(start_paused = true)]
 async fn the_low_level_tells_fenced_from_unrecorded() {
     use crate::Begun;
-    let bench = Bench::new();
+    let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO));
     let fingerprint = Fingerprint::of(&1).unwrap();
     let begin = |key: &'static str| {
         let bench = bench.clone();

@@ -49,6 +49,12 @@ pub(super) enum Script {
     Down,
     /// The store refuses the request as such.
     Reject,
+    /// The store will never take this content.
+    Unstorable,
+    /// It is not made, and never answered.
+    Silent,
+    /// It is made, and never answered.
+    SilentAfter,
     /// The record cannot be read.
     Corrupt,
     /// Another transaction has one of the items.
@@ -65,11 +71,37 @@ pub(super) struct ScriptedStore {
     pub(super) bank: Bank,
     script: Arc<Mutex<VecDeque<Script>>>,
     calls: Arc<Mutex<Vec<&'static str>>>,
+    outage: Arc<Mutex<Option<Outage>>>,
     /// One more than the limit; 0 is none.
     inline_limit: Arc<AtomicUsize>,
 }
 
+/// What happens to every call in a stretch of time.
+#[derive(Clone, Copy, Debug)]
+struct Outage {
+    from: tokio::time::Instant,
+    until: tokio::time::Instant,
+    script: Script,
+}
+
 impl ScriptedStore {
+    /// From now on, and for so long, every call ends like this.
+    pub(super) fn fail_for(&self, length: Duration, script: Script) {
+        self.fail_after(Duration::ZERO, length, script);
+    }
+
+    /// The same after a while.
+    pub(super) fn fail_after(&self, delay: Duration, length: Duration, script: Script) {
+        let from = tokio::time::Instant::now() + delay;
+        *self.outage.lock().unwrap() = Some(Outage { from, until: from + length, script });
+    }
+
+    fn outage(&self) -> Option<Script> {
+        let outage = (*self.outage.lock().unwrap())?;
+        let now = tokio::time::Instant::now();
+        (outage.from <= now && now < outage.until).then_some(outage.script)
+    }
+
     pub(super) fn limit_inline(&self, bytes: usize) {
         self.inline_limit.store(bytes + 1, Ordering::SeqCst);
     }
@@ -105,19 +137,30 @@ impl ScriptedStore {
 
     pub(super) fn next(&self, call: &'static str) -> Result<Script, StoreError> {
         self.calls.lock().unwrap().push(call);
-        let script = self.script.lock().unwrap().pop_front().unwrap_or(Script::Pass);
+        let scripted = self.script.lock().unwrap().pop_front().or_else(|| self.outage());
+        let script = scripted.unwrap_or(Script::Pass);
         let failed = |kind| Err(StoreError::new(kind, "scripted"));
         match script {
-            Script::Pass | Script::LoseAnswer | Script::Late => Ok(script),
+            Script::Pass | Script::LoseAnswer | Script::Late | Script::Silent | Script::SilentAfter => {
+                Ok(script)
+            }
             Script::LoseRequest => {
                 failed(StoreErrorKind::Unavailable).map_err(|error| error.maybe_applied(true))
             }
             Script::Down => failed(StoreErrorKind::Unavailable),
             Script::Reject => failed(StoreErrorKind::Rejected),
+            Script::Unstorable => failed(StoreErrorKind::Unstorable),
             Script::Corrupt => failed(StoreErrorKind::Corrupt),
             Script::Conflict => failed(StoreErrorKind::Conflict),
             Script::InFlight => failed(StoreErrorKind::Conflict).map_err(|error| error.maybe_applied(true)),
         }
+    }
+}
+
+/// Waits for ever where the store is silent, before or after what it was asked for.
+pub(super) async fn silent_if(script: Script, silent: Script) {
+    if script == silent {
+        pending::<()>().await;
     }
 }
 
@@ -147,13 +190,18 @@ impl Store for ScriptedStore {
         };
         Box::pin(async move {
             let script = self.next(call)?;
-            after(script, self.inner.apply(key, write).await?)
+            silent_if(script, Script::Silent).await;
+            let written = self.inner.apply(key, write).await?;
+            silent_if(script, Script::SilentAfter).await;
+            after(script, written)
         })
     }
 
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
         Box::pin(async move {
             let script = self.next("read")?;
+            silent_if(script, Script::Silent).await;
+            silent_if(script, Script::SilentAfter).await;
             after(script, self.inner.read(key).await?)
         })
     }
@@ -181,8 +229,9 @@ impl ResponseParts for ScriptedStore {
         _: Timestamp,
     ) -> BoxFuture<'a, Result<u32, StoreError>> {
         Box::pin(async move {
-            self.next("write parts")?;
-            Ok(1)
+            let script = self.next("write parts")?;
+            silent_if(script, Script::Silent).await;
+            after(script, 1)
         })
     }
 
@@ -194,7 +243,8 @@ impl ResponseParts for ScriptedStore {
         _: u64,
     ) -> BoxFuture<'a, Result<Bytes, StoreError>> {
         Box::pin(async move {
-            self.next("read parts")?;
+            let script = self.next("read parts")?;
+            silent_if(script, Script::Silent).await;
             Err(StoreError::new(StoreErrorKind::Corrupt, "no part"))
         })
     }
@@ -273,7 +323,7 @@ impl Bench {
             false => self.idempotency.claim_free(),
             true => self.idempotency.claim_free_looking_first(),
         };
-        Self { idempotency, ..self.clone() }
+        Self { idempotency: idempotency.unwrap(), ..self.clone() }
     }
 
     /// As if the process were frozen for so many ms after so many looks at the clock.
@@ -282,7 +332,10 @@ impl Bench {
     }
 
     pub(super) fn in_invocation(&self, deadline: Timestamp) -> Self {
-        let invocation = Invocation::entered(self.now(), deadline, "request");
+        self.within(Invocation::entered(self.now(), deadline, "request"))
+    }
+
+    pub(super) fn within(&self, invocation: Invocation) -> Self {
         Self { idempotency: self.idempotency.for_invocation(invocation), ..self.clone() }
     }
 

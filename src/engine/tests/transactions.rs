@@ -60,6 +60,11 @@ impl Bench {
     }
 }
 
+/// Tries nothing again.
+fn hurried() -> Bench {
+    Bench::with(|builder| builder.settle_within(Duration::ZERO))
+}
+
 fn refused<T: std::fmt::Debug, E: std::fmt::Debug>(result: Result<T, RunError<E>>) -> Error {
     match result {
         Err(RunError::Idempotency(error)) => error,
@@ -83,16 +88,16 @@ async fn whatever_the_store_does_there_is_one_effect_and_the_answer_is_right() {
     use Script::{Conflict, Corrupt, Down, InFlight, LoseAnswer, LoseRequest, Pass, Reject};
     let faults = [Pass, LoseAnswer, LoseRequest, Down, Reject, Corrupt, Conflict, InFlight];
     let mut ends = std::collections::BTreeMap::new();
-    for case in 0..faults.len().pow(3) * 6 {
-        let (mode, knows_tokens, case) = (case % 3, case / 3 % 2 == 0, case / 6);
+    for case in 0..faults.len().pow(3) * 12 {
+        let (mode, knows_tokens, retries, case) = (case % 3, case / 3 % 2 == 0, case / 6 % 2 == 0, case / 12);
         let script = [case / 64, case / 8 % 8, case % 8].map(|nth| faults[nth]);
-        let bench = Bench::new();
+        let bench = if retries { Bench::new() } else { hurried() };
         let bench = if mode == 0 { bench } else { bench.claim_free(mode == 2) };
         if !knows_tokens {
             bench.store.bank.forget_tokens();
         }
         bench.store.script((mode != 1).then_some(Pass).into_iter().chain(script));
-        let what = format!("{script:?}, mode {mode}, {knows_tokens}");
+        let what = format!("{script:?}, mode {mode}, {knows_tokens}, {retries}");
         match bench.pay("k").await {
             Ok(paid) => {
                 assert_eq!((paid.as_str(), bench.till()), ("paid", 1), "{what}");
@@ -150,8 +155,9 @@ async fn contention_is_waited_for_under_another_token_each_time() {
     let mut tokens = bench.store.bank.tokens();
     tokens.dedup();
     assert_eq!((tokens.len(), bench.till()), (3, 1));
-    // Up to the limit, and then the key is given back.
-    bench.store.script([Script::Pass].into_iter().chain([Script::Conflict; 9]));
+    // While there is time, and then the key is given back.
+    let bench = hurried();
+    bench.store.script([Script::Pass, Script::Conflict]);
     let error = refused(bench.pay("m").await);
     assert_eq!((error.kind(), bench.record("m").status()), (ErrorKind::Unavailable, Status::Released));
     assert!(error.is_retryable() && error.to_string().contains("nothing was written"), "{error}");
@@ -159,18 +165,18 @@ async fn contention_is_waited_for_under_another_token_each_time() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_not_known_says_when_to_repeat() {
-    let bench = Bench::new();
+    let bench = hurried();
     bench.store.script([Script::Pass, Script::LoseAnswer, Script::LoseAnswer, Script::Down]);
     let error = refused(bench.pay("k").await);
     assert_eq!(error.kind(), ErrorKind::InProgress);
     // Once the lease is stale: a minute and the margin.
-    assert_eq!(error.retry_after(), Some(Duration::from_secs(62)));
+    assert_eq!(error.retry_after(), Some(Duration::from_millis(62_001)));
     assert_eq!((bench.pay("k").await.unwrap().as_str(), bench.till()), ("paid", 1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_transaction_that_comes_after_a_takeover_is_not_made() {
-    let bench = Bench::new();
+    let bench = hurried();
     let late = [Script::Late, Script::LoseRequest, Script::Down];
     bench.store.script([Script::Pass].into_iter().chain(late));
     assert_eq!(kind(bench.pay("k").await), ErrorKind::InProgress);
@@ -518,6 +524,7 @@ async fn the_low_level_holds_its_claim_until_something_is_made() {
     assert!(matches!(commitment, Commitment::Recorded), "{commitment:?}");
     assert_eq!(bench.till(), 1);
 
+    let bench = bench.beside(|builder| builder.settle_within(Duration::ZERO));
     for (script, expected) in [
         (Script::Down, ErrorKind::Unavailable),
         (Script::Reject, ErrorKind::Invalid),
@@ -533,7 +540,10 @@ async fn the_low_level_holds_its_claim_until_something_is_made() {
     let claim = bench.hold("m").await;
     bench.store.script([Script::LoseRequest, Script::LoseRequest, Script::Down]);
     let error = claim.commit("paid", Deposits::of("till", 1)).await.unwrap_err();
-    assert_eq!((error.kind(), error.retry_after()), (ErrorKind::InProgress, Some(Duration::from_secs(62))));
+    assert_eq!(
+        (error.kind(), error.retry_after()),
+        (ErrorKind::InProgress, Some(Duration::from_millis(62_001)))
+    );
     assert_eq!(bench.till(), 1);
 
     let commitment = bench.hold("n").await.commit("paid", Text("no deposit")).await.unwrap();

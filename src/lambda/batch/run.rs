@@ -224,8 +224,7 @@ where
             Err(Stopped::Refused(error)) if error.kind() == ErrorKind::NotRetained => Fate::Done,
             Err(Stopped::Refused(error)) if error.kind() == ErrorKind::InProgress => {
                 let wait = error.retry_after().unwrap_or_default();
-                let margin = self.batch.idempotency.settings().skew_margin;
-                let until = engine.clock.now().saturating_add(wait).saturating_add(margin);
+                let until = engine.clock.now().saturating_add(wait);
                 Fate::Returned(Reason::InProgress(until))
             }
             Err(Stopped::Refused(error)) => Fate::Returned(Reason::Refused(error.kind())),

@@ -50,12 +50,12 @@ fn only_a_success_goes_along_with_the_handlers_writes() {
 
 #[test]
 fn refused_by_a_successor() {
-    let until = started(20_000).lease_until();
+    let until = started(20_000).lease_until().map(claimable_at);
     let mismatched = Record { owner: OTHER, ..of_another_request(completed()) };
     for (record, end) in [
         (started(20_000), End::Fenced(until)),
         // Nobody is taken over for an outcome alone.
-        (started(-60_000), End::Fenced(started(-60_000).lease_until())),
+        (started(-60_000), End::Fenced(started(-60_000).lease_until().map(claimable_at))),
         (completed(), End::Superseded(completed())),
         (
             record(RecordState::Failed(outcome()), 10),
@@ -74,13 +74,12 @@ fn a_key_that_is_free_again_is_claimed_and_the_writes_go_along_again() {
         [None, Some(record(RecordState::Released, 1000)), Some(record(RecordState::Completed(outcome()), -3))]
     {
         let (mut run, first, _) = committing();
-        run.now = NOW.saturating_add(LEASE * 2);
+        run.now = NOW.saturating_add(Duration::from_secs(20));
         let Action::Apply(claim) = run.feed(refused(left.clone())) else { panic!("not claimed: {left:?}") };
         let generation = claim.lock().unwrap().generation;
         assert!(generation > first.generation);
         let (write, submission) = sent(run.feed(Event::Answered(Written::Applied)));
         assert_eq!((write.settled_as(), submission), (Some((ME, generation)), 0));
-        // The time that it has for contention is the new claim's.
         assert_eq!(run.feed(CONFLICT()), Action::Pause(0));
         assert_eq!(sent(run.feed(Event::Resumed)), (write, 1));
         assert_eq!(run.feed(Event::Answered(Written::Applied)), Action::Settled(End::Recorded));
@@ -92,7 +91,8 @@ fn a_key_that_is_free_again_and_cannot_be_claimed_has_nothing_committed() {
     let (mut run, ..) = committing();
     run.feed(refused(None));
     let down = fault(StoreErrorKind::Unavailable, false);
-    assert_eq!(run.feed(down), Action::Settled(End::NotCommitted(Refusal::Unavailable)));
+    let end = Action::Settled(End::NotCommitted(Refusal::Unavailable));
+    assert_eq!(run.gives_up(&down), (end, RETRIES));
 }
 
 #[test]
@@ -126,8 +126,8 @@ fn each_transaction_after_a_declined_one_has_another_number_and_its_own_time() {
 }
 
 #[test]
-fn what_the_store_definitely_did_not_make_is_told_at_once_and_the_claim_is_held() {
-    for kind in [StoreErrorKind::Unavailable, StoreErrorKind::Rejected, StoreErrorKind::Corrupt] {
+fn content_that_cannot_be_stored_is_declined_at_once() {
+    for kind in [StoreErrorKind::Unstorable, StoreErrorKind::Corrupt] {
         let (mut run, held, _) = committing();
         assert_eq!(run.feed(fault(kind, false)), Action::Declined(Decline::Store(kind)));
         assert_eq!(run.state.held(), Some(&held));
@@ -136,27 +136,31 @@ fn what_the_store_definitely_did_not_make_is_told_at_once_and_the_claim_is_held(
 }
 
 #[test]
-fn contention_is_another_submission_each_time_up_to_the_limit() {
-    let (mut run, held, first) = committing();
-    for nth in 0..8 {
-        assert_eq!(run.feed(CONFLICT()), Action::Pause(nth));
-        run.now = run.now.saturating_add(Duration::from_millis(100));
-        let (write, submission) = sent(run.feed(Event::Resumed));
-        assert_eq!((write, submission), (first.clone(), u32::from(nth) + 1), "each value was fixed at first");
+fn a_transaction_not_made_is_retried_under_another_number() {
+    for kind in [StoreErrorKind::Unavailable, StoreErrorKind::Rejected, StoreErrorKind::Conflict] {
+        let (mut run, held, first) = committing();
+        for nth in 0..RETRIES {
+            assert_eq!(run.feed(fault(kind, false)), Action::Pause(nth));
+            run.now = run.now.saturating_add(Duration::from_millis(100));
+            let (write, submission) = sent(run.feed(Event::Resumed));
+            assert_eq!(
+                (write, submission),
+                (first.clone(), u32::from(nth) + 1),
+                "each value was fixed at first"
+            );
+        }
+        assert_eq!(run.feed(fault(kind, false)), Action::Declined(Decline::Store(kind)));
+        assert_eq!(run.state.held(), Some(&held));
+        assert_eq!(sent(run.feed(Event::Settle(commit()))).1, u32::from(RETRIES) + 1);
     }
-    assert_eq!(run.feed(CONFLICT()), Action::Declined(Decline::Store(StoreErrorKind::Conflict)));
-    assert_eq!(run.state.held(), Some(&held));
-    assert_eq!(sent(run.feed(Event::Settle(commit()))).1, 9);
 }
 
 #[test]
-fn contention_ends_with_the_claims_time_to_the_millisecond() {
-    let usable_until = NOW.saturating_add(LEASE).saturating_sub(RESERVE);
-    for (now, goes_on) in [
-        (Timestamp::from_millis(usable_until.as_millis() - 1), true),
-        (usable_until, false),
-        (usable_until.saturating_add(LEASE), false),
-    ] {
+fn contention_ends_with_the_settlements_time() {
+    let by = NOW.saturating_add(SETTLE_WITHIN);
+    for (now, goes_on) in
+        [(by.saturating_sub(LAST_TRY), true), (by, false), (by.saturating_add(LEASE), false)]
+    {
         let (mut run, ..) = committing();
         run.now = now;
         let expected = match goes_on {
@@ -168,18 +172,30 @@ fn contention_ends_with_the_claims_time_to_the_millisecond() {
 }
 
 #[test]
-fn contention_ends_with_the_lease_as_it_was_extended() {
-    let (mut run, _) = Run::holding();
-    let until = NOW.saturating_add(LEASE * 3);
-    run.feed(Event::Extend(until));
-    run.feed(Event::Answered(Written::Applied));
-    // Over by the lease that it was claimed with.
-    run.now = NOW.saturating_add(LEASE * 2);
-    let (write, _) = sent(run.feed(Event::Settle(commit())));
-    assert_eq!(run.feed(CONFLICT()), Action::Pause(0));
-    assert_eq!(sent(run.feed(Event::Resumed)), (write, 1));
-    run.now = until.saturating_sub(RESERVE);
-    assert_eq!(run.feed(CONFLICT()), Action::Declined(Decline::Store(StoreErrorKind::Conflict)));
+fn a_transaction_covers_its_lease_with_its_expiry() {
+    for (retention, counts_for) in
+        [(RETENTION, RETENTION), (Duration::from_secs(1), NOW.until(claimable_at(NOW)) + LEASE)]
+    {
+        let mut plan = plan(Execution::AtLeastOnce);
+        plan.rules.retention = retention;
+        let mut run = Run { state: State::new(plan), now: NOW };
+        run.feed(Event::Begin);
+        run.feed(Event::Answered(Written::Applied));
+        let (write, _) = sent(run.feed(Event::Settle(commit())));
+        let expires_at = NOW.saturating_add(counts_for).rounded_up_to_second();
+        let Write::Settle { settlement, .. } = write else { panic!("{write:?}") };
+        assert_eq!(settlement, Settlement::Complete(outcome(), expires_at));
+    }
+}
+
+#[test]
+fn no_extension_while_a_transaction_is_in_doubt() {
+    let (mut run, held, _) = committing();
+    run.feed(LOST());
+    assert_eq!(run.feed(Event::Declined), Action::Declined(Decline::Condition));
+    let until = held.lease_until.saturating_add(LEASE);
+    assert_eq!(run.feed(Event::Extend(until)), Action::NotExtended);
+    assert_eq!(run.state.held(), Some(&held));
 }
 
 #[test]
@@ -193,10 +209,13 @@ fn in_doubt_the_same_submission_is_sent_again_and_then_the_record_is_read() {
     assert_eq!(run.feed(LOST()), Action::Read);
     assert_eq!(run.clone().feed(Event::Found(Some(after.clone()))), Action::Settled(End::Recorded));
     // Not made by then, and perhaps on its way.
-    assert_eq!(sent(run.feed(Event::Found(Some(before.clone())))), (first, 0));
-    assert_eq!(run.feed(LOST()), Action::Read);
+    for nth in 0..RETRIES {
+        assert_eq!(run.feed(Event::Found(Some(before.clone()))), Action::Pause(nth));
+        assert_eq!(sent(run.feed(Event::Resumed)), (first.clone(), 0));
+        assert_eq!(run.feed(LOST()), Action::Read);
+    }
     assert_eq!(run.clone().feed(Event::Found(Some(after))), Action::Settled(End::Recorded));
-    let unresolved = Action::Settled(End::Unresolved(Some(held.lease_until)));
+    let unresolved = Action::Settled(End::Unresolved(Some(claimable_at(held.lease_until))));
     assert_eq!(run.feed(Event::Found(Some(before))), unresolved);
 }
 
@@ -208,7 +227,7 @@ fn what_a_read_in_doubt_may_find() {
         assert_eq!(run.feed(LOST()), Action::Read);
         (run, held, write)
     };
-    let until = started(20_000).lease_until();
+    let until = started(20_000).lease_until().map(claimable_at);
     for (found, end) in [
         (started(20_000), End::Fenced(until)),
         (completed(), End::Superseded(completed())),
@@ -222,7 +241,7 @@ fn what_a_read_in_doubt_may_find() {
     assert!(matches!(action, Action::Apply(Write::Reclaim { .. })), "{action:?}");
     // Whether what is gone had the outcome, nobody can tell: made once more, it might be made twice.
     let (mut run, held, _) = in_doubt();
-    let unresolved = End::Unresolved(Some(held.lease_until));
+    let unresolved = End::Unresolved(Some(claimable_at(held.lease_until)));
     assert_eq!(run.feed(Event::Found(None)), Action::Settled(unresolved));
     // Of our own, by an operator or by an earlier transaction: it stands, and is not taken for this one.
     let (mut run, held, write) = in_doubt();
@@ -232,8 +251,9 @@ fn what_a_read_in_doubt_may_find() {
     for kind in [StoreErrorKind::Unavailable, StoreErrorKind::Corrupt, StoreErrorKind::Rejected] {
         for maybe_applied in [false, true] {
             let (mut run, held, _) = in_doubt();
-            let action = run.feed(fault(kind, maybe_applied));
-            assert_eq!(action, Action::Settled(End::Unresolved(Some(held.lease_until))), "{kind:?}");
+            let unresolved = Action::Settled(End::Unresolved(Some(claimable_at(held.lease_until))));
+            let pauses = if kind == StoreErrorKind::Corrupt { 0 } else { RETRIES };
+            assert_eq!(run.gives_up(&fault(kind, maybe_applied)), (unresolved, pauses), "{kind:?}");
         }
     }
 }
@@ -242,7 +262,10 @@ fn what_a_read_in_doubt_may_find() {
 fn refused_by_the_very_record_that_it_wants_is_not_resolved() {
     let (mut run, held, write) = committing();
     let (before, _) = before_and_after(&mut run, &held, &write);
-    assert_eq!(run.feed(refused(Some(before))), Action::Settled(End::Unresolved(Some(held.lease_until))));
+    assert_eq!(
+        run.feed(refused(Some(before))),
+        Action::Settled(End::Unresolved(Some(claimable_at(held.lease_until))))
+    );
 }
 
 #[test]
@@ -277,10 +300,10 @@ fn the_number_never_rises_in_doubt() {
             }
             assert_eq!(sent(run.feed(Event::Resumed)), (first.clone(), 0));
         };
-        assert!(pauses >= 7, "{pauses}");
+        assert!(pauses + 1 >= RETRIES, "{pauses}");
         assert_eq!(last, Action::Read, "never declined: it may have been made");
         let end = run.feed(Event::Found(Some(before)));
-        assert_eq!(end, Action::Settled(End::Unresolved(Some(held.lease_until))));
+        assert_eq!(end, Action::Settled(End::Unresolved(Some(claimable_at(held.lease_until)))));
     }
 }
 
@@ -288,8 +311,7 @@ fn the_number_never_rises_in_doubt() {
 fn a_transaction_that_was_declined_and_made_all_the_same_stands() {
     // Its first attempt was late; the second one was declined, and then the first one was made.
     let other = || Outcome::Retained(StoredResponse::new(bytes::Bytes::from_static(b"sold out")));
-    for intent in [Intent::Complete(other()), Intent::Commit(other()), Intent::Fail(other()), RELEASE]
-    {
+    for intent in [Intent::Complete(other()), Intent::Commit(other()), Intent::Fail(other()), RELEASE] {
         for is_lost in [false, true] {
             let (mut run, held, first) = committing();
             let (_, after) = before_and_after(&mut run, &held, &first);
@@ -317,7 +339,12 @@ fn an_extension_moves_the_lease_and_the_expiry_and_nothing_else() {
     let until = NOW.saturating_add(LEASE * 2);
     let day = Duration::from_secs(86_400);
     let expires_at = until.saturating_add(day).rounded_up_to_second();
-    let extend = Write::Extend { owner: ME, generation: held.generation, lease_until: until, expires_at: Some(expires_at) };
+    let extend = Write::Extend {
+        owner: ME,
+        generation: held.generation,
+        lease_until: until,
+        expires_at: Some(expires_at),
+    };
     assert_eq!(run.feed(Event::Extend(until)), Action::Apply(extend));
     assert_eq!(run.state.held(), Some(&held), "not before it is answered");
     let extended = Held { lease_until: until, ..held };

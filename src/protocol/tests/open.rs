@@ -52,7 +52,7 @@ fn what_is_there_beforehand() {
         action => panic!("unexpected {action:?}"),
     };
     assert_eq!(looked(Execution::AtLeastOnce, None).1, Action::Open);
-    let in_progress = Refuses(Refusal::InProgress(started(-2000).lease_until()));
+    let in_progress = Refuses(Refusal::InProgress(started(-2000).lease_until().map(claimable_at)));
     let done = |expires_in| record(RecordState::Completed(outcome()), expires_in);
     for (record, least, most) in [
         (done(10), Replays, Replays),
@@ -136,14 +136,14 @@ fn without_writes_of_its_own_it_is_a_write_like_any_other_and_a_release_is_none(
 
 #[test]
 fn who_comes_too_late_has_done_nothing() {
-    let until = started(20_000).lease_until();
+    let until = started(20_000).lease_until().map(claimable_at);
     let owned = Record { owner: ME, ..started(20_000) };
     for (there, end) in [
         (completed(), End::Superseded(completed())),
         (started(20_000), End::NotCommitted(Refusal::InProgress(until))),
         (of_another_request(completed()), End::NotCommitted(Refusal::Mismatch)),
         // An owner that was drawn twice.
-        (owned, End::NotCommitted(Refusal::InProgress(until))),
+        (owned, End::NotCommitted(Refusal::InProgress(None))),
     ] {
         for is_doubtful in [false, true] {
             let (mut run, _) = concluding();
@@ -193,9 +193,16 @@ fn in_doubt_it_is_the_same_submission_and_then_the_record_is_read() {
         assert_eq!(run.clone().feed(refused(Some(after.clone()))), Action::Settled(End::Recorded));
         assert_eq!(run.feed(LOST()), Action::Read);
         assert_eq!(run.clone().feed(Event::Found(Some(after))), Action::Settled(End::Recorded));
-        assert_eq!(run.clone().feed(LOST()), Action::Settled(End::Unresolved(None)));
-        assert_eq!(run.feed(Event::Found(before.clone())), first, "as seen: not made by then");
-        assert_eq!(run.feed(LOST()), Action::Read);
+        assert_eq!(run.clone().gives_up(&LOST()), (Action::Settled(End::Unresolved(None)), RETRIES));
+        for nth in 0..RETRIES {
+            assert_eq!(
+                run.feed(Event::Found(before.clone())),
+                Action::Pause(nth),
+                "as seen: not made by then"
+            );
+            assert_eq!(run.feed(Event::Resumed), first);
+            assert_eq!(run.feed(LOST()), Action::Read);
+        }
         assert_eq!(run.feed(Event::Found(before)), Action::Settled(End::Unresolved(None)));
     }
 }
@@ -223,17 +230,18 @@ fn declined_it_is_open_as_before_and_the_next_has_another_number() {
         assert_eq!((seen, submission), (Some(Seen::of(&DEAD())), Some(nth)));
     }
     let down = fault(StoreErrorKind::Unavailable, false);
-    assert_eq!(run.feed(down), Action::Declined(Decline::Store(StoreErrorKind::Unavailable)));
+    let declined = Action::Declined(Decline::Store(StoreErrorKind::Unavailable));
+    assert_eq!(run.gives_up(&down), (declined, RETRIES));
     assert_eq!(run.feed(Event::Settle(RELEASE)), Action::Settled(End::Recorded));
 }
 
 #[test]
-fn contention_ends_with_the_invocations_time() {
+fn contention_ends_with_the_settlements_time() {
     let (mut run, _) = concluding();
-    run.now = run.state.plan().usable_until;
+    run.now = NOW.saturating_add(SETTLE_WITHIN);
     assert_eq!(run.feed(CONFLICT()), Action::Declined(Decline::Store(StoreErrorKind::Conflict)));
     let (mut run, _) = concluding();
-    run.now = Timestamp::from_millis(run.state.plan().usable_until.as_millis() - 1);
+    run.now = NOW.saturating_add(SETTLE_WITHIN).saturating_sub(LAST_TRY);
     assert_eq!(run.feed(CONFLICT()), Action::Pause(0));
 }
 
@@ -245,5 +253,26 @@ fn a_release_after_a_lost_race_leaves_nothing_and_looking_is_not_claiming() {
         let before = run.state.clone();
         assert_eq!(run.feed(event), Action::Nothing);
         assert_eq!(run.state, before);
+    }
+}
+
+#[test]
+fn expired_conclusion_is_never_put_twice() {
+    let (run, record) = concluding();
+    for is_expired in [false, true] {
+        let mut run = run.clone();
+        run.now = record.expires_at.unwrap().saturating_sub(SKEW);
+        if !is_expired {
+            run.now = run.now.saturating_sub(Duration::from_millis(1));
+            assert_eq!(put(run.feed(LOST())), (None, record.clone(), Some(0)));
+            continue;
+        }
+        assert_eq!(run.feed(LOST()), Action::Read);
+        let found = run.clone().feed(Event::Found(Some(record.clone())));
+        assert_eq!(found, Action::Settled(End::Recorded));
+        // Whether it was never made, or made and swept, nobody can tell: and what is there now does not count either.
+        let stale = Record { expires_at: Some(NOW), ..DEAD() };
+        assert_eq!(run.clone().feed(Event::Found(Some(stale))), Action::Settled(End::Unresolved(None)));
+        assert_eq!(run.feed(Event::Found(None)), Action::Settled(End::Unresolved(None)));
     }
 }

@@ -52,8 +52,9 @@ fn what_may_still_be_made_is_not_told_to_be_not_made_because_nothing_else_was_st
     for intent in [RELEASE, Intent::Complete(other_outcome()), Intent::Fail(other_outcome())] {
         let mut run = run.clone();
         assert!(matches!(run.feed(Event::Settle(intent)), Action::Apply(Write::Settle { .. })));
-        let end = run.feed(fault(StoreErrorKind::Unavailable, false));
-        assert_eq!(end, Action::Settled(End::Unresolved(Some(held.lease_until))));
+        let unresolved = Action::Settled(End::Unresolved(Some(claimable_at(held.lease_until))));
+        let down = fault(StoreErrorKind::Unavailable, false);
+        assert_eq!(run.gives_up(&down), (unresolved, RETRIES));
     }
     // What is stored fences it.
     let mut fenced = run.clone();
@@ -97,19 +98,4 @@ fn an_extension_that_was_given_up_does_not_keep_the_next_one_from_being_sent() {
         let action = run.feed(Event::Extend(until));
         assert!(matches!(action, Action::Apply(Write::Extend { lease_until, .. }) if lease_until == until));
     }
-}
-
-#[test]
-fn the_time_for_contention_is_that_of_the_extended_lease() {
-    let (mut run, held) = Run::holding();
-    let until = held.lease_until.saturating_add(LEASE);
-    assert!(matches!(run.feed(Event::Extend(until)), Action::Apply(Write::Extend { .. })));
-    assert!(matches!(run.feed(Event::Answered(Written::Applied)), Action::Extended(_)));
-    run.now = held.lease_until.saturating_add(Duration::from_secs(1));
-    assert!(matches!(run.feed(Event::Settle(commit())), Action::Commit { submission: 0, .. }));
-    assert_eq!(run.feed(fault(StoreErrorKind::Conflict, false)), Action::Pause(0));
-    assert!(matches!(run.feed(Event::Resumed), Action::Commit { submission: 1, .. }));
-    run.now = until.saturating_sub(RESERVE);
-    let declined = Action::Declined(Decline::Store(StoreErrorKind::Conflict));
-    assert_eq!(run.feed(fault(StoreErrorKind::Conflict, false)), declined);
 }

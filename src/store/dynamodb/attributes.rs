@@ -39,6 +39,8 @@ pub struct AttributeNames {
     pub fingerprint: String,
     /// How many claims the operation has had.
     pub attempt: String,
+    /// Whether an earlier attempt was interrupted.
+    pub interrupted: String,
     /// The response's kept bytes.
     pub response: String,
     /// How the kept bytes stand for the response, and in how many siblings they are.
@@ -51,6 +53,12 @@ pub struct AttributeNames {
     pub request_id: String,
     /// The version of the record format.
     pub version: String,
+    /// Reserved for the trace of the first run. No version writes it yet.
+    pub trace_id: String,
+    /// Reserved: says that the response is kept in a form that this version can't read. No version writes it yet.
+    pub response_codec: String,
+    /// Reserved: says by which key the response is encrypted. No version writes it yet.
+    pub response_key_id: String,
 }
 
 impl Default for AttributeNames {
@@ -66,12 +74,16 @@ impl Default for AttributeNames {
             expires_at: name(Attribute::ExpiresAt),
             fingerprint: name(Attribute::Fingerprint),
             attempt: name(Attribute::Attempt),
+            interrupted: name(Attribute::Interrupted),
             response: name(Attribute::Response),
             response_encoding: name(Attribute::ResponseEncoding),
             response_length: name(Attribute::ResponseLength),
             response_sha256: name(Attribute::ResponseSha256),
             request_id: name(Attribute::RequestId),
             version: name(Attribute::Version),
+            trace_id: name(Attribute::TraceId),
+            response_codec: name(Attribute::ResponseCodec),
+            response_key_id: name(Attribute::ResponseKeyId),
         }
     }
 }
@@ -89,12 +101,16 @@ impl AttributeNames {
             Attribute::ExpiresAt => &self.expires_at,
             Attribute::Fingerprint => &self.fingerprint,
             Attribute::Attempt => &self.attempt,
+            Attribute::Interrupted => &self.interrupted,
             Attribute::Response => &self.response,
             Attribute::ResponseEncoding => &self.response_encoding,
             Attribute::ResponseLength => &self.response_length,
             Attribute::ResponseSha256 => &self.response_sha256,
             Attribute::RequestId => &self.request_id,
             Attribute::Version => &self.version,
+            Attribute::TraceId => &self.trace_id,
+            Attribute::ResponseCodec => &self.response_codec,
+            Attribute::ResponseKeyId => &self.response_key_id,
         }
     }
 
@@ -139,16 +155,20 @@ pub(super) enum Attribute {
     ExpiresAt,
     Fingerprint,
     Attempt,
+    Interrupted,
     Response,
     ResponseEncoding,
     ResponseLength,
     ResponseSha256,
     RequestId,
     Version,
+    TraceId,
+    ResponseCodec,
+    ResponseKeyId,
 }
 
 impl Attribute {
-    pub(super) const ALL: [Self; 15] = [
+    pub(super) const ALL: [Self; 19] = [
         Self::Id,
         Self::Status,
         Self::Owner,
@@ -158,12 +178,16 @@ impl Attribute {
         Self::ExpiresAt,
         Self::Fingerprint,
         Self::Attempt,
+        Self::Interrupted,
         Self::Response,
         Self::ResponseEncoding,
         Self::ResponseLength,
         Self::ResponseSha256,
         Self::RequestId,
         Self::Version,
+        Self::TraceId,
+        Self::ResponseCodec,
+        Self::ResponseKeyId,
     ];
 
     /// Its default name; behind a `#`, its placeholder in every expression.
@@ -178,12 +202,16 @@ impl Attribute {
             Self::ExpiresAt => "expires_at",
             Self::Fingerprint => "fingerprint",
             Self::Attempt => "attempt",
+            Self::Interrupted => "interrupted",
             Self::Response => "response",
             Self::ResponseEncoding => "response_encoding",
             Self::ResponseLength => "response_length",
             Self::ResponseSha256 => "response_sha256",
             Self::RequestId => "request_id",
             Self::Version => "version",
+            Self::TraceId => "trace_id",
+            Self::ResponseCodec => "response_codec",
+            Self::ResponseKeyId => "response_key_id",
         }
     }
 }
@@ -213,6 +241,7 @@ mod tests {
         );
         assert!(AttributeNames::default().check(Some("id")).unwrap_err().to_string().contains("sort key"));
         assert!(AttributeNames::default().check(Some("version")).is_err());
+        assert!(AttributeNames::default().check(Some("trace_id")).is_err(), "a reserved name is taken too");
         assert!(AttributeNames::default().check(Some("")).is_err());
         let empty = AttributeNames { status: String::new(), ..AttributeNames::default() };
         assert!(empty.check(None).unwrap_err().to_string().contains("`status` has 0 bytes"));

@@ -1,7 +1,7 @@
 //! Items to records and back. All that comes from the table is checked: what cannot be understood is
 //! said by attribute, never guessed, and never shown.
 
-use std::{collections::HashMap, str::FromStr};
+use std::{borrow::Cow, collections::HashMap, str::FromStr};
 
 use aws_sdk_dynamodb::{primitives::Blob, types::AttributeValue};
 use bytes::Bytes;
@@ -54,6 +54,11 @@ pub(super) fn generation(generation: Generation) -> AttributeValue {
     number(generation.get())
 }
 
+/// `interrupted` is written only when it is so.
+pub(super) fn interrupted() -> AttributeValue {
+    AttributeValue::Bool(true)
+}
+
 pub(super) fn sha256(digest: &[u8; 32]) -> AttributeValue {
     text(Hex(digest).to_string())
 }
@@ -83,9 +88,15 @@ pub(super) fn put_lock(item: &mut Item, lock: &Lock, names: &AttributeNames) {
     put(Attribute::Generation, generation(lock.generation));
     put(Attribute::LockAcquiredAt, millis(lock.lock_acquired_at));
     put(Attribute::LeaseUntil, millis(lock.lease_until));
-    put(Attribute::ExpiresAt, seconds(lock.expires_at));
+    // Without the attribute, DynamoDB's sweeper never takes the item.
+    if let Some(expires_at) = lock.expires_at {
+        put(Attribute::ExpiresAt, seconds(expires_at));
+    }
     put(Attribute::Fingerprint, text(lock.fingerprint.to_string()));
     put(Attribute::Attempt, number(lock.attempt));
+    if lock.interrupted {
+        put(Attribute::Interrupted, interrupted());
+    }
     if let Some(request_id) = &lock.request_id {
         put(Attribute::RequestId, text(&**request_id));
     }
@@ -117,30 +128,48 @@ pub(super) fn put_record(item: &mut Item, record: &Record, names: &AttributeName
     }
 }
 
-/// Why an item is not a record. It names the attribute, and never has its value.
+/// Why an item is not a record. It names the attribute, and has no value but that of the version.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unreadable {
     pub(super) attribute: String,
-    pub(super) why: &'static str,
+    pub(super) why: Cow<'static, str>,
 }
 
 /// The record that `item` is.
 pub(super) fn decode(item: Item, names: &AttributeNames) -> Result<Record, Unreadable> {
     let mut fields = Fields { item, names };
     // The version first: nothing else can be judged before it.
-    if fields.number::<u32>(Attribute::Version)? != RECORD_VERSION {
-        return Err(fields.unreadable(Attribute::Version, "is one that this library does not know"));
+    let version = fields.number::<u32>(Attribute::Version)?;
+    if version != RECORD_VERSION {
+        return Err(fields.unreadable(
+            Attribute::Version,
+            format!(
+                "is {version}, and this library reads only version {RECORD_VERSION}; use the release of \
+                 lambda-idempotency that wrote it"
+            ),
+        ));
     }
-    Ok(Record {
+    // The response is not what its bytes seem to be: it must not be replayed.
+    for attribute in [Attribute::ResponseCodec, Attribute::ResponseKeyId] {
+        if fields.has(attribute) {
+            return Err(fields.unreadable(attribute, "needs a newer release of lambda-idempotency"));
+        }
+    }
+    let record = Record {
         owner: fields.parsed(Attribute::Owner, Owner::from_hex)?,
         generation: Generation::new(fields.number(Attribute::Generation)?),
         attempt: fields.number(Attribute::Attempt)?,
         fingerprint: fields.parsed(Attribute::Fingerprint, Fingerprint::from_stored)?,
         lock_acquired_at: fields.millis(Attribute::LockAcquiredAt)?,
-        expires_at: fields.seconds(Attribute::ExpiresAt)?,
+        expires_at: fields.optional_seconds(Attribute::ExpiresAt)?,
+        interrupted: fields.flag(Attribute::Interrupted)?,
         request_id: fields.optional_text(Attribute::RequestId)?.map(Into::into),
         state: state(&mut fields)?,
-    })
+    };
+    if record.expires_at.is_none() && record.status() != Status::Started {
+        return Err(fields.unreadable(Attribute::ExpiresAt, "is missing"));
+    }
+    Ok(record)
 }
 
 /// The kept bytes that a sibling item holds.
@@ -224,8 +253,8 @@ struct Fields<'a> {
 }
 
 impl Fields<'_> {
-    fn unreadable(&self, attribute: Attribute, why: &'static str) -> Unreadable {
-        Unreadable { attribute: self.names.of(attribute).to_owned(), why }
+    fn unreadable(&self, attribute: Attribute, why: impl Into<Cow<'static, str>>) -> Unreadable {
+        Unreadable { attribute: self.names.of(attribute).to_owned(), why: why.into() }
     }
 
     fn has(&self, attribute: Attribute) -> bool {
@@ -245,6 +274,14 @@ impl Fields<'_> {
 
     fn optional_text(&mut self, attribute: Attribute) -> Result<Option<String>, Unreadable> {
         if self.has(attribute) { self.text(attribute).map(Some) } else { Ok(None) }
+    }
+
+    fn flag(&mut self, attribute: Attribute) -> Result<bool, Unreadable> {
+        match self.item.remove(self.names.of(attribute)) {
+            None => Ok(false),
+            Some(AttributeValue::Bool(flag)) => Ok(flag),
+            Some(_) => Err(self.unreadable(attribute, "is not of type BOOL")),
+        }
     }
 
     fn binary(&mut self, attribute: Attribute) -> Result<Bytes, Unreadable> {
@@ -275,6 +312,10 @@ impl Fields<'_> {
         } else {
             Err(self.unreadable(attribute, "is not a whole number in its range"))
         }
+    }
+
+    fn optional_seconds(&mut self, attribute: Attribute) -> Result<Option<Timestamp>, Unreadable> {
+        if self.has(attribute) { self.seconds(attribute).map(Some) } else { Ok(None) }
     }
 
     fn parsed<T>(&mut self, attribute: Attribute, parse: fn(&str) -> Option<T>) -> Result<T, Unreadable> {

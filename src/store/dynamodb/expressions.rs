@@ -1,4 +1,5 @@
-//! The protocol's transitions as DynamoDB reads them: one condition and one update each, as data.
+//! The protocol's transitions as DynamoDB reads them: one condition and one update each, as text. `expressions.txt` has
+//! all of them.
 //!
 //! Every attribute stands as a placeholder, `#` and its default name, so that any name can be
 //! configured and DynamoDB's reserved words (`status`, `owner`, …) do no harm. Values that a record was
@@ -7,159 +8,104 @@
 use std::collections::HashMap;
 
 use super::attributes::{Attribute, AttributeNames};
+use crate::{
+    record::{Lock, Status},
+    store::Seen,
+};
+
+/// T1, and a conclusion where there is no record.
+const ABSENT: &str = "attribute_not_exists(#id)";
 
 /// T4 to T6: the claim is mine and stands. No test of the time: a lease that has run out but was not
 /// taken over may still be settled.
 const MINE: &str = "#status = :started AND #owner = :owner AND #generation = :generation";
 
-/// One transition.
-#[derive(Debug)]
-pub(super) struct Transition {
-    /// What it changes in the item; `None` if it puts a whole item.
-    pub(super) update: Option<&'static str>,
-    /// What must be true of the item.
-    pub(super) condition: &'static str,
-}
-
-/// T1, absent → STARTED.
-pub(super) const CLAIM: Transition = Transition { update: None, condition: "attribute_not_exists(#id)" };
-
-/// T2, a settled record → STARTED. The whole item is put, so nothing of the old outcome stays.
-pub(super) const RECLAIM_SETTLED: Transition = Transition {
-    update: None,
-    condition: "#status = :seen_status AND #owner = :seen_owner AND #generation = :seen_generation \
-                AND #expires_at = :seen_expires_at",
-};
-
-/// T2, a STARTED record that is both stale and expired → STARTED.
-pub(super) const RECLAIM_STARTED: Transition = Transition {
-    update: None,
-    condition: "#status = :seen_status AND #owner = :seen_owner AND #generation = :seen_generation \
-                AND #expires_at = :seen_expires_at AND #lease_until = :seen_lease_until",
-};
-
+/// T3. The expiry isn't tested: what is taken over is the claim, by its lease.
 const STALE_AS_SEEN: &str = "#status = :started AND #owner = :seen_owner AND #generation = :seen_generation \
                              AND #lock_acquired_at = :seen_lock_acquired_at \
                              AND #lease_until = :seen_lease_until";
 
-/// T3, stale STARTED → STARTED, by an invocation that has a request id.
-pub(super) const TAKE_OVER: Transition = Transition {
-    update: Some(
-        "SET #owner = :owner, #generation = :generation, #attempt = :attempt, \
-         #lock_acquired_at = :lock_acquired_at, #lease_until = :lease_until, #expires_at = :expires_at, \
-         #request_id = :request_id",
-    ),
-    condition: STALE_AS_SEEN,
-};
-
-/// T3 by an invocation that has none: the earlier one's must not stay.
-pub(super) const TAKE_OVER_NAMELESS: Transition = Transition {
-    update: Some(
-        "SET #owner = :owner, #generation = :generation, #attempt = :attempt, \
-         #lock_acquired_at = :lock_acquired_at, #lease_until = :lease_until, #expires_at = :expires_at \
-         REMOVE #request_id",
-    ),
-    condition: STALE_AS_SEEN,
-};
-
-/// T4 to T6.
-const SETTLE: Settling<Transition> = Settling {
-    inline: Transition {
-        update: Some(
-            "SET #status = :status, #expires_at = :expires_at, #response_encoding = :response_encoding, \
-             #response_length = :response_length, #response_sha256 = :response_sha256, #response = :response \
-             REMOVE #lease_until",
-        ),
-        condition: MINE,
-    },
-    parts: Transition {
-        update: Some(
-            "SET #status = :status, #expires_at = :expires_at, #response_encoding = :response_encoding, \
-             #response_length = :response_length, #response_sha256 = :response_sha256 \
-             REMOVE #lease_until",
-        ),
-        condition: MINE,
-    },
-    omitted: Transition {
-        update: Some(
-            "SET #status = :status, #expires_at = :expires_at, #response_encoding = :response_encoding \
-             REMOVE #lease_until",
-        ),
-        condition: MINE,
-    },
-    // The expiry stays.
-    release: Transition { update: Some("SET #status = :status REMOVE #lease_until"), condition: MINE },
-};
-
 /// T7. A lease is never shortened.
-pub(super) const EXTEND: Transition = Transition {
-    update: Some("SET #lease_until = :lease_until, #expires_at = :expires_at"),
-    condition: "#status = :started AND #owner = :owner AND #generation = :generation \
-                AND #lease_until < :lease_until",
-};
+const EXTENDS: &str = "#status = :started AND #owner = :owner AND #generation = :generation \
+                       AND #lease_until < :lease_until";
 
-/// A STARTED record is the very version that was seen.
-const STARTED_AS_SEEN: &str = "#status = :seen_status AND #owner = :seen_owner AND #generation = :seen_generation \
-     AND #lock_acquired_at = :seen_lock_acquired_at AND #expires_at = :seen_expires_at \
-     AND #lease_until = :seen_lease_until";
+/// One transition.
+#[derive(Debug)]
+pub(super) struct Transition {
+    /// What it changes in the item; `None` if it puts a whole item.
+    pub(super) update: Option<String>,
+    /// What must be true of the item.
+    pub(super) condition: String,
+}
 
-/// The same of a settled record, which has no lease.
-const SETTLED_AS_SEEN: &str = "#status = :seen_status AND #owner = :seen_owner AND #generation = :seen_generation \
-     AND #lock_acquired_at = :seen_lock_acquired_at AND #expires_at = :seen_expires_at";
+impl Transition {
+    /// Puts the whole item, so nothing of the old one stays.
+    fn put(condition: impl Into<String>) -> Self {
+        Self { update: None, condition: condition.into() }
+    }
 
-/// Without a claim, absent → settled. The whole item is put, here and in the two that follow.
-pub(super) const CONCLUDE_ABSENT: Transition =
-    Transition { update: None, condition: "attribute_not_exists(#id)" };
+    /// Sets and removes these.
+    fn update(set: &[Attribute], remove: &[Attribute], condition: impl Into<String>) -> Self {
+        let set: Vec<_> = set.iter().map(|set| format!("#{0} = :{0}", set.as_str())).collect();
+        let remove: Vec<_> = remove.iter().map(|remove| format!("#{}", remove.as_str())).collect();
+        let mut update = format!("SET {}", set.join(", "));
+        if !remove.is_empty() {
+            update = format!("{update} REMOVE {}", remove.join(", "));
+        }
+        Self { update: Some(update), condition: condition.into() }
+    }
 
-/// Without a claim, a STARTED record that no longer counts → settled.
-pub(super) const CONCLUDE_STARTED: Transition = Transition { update: None, condition: STARTED_AS_SEEN };
+    fn names(&self, attributes: &AttributeNames) -> HashMap<String, String> {
+        let used = [self.update.as_deref().unwrap_or_default(), &self.condition];
+        let placeholders = used.iter().flat_map(|expression| expression.split('#').skip(1));
+        placeholders
+            .filter_map(|text| {
+                let end = text.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+                let word = &text[..end.unwrap_or(text.len())];
+                Attribute::ALL.into_iter().find(|attribute| attribute.as_str() == word)
+            })
+            .map(|attribute| (format!("#{}", attribute.as_str()), attributes.of(attribute).to_owned()))
+            .collect()
+    }
+}
 
-/// Without a claim, a settled record that no longer counts → settled.
-pub(super) const CONCLUDE_SETTLED: Transition = Transition { update: None, condition: SETTLED_AS_SEEN };
+/// What differs by the version of the record that was seen.
+#[derive(Debug)]
+pub(super) struct BySeen<T> {
+    /// A STARTED record.
+    started: T,
+    /// A STARTED record that never expires.
+    lasting: T,
+    /// A settled record: it has an expiry, and no lease.
+    settled: T,
+}
 
-/// An operator's write on a STARTED record.
-const RESOLVE_STARTED: Settling<Transition> = resolve(STARTED_AS_SEEN);
+impl<T> BySeen<T> {
+    /// By the version as a condition. The time of the lock is tested too, if it `tests_lock`.
+    fn new(tests_lock: bool, make: impl Fn(String) -> T) -> Self {
+        let lock = if tests_lock { " AND #lock_acquired_at = :seen_lock_acquired_at" } else { "" };
+        let version = |expiry: &str, lease: &str| {
+            make(format!(
+                "#status = :seen_status AND #owner = :seen_owner AND #generation = :seen_generation{lock} \
+                 AND {expiry}{lease}"
+            ))
+        };
+        let (expiry, lease) = ("#expires_at = :seen_expires_at", " AND #lease_until = :seen_lease_until");
+        Self {
+            started: version(expiry, lease),
+            lasting: version("attribute_not_exists(#expires_at)", lease),
+            settled: version(expiry, ""),
+        }
+    }
 
-/// The same on a settled record.
-const RESOLVE_SETTLED: Settling<Transition> = resolve(SETTLED_AS_SEEN);
-
-/// Of the old lease and the old outcome, it removes whatever it does not set.
-const fn resolve(condition: &'static str) -> Settling<Transition> {
-    Settling {
-        inline: Transition {
-            update: Some(
-                "SET #status = :status, #owner = :owner, #generation = :generation, #expires_at = :expires_at, \
-                 #response_encoding = :response_encoding, #response_length = :response_length, \
-                 #response_sha256 = :response_sha256, #response = :response \
-                 REMOVE #lease_until",
-            ),
-            condition,
-        },
-        parts: Transition {
-            update: Some(
-                "SET #status = :status, #owner = :owner, #generation = :generation, #expires_at = :expires_at, \
-                 #response_encoding = :response_encoding, #response_length = :response_length, \
-                 #response_sha256 = :response_sha256 \
-                 REMOVE #lease_until, #response",
-            ),
-            condition,
-        },
-        omitted: Transition {
-            update: Some(
-                "SET #status = :status, #owner = :owner, #generation = :generation, #expires_at = :expires_at, \
-                 #response_encoding = :response_encoding \
-                 REMOVE #lease_until, #response_length, #response_sha256, #response",
-            ),
-            condition,
-        },
-        // The expiry stays.
-        release: Transition {
-            update: Some(
-                "SET #status = :status, #owner = :owner, #generation = :generation \
-                 REMOVE #lease_until, #response_encoding, #response_length, #response_sha256, #response",
-            ),
-            condition,
-        },
+    /// `None` if no record is at this version: a STARTED one has a lease, and a settled one has an expiry and no lease.
+    pub(super) fn of(&self, seen: &Seen) -> Option<&T> {
+        match (seen.status, seen.lease_until, seen.expires_at) {
+            (Status::Started, Some(_), Some(_)) => Some(&self.started),
+            (Status::Started, Some(_), None) => Some(&self.lasting),
+            (Status::Completed | Status::Failed | Status::Released, None, Some(_)) => Some(&self.settled),
+            _ => None,
+        }
     }
 }
 
@@ -174,13 +120,78 @@ pub(super) struct Settling<T> {
     pub(super) omitted: T,
     /// No outcome.
     pub(super) release: T,
+    /// No outcome, and that an attempt was interrupted.
+    pub(super) release_interrupted: T,
 }
 
 impl<T> Settling<T> {
     fn map<U>(self, f: impl Fn(T) -> U) -> Settling<U> {
-        let Self { inline, parts, omitted, release } = self;
-        Settling { inline: f(inline), parts: f(parts), omitted: f(omitted), release: f(release) }
+        let Self { inline, parts, omitted, release, release_interrupted } = self;
+        Settling {
+            inline: f(inline),
+            parts: f(parts),
+            omitted: f(omitted),
+            release: f(release),
+            release_interrupted: f(release_interrupted),
+        }
     }
+}
+
+/// T4 to T6.
+fn settle() -> Settling<Transition> {
+    settling(&[Attribute::Status], &[], MINE)
+}
+
+/// An operator's write. Of an old outcome, it removes whatever it does not set.
+fn resolve(condition: &str) -> Settling<Transition> {
+    use Attribute::{Generation, Owner, Response, ResponseEncoding, ResponseLength, ResponseSha256, Status};
+    let outcome = [ResponseEncoding, ResponseLength, ResponseSha256, Response];
+    settling(&[Status, Owner, Generation], &outcome, condition)
+}
+
+/// Sets `always`, and removes whatever of `old` it does not set.
+fn settling(always: &[Attribute], old: &[Attribute], condition: &str) -> Settling<Transition> {
+    use Attribute::{
+        ExpiresAt, Interrupted, LeaseUntil, Response, ResponseEncoding, ResponseLength, ResponseSha256,
+    };
+    let transition = |sets: &[Attribute], removes: &[Attribute]| {
+        let set = [always, &[ExpiresAt], sets].concat();
+        let mut remove = [&[LeaseUntil], removes].concat();
+        remove.extend(old.iter().filter(|attribute| !set.contains(attribute)));
+        Transition::update(&set, &remove, condition)
+    };
+    Settling {
+        inline: transition(&[ResponseEncoding, ResponseLength, ResponseSha256, Response], &[]),
+        parts: transition(&[ResponseEncoding, ResponseLength, ResponseSha256], &[]),
+        omitted: transition(&[ResponseEncoding], &[]),
+        release: transition(&[], &[Interrupted]),
+        release_interrupted: transition(&[Interrupted], &[]),
+    }
+}
+
+/// T3: what the claim before had and this one hasn't must not stay.
+fn take_over(has_expiry: bool, is_interrupted: bool, has_request_id: bool) -> Transition {
+    use Attribute::{
+        Attempt, ExpiresAt, Generation, Interrupted, LeaseUntil, LockAcquiredAt, Owner, RequestId,
+    };
+    let mut set = vec![Owner, Generation, Attempt, LockAcquiredAt, LeaseUntil];
+    let mut remove = Vec::new();
+    for (attribute, has) in
+        [(ExpiresAt, has_expiry), (Interrupted, is_interrupted), (RequestId, has_request_id)]
+    {
+        if has { &mut set } else { &mut remove }.push(attribute);
+    }
+    Transition::update(&set, &remove, STALE_AS_SEEN)
+}
+
+/// T7.
+fn extend() -> Transition {
+    Transition::update(&[Attribute::LeaseUntil, Attribute::ExpiresAt], &[], EXTENDS)
+}
+
+/// T7 of a claim that never expires from then on.
+fn extend_lasting() -> Transition {
+    Transition::update(&[Attribute::LeaseUntil], &[Attribute::ExpiresAt], EXTENDS)
 }
 
 /// A transition with the names that its placeholders have in one table.
@@ -194,90 +205,86 @@ pub(super) struct Plan {
 /// All plans of one table, made once: a request only clones the few names that it sends.
 #[derive(Debug)]
 pub(super) struct Plans {
-    pub(super) claim: Plan,
-    pub(super) reclaim_settled: Plan,
-    pub(super) reclaim_started: Plan,
-    pub(super) take_over: Plan,
-    pub(super) take_over_nameless: Plan,
+    /// T1, absent → STARTED, and without a claim, absent → settled.
+    pub(super) absent: Plan,
+    /// T2, a record that no longer counts → STARTED.
+    pub(super) reclaim: BySeen<Plan>,
+    /// By whether there is an expiry (1), an earlier interruption (2), a request id (4).
+    take_over: [Plan; 8],
     pub(super) settle: Settling<Plan>,
     pub(super) extend: Plan,
-    pub(super) conclude_absent: Plan,
-    pub(super) conclude_started: Plan,
-    pub(super) conclude_settled: Plan,
-    pub(super) resolve_started: Settling<Plan>,
-    pub(super) resolve_settled: Settling<Plan>,
+    pub(super) extend_lasting: Plan,
+    /// Without a claim, a record that no longer counts → settled.
+    pub(super) conclude: BySeen<Plan>,
+    pub(super) resolve: BySeen<Settling<Plan>>,
 }
 
 impl Plans {
     pub(super) fn new(attributes: &AttributeNames) -> Self {
         let plan = |transition: Transition| Plan { names: transition.names(attributes), transition };
         Self {
-            claim: plan(CLAIM),
-            reclaim_settled: plan(RECLAIM_SETTLED),
-            reclaim_started: plan(RECLAIM_STARTED),
-            take_over: plan(TAKE_OVER),
-            take_over_nameless: plan(TAKE_OVER_NAMELESS),
-            settle: SETTLE.map(plan),
-            extend: plan(EXTEND),
-            conclude_absent: plan(CONCLUDE_ABSENT),
-            conclude_started: plan(CONCLUDE_STARTED),
-            conclude_settled: plan(CONCLUDE_SETTLED),
-            resolve_started: RESOLVE_STARTED.map(plan),
-            resolve_settled: RESOLVE_SETTLED.map(plan),
+            absent: plan(Transition::put(ABSENT)),
+            reclaim: BySeen::new(false, |version| plan(Transition::put(version))),
+            take_over: std::array::from_fn(|has| plan(take_over(has & 1 > 0, has & 2 > 0, has & 4 > 0))),
+            settle: settle().map(plan),
+            extend: plan(extend()),
+            extend_lasting: plan(extend_lasting()),
+            conclude: BySeen::new(true, |version| plan(Transition::put(version))),
+            resolve: BySeen::new(true, |version| resolve(&version).map(plan)),
         }
     }
-}
 
-impl Transition {
-    fn names(&self, attributes: &AttributeNames) -> HashMap<String, String> {
-        let used = [self.update.unwrap_or_default(), self.condition];
-        let uses = |placeholder: &str| used.iter().any(|expression| mentions(expression, placeholder));
-        Attribute::ALL
-            .into_iter()
-            .map(|attribute| (format!("#{}", attribute.as_str()), attributes.of(attribute).to_owned()))
-            .filter(|(placeholder, _)| uses(placeholder))
-            .collect()
+    /// T3, stale STARTED → STARTED.
+    pub(super) fn take_over(&self, lock: &Lock) -> &Plan {
+        let has = [lock.expires_at.is_some(), lock.interrupted, lock.request_id.is_some()];
+        let [expiry, interrupted, request_id] = has.map(usize::from);
+        &self.take_over[expiry + 2 * interrupted + 4 * request_id]
     }
-}
-
-/// Whether `expression` has `placeholder` as a whole word: `#response` is not in `#response_length`.
-fn mentions(expression: &str, placeholder: &str) -> bool {
-    expression.match_indices(placeholder).any(|(at, _)| {
-        let next = expression[at + placeholder.len()..].chars().next();
-        !next.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_')
-    })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fmt::Write as _;
+    use std::{collections::HashSet, fmt::Write as _};
 
     use super::*;
 
     /// Every transition, by its name.
     fn all() -> Vec<(String, Transition)> {
-        let mut all = vec![
-            ("T1 claim".to_owned(), CLAIM),
-            ("T2 reclaim, settled".to_owned(), RECLAIM_SETTLED),
-            ("T2 reclaim, STARTED".to_owned(), RECLAIM_STARTED),
-            ("T3 take over".to_owned(), TAKE_OVER),
-            ("T3 take over, no request id".to_owned(), TAKE_OVER_NAMELESS),
-            ("T7 extend".to_owned(), EXTEND),
-            ("conclude, absent".to_owned(), CONCLUDE_ABSENT),
-            ("conclude, STARTED".to_owned(), CONCLUDE_STARTED),
-            ("conclude, settled".to_owned(), CONCLUDE_SETTLED),
-        ];
-        for ([settle, release], Settling { inline, parts, omitted, release: released }) in [
-            (["T4/T5 complete or fail", "T6 release"], SETTLE),
-            (["operator, STARTED: complete or fail", "operator, STARTED: release"], RESOLVE_STARTED),
-            (["operator, settled: complete or fail", "operator, settled: release"], RESOLVE_SETTLED),
-        ] {
-            all.extend([
+        let mut all = vec![("T1 claim, and conclude, absent".to_owned(), Transition::put(ABSENT))];
+        let by_seen = |name: &str, tests_lock| {
+            let BySeen { started, lasting, settled } = BySeen::new(tests_lock, |version| version);
+            [("STARTED", started), ("STARTED without expiry", lasting), ("settled", settled)]
+                .map(|(seen, version)| (format!("{name}, {seen}"), version))
+        };
+        let put = |(name, version)| (name, Transition::put(version));
+        all.extend(by_seen("T2 reclaim", false).map(put));
+        for (expiry, interrupted, request_id) in (0..8).map(|has| (has & 1 == 0, has & 2 == 0, has & 4 == 0))
+        {
+            let with = [("expiry", expiry), ("interruption", interrupted), ("request id", request_id)];
+            let with: Vec<_> = with.into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect();
+            let name = format!(
+                "T3 take over, with {}",
+                if with.is_empty() { "nothing".into() } else { with.join(", ") }
+            );
+            all.push((name, take_over(expiry, interrupted, request_id)));
+        }
+        all.push(("T7 extend".to_owned(), extend()));
+        all.push(("T7 extend, without expiry".to_owned(), extend_lasting()));
+        all.extend(by_seen("conclude", true).map(put));
+        let settlements = |[settle, release]: [&str; 2], transitions| {
+            let Settling { inline, parts, omitted, release: released, release_interrupted } = transitions;
+            [
                 (format!("{settle}, response in the record"), inline),
                 (format!("{settle}, response in siblings"), parts),
                 (format!("{settle}, response omitted"), omitted),
                 (release.to_owned(), released),
-            ]);
+                (format!("{release}, interrupted"), release_interrupted),
+            ]
+        };
+        all.extend(settlements(["T4/T5 complete or fail", "T6 release"], settle()));
+        for (name, version) in by_seen("operator", true) {
+            let names = [format!("{name}: complete or fail"), format!("{name}: release")];
+            all.extend(settlements(names.each_ref().map(String::as_str), resolve(&version)));
         }
         all
     }
@@ -296,15 +303,42 @@ mod tests {
         assert_eq!(shown, include_str!("expressions.txt"));
     }
 
+    /// The placeholders of attributes in these expressions, as whole words.
+    fn placeholders(expressions: &[&str]) -> HashSet<String> {
+        let words = expressions.iter().flat_map(|expression| {
+            expression.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '#'))
+        });
+        words.filter(|word| word.starts_with('#')).map(str::to_owned).collect()
+    }
+
     #[test]
     fn what_an_operator_does_not_set_of_an_outcome_it_removes() {
-        for (name, Transition { update, .. }) in all().into_iter().filter(|(name, _)| name.starts_with("op"))
-        {
-            let update = update.unwrap();
+        let operators: Vec<_> = all().into_iter().filter(|(name, _)| name.starts_with("op")).collect();
+        assert_eq!(operators.len(), 15);
+        for (name, Transition { update, .. }) in operators {
+            let touched = placeholders(&[&update.unwrap()]);
             for attribute in
                 ["#lease_until", "#response_encoding", "#response_length", "#response_sha256", "#response"]
             {
-                assert!(mentions(update, attribute), "{name} leaves {attribute}");
+                assert!(touched.contains(attribute), "{name} leaves {attribute}");
+            }
+        }
+    }
+
+    #[test]
+    fn claims_and_releases_set_or_remove_what_is_optional() {
+        for (name, Transition { update, .. }) in all() {
+            let touched = placeholders(&[&update.unwrap_or_default()]);
+            let wanted: &[&str] = match &name {
+                name if name.starts_with("T3") => &["#expires_at", "#interrupted", "#request_id"],
+                name if name.starts_with("T6") || name.contains(": release") => {
+                    &["#expires_at", "#interrupted"]
+                }
+                name if name.starts_with("T4") || name.starts_with("T7") => &["#expires_at"],
+                _ => &[],
+            };
+            for attribute in wanted {
+                assert!(touched.contains(*attribute), "{name} leaves {attribute}");
             }
         }
     }
@@ -314,12 +348,9 @@ mod tests {
         let attributes = AttributeNames { status: "s".into(), ..AttributeNames::default() };
         for (_, transition) in all() {
             let names = transition.names(&attributes);
-            let text = format!("{} {}", transition.update.unwrap_or_default(), transition.condition);
-            let used: std::collections::HashSet<&str> = text
-                .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '#'))
-                .filter(|word| word.starts_with('#'))
-                .collect();
-            assert_eq!(names.keys().map(String::as_str).collect::<std::collections::HashSet<_>>(), used);
+            let used =
+                placeholders(&[transition.update.as_deref().unwrap_or_default(), &transition.condition]);
+            assert_eq!(names.keys().cloned().collect::<HashSet<_>>(), used);
             if let Some(name) = names.get("#status") {
                 assert_eq!(name, "s");
             }
@@ -327,10 +358,33 @@ mod tests {
     }
 
     #[test]
-    fn the_names_are_whole_words() {
-        assert!(mentions("SET #response = :response", "#response"));
-        assert!(!mentions("SET #response_length = :x", "#response"));
-        assert!(mentions("SET #response_length = :x, #response = :y", "#response"));
-        assert!(mentions("REMOVE #lease_until", "#lease_until"));
+    fn a_takeover_sets_what_its_lock_has() {
+        let plans = Plans::new(&AttributeNames::default());
+        let lock = |expires_at, interrupted, request_id: Option<&str>| Lock {
+            owner: crate::record::Owner::from_bytes([1; 16]),
+            generation: crate::record::Generation::new(1),
+            attempt: 1,
+            fingerprint: crate::fingerprint::Fingerprint::from_digest([1; 32]),
+            lock_acquired_at: crate::time::Timestamp::from_millis(1),
+            lease_until: crate::time::Timestamp::from_millis(2),
+            expires_at,
+            interrupted,
+            request_id: request_id.map(Into::into),
+        };
+        for expires_at in [None, Some(crate::time::Timestamp::from_millis(1000))] {
+            for interrupted in [false, true] {
+                for request_id in [None, Some("invocation")] {
+                    let plan = plans.take_over(&lock(expires_at, interrupted, request_id));
+                    let update = plan.transition.update.as_deref().unwrap();
+                    for (text, sets) in [
+                        ("#expires_at = :expires_at", expires_at.is_some()),
+                        ("#interrupted = :interrupted", interrupted),
+                        ("#request_id = :request_id", request_id.is_some()),
+                    ] {
+                        assert_eq!(update.contains(text), sets, "{update}");
+                    }
+                }
+            }
+        }
     }
 }

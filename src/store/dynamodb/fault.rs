@@ -51,12 +51,51 @@ pub(super) enum Class {
     MissingTable,
     /// The request is wrong: most often the table has other keys.
     Invalid,
+    /// The item, or all items of its partition key together, are too large.
+    TooLarge,
+    /// A transaction is wrong: one of the handler's own writes, or two of them together.
+    WrongWrites,
     /// The service refuses for another reason: permission, account, credentials.
     Refused,
 }
 
+/// The codes that ask for fewer requests: DynamoDB's own, and those that its front ends share with other services (the
+/// list that the SDK retries by).
+const THROTTLES: [&str; 15] = [
+    "ProvisionedThroughputExceededException",
+    "ThrottlingException",
+    "RequestLimitExceeded",
+    "LimitExceededException",
+    "Throttling",
+    "ThrottledException",
+    "RequestThrottled",
+    "RequestThrottledException",
+    "TooManyRequestsException",
+    "BandwidthLimitExceeded",
+    "PriorRequestNotComplete",
+    "EC2ThrottledException",
+    "SlowDown",
+    "RequestTimeout",
+    "RequestTimeoutException",
+];
+
+/// Whether an error with this code, or a transaction's cancellation reason, says that an item is too large, or that all
+/// items of one partition key are, in a table with local secondary indexes. Then the same record without its response
+/// may fit. A message about a key's size, or an expression's, is another matter.
+pub(super) fn is_about_size(code: &str, message: &str) -> bool {
+    match code {
+        "ItemCollectionSizeLimitExceededException" | "ItemCollectionSizeLimitExceeded" => true,
+        // "Item size has exceeded …" of a put, "Item size to update has exceeded …" of an update.
+        "ValidationException" | "ValidationError" => {
+            let message = message.to_ascii_lowercase();
+            message.contains("item size") && message.contains("exceeded the maximum allowed size")
+        }
+        _ => false,
+    }
+}
+
 impl Class {
-    const fn kind(self) -> StoreErrorKind {
+    pub(super) const fn kind(self) -> StoreErrorKind {
         match self {
             // Credentials may come back by themselves: they are fetched from a service, too.
             Self::NoCredentials
@@ -67,18 +106,18 @@ impl Class {
             | Self::ServerError
             | Self::Throttled => StoreErrorKind::Unavailable,
             Self::Conflict => StoreErrorKind::Conflict,
+            // All of these may pass: a table is created or restored, a role or a key's policy is mended, credentials
+            // are renewed, a clock is set.
             Self::NotMade | Self::MissingTable | Self::Invalid | Self::Refused => StoreErrorKind::Rejected,
+            Self::TooLarge | Self::WrongWrites => StoreErrorKind::Unstorable,
         }
     }
 
-    /// The class of an answer with this error code ("Error handling with DynamoDB", developer guide).
-    fn of_code(code: &str, server_error: bool) -> Self {
+    /// The class of an answer with this error code and message ("Error handling with DynamoDB", developer guide).
+    fn of_code(code: &str, message: &str, server_error: bool) -> Self {
         match code {
-            "ProvisionedThroughputExceededException"
-            | "ThrottlingException"
-            | "Throttling"
-            | "RequestLimitExceeded"
-            | "TooManyRequestsException" => Self::Throttled,
+            code if THROTTLES.contains(&code) => Self::Throttled,
+            code if is_about_size(code, message) => Self::TooLarge,
             // The second is that of a global table with strong consistency.
             "TransactionConflictException" | "ReplicatedWriteConflictException" => Self::Conflict,
             "ResourceNotFoundException" => Self::MissingTable,
@@ -133,6 +172,11 @@ impl Fault {
         }
     }
 
+    /// The same of this class.
+    pub(super) fn of_class(self, class: Class) -> Self {
+        Self { class, ..self }
+    }
+
     /// The store's error, about `table` in `region`.
     pub(super) fn into_error(self, table: &str, region: Option<&str>) -> StoreError {
         let message = self.message(table, region);
@@ -165,6 +209,13 @@ impl Fault {
             Class::MissingTable => format!(
                 "there is no table `{table}`{place}; create it with `idempotency table create`, or set \
                  IDEMPOTENCY_TABLE to the table that there is"
+            ),
+            Class::TooLarge => format!(
+                "DynamoDB doesn't take the record in table `{table}`{place}: it is too large; lower the store's inline limit"
+            ),
+            Class::WrongWrites => format!(
+                "DynamoDB doesn't take the transaction with the record in table `{table}`{place}: one of the handler's \
+                 own writes is wrong"
             ),
             Class::Invalid | Class::Refused => {
                 format!("DynamoDB refused the request to table `{table}`{place}")
@@ -203,7 +254,8 @@ where
                 let class = if status.is_server_error() { Class::ServerError } else { Class::Unreadable };
                 return (class, Cause { text, code: None, request_id });
             };
-            let class = Class::of_code(code, status.is_server_error());
+            let message = meta.message().unwrap_or_default();
+            let class = Class::of_code(code, message, status.is_server_error());
             let text = sentence(meta.message().unwrap_or("no message")).to_owned();
             (class, Cause { text, code: Some(code.to_owned()), request_id })
         }
@@ -242,24 +294,70 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_class_has_its_kind() {
-        use StoreErrorKind::{Conflict, Rejected, Unavailable};
+    fn every_code_has_its_kind() {
+        use StoreErrorKind::{Conflict, Rejected, Unavailable, Unstorable};
+        for code in THROTTLES {
+            assert_eq!(Class::of_code(code, "", false).kind(), Unavailable, "{code}");
+        }
         for (code, server_error, kind) in [
-            ("ProvisionedThroughputExceededException", false, Unavailable),
-            ("ThrottlingException", false, Unavailable),
-            ("RequestLimitExceeded", false, Unavailable),
             ("InternalServerError", true, Unavailable),
+            ("InternalFailure", true, Unavailable),
             ("ServiceUnavailable", true, Unavailable),
             ("TransactionConflictException", false, Conflict),
             ("ReplicatedWriteConflictException", false, Conflict),
+            ("ItemCollectionSizeLimitExceededException", false, Unstorable),
             ("ResourceNotFoundException", false, Rejected),
-            ("ValidationException", false, Rejected),
+            ("ResourceInUseException", false, Rejected),
+            ("TableNotFoundException", false, Rejected),
             ("AccessDeniedException", false, Rejected),
+            ("AccessDenied", false, Rejected),
             ("UnrecognizedClientException", false, Rejected),
-            ("ItemCollectionSizeLimitExceededException", false, Rejected),
+            ("InvalidClientTokenId", false, Rejected),
+            ("ExpiredTokenException", false, Rejected),
+            ("ExpiredToken", false, Rejected),
+            ("RequestExpired", false, Rejected),
+            ("RequestTimeTooSkewed", false, Rejected),
+            ("InvalidSignatureException", false, Rejected),
+            ("SignatureDoesNotMatch", false, Rejected),
+            ("IncompleteSignatureException", false, Rejected),
+            ("MissingAuthenticationTokenException", false, Rejected),
+            ("OptInRequired", false, Rejected),
+            ("SubscriptionRequiredException", false, Rejected),
+            ("InaccessibleEncryptionCredentialsException", false, Rejected),
+            ("KMSAccessDeniedException", false, Rejected),
+            ("KMSDisabledException", false, Rejected),
+            ("KMSInvalidStateException", false, Rejected),
+            ("KMSNotFoundException", false, Rejected),
+            ("KMSOptInRequired", false, Rejected),
+            ("SerializationException", false, Rejected),
+            ("UnknownOperationException", false, Rejected),
+            ("NewInSomeYearsException", false, Rejected),
         ] {
-            assert_eq!(Class::of_code(code, server_error).kind(), kind, "{code}");
+            assert_eq!(Class::of_code(code, "no", server_error).kind(), kind, "{code}");
         }
+    }
+
+    #[test]
+    fn only_an_items_size_is_unstorable() {
+        use StoreErrorKind::{Rejected, Unstorable};
+        for (message, kind) in [
+            ("Item size has exceeded the maximum allowed size", Unstorable),
+            ("Item size to update has exceeded the maximum allowed size", Unstorable),
+            ("1 validation error detected: Item size has exceeded the maximum allowed size", Unstorable),
+            ("The provided key element does not match the schema", Rejected),
+            ("Invalid UpdateExpression: Expression size has exceeded the maximum allowed size;", Rejected),
+            (
+                "One or more parameter values were invalid: Size of hashkey has exceeded the maximum size limit \
+                 of2048 bytes",
+                Rejected,
+            ),
+            ("", Rejected),
+        ] {
+            assert_eq!(Class::of_code("ValidationException", message, false).kind(), kind, "{message}");
+        }
+        // Another code's message is not looked at.
+        let message = "Item size has exceeded the maximum allowed size";
+        assert_eq!(Class::of_code("AccessDeniedException", message, false).kind(), Rejected);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::{
     DynamoDbStore,
     attempts::{Findings, observed},
     attributes::Attribute,
-    fault::Fault,
+    fault::{Class, Fault},
 };
 use crate::{
     store::{StoreError, StoreErrorKind},
@@ -207,26 +207,29 @@ impl DynamoDbStore {
     }
 
     /// The error for a request that DynamoDB calls invalid: where the table has other keys than the
-    /// configuration says, it tells both.
-    pub(super) async fn explained(&self, fault: Fault) -> StoreError {
+    /// configuration says, it tells both. Where it has the same, the error is of class `otherwise`.
+    pub(super) async fn explained(&self, fault: Fault, otherwise: Class) -> StoreError {
         let expected = self.expected_keys();
         let maybe_applied = fault.maybe_applied;
         let table = &self.inner.table;
         // One request more, on a path that no correct configuration takes; with the time-outs of the
         // others, since a delivery waits for it.
-        let message = match self.inner.client.describe_table().table_name(table).send().await {
+        let (kind, message) = match self.inner.client.describe_table().table_name(table).send().await {
             Ok(answer) => match answer.table.and_then(|table| self.keys_problem(&table)) {
-                Some(problem) => format!("table `{table}` does not fit: {problem}"),
-                None => return fault.into_error(table, self.region()),
+                Some(problem) => {
+                    (StoreErrorKind::Rejected, format!("table `{table}` does not fit: {problem}"))
+                }
+                None => return fault.of_class(otherwise).into_error(table, self.region()),
             },
-            Err(_) => format!(
-                "DynamoDB refused the request to table `{table}` as invalid; the configuration says that its \
-                 key is {expected}, and the table could not be asked"
-            ),
+            Err(_) => {
+                let message = format!(
+                    "DynamoDB refused the request to table `{table}` as invalid; the configuration says that its \
+                     key is {expected}, and the table could not be asked"
+                );
+                (otherwise.kind(), message)
+            }
         };
-        StoreError::new(StoreErrorKind::Rejected, message)
-            .maybe_applied(maybe_applied)
-            .with_source(fault.cause)
+        StoreError::new(kind, message).maybe_applied(maybe_applied).with_source(fault.cause)
     }
 
     fn expected_keys(&self) -> Keys {

@@ -165,7 +165,7 @@ impl DynamoDbStore {
                 let put = Put::builder()
                     .table_name(&self.inner.table)
                     .set_item(Some(self.record_item(key, record)))
-                    .condition_expression(plan.transition.condition)
+                    .condition_expression(&plan.transition.condition)
                     .set_expression_attribute_names(Some(plan.names.clone()))
                     .set_expression_attribute_values(values)
                     .return_values_on_condition_check_failure(AllOld);
@@ -184,8 +184,8 @@ impl DynamoDbStore {
         let update = Update::builder()
             .table_name(&self.inner.table)
             .set_key(Some(self.record_key(key)))
-            .set_update_expression(plan.transition.update.map(str::to_owned))
-            .condition_expression(plan.transition.condition)
+            .set_update_expression(plan.transition.update.clone())
+            .condition_expression(&plan.transition.condition)
             .set_expression_attribute_names(Some(plan.names.clone()))
             .set_expression_attribute_values(Some(values))
             .return_values_on_condition_check_failure(AllOld);

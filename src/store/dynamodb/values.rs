@@ -18,13 +18,16 @@ use crate::{
 /// Values by their placeholders: exactly those that the expressions use, since DynamoDB refuses others.
 pub(super) type Values = HashMap<String, AttributeValue>;
 
-/// Values for the expressions of T2: the version that was seen.
+/// Values for the expressions of T2: the version that was seen. Without an expiry or a lease, the expressions have no
+/// value for it either.
 pub(super) fn reclaim(seen: &Seen) -> Values {
     let mut values = Values::with_capacity(8);
     values.insert(":seen_status".to_owned(), codec::status(seen.status));
     values.insert(":seen_owner".to_owned(), codec::owner(seen.owner));
     values.insert(":seen_generation".to_owned(), codec::generation(seen.generation));
-    values.insert(":seen_expires_at".to_owned(), codec::seconds(seen.expires_at));
+    if let Some(expires_at) = seen.expires_at {
+        values.insert(":seen_expires_at".to_owned(), codec::seconds(expires_at));
+    }
     if let Some(lease_until) = seen.lease_until {
         values.insert(":seen_lease_until".to_owned(), codec::millis(lease_until));
     }
@@ -44,7 +47,12 @@ pub(super) fn take_over(seen: &Seen, lease_until: Timestamp, lock: &Lock) -> Val
     values.insert(":attempt".to_owned(), codec::number(lock.attempt));
     values.insert(":lock_acquired_at".to_owned(), codec::millis(lock.lock_acquired_at));
     values.insert(":lease_until".to_owned(), codec::millis(lock.lease_until));
-    values.insert(":expires_at".to_owned(), codec::seconds(lock.expires_at));
+    if let Some(expires_at) = lock.expires_at {
+        values.insert(":expires_at".to_owned(), codec::seconds(expires_at));
+    }
+    if lock.interrupted {
+        values.insert(":interrupted".to_owned(), codec::interrupted());
+    }
     if let Some(request_id) = &lock.request_id {
         values.insert(":request_id".to_owned(), codec::text(&**request_id));
     }
@@ -56,11 +64,20 @@ pub(super) fn take_over(seen: &Seen, lease_until: Timestamp, lock: &Lock) -> Val
 pub(super) fn settle<'a>(plans: &'a Settling<Plan>, settlement: &Settlement) -> (&'a Plan, Values) {
     let mut values = Values::with_capacity(16);
     values.insert(":status".to_owned(), codec::status(settlement.status()));
-    let (Settlement::Complete(outcome, expires_at) | Settlement::Fail(outcome, expires_at)) = settlement
-    else {
-        return (&plans.release, values);
+    let (outcome, expires_at) = match settlement {
+        Settlement::Complete(outcome, expires_at) | Settlement::Fail(outcome, expires_at) => {
+            (Some(outcome), expires_at)
+        }
+        Settlement::Release { expires_at, .. } => (None, expires_at),
     };
     values.insert(":expires_at".to_owned(), codec::seconds(*expires_at));
+    let Some(outcome) = outcome else {
+        if matches!(settlement, Settlement::Release { interrupted: true, .. }) {
+            values.insert(":interrupted".to_owned(), codec::interrupted());
+            return (&plans.release_interrupted, values);
+        }
+        return (&plans.release, values);
+    };
     let Outcome::Retained(response) = outcome else {
         values.insert(":response_encoding".to_owned(), codec::omitted());
         return (&plans.omitted, values);
@@ -86,10 +103,12 @@ pub(super) fn of_mine(mut values: Values, owner: Owner, generation: Generation) 
 }
 
 /// Values for the expressions of T7.
-pub(super) fn extend(lease_until: Timestamp, expires_at: Timestamp) -> Values {
+pub(super) fn extend(lease_until: Timestamp, expires_at: Option<Timestamp>) -> Values {
     let mut values = Values::with_capacity(8);
     values.insert(":lease_until".to_owned(), codec::millis(lease_until));
-    values.insert(":expires_at".to_owned(), codec::seconds(expires_at));
+    if let Some(expires_at) = expires_at {
+        values.insert(":expires_at".to_owned(), codec::seconds(expires_at));
+    }
     values
 }
 

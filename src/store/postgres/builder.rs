@@ -17,8 +17,10 @@ const DEFAULT_TABLE: &str = "idempotency";
 /// A sandbox of Lambda handles one request at a time, and a batch some: more connections would only be a burden to the
 /// server, which has them times the number of sandboxes.
 const DEFAULT_CONNECTIONS: usize = 2;
-const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-const DEFAULT_STATEMENT_TIMEOUT: Duration = Duration::from_millis(1500);
+/// With the statement's, 2.5 s: no call takes longer. What more patience there is to be had, the protocol has, which
+/// repeats calls that fail until the invocation's time is up.
+const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
+const DEFAULT_STATEMENT_TIMEOUT: Duration = Duration::from_secs(1);
 const DEFAULT_LOCK_TIMEOUT: Duration = Duration::from_millis(250);
 const DEFAULT_CHECK_AFTER: Duration = Duration::from_secs(10);
 
@@ -90,13 +92,16 @@ impl PostgresStoreBuilder {
         self
     }
 
-    /// How long it may take to get a connection: to wait for a free one, to make one, to check one. Default 2 s.
+    /// How long a call may take to get a connection: to wait for a free one, to make one, to check one, and to replace one
+    /// that turns out to be dead. Default 1.5 s.
     pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
         self.connect_timeout = connect_timeout;
         self
     }
 
-    /// How long a statement may take. Default 1.5 s.
+    /// How long a call's statement may take, with its preparation and its repetitions. Default 1 s.
+    ///
+    /// No call of the store takes longer than this and the connection's time-out together.
     pub fn statement_timeout(mut self, statement_timeout: Duration) -> Self {
         self.statement_timeout = statement_timeout;
         self

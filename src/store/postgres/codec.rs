@@ -1,8 +1,13 @@
 //! Rows to records and back. All that comes from the table is checked: what cannot be understood is said by column,
 //! never guessed, and never shown.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
-use tokio_postgres::{Row, types::FromSql};
+use tokio_postgres::{
+    Row,
+    types::{FromSql, Type},
+};
 
 use super::values::{Number, Value};
 use crate::{
@@ -13,23 +18,123 @@ use crate::{
     time::Timestamp,
 };
 
-/// The columns of a record but for its key, in the order in which every statement names them.
-pub(super) const COLUMNS: [&str; 14] = [
-    "version",
-    "status",
-    "owner",
-    "generation",
-    "attempt",
-    "fingerprint",
-    "lock_acquired_at",
-    "lease_until",
-    "expires_at",
-    "request_id",
-    "response_encoding",
-    "response_length",
-    "response_sha256",
-    "response",
-];
+/// A column of the table, but for the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Column {
+    Version,
+    Status,
+    Owner,
+    Generation,
+    Attempt,
+    Fingerprint,
+    LockAcquiredAt,
+    LeaseUntil,
+    ExpiresAt,
+    Interrupted,
+    RequestId,
+    ResponseEncoding,
+    ResponseLength,
+    ResponseSha256,
+    Response,
+    /// Reserved: no rule looks at it, and no statement reads it.
+    TraceId,
+    /// Reserved: a response that it is set for needs a newer version of the library.
+    ResponseCodec,
+    /// Reserved: as `ResponseCodec`.
+    ResponseKeyId,
+}
+
+impl Column {
+    /// All that a record has.
+    pub(super) const RECORD: [Self; 15] = [
+        Self::Version,
+        Self::Status,
+        Self::Owner,
+        Self::Generation,
+        Self::Attempt,
+        Self::Fingerprint,
+        Self::LockAcquiredAt,
+        Self::LeaseUntil,
+        Self::ExpiresAt,
+        Self::Interrupted,
+        Self::RequestId,
+        Self::ResponseEncoding,
+        Self::ResponseLength,
+        Self::ResponseSha256,
+        Self::Response,
+    ];
+    /// What a takeover puts: all of the lock but the fingerprint, which is equal, or this would be another operation.
+    pub(super) const TAKEOVER: [Self; 9] = [
+        Self::Version,
+        Self::Owner,
+        Self::Generation,
+        Self::Attempt,
+        Self::LockAcquiredAt,
+        Self::LeaseUntil,
+        Self::ExpiresAt,
+        Self::Interrupted,
+        Self::RequestId,
+    ];
+    /// What a settlement puts.
+    pub(super) const SETTLEMENT: [Self; 7] = [
+        Self::Status,
+        Self::ExpiresAt,
+        Self::Interrupted,
+        Self::ResponseEncoding,
+        Self::ResponseLength,
+        Self::ResponseSha256,
+        Self::Response,
+    ];
+    /// The four of the response, which only an outcome has.
+    const OUTCOME: [Self; 4] =
+        [Self::ResponseEncoding, Self::ResponseLength, Self::ResponseSha256, Self::Response];
+    /// What a later version may have put, and nothing of which stays where a row is replaced.
+    pub(super) const RESERVED: [Self; 3] = [Self::TraceId, Self::ResponseCodec, Self::ResponseKeyId];
+    /// How a later version stores a response. This one leaves them empty.
+    pub(super) const LATER_RESPONSE: [Self; 2] = [Self::ResponseCodec, Self::ResponseKeyId];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Version => "version",
+            Self::Status => "status",
+            Self::Owner => "owner",
+            Self::Generation => "generation",
+            Self::Attempt => "attempt",
+            Self::Fingerprint => "fingerprint",
+            Self::LockAcquiredAt => "lock_acquired_at",
+            Self::LeaseUntil => "lease_until",
+            Self::ExpiresAt => "expires_at",
+            Self::Interrupted => "interrupted",
+            Self::RequestId => "request_id",
+            Self::ResponseEncoding => "response_encoding",
+            Self::ResponseLength => "response_length",
+            Self::ResponseSha256 => "response_sha256",
+            Self::Response => "response",
+            Self::TraceId => "trace_id",
+            Self::ResponseCodec => "response_codec",
+            Self::ResponseKeyId => "response_key_id",
+        }
+    }
+
+    pub(super) const fn type_(self) -> Type {
+        match self {
+            Self::Version | Self::Attempt => Type::INT8,
+            Self::Interrupted => Type::BOOL,
+            Self::Owner | Self::RequestId | Self::ResponseSha256 | Self::Response => Type::BYTEA,
+            Self::Generation
+            | Self::LockAcquiredAt
+            | Self::LeaseUntil
+            | Self::ExpiresAt
+            | Self::ResponseLength => Type::NUMERIC,
+            Self::Status
+            | Self::Fingerprint
+            | Self::ResponseEncoding
+            | Self::TraceId
+            | Self::ResponseCodec
+            | Self::ResponseKeyId => Type::TEXT,
+        }
+    }
+}
 
 /// What `response_encoding` says of a response that was not kept.
 const OMITTED: &str = "omitted";
@@ -43,71 +148,70 @@ pub(super) struct Texts {
 
 impl Texts {
     pub(super) fn of(record: &Record) -> Self {
-        let encoding = match &record.state {
-            State::Completed(outcome) | State::Failed(outcome) => Some(encoding(outcome)),
-            State::Started { .. } | State::Released => None,
-        };
+        let encoding = outcome_of(record).map(encoding);
         Self { fingerprint: record.fingerprint.to_string(), encoding }
     }
 }
 
-/// The values of `record`'s columns.
-pub(super) fn values<'a>(record: &'a Record, texts: &'a Texts) -> [Value<'a>; 14] {
-    let outcome = match &record.state {
+const fn outcome_of(record: &Record) -> Option<&Outcome> {
+    match &record.state {
         State::Completed(outcome) | State::Failed(outcome) => Some(outcome),
         State::Started { .. } | State::Released => None,
-    };
-    let [encoding, length, sha256, response] = response(outcome, texts.encoding.as_deref());
-    [
-        version(),
-        Value::Text(record.status().as_str()),
-        owner(&record.owner),
-        generation(record.generation),
-        Value::Integer(i64::from(record.attempt)),
-        Value::Text(&texts.fingerprint),
-        time(record.lock_acquired_at),
-        optional_time(record.lease_until()),
-        time(record.expires_at),
-        request_id(record.request_id.as_deref()),
-        encoding,
-        length,
-        sha256,
-        response,
-    ]
+    }
+}
+
+/// What `record` has in `column`.
+pub(super) fn value<'a>(column: Column, record: &'a Record, texts: &'a Texts) -> Value<'a> {
+    match column {
+        Column::Version => Value::Integer(i64::from(RECORD_VERSION)),
+        Column::Status => Value::Text(record.status().as_str()),
+        Column::Owner => owner(&record.owner),
+        Column::Generation => generation(record.generation),
+        Column::Attempt => Value::Integer(i64::from(record.attempt)),
+        Column::Fingerprint => Value::Text(&texts.fingerprint),
+        Column::LockAcquiredAt => time(record.lock_acquired_at),
+        Column::LeaseUntil => optional_time(record.lease_until()),
+        Column::ExpiresAt => optional_time(record.expires_at),
+        Column::Interrupted => Value::Flag(record.interrupted),
+        // As bytes: text does not take the character NUL.
+        Column::RequestId => record.request_id.as_ref().map_or(Value::Null, |id| Value::Bytes(id.as_bytes())),
+        Column::ResponseEncoding
+        | Column::ResponseLength
+        | Column::ResponseSha256
+        | Column::Response
+        | Column::TraceId
+        | Column::ResponseCodec
+        | Column::ResponseKeyId => of_response(column, outcome_of(record), texts.encoding.as_deref()),
+    }
 }
 
 /// `response_encoding` as a settlement writes it.
 pub(super) fn settlement_encoding(settlement: &Settlement) -> Option<String> {
     match settlement {
         Settlement::Complete(outcome, _) | Settlement::Fail(outcome, _) => Some(encoding(outcome)),
-        Settlement::Release => None,
+        Settlement::Release { .. } => None,
     }
 }
 
-/// What a settlement writes: status, expiry (none if it stays), and the four columns of the response.
-pub(super) fn settlement<'a>(settlement: &'a Settlement, encoding: Option<&'a str>) -> [Value<'a>; 6] {
-    let (outcome, expires_at) = match settlement {
-        Settlement::Complete(outcome, expires_at) | Settlement::Fail(outcome, expires_at) => {
-            (Some(outcome), Some(*expires_at))
-        }
-        Settlement::Release => (None, None),
+/// What a settlement writes into `column`; nothing, where that stays.
+pub(super) fn settled<'a>(
+    column: Column,
+    settlement: &'a Settlement,
+    encoding: Option<&'a str>,
+) -> Value<'a> {
+    let (outcome, at, interrupted) = match settlement {
+        Settlement::Complete(outcome, at) | Settlement::Fail(outcome, at) => (Some(outcome), *at, None),
+        Settlement::Release { expires_at, interrupted } => (None, *expires_at, Some(*interrupted)),
     };
-    let [encoding, length, sha256, kept] = response(outcome, encoding);
-    let status = Value::Text(settlement.status().as_str());
-    [status, optional_time(expires_at), encoding, length, sha256, kept]
+    match column {
+        Column::Status => Value::Text(settlement.status().as_str()),
+        Column::ExpiresAt => time(at),
+        Column::Interrupted => interrupted.map_or(Value::Null, Value::Flag),
+        column => of_response(column, outcome, encoding),
+    }
 }
 
-/// The version of the record's format.
-pub(super) fn version() -> Value<'static> {
-    Value::Integer(i64::from(RECORD_VERSION))
-}
-
-/// As bytes: text does not take the character NUL.
-pub(super) fn request_id(request_id: Option<&str>) -> Value<'_> {
-    request_id.map_or(Value::Null, |id| Value::Bytes(id.as_bytes()))
-}
-
-pub(super) fn owner(owner: &Owner) -> Value<'_> {
+pub(super) const fn owner(owner: &Owner) -> Value<'_> {
     Value::Bytes(owner.as_bytes())
 }
 
@@ -136,47 +240,62 @@ fn encoding(outcome: &Outcome) -> String {
     }
 }
 
-fn response<'a>(outcome: Option<&'a Outcome>, encoding: Option<&'a str>) -> [Value<'a>; 4] {
-    let encoding = encoding.map_or(Value::Null, Value::Text);
-    let Some(Outcome::Retained(response)) = outcome else {
-        return [encoding, Value::Null, Value::Null, Value::Null];
+fn of_response<'a>(column: Column, outcome: Option<&'a Outcome>, encoding: Option<&'a str>) -> Value<'a> {
+    let response = match outcome {
+        Some(Outcome::Retained(response)) => Some(response),
+        Some(Outcome::Omitted) | None => None,
     };
-    let kept = match &response.place {
-        Place::Inline(kept) => Value::Bytes(kept),
-        Place::Parts(_) => Value::Null,
-    };
-    [encoding, Value::Number(response.length), Value::Bytes(&response.sha256), kept]
+    match (column, response) {
+        (Column::ResponseEncoding, _) => encoding.map_or(Value::Null, Value::Text),
+        (Column::ResponseLength, Some(response)) => Value::Number(response.length),
+        (Column::ResponseSha256, Some(response)) => Value::Bytes(&response.sha256),
+        (Column::Response, Some(StoredResponse { place: Place::Inline(kept), .. })) => Value::Bytes(kept),
+        _ => Value::Null,
+    }
 }
 
-/// Why a row is not a record. It names the column, and never has its value.
+/// Why a row is not a record. It names the column, and never has its value, but for the version's number.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unreadable {
     pub(super) column: &'static str,
-    pub(super) why: &'static str,
+    pub(super) why: Cow<'static, str>,
+}
+
+impl Unreadable {
+    fn new(column: Column, why: impl Into<Cow<'static, str>>) -> Self {
+        Self { column: column.name(), why: why.into() }
+    }
 }
 
 const NOT_OUR_FORM: &str = "is not in the form that this library writes";
 const OF_ANOTHER_STATUS: &str = "does not belong to the record's status";
 
-/// The record in `row`, whose columns begin at `offset`.
-pub(super) fn decode(row: &Row, offset: usize) -> Result<Record, Unreadable> {
-    let fields = Fields { row, offset };
+/// The record in `row`, which has all columns but the trace.
+pub(super) fn decode(row: &Row) -> Result<Record, Unreadable> {
+    let fields = Fields(row);
     // The version first: nothing else can be judged before it.
-    if fields.integer(0)? != i64::from(RECORD_VERSION) {
-        return Err(fields.unreadable(0, "is one that this library does not know"));
+    let version = fields.integer(Column::Version)?;
+    if version != i64::from(RECORD_VERSION) {
+        let why = format!("is {version}, and this library reads version {RECORD_VERSION} alone");
+        return Err(Unreadable::new(Column::Version, why));
+    }
+    if let Some(column) = Column::LATER_RESPONSE.into_iter().find(|column| !fields.is_null(*column)) {
+        let why = "is set, so that a newer version of this library wrote the response; update this one";
+        return Err(Unreadable::new(column, why));
     }
     Ok(Record {
-        owner: Owner::from_bytes(fields.array(2)?),
-        generation: Generation::new(fields.number(3)?),
-        attempt: u32::try_from(fields.integer(4)?)
-            .map_err(|_| fields.unreadable(4, "is not a whole number in its range"))?,
-        fingerprint: fields.parsed(5, Fingerprint::from_stored)?,
-        lock_acquired_at: fields.time(6)?,
-        expires_at: fields.time(8)?,
-        request_id: match fields.optional::<&[u8]>(9)? {
+        owner: Owner::from_bytes(fields.array(Column::Owner)?),
+        generation: Generation::new(fields.number(Column::Generation)?),
+        attempt: u32::try_from(fields.integer(Column::Attempt)?)
+            .map_err(|_| Unreadable::new(Column::Attempt, "is not a whole number in its range"))?,
+        fingerprint: fields.parsed(Column::Fingerprint, Fingerprint::from_stored)?,
+        lock_acquired_at: fields.time(Column::LockAcquiredAt)?,
+        expires_at: fields.optional::<Number>(Column::ExpiresAt)?.map(|at| Timestamp::from_millis(at.0)),
+        interrupted: fields.required(Column::Interrupted)?,
+        request_id: match fields.optional::<&[u8]>(Column::RequestId)? {
             Some(bytes) => {
-                let text = std::str::from_utf8(bytes).map_err(|_| fields.unreadable(9, "is not UTF-8"))?;
-                Some(text.into())
+                let text = std::str::from_utf8(bytes);
+                Some(text.map_err(|_| Unreadable::new(Column::RequestId, "is not UTF-8"))?.into())
             }
             None => None,
         },
@@ -185,36 +304,41 @@ pub(super) fn decode(row: &Row, offset: usize) -> Result<Record, Unreadable> {
 }
 
 fn state(fields: &Fields<'_>) -> Result<State, Unreadable> {
-    let status = fields.parsed(1, Status::from_stored)?;
+    let status = fields.parsed(Column::Status, Status::from_stored)?;
     let (state, foreign) = match status {
-        Status::Started => (State::Started { lease_until: fields.time(7)? }, 10..14),
-        Status::Released => (State::Released, 10..14),
-        Status::Completed => (State::Completed(outcome(fields)?), 0..0),
-        Status::Failed => (State::Failed(outcome(fields)?), 0..0),
+        Status::Started => {
+            (State::Started { lease_until: fields.time(Column::LeaseUntil)? }, &Column::OUTCOME[..])
+        }
+        Status::Released => (State::Released, &Column::OUTCOME[..]),
+        Status::Completed => (State::Completed(outcome(fields)?), &[][..]),
+        Status::Failed => (State::Failed(outcome(fields)?), &[][..]),
     };
     // Whatever belongs to another state makes this one half-settled: what happened cannot be told.
-    if status != Status::Started && !fields.is_null(7) {
-        return Err(fields.unreadable(7, OF_ANOTHER_STATUS));
+    if status != Status::Started && !fields.is_null(Column::LeaseUntil) {
+        return Err(Unreadable::new(Column::LeaseUntil, OF_ANOTHER_STATUS));
     }
-    match { foreign }.find(|column| !fields.is_null(*column)) {
-        Some(column) => Err(fields.unreadable(column, OF_ANOTHER_STATUS)),
+    match foreign.iter().find(|column| !fields.is_null(**column)) {
+        Some(column) => Err(Unreadable::new(*column, OF_ANOTHER_STATUS)),
         None => Ok(state),
     }
 }
 
 fn outcome(fields: &Fields<'_>) -> Result<Outcome, Unreadable> {
-    let Kept::Somewhere(encoding, parts) = fields.parsed(10, parse_encoding)? else {
-        return match (11..14).find(|column| !fields.is_null(*column)) {
-            Some(column) => Err(fields.unreadable(column, "belongs to a response, and none was kept")),
+    let Kept::Somewhere(encoding, parts) = fields.parsed(Column::ResponseEncoding, parse_encoding)? else {
+        let mut others = Column::OUTCOME.into_iter().filter(|column| *column != Column::ResponseEncoding);
+        return match others.find(|column| !fields.is_null(*column)) {
+            Some(column) => Err(Unreadable::new(column, "belongs to a response, and none was kept")),
             None => Ok(Outcome::Omitted),
         };
     };
     let place = match parts {
-        Some(count) if fields.is_null(13) => Place::Parts(count),
-        Some(_) => return Err(fields.unreadable(13, "is in the record, and said to be elsewhere")),
-        None => Place::Inline(Bytes::copy_from_slice(fields.required(13)?)),
+        Some(count) if fields.is_null(Column::Response) => Place::Parts(count),
+        Some(_) => {
+            return Err(Unreadable::new(Column::Response, "is in the record, and said to be elsewhere"));
+        }
+        None => Place::Inline(Bytes::copy_from_slice(fields.required(Column::Response)?)),
     };
-    let (length, sha256) = (fields.number(11)?, fields.array(12)?);
+    let (length, sha256) = (fields.number(Column::ResponseLength)?, fields.array(Column::ResponseSha256)?);
     Ok(Outcome::Retained(StoredResponse { encoding, length, sha256, place }))
 }
 
@@ -246,51 +370,44 @@ fn parse_encoding(text: &str) -> Option<Kept> {
     }
 }
 
-/// A row's columns, by their place in [`COLUMNS`].
-struct Fields<'a> {
-    row: &'a Row,
-    offset: usize,
-}
+/// A row's columns.
+struct Fields<'a>(&'a Row);
 
 impl<'a> Fields<'a> {
-    fn unreadable(&self, column: usize, why: &'static str) -> Unreadable {
-        Unreadable { column: COLUMNS[column], why }
-    }
-
-    fn optional<T: FromSql<'a>>(&self, column: usize) -> Result<Option<T>, Unreadable> {
-        self.row.try_get(self.offset + column).map_err(|_| {
-            self.unreadable(column, "is not of the type, or not in the range, that it should be")
+    fn optional<T: FromSql<'a>>(&self, column: Column) -> Result<Option<T>, Unreadable> {
+        self.0.try_get(column.name()).map_err(|_| {
+            Unreadable::new(column, "is not of the type, or not in the range, that it should be")
         })
     }
 
-    fn required<T: FromSql<'a>>(&self, column: usize) -> Result<T, Unreadable> {
-        self.optional(column)?.ok_or_else(|| self.unreadable(column, "is missing"))
+    fn required<T: FromSql<'a>>(&self, column: Column) -> Result<T, Unreadable> {
+        self.optional(column)?.ok_or_else(|| Unreadable::new(column, "is missing"))
     }
 
     /// Whether there is nothing in the column, of whatever type it is.
-    fn is_null(&self, column: usize) -> bool {
-        matches!(self.row.try_get(self.offset + column), Ok(None::<Anything>))
+    fn is_null(&self, column: Column) -> bool {
+        matches!(self.0.try_get(column.name()), Ok(None::<Anything>))
     }
 
-    fn number(&self, column: usize) -> Result<u64, Unreadable> {
+    fn number(&self, column: Column) -> Result<u64, Unreadable> {
         self.required::<Number>(column).map(|number| number.0)
     }
 
-    fn time(&self, column: usize) -> Result<Timestamp, Unreadable> {
+    fn time(&self, column: Column) -> Result<Timestamp, Unreadable> {
         self.number(column).map(Timestamp::from_millis)
     }
 
-    fn integer(&self, column: usize) -> Result<i64, Unreadable> {
+    fn integer(&self, column: Column) -> Result<i64, Unreadable> {
         self.required(column)
     }
 
-    fn array<const N: usize>(&self, column: usize) -> Result<[u8; N], Unreadable> {
+    fn array<const N: usize>(&self, column: Column) -> Result<[u8; N], Unreadable> {
         let bytes: &[u8] = self.required(column)?;
-        bytes.try_into().map_err(|_| self.unreadable(column, "has another length than it should"))
+        bytes.try_into().map_err(|_| Unreadable::new(column, "has another length than it should"))
     }
 
-    fn parsed<T>(&self, column: usize, parse: fn(&str) -> Option<T>) -> Result<T, Unreadable> {
-        parse(self.required(column)?).ok_or_else(|| self.unreadable(column, NOT_OUR_FORM))
+    fn parsed<T>(&self, column: Column, parse: fn(&str) -> Option<T>) -> Result<T, Unreadable> {
+        parse(self.required(column)?).ok_or_else(|| Unreadable::new(column, NOT_OUR_FORM))
     }
 }
 
@@ -298,14 +415,11 @@ impl<'a> Fields<'a> {
 struct Anything;
 
 impl<'a> FromSql<'a> for Anything {
-    fn from_sql(
-        _: &tokio_postgres::types::Type,
-        _: &'a [u8],
-    ) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
+    fn from_sql(_: &Type, _: &'a [u8]) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
         Ok(Self)
     }
 
-    fn accepts(_: &tokio_postgres::types::Type) -> bool {
+    fn accepts(_: &Type) -> bool {
         true
     }
 }

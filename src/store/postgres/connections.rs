@@ -6,6 +6,7 @@
 
 use std::{
     collections::HashMap,
+    ops::Deref,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -15,7 +16,7 @@ use deadpool_postgres::{Object, ObjectId, Pool};
 use super::{Inner, fault::Fault, statements::Statement};
 use crate::{
     store::StoreError,
-    time::{self, Clock as _, SystemClock, Timestamp},
+    time::{self, Clock as _, Stopwatch, SystemClock, Timestamp},
 };
 
 /// How long an old connection may take to answer the question whether it is alive. One that a network device has
@@ -32,29 +33,83 @@ pub(super) struct Connections {
     answered: Mutex<HashMap<ObjectId, Timestamp>>,
 }
 
+/// A connection that is in use. It is closed when it is dropped, unless it was given back: whoever drops a call in the
+/// middle leaves an answer on the way, and perhaps a statement that never ends, to nobody.
+pub(super) struct Lent(Option<Object>);
+
+impl Lent {
+    /// Back to the pool, and checked before its next use.
+    pub(super) fn release(mut self) {
+        drop(self.0.take());
+    }
+
+    /// Whether the connection has been used before.
+    fn is_old(&self) -> bool {
+        Object::metrics(self).recycle_count > 0
+    }
+}
+
+impl Deref for Lent {
+    type Target = Object;
+
+    fn deref(&self) -> &Object {
+        match &self.0 {
+            Some(connection) => connection,
+            None => unreachable!("giving the connection back ends the loan"),
+        }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // The pool makes another one in its place.
+        drop(self.0.take().map(Object::take));
+    }
+}
+
+/// What a call has left of its time.
+pub(super) struct Patience {
+    /// For a connection: to wait for a free one, to make one, to check one.
+    pub(super) connecting: Allowance,
+    /// For its statements: to prepare and to repeat them.
+    pub(super) stating: Allowance,
+}
+
+/// Some time, which gets less.
+pub(super) struct Allowance(Duration);
+
+impl Allowance {
+    /// What `future` gives, unless that takes longer than `limit`, or than what is left.
+    pub(super) async fn within<T>(&mut self, limit: Duration, future: impl Future<Output = T>) -> Option<T> {
+        let watch = Stopwatch::start();
+        let answer = time::within(limit.min(self.0), future).await;
+        self.0 = self.0.saturating_sub(watch.read());
+        answer
+    }
+
+    /// The same, for all that is left.
+    pub(super) async fn spend<T>(&mut self, future: impl Future<Output = T>) -> Option<T> {
+        self.within(Duration::MAX, future).await
+    }
+}
+
 impl Connections {
     pub(super) fn new(pool: Pool, check_after: Duration) -> Self {
         Self { pool, check_after, answered: Mutex::default() }
     }
 
     /// The connection has answered, and goes back to the pool.
-    pub(super) fn keep(&self, connection: Object) {
+    pub(super) fn keep(&self, connection: Lent) {
         let now = SystemClock.now();
         let mut answered = self.answered();
         answered.retain(|_, at| at.until(now) < self.check_after);
         answered.insert(Object::id(&connection), now);
         // Before the connection, which its next user may find at once.
         drop(answered);
-        drop(connection);
+        connection.release();
     }
 
-    /// The connection is closed.
-    pub(super) fn discard(connection: Object) {
-        drop(Object::take(connection));
-    }
-
-    /// Whether the connection needs no check. Until it answers again, it does: if the statement that it is taken for is
-    /// given up, it may be at work on that one for good.
+    /// Whether the connection needs no check. Until it answers again, it does.
     fn has_answered_lately(&self, connection: &Object) -> bool {
         let now = SystemClock.now();
         let at = self.answered().remove(&Object::id(connection));
@@ -67,12 +122,21 @@ impl Connections {
 }
 
 impl Inner {
+    /// What every call begins with.
+    pub(super) const fn patience(&self) -> Patience {
+        Patience { connecting: Allowance(self.connect_timeout), stating: Allowance(self.statement_timeout) }
+    }
+
     /// A connection that answers, to a server with a table of the right version. If `next` is given, and statements are
     /// prepared, it is prepared on the way.
-    pub(super) async fn connection(&self, next: Option<&Statement>) -> Result<Object, StoreError> {
+    pub(super) async fn connection(
+        &self,
+        next: Option<&Statement>,
+        patience: &mut Patience,
+    ) -> Result<Lent, StoreError> {
         let mut last = None;
         for _ in 0..ATTEMPTS {
-            let connection = self.any_connection().await.map_err(|fault| self.error(fault))?;
+            let connection = self.any_connection(patience).await.map_err(|fault| self.error(fault))?;
             if self.connections.has_answered_lately(&connection) {
                 // The connection's own task gets its turn first, so that it can find out what the operating system has known
                 // since the sandbox slept: that the server has closed it. One turn asks the operating system, and one tells
@@ -82,24 +146,29 @@ impl Inner {
                 if !connection.is_closed() {
                     return Ok(connection);
                 }
-                Connections::discard(connection);
                 continue;
             }
-            match self.check(&connection, next).await {
+            match self.check(&connection, next, patience).await {
                 Ok(Some(version)) => {
-                    self.judge_version(version)?;
+                    if let Err(error) = self.judge_version(version) {
+                        connection.release();
+                        return Err(error);
+                    }
                     return Ok(connection);
                 }
-                Ok(None) => return Err(self.error(Fault::missing_table())),
+                Ok(None) => {
+                    connection.release();
+                    return Err(self.error(Fault::missing_table()));
+                }
                 Err(fault) => {
-                    let is_old = is_old(&connection);
-                    let is_dead = fault.ends_connection;
-                    if is_dead {
-                        Connections::discard(connection);
-                    }
+                    let (is_old, is_dead) = (connection.is_old(), fault.ends_connection);
                     // Nothing was sent but a question.
                     let error = self.error(fault).maybe_applied(false);
-                    if !(is_dead && is_old) {
+                    if !is_dead {
+                        connection.release();
+                        return Err(error);
+                    }
+                    if !is_old {
                         return Err(error);
                     }
                     // The others have been idle for as long.
@@ -112,10 +181,10 @@ impl Inner {
     }
 
     /// A connection as the pool gives it.
-    pub(super) async fn any_connection(&self) -> Result<Object, Fault> {
+    pub(super) async fn any_connection(&self, patience: &mut Patience) -> Result<Lent, Fault> {
         let pool = &self.connections.pool;
-        match time::within(self.connect_timeout, pool.get()).await {
-            Some(Ok(connection)) => Ok(connection),
+        match patience.connecting.spend(pool.get()).await {
+            Some(Ok(connection)) => Ok(Lent(Some(connection))),
             Some(Err(error)) => Err(Fault::connecting(&error)),
             None => {
                 let status = pool.status();
@@ -126,23 +195,22 @@ impl Inner {
 
     /// Asks for the schema's version, in one round trip with the preparation of `next`, whose own use finds whatever is
     /// wrong with it.
-    async fn check(&self, connection: &Object, next: Option<&Statement>) -> Result<Option<i64>, Fault> {
-        let patience = self.connect_timeout;
-        let limit = if is_old(connection) { CHECK_TIMEOUT.min(patience) } else { patience };
+    async fn check(
+        &self,
+        connection: &Lent,
+        next: Option<&Statement>,
+        patience: &mut Patience,
+    ) -> Result<Option<i64>, Fault> {
+        let limit = if connection.is_old() { CHECK_TIMEOUT } else { Duration::MAX };
         let preparation = async {
             if let Some(next) = next.filter(|_| self.prepared) {
                 let _found_later = connection.prepare_typed_cached(&next.sql, &next.types).await;
             }
         };
         let both = futures_util::future::join(self.version(connection), preparation);
-        match time::within(limit, both).await {
+        match patience.connecting.within(limit, both).await {
             Some((version, ())) => version,
             None => Err(Fault::timed_out()),
         }
     }
-}
-
-/// Whether the connection has been used before.
-fn is_old(connection: &Object) -> bool {
-    Object::metrics(connection).recycle_count > 0
 }

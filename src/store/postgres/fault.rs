@@ -58,6 +58,8 @@ enum Class {
     Pooler,
     /// The transaction that the statement was to be part of had failed before.
     FailedTransaction,
+    /// No row takes this content: too large, or of characters that the database cannot keep.
+    Unstorable,
     /// The server refuses for another reason.
     Refused,
 }
@@ -72,6 +74,7 @@ impl Class {
             | Self::ServerError
             | Self::ReadOnly => StoreErrorKind::Unavailable,
             Self::Conflict => StoreErrorKind::Conflict,
+            Self::Unstorable => StoreErrorKind::Unstorable,
             Self::Tls
             | Self::Credentials
             | Self::MissingDatabase
@@ -99,11 +102,15 @@ impl Class {
             // invalid_sql_statement_name, duplicate_prepared_statement.
             "26000" | "42P05" => Self::Pooler,
             "3D000" => Self::MissingDatabase,
+            // string_data_right_truncation, character_not_in_repertoire, untranslatable_character.
+            "22001" | "22021" | "22P05" => Self::Unstorable,
             // query_canceled is of class 57 too. A plan that went with the table's columns is made anew.
             "0A000" => Self::ServerError,
             _ => match &code[..code.len().min(2)] {
                 "28" => Self::Credentials,
                 "08" => Self::Lost,
+                // Program limit exceeded: a row, a value or an index entry is too large.
+                "54" => Self::Unstorable,
                 // Insufficient resources, operator intervention, system error, internal error, transaction rollback.
                 "53" | "57" | "58" | "XX" | "40" => Self::ServerError,
                 _ => Self::Refused,
@@ -113,7 +120,7 @@ impl Class {
 
     /// Whether a message of this class can quote nothing but names.
     const fn is_quotable(self) -> bool {
-        !matches!(self, Self::Refused | Self::Conflict)
+        !matches!(self, Self::Refused | Self::Conflict | Self::Unstorable)
     }
 }
 
@@ -181,6 +188,11 @@ impl Fault {
             ends_connection: false,
             ..Self::unsent(Class::Conflict, "others were faster, again and again")
         }
+    }
+
+    /// The response is larger than a row takes: nothing was sent.
+    pub(super) fn too_large() -> Self {
+        Self { ends_connection: false, ..Self::unsent(Class::Unstorable, "it is larger than a row takes") }
     }
 
     /// A standby has answered.
@@ -306,6 +318,9 @@ impl Fault {
                     "a statement of the transaction had failed before {the_table} was asked; roll it back"
                 )
             }
+            Class::Unstorable => format!(
+                "{the_table} cannot keep the record: it is too large, or has characters that the database does not take"
+            ),
             Class::Refused => format!("PostgreSQL refused the statement on {the_table}"),
         }
     }
@@ -333,7 +348,7 @@ mod tests {
 
     #[test]
     fn every_class_has_its_kind() {
-        use StoreErrorKind::{Conflict, Rejected, Unavailable};
+        use StoreErrorKind::{Conflict, Rejected, Unavailable, Unstorable};
         for (code, kind) in [
             ("40001", Conflict),
             ("40P01", Conflict),
@@ -360,6 +375,13 @@ mod tests {
             ("25P02", Rejected),
             ("23514", Rejected),
             ("22003", Rejected),
+            ("42P05", Rejected),
+            ("55000", Rejected),
+            ("22001", Unstorable),
+            ("22021", Unstorable),
+            ("22P05", Unstorable),
+            ("54000", Unstorable),
+            ("54011", Unstorable),
             ("", Rejected),
         ] {
             assert_eq!(Class::of_code(code).kind(), kind, "{code}");

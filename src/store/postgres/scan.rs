@@ -57,7 +57,7 @@ impl PostgresStore {
         let mut records = Vec::with_capacity(rows.len());
         for row in &rows {
             let key = StoredKey::from_stored(row.try_get::<_, &str>(0).map_err(|_| inner.odd_answer())?);
-            let record = inner.decode(&key, row, 1);
+            let record = inner.decode(&key, row);
             records.push((key, record));
         }
         let is_full = i64::try_from(records.len()).is_ok_and(|count| count == PAGE);

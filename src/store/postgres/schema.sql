@@ -1,4 +1,4 @@
--- The table of lambda-idempotency on PostgreSQL 12 or later: version 1 of its schema.
+-- The table of lambda-idempotency on PostgreSQL 12 or later: version 2 of its schema.
 --
 -- `idempotency table create` runs this, and so may your own migrations. To call the table otherwise, replace the three
 -- quoted names; the marker is the table's name and `_schema`, and stands in the same schema.
@@ -18,7 +18,10 @@ CREATE TABLE IF NOT EXISTS "idempotency" (
     fingerprint       text NOT NULL,
     lock_acquired_at  numeric(20) NOT NULL,
     lease_until       numeric(20),
-    expires_at        numeric(20) NOT NULL,
+    -- Until when the record counts; NULL is forever: a claim that may run at most once, and isn't settled.
+    expires_at        numeric(20),
+    -- Whether an earlier attempt ended without an answer.
+    interrupted       boolean NOT NULL DEFAULT false,
     -- UTF-8; `convert_from(request_id, 'UTF8')` shows it. Text would not take every character.
     request_id        bytea,
     -- `identity` or `deflate` (RFC 1951); `omitted` if the response was not kept.
@@ -27,6 +30,11 @@ CREATE TABLE IF NOT EXISTS "idempotency" (
     response_length   numeric(20),
     response_sha256   bytea,
     response          bytea,
+    -- Reserved for a later version of the library. This one doesn't write them, and refuses to read a response that has
+    -- one of the last two.
+    trace_id          text,
+    response_codec    text,
+    response_key_id   text,
     -- A STARTED record has a lease, and no other has one.
     CHECK ((status = 'STARTED') = (lease_until IS NOT NULL))
 );
@@ -39,4 +47,6 @@ CREATE INDEX IF NOT EXISTS "idempotency_expires_at" ON "idempotency" (expires_at
 
 -- Which version of the schema this is. The library reads it, and refuses to work with a version that it does not know.
 CREATE TABLE IF NOT EXISTS "idempotency_schema" (version integer PRIMARY KEY);
-INSERT INTO "idempotency_schema" (version) VALUES (1) ON CONFLICT DO NOTHING;
+-- A table of an older version keeps its mark, so that the library refuses it.
+INSERT INTO "idempotency_schema" (version)
+    SELECT 2 WHERE NOT EXISTS (SELECT FROM "idempotency_schema") ON CONFLICT DO NOTHING;

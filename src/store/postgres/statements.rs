@@ -11,7 +11,7 @@
 
 use tokio_postgres::types::Type;
 
-use super::{codec::COLUMNS, table::TableName};
+use super::{codec::Column, table::TableName};
 
 /// A statement's text, and the types of its parameters.
 #[derive(Debug)]
@@ -49,105 +49,147 @@ pub(super) struct Statements {
     pub(super) scan: Statement,
 }
 
-/// The place of the first of a record's columns in the answer of a writing statement, and in that of `read`.
-pub(super) const RECORD_AT: usize = 3;
-
 /// In what a writing statement answers: whether the write was made.
-pub(super) const MADE_AT: usize = 0;
-/// In every answer with a record: whether there is one.
-pub(super) const FOUND_AT: usize = 2;
+pub(super) const MADE: &str = "made";
+/// In every answer that may have a record: whether there is one.
+pub(super) const FOUND: &str = "found";
+/// In what `read` answers: whether the server is a standby.
+pub(super) const STANDBY: &str = "standby";
+/// In what `lock_and_read` answers: whether the key's lock was free.
+pub(super) const FREE: &str = "free";
+/// In what `lock_and_read` and `version` answer: the schema's version.
+pub(super) const SCHEMA_VERSION: &str = "schema_version";
+
+/// What T2 compares with what was seen.
+pub(super) const RECLAIM: [Column; 5] =
+    [Column::Status, Column::Owner, Column::Generation, Column::LeaseUntil, Column::ExpiresAt];
+/// What T3 compares, beside the status.
+pub(super) const TAKEOVER: [Column; 4] =
+    [Column::Owner, Column::Generation, Column::LockAcquiredAt, Column::LeaseUntil];
+/// All that tells a record's versions apart.
+pub(super) const VERSION: [Column; 6] = [
+    Column::Status,
+    Column::Owner,
+    Column::Generation,
+    Column::LeaseUntil,
+    Column::ExpiresAt,
+    Column::LockAcquiredAt,
+];
+/// By what a claim's own writes know it, beside the status.
+const HELD: [Column; 2] = [Column::Owner, Column::Generation];
 
 const KEY: &str = "r.id = $1";
-/// The types of a record's columns.
-const RECORD: [Type; 14] = [
-    Type::INT8,
-    Type::TEXT,
-    Type::BYTEA,
-    Type::NUMERIC,
-    Type::INT8,
-    Type::TEXT,
-    Type::NUMERIC,
-    Type::NUMERIC,
-    Type::NUMERIC,
-    Type::BYTEA,
-    Type::TEXT,
-    Type::NUMERIC,
-    Type::BYTEA,
-    Type::BYTEA,
-];
-/// Status, owner, generation, lease, expiry, time of the lock.
-const SEEN: [Type; 6] = [Type::TEXT, Type::BYTEA, Type::NUMERIC, Type::NUMERIC, Type::NUMERIC, Type::NUMERIC];
-/// Status, expiry, and the response's four columns.
-const SETTLEMENT: [Type; 6] =
-    [Type::TEXT, Type::NUMERIC, Type::TEXT, Type::NUMERIC, Type::BYTEA, Type::BYTEA];
+const STARTED: &str = "r.status = 'STARTED'";
+
+/// A writing statement's parameters, in the order in which its values have to come.
+struct Parameters(Vec<Type>);
+
+impl Parameters {
+    /// The key, and the time-out of a lock.
+    fn new() -> Self {
+        Self(vec![Type::TEXT, Type::TEXT])
+    }
+
+    /// One for a value of `column`.
+    fn of(&mut self, column: Column) -> String {
+        self.0.push(column.type_());
+        format!("${}", self.0.len())
+    }
+
+    fn list(&mut self, columns: &[Column]) -> String {
+        columns.iter().map(|column| self.of(*column)).collect::<Vec<_>>().join(", ")
+    }
+
+    fn set(&mut self, columns: &[Column]) -> String {
+        let set = columns.iter().map(|column| format!("{} = {}", column.name(), self.of(*column)));
+        set.collect::<Vec<_>>().join(", ")
+    }
+
+    /// The condition that each of `columns` is as it was seen.
+    fn as_seen(&mut self, columns: &[Column]) -> String {
+        let equal = columns.iter().map(|column| {
+            let is = match column {
+                Column::LeaseUntil | Column::ExpiresAt => "IS NOT DISTINCT FROM",
+                _ => "=",
+            };
+            format!("r.{} {is} {}", column.name(), self.of(*column))
+        });
+        equal.collect::<Vec<_>>().join(" AND ")
+    }
+
+    /// What a settlement sets.
+    fn settle(&mut self) -> String {
+        let set = Column::SETTLEMENT.map(|column| {
+            let (name, value) = (column.name(), self.of(column));
+            match column {
+                // Only a release has one.
+                Column::Interrupted => format!("{name} = COALESCE({value}, r.{name})"),
+                _ => format!("{name} = {value}"),
+            }
+        });
+        format!(
+            "{}, {} = NULL, {}",
+            set.join(", "),
+            Column::LeaseUntil.name(),
+            nothing(&Column::LATER_RESPONSE)
+        )
+    }
+}
 
 impl Statements {
     pub(super) fn new(table: &TableName) -> Self {
-        let columns = COLUMNS.join(", ");
-        let put = format!("({columns}) = ROW({})", parameters(3, 14));
-        // From here on, the row's values are $3 to $16.
-        let seen = |first: usize, and_lock: bool| {
-            let [status, owner, generation, lease, expiry, lock] =
-                std::array::from_fn(|at| format!("${}", first + at));
-            let lock = if and_lock { format!(" AND r.lock_acquired_at = {lock}") } else { String::new() };
-            format!(
-                "r.status = {status} AND r.owner = {owner} AND r.generation = {generation} \
-                 AND r.lease_until IS NOT DISTINCT FROM {lease} AND r.expires_at = {expiry}{lock}"
-            )
-        };
-        // $3 to $8.
-        let settle = "status = $3, lease_until = NULL, expires_at = COALESCE($4, r.expires_at), \
-                      response_encoding = $5, response_length = $6, response_sha256 = $7, response = $8";
-        let update = |set: &str, condition: &str, types: &[&[Type]]| {
-            let write = format!("UPDATE {table} AS r SET {set} FROM s WHERE {KEY} AND {condition}");
-            writing(table, &write, types)
-        };
+        let columns = names(&Column::RECORD);
         // A record that the snapshot shows is asked for first: the insertion by itself would wait for a transaction that
         // has changed it.
-        let insert = format!(
-            "INSERT INTO {table} (id, {columns}) SELECT $1, {} FROM s \
-             WHERE NOT EXISTS (SELECT FROM {table} AS r WHERE {KEY}) ON CONFLICT (id) DO NOTHING",
-            parameters(3, 14)
-        );
+        let insert = |with: &mut Parameters| {
+            format!(
+                "INSERT INTO {table} (id, {columns}) SELECT $1, {} FROM s \
+                 WHERE NOT EXISTS (SELECT FROM {table} AS r WHERE {KEY}) ON CONFLICT (id) DO NOTHING",
+                with.list(&Column::RECORD)
+            )
+        };
+        // What is set comes before what is compared, in the statement and in its parameters.
+        let update = |set: &dyn Fn(&mut Parameters) -> String,
+                      condition: &dyn Fn(&mut Parameters) -> String| {
+            writing(table, |with| {
+                let set = set(with);
+                format!("UPDATE {table} AS r SET {set} FROM s WHERE {KEY} AND {}", condition(with))
+            })
+        };
+        let put = |with: &mut Parameters| {
+            let values = with.list(&Column::RECORD);
+            format!("({columns}) = ROW({values}), {}", nothing(&Column::RESERVED))
+        };
+        let held = |with: &mut Parameters| format!("{STARTED} AND {}", with.as_seen(&HELD));
         Self {
-            insert: writing(table, &insert, &[&RECORD]),
-            reclaim: update(&put, &seen(17, false), &[&RECORD, &SEEN[..5]]),
-            conclude: update(&put, &seen(17, true), &[&RECORD, &SEEN]),
-            take_over: update(
-                "version = $3, owner = $4, generation = $5, attempt = $6, lock_acquired_at = $7, \
-                 lease_until = $8, expires_at = $9, request_id = $10",
-                "r.status = 'STARTED' AND r.owner = $11 AND r.generation = $12 AND r.lock_acquired_at = $13 \
-                 AND r.lease_until = $14",
-                &[
-                    &[Type::INT8, Type::BYTEA, Type::NUMERIC, Type::INT8],
-                    &[Type::NUMERIC, Type::NUMERIC, Type::NUMERIC, Type::BYTEA],
-                    &[Type::BYTEA, Type::NUMERIC, Type::NUMERIC, Type::NUMERIC],
-                ],
-            ),
-            settle: update(
-                settle,
-                "r.status = 'STARTED' AND r.owner = $9 AND r.generation = $10",
-                &[&SETTLEMENT, &[Type::BYTEA, Type::NUMERIC]],
-            ),
-            extend: update(
-                "lease_until = $3, expires_at = $4",
-                "r.status = 'STARTED' AND r.owner = $5 AND r.generation = $6 AND r.lease_until < $3",
-                &[&[Type::NUMERIC, Type::NUMERIC, Type::BYTEA, Type::NUMERIC]],
-            ),
-            resolve: update(
-                &format!("{settle}, owner = $9, generation = $10"),
-                &seen(11, true),
-                &[&SETTLEMENT, &[Type::BYTEA, Type::NUMERIC], &SEEN],
-            ),
-            read: reading(table, "pg_is_in_recovery(), NULL", vec![Type::TEXT]),
+            insert: writing(table, insert),
+            reclaim: update(&put, &|with| with.as_seen(&RECLAIM)),
+            conclude: update(&put, &|with| with.as_seen(&VERSION)),
+            take_over: update(&|with| with.set(&Column::TAKEOVER), &|with| {
+                format!("{STARTED} AND {}", with.as_seen(&TAKEOVER))
+            }),
+            settle: update(&Parameters::settle, &held),
+            extend: writing(table, |with| {
+                let (lease, expiry) = (with.of(Column::LeaseUntil), with.of(Column::ExpiresAt));
+                format!(
+                    "UPDATE {table} AS r SET lease_until = {lease}, expires_at = {expiry} FROM s \
+                     WHERE {KEY} AND {} AND r.lease_until < {lease}",
+                    held(with)
+                )
+            }),
+            resolve: update(&|with| format!("{}, {}", with.settle(), with.set(&HELD)), &|with| {
+                with.as_seen(&VERSION)
+            }),
+            read: reading(table, &format!("pg_is_in_recovery() AS {STANDBY}"), vec![Type::TEXT]),
             lock_and_read: reading(
                 table,
-                &format!("pg_try_advisory_xact_lock($2), ({})", version(table)),
+                &format!("pg_try_advisory_xact_lock($2) AS {FREE}, ({}) AS {SCHEMA_VERSION}", version(table)),
                 vec![Type::TEXT, Type::INT8],
             ),
             version: Statement { sql: version(table), types: vec![] },
             sweep: Statement {
-                // The lock that is taken looks at the row anew: one whose expiry has been moved is left alone.
+                // A record without an expiry is never less. The lock that is taken looks at the row anew: one whose expiry
+                // has been moved is left alone.
                 sql: format!(
                     "WITH old AS MATERIALIZED (SELECT id FROM {table} WHERE expires_at < $1 \
                      ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED), \
@@ -167,43 +209,50 @@ impl Statements {
     }
 }
 
-/// A statement that makes `write` and answers as the module says. `s` is evaluated before the row is waited for, since
+/// A statement that makes the write and answers as the module says. `s` is evaluated before the row is waited for, since
 /// the write reads it; whether the write was made is asked before the old `lock_timeout` is put back, and before the
 /// record is read, which is left out where it was.
-fn writing(table: &TableName, write: &str, types: &[&[Type]]) -> Statement {
-    let columns = of_row();
+fn writing(table: &TableName, write: impl Fn(&mut Parameters) -> String) -> Statement {
+    let mut parameters = Parameters::new();
+    let (write, columns) = (write(&mut parameters), of_row());
     let sql = format!(
         "WITH s AS MATERIALIZED (\
          SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', $2, true)), \
          w AS ({write} RETURNING 1) \
-         SELECT m.made, set_config('lock_timeout', s.before, true), r.id IS NOT NULL, {columns} \
-         FROM s CROSS JOIN (SELECT EXISTS (SELECT FROM w) AS made) AS m \
-         LEFT JOIN {table} AS r ON {KEY} AND NOT m.made"
+         SELECT m.{MADE}, set_config('lock_timeout', s.before, true), r.id IS NOT NULL AS {FOUND}, {columns} \
+         FROM s CROSS JOIN (SELECT EXISTS (SELECT FROM w) AS {MADE}) AS m \
+         LEFT JOIN {table} AS r ON {KEY} AND NOT m.{MADE}"
     );
-    let own = [Type::TEXT, Type::TEXT];
-    Statement { sql, types: own.into_iter().chain(types.concat()).collect() }
+    Statement { sql, types: parameters.0 }
 }
 
-/// A statement that reads the record, and two more values before it.
+/// A statement that reads the record, and more before it.
 fn reading(table: &TableName, before: &str, types: Vec<Type>) -> Statement {
     let columns = of_row();
     let sql = format!(
-        "SELECT {before}, r.id IS NOT NULL, {columns} FROM (SELECT) AS one LEFT JOIN {table} AS r ON {KEY}"
+        "SELECT {before}, r.id IS NOT NULL AS {FOUND}, {columns} \
+         FROM (SELECT) AS one LEFT JOIN {table} AS r ON {KEY}"
     );
     Statement { sql, types }
 }
 
 fn version(table: &TableName) -> String {
-    format!("SELECT max(version)::bigint FROM {}", table.marker())
+    format!("SELECT max(version)::bigint AS {SCHEMA_VERSION} FROM {}", table.marker())
 }
 
+fn names(columns: &[Column]) -> String {
+    columns.iter().map(|column| column.name()).collect::<Vec<_>>().join(", ")
+}
+
+/// Sets `columns` to nothing.
+fn nothing(columns: &[Column]) -> String {
+    columns.iter().map(|column| format!("{} = NULL", column.name())).collect::<Vec<_>>().join(", ")
+}
+
+/// All that is read of a row.
 fn of_row() -> String {
-    COLUMNS.map(|column| format!("r.{column}")).join(", ")
-}
-
-/// `$first` and the next ones, `count` in all.
-fn parameters(first: usize, count: usize) -> String {
-    (first..first + count).map(|number| format!("${number}")).collect::<Vec<_>>().join(", ")
+    let columns = Column::RECORD.into_iter().chain(Column::LATER_RESPONSE);
+    columns.map(|column| format!("r.{}", column.name())).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

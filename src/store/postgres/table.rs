@@ -4,7 +4,9 @@ use std::fmt;
 
 use tokio_postgres::Client;
 
-use super::{Inner, PostgresStore, advisory_key, fault::Fault};
+use super::{
+    Inner, PostgresStore, advisory_key, connections::Lent, fault::Fault, statements::SCHEMA_VERSION,
+};
 use crate::{
     error::{Error, ErrorKind},
     store::{StoreError, StoreErrorKind},
@@ -12,7 +14,7 @@ use crate::{
 };
 
 /// The version of the schema that this library works with.
-pub(super) const SCHEMA_VERSION: i64 = 1;
+const NEEDED: i64 = 2;
 /// How a table is made; it has the default names.
 const SCHEMA: &str = include_str!("schema.sql");
 /// The most characters of a table's name: PostgreSQL cuts names at 63, and those that are made from this one are longer.
@@ -155,9 +157,9 @@ fn schema_mismatch(found: i64, needed: i64) -> String {
         );
     }
     format!(
-        "its schema is of version {found}, and this library needs version {needed}; run the migrations {} to {needed} \
-         (src/store/postgres/migrations) in this order, or `idempotency table create`",
-        found + 1
+        "its schema is of version {found}, and this library works with version {needed}; no migration leads there. Drop \
+         the table and its marker (the table's name and `_schema`), which forgets its records, and recreate both with \
+         `idempotency table create`"
     )
 }
 
@@ -203,7 +205,7 @@ impl PostgresStore {
     /// Dropping the future may leave the table made: all of it, or nothing.
     pub async fn create_table(&self) -> Result<TableCreation, StoreError> {
         let inner = &*self.inner;
-        let connection = inner.any_connection().await.map_err(|fault| inner.error(fault))?;
+        let connection = inner.lend().await?;
         let names = [inner.table.to_string(), inner.table.marker()];
         let is_there = within(inner, connection.query_one(IS_THERE, &[&names[0], &names[1]])).await?;
         let creation = if is_there.try_get(0).unwrap_or(false) {
@@ -216,11 +218,12 @@ impl PostgresStore {
             within(inner, connection.batch_execute(&sql)).await?;
             TableCreation::Created
         };
-        match inner.version(&connection).await.map_err(|fault| inner.error(fault))? {
+        let version = inner.version_within(&connection).await?;
+        connection.release();
+        match version {
             Some(version) => inner.judge_version(version)?,
             None => return Err(inner.error(Fault::missing_table())),
         }
-        inner.connections.keep(connection);
         Ok(creation)
     }
 
@@ -235,14 +238,14 @@ impl PostgresStore {
     /// Dropping the future has no effect.
     pub async fn check_table(&self) -> Result<Vec<TableProblem>, StoreError> {
         let inner = &*self.inner;
-        let connection = inner.any_connection().await.map_err(|fault| inner.error(fault))?;
+        let connection = inner.lend().await?;
         let row = within(inner, connection.query_opt(CHECK, &[&inner.table.to_string()])).await?;
-        let version = inner.version(&connection).await.map_err(|fault| inner.error(fault))?;
-        inner.connections.keep(connection);
+        let version = inner.version_within(&connection).await?;
+        connection.release();
         let (Some(row), Some(found)) = (row, version) else { return Ok(vec![TableProblem::Missing]) };
         let mut problems = Vec::new();
-        if found != SCHEMA_VERSION {
-            problems.push(TableProblem::Schema { found, needed: SCHEMA_VERSION });
+        if found != NEEDED {
+            problems.push(TableProblem::Schema { found, needed: NEEDED });
         }
         let flag = |at: usize| row.try_get::<_, bool>(at).unwrap_or(false);
         let missing: Vec<String> = row.try_get(4).unwrap_or_default();
@@ -276,27 +279,35 @@ async fn within<T>(
 }
 
 impl Inner {
+    /// A connection for a question about the table, whatever the table is.
+    async fn lend(&self) -> Result<Lent, StoreError> {
+        let connection = self.any_connection(&mut self.patience()).await;
+        connection.map_err(|fault| self.error(fault))
+    }
+
+    async fn version_within(&self, client: &Client) -> Result<Option<i64>, StoreError> {
+        let version = time::within(self.statement_timeout, self.version(client)).await;
+        version.unwrap_or_else(|| Err(Fault::timed_out().of_question())).map_err(|fault| self.error(fault))
+    }
+
     /// The version that the marker says; `None` if there is no marker.
     pub(super) async fn version(&self, client: &Client) -> Result<Option<i64>, Fault> {
-        let asked = client.query_typed(&self.statements.version.sql, &[]);
-        let rows = match time::within(self.statement_timeout, asked).await {
-            Some(Ok(rows)) => rows,
-            Some(Err(error)) => {
+        match client.query_typed(&self.statements.version.sql, &[]).await {
+            Ok(rows) => Ok(rows.first().and_then(|row| row.try_get(SCHEMA_VERSION).ok().flatten())),
+            Err(error) => {
                 let fault = Fault::sent(&error).of_question();
-                return if fault.is_missing_table() { Ok(None) } else { Err(fault) };
+                if fault.is_missing_table() { Ok(None) } else { Err(fault) }
             }
-            None => return Err(Fault::timed_out().of_question()),
-        };
-        Ok(rows.first().and_then(|row| row.try_get(0).ok().flatten()))
+        }
     }
 
     /// Whether this library works with a table of that version.
     pub(super) fn judge_version(&self, found: i64) -> Result<(), StoreError> {
-        if found == SCHEMA_VERSION {
+        if found == NEEDED {
             return Ok(());
         }
         let (table, place) = (self.table.plain(), &self.place);
-        let why = schema_mismatch(found, SCHEMA_VERSION);
+        let why = schema_mismatch(found, NEEDED);
         Err(StoreError::new(StoreErrorKind::Rejected, format!("table `{table}`{place} does not fit: {why}")))
     }
 }
@@ -321,12 +332,12 @@ mod tests {
         let sql = TableName::new("shop.records").unwrap().schema_sql();
         assert!(!sql.contains("\"idempotency"), "{sql}");
         assert!(sql.contains("CREATE INDEX IF NOT EXISTS \"records_expires_at\" ON \"shop\".\"records\""));
-        assert!(sql.contains("INSERT INTO \"shop\".\"records_schema\" (version) VALUES (1)"));
+        assert!(sql.contains("INSERT INTO \"shop\".\"records_schema\" (version)\n    SELECT 2 WHERE"));
     }
 
     #[test]
     fn another_version_is_told_with_what_to_do() {
-        assert!(schema_mismatch(1, 3).contains("run the migrations 2 to 3"));
+        assert!(schema_mismatch(1, 2).contains("recreate both with `idempotency table create`"));
         assert!(schema_mismatch(4, 3).contains("update the library"));
     }
 }

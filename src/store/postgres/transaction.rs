@@ -9,7 +9,7 @@ use tokio_postgres::Row;
 use super::{
     Inner, MAX_SENT, PostgresStore, Sends, advisory_key,
     fault::Fault,
-    statements::{FOUND_AT, Statement},
+    statements::{FREE, SCHEMA_VERSION, Statement},
     typed,
     values::Value,
     writes::Draft,
@@ -92,14 +92,13 @@ impl PostgresStore {
 impl Inner {
     fn looked(&self, key: &StoredKey, rows: &[Row]) -> Result<Looked, StoreError> {
         let row = self.only(rows)?;
-        match row.try_get(1).map_err(|_| self.odd_answer())? {
+        match row.try_get(SCHEMA_VERSION).map_err(|_| self.odd_answer())? {
             Some(version) => self.judge_version(version)?,
             None => return Err(self.error(Fault::missing_table())),
         }
-        if !row.try_get(0).map_err(|_| self.odd_answer())? {
+        if !row.try_get(FREE).map_err(|_| self.odd_answer())? {
             return Ok(Looked::Busy);
         }
-        debug_assert!(FOUND_AT < row.len(), "the columns of every reading statement");
         self.record_in(key, row).map(Looked::Free)
     }
 }
@@ -138,7 +137,7 @@ impl PostgresTransaction<'_> {
     /// Dropping the future may leave the write made in the transaction, not made, or still to come.
     pub async fn apply(&self, key: &StoredKey, write: &Write) -> Result<Written, StoreError> {
         let inner = self.inner;
-        let draft = Draft::of(write);
+        let draft = Draft::of(write).map_err(|fault| inner.error(fault))?;
         let (statement, values) = (inner.statements.of(write), draft.values(key, &inner.lock_timeout, write));
         for _ in 0..MAX_SENT {
             let rows = self.run(statement, &values).await?;

@@ -23,6 +23,8 @@ pub(super) enum Value<'a> {
     Number(u64),
     /// `bigint`.
     Integer(i64),
+    /// `boolean`.
+    Flag(bool),
 }
 
 impl Value<'_> {
@@ -33,6 +35,7 @@ impl Value<'_> {
             Self::Bytes(_) => Some(Type::BYTEA),
             Self::Number(_) => Some(Type::NUMERIC),
             Self::Integer(_) => Some(Type::INT8),
+            Self::Flag(_) => Some(Type::BOOL),
         }
     }
 }
@@ -57,12 +60,13 @@ impl ToSql for Value<'_> {
             Self::Bytes(bytes) => out.put_slice(bytes),
             Self::Number(number) => put_numeric(number, out),
             Self::Integer(number) => out.put_i64(number),
+            Self::Flag(flag) => out.put_u8(flag.into()),
         }
         Ok(IsNull::No)
     }
 
     fn accepts(type_: &Type) -> bool {
-        [Type::TEXT, Type::BYTEA, Type::NUMERIC, Type::INT8].contains(type_)
+        [Type::TEXT, Type::BYTEA, Type::NUMERIC, Type::INT8, Type::BOOL].contains(type_)
     }
 
     to_sql_checked!();

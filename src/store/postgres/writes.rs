@@ -1,14 +1,18 @@
 //! The values of each write, in the order in which its statement takes them.
 
+use bytes::Bytes;
+
 use super::{
-    codec::{self, Texts},
-    statements::{Statement, Statements},
+    codec::{self, Column, Texts},
+    fault::Fault,
+    statements::{RECLAIM, Statement, Statements, TAKEOVER, VERSION},
     values::Value,
 };
 use crate::{
     key::StoredKey,
-    record::{Lock, Record},
-    store::{Seen, Write},
+    outcome::{Outcome, Place, StoredResponse},
+    record::{Record, State},
+    store::{Seen, Settlement, Write},
 };
 
 impl Statements {
@@ -26,10 +30,14 @@ impl Statements {
     }
 }
 
+/// The largest response that a row takes, as kept; in bytes. PostgreSQL takes and sends no message of 1 GiB, and the
+/// rest of the row is in it too.
+const LARGEST_RESPONSE: usize = (1 << 30) - (1 << 20);
+
 /// What a write's values borrow, beside the write itself.
 #[derive(Debug)]
 pub(super) enum Draft {
-    /// The whole record that it puts.
+    /// The record that it puts, or a part of.
     Record(Box<(Record, Texts)>),
     /// `response_encoding` of what it settles to.
     Settlement(Option<String>),
@@ -38,19 +46,25 @@ pub(super) enum Draft {
 }
 
 impl Draft {
-    pub(super) fn of(write: &Write) -> Self {
-        let whole = |record: Record| {
+    /// The draft of `write`, or why no row can have it.
+    pub(super) fn of(write: &Write) -> Result<Self, Fault> {
+        let of_record = |record: Record| {
             let texts = Texts::of(&record);
             Self::Record(Box::new((record, texts)))
         };
-        match write {
-            Write::Claim(lock) | Write::Reclaim { lock, .. } => whole(lock.clone().into()),
-            Write::Conclude { record, .. } => whole(record.clone()),
+        if kept(write).is_some_and(|kept| kept.len() > LARGEST_RESPONSE) {
+            return Err(Fault::too_large());
+        }
+        Ok(match write {
+            Write::Claim(lock) | Write::Reclaim { lock, .. } | Write::TakeOver { lock, .. } => {
+                of_record(lock.clone().into())
+            }
+            Write::Conclude { record, .. } => of_record(record.clone()),
             Write::Settle { settlement, .. } | Write::Resolve { settlement, .. } => {
                 Self::Settlement(codec::settlement_encoding(settlement))
             }
-            Write::TakeOver { .. } | Write::Extend { .. } => Self::Nothing,
-        }
+            Write::Extend { .. } => Self::Nothing,
+        })
     }
 
     /// The values of the statement that makes `write` on `key`.
@@ -60,64 +74,74 @@ impl Draft {
         lock_timeout: &'a str,
         write: &'a Write,
     ) -> Vec<Value<'a>> {
-        let mut values = Vec::with_capacity(22);
+        let mut values = Vec::with_capacity(23);
         values.extend([Value::Text(key.as_str()), Value::Text(lock_timeout)]);
-        if let Self::Record(whole) = self {
-            values.extend(codec::values(&whole.0, &whole.1));
+        if let Self::Record(draft) = self {
+            let columns = if matches!(write, Write::TakeOver { .. }) {
+                &Column::TAKEOVER[..]
+            } else {
+                &Column::RECORD[..]
+            };
+            values.extend(columns.iter().map(|column| codec::value(*column, &draft.0, &draft.1)));
         }
-        let encoding = if let Self::Settlement(encoding) = self { encoding.as_deref() } else { None };
+        if let Write::Settle { settlement, .. } | Write::Resolve { settlement, .. } = write {
+            let encoding = if let Self::Settlement(encoding) = self { encoding.as_deref() } else { None };
+            let of_settlement = |column| codec::settled(column, settlement, encoding);
+            values.extend(Column::SETTLEMENT.map(of_settlement));
+        }
         match write {
             Write::Claim(_) | Write::Conclude { seen: None, .. } => {}
-            // The time of the lock comes last, and does not count here.
-            Write::Reclaim { seen, .. } => values.extend(&as_seen(seen)[..5]),
-            Write::Conclude { seen: Some(seen), .. } => values.extend(as_seen(seen)),
-            Write::TakeOver { seen, lock } => {
-                values.extend(of_lock(lock));
-                let [_, owner, generation, lease, _, lock_acquired_at] = as_seen(seen);
-                values.extend([owner, generation, lock_acquired_at, lease]);
+            Write::Reclaim { seen, .. } => values.extend(RECLAIM.map(|column| as_seen(column, seen))),
+            Write::Conclude { seen: Some(seen), .. } => {
+                values.extend(VERSION.map(|column| as_seen(column, seen)));
             }
-            Write::Settle { owner, generation, settlement } => {
-                values.extend(codec::settlement(settlement, encoding));
+            Write::TakeOver { seen, .. } => values.extend(TAKEOVER.map(|column| as_seen(column, seen))),
+            Write::Settle { owner, generation, .. } => {
                 values.extend([codec::owner(owner), codec::generation(*generation)]);
             }
             Write::Extend { owner, generation, lease_until, expires_at } => values.extend([
                 codec::time(*lease_until),
-                codec::time(*expires_at),
+                codec::optional_time(*expires_at),
                 codec::owner(owner),
                 codec::generation(*generation),
             ]),
-            Write::Resolve { seen, owner, generation, settlement } => {
-                values.extend(codec::settlement(settlement, encoding));
+            Write::Resolve { seen, owner, generation, .. } => {
                 values.extend([codec::owner(owner), codec::generation(*generation)]);
-                values.extend(as_seen(seen));
+                values.extend(VERSION.map(|column| as_seen(column, seen)));
             }
         }
         values
     }
 }
 
-/// Status, owner, generation, lease, expiry, time of the lock.
-fn as_seen(seen: &Seen) -> [Value<'_>; 6] {
-    [
-        Value::Text(seen.status.as_str()),
-        codec::owner(&seen.owner),
-        codec::generation(seen.generation),
-        codec::optional_time(seen.lease_until),
-        codec::time(seen.expires_at),
-        codec::time(seen.lock_acquired_at),
-    ]
+/// The response that `write` keeps in the row.
+fn kept(write: &Write) -> Option<&Bytes> {
+    let outcome = match write {
+        Write::Settle { settlement, .. } | Write::Resolve { settlement, .. } => match settlement {
+            Settlement::Complete(outcome, _) | Settlement::Fail(outcome, _) => outcome,
+            Settlement::Release { .. } => return None,
+        },
+        Write::Conclude {
+            record: Record { state: State::Completed(outcome) | State::Failed(outcome), .. },
+            ..
+        } => outcome,
+        _ => return None,
+    };
+    match outcome {
+        Outcome::Retained(StoredResponse { place: Place::Inline(kept), .. }) => Some(kept),
+        _ => None,
+    }
 }
 
-/// What a takeover puts in: all of the lock but the fingerprint, which is equal, or this would be another operation.
-fn of_lock(lock: &Lock) -> [Value<'_>; 8] {
-    [
-        codec::version(),
-        codec::owner(&lock.owner),
-        codec::generation(lock.generation),
-        Value::Integer(i64::from(lock.attempt)),
-        codec::time(lock.lock_acquired_at),
-        codec::time(lock.lease_until),
-        codec::time(lock.expires_at),
-        codec::request_id(lock.request_id.as_deref()),
-    ]
+/// What the version that was seen has in `column`.
+fn as_seen(column: Column, seen: &Seen) -> Value<'_> {
+    match column {
+        Column::Status => Value::Text(seen.status.as_str()),
+        Column::Owner => codec::owner(&seen.owner),
+        Column::Generation => codec::generation(seen.generation),
+        Column::LeaseUntil => codec::optional_time(seen.lease_until),
+        Column::ExpiresAt => codec::optional_time(seen.expires_at),
+        Column::LockAcquiredAt => codec::time(seen.lock_acquired_at),
+        _ => Value::Null,
+    }
 }

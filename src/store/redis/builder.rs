@@ -18,7 +18,7 @@ use crate::error::{Error, ErrorKind};
 
 const DEFAULT_KEY_PREFIX: &str = "idempotency:";
 const DEFAULT_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
-const DEFAULT_OPERATION_TIMEOUT: Duration = Duration::from_secs(3);
+const DEFAULT_OPERATION_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Configures a [`RedisStore`]; made by [`RedisStore::builder`].
 #[derive(Clone)]
@@ -77,7 +77,7 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// How long a request may take with all its attempts. Default 3 s.
+    /// How long a request may take with all its attempts and connections. Default 2 s.
     pub fn operation_timeout(mut self, operation_timeout: Duration) -> Self {
         self.operation_timeout = operation_timeout;
         self

@@ -11,8 +11,9 @@ use super::{
 };
 use crate::{store::StoreError, time::within};
 
-/// How often a request is sent, at most, where nothing redirects it.
-const MAX_ATTEMPTS: usize = 3;
+/// How often a request is sent, at most, where nothing redirects it: over the connection that is there, and over a new one
+/// if that has died. For more there is the protocol, which repeats calls that fail, with pauses.
+const MAX_ATTEMPTS: usize = 2;
 /// How many nodes a request may be sent on to: in a cluster that agrees with itself, one.
 const MAX_REDIRECTIONS: usize = 5;
 

@@ -1,7 +1,7 @@
 //! Records to the fields of a hash and back. All that comes from Redis is checked: what cannot be understood is said by
 //! field, never guessed, and never shown.
 
-use std::str::FromStr;
+use std::{borrow::Cow, str::FromStr};
 
 use bytes::Bytes;
 
@@ -25,16 +25,35 @@ pub(super) const FINGERPRINT: Field = "fingerprint";
 pub(super) const LOCK_ACQUIRED_AT: Field = "lock_acquired_at";
 pub(super) const LEASE_UNTIL: Field = "lease_until";
 pub(super) const EXPIRES_AT: Field = "expires_at";
+pub(super) const INTERRUPTED: Field = "interrupted";
 pub(super) const REQUEST_ID: Field = "request_id";
 pub(super) const RESPONSE_ENCODING: Field = "response_encoding";
 pub(super) const RESPONSE_LENGTH: Field = "response_length";
 pub(super) const RESPONSE_SHA256: Field = "response_sha256";
 pub(super) const RESPONSE: Field = "response";
+/// Reserved: no rule looks at it, and nothing writes it yet.
+pub(super) const TRACE_ID: Field = "trace_id";
+/// Reserved: a response that it is set for needs a newer version of the library.
+const RESPONSE_CODEC: Field = "response_codec";
+/// Reserved: as [`RESPONSE_CODEC`].
+const RESPONSE_KEY_ID: Field = "response_key_id";
 
 /// The fields that only some records have.
-pub(super) const OPTIONAL: [Field; 6] =
-    [LEASE_UNTIL, REQUEST_ID, RESPONSE_ENCODING, RESPONSE_LENGTH, RESPONSE_SHA256, RESPONSE];
+pub(super) const OPTIONAL: [Field; 10] = [
+    LEASE_UNTIL,
+    EXPIRES_AT,
+    INTERRUPTED,
+    REQUEST_ID,
+    RESPONSE_ENCODING,
+    RESPONSE_LENGTH,
+    RESPONSE_SHA256,
+    RESPONSE,
+    RESPONSE_CODEC,
+    RESPONSE_KEY_ID,
+];
 
+/// The only value of `interrupted`: a record without it was not.
+const TRUE: &str = "true";
 /// What `response_encoding` says of a response that was not kept.
 const OMITTED: &str = "omitted";
 
@@ -64,10 +83,21 @@ pub(super) fn lock(lock: &Lock) -> Values {
         (FINGERPRINT, text(lock.fingerprint)),
         (LOCK_ACQUIRED_AT, millis(lock.lock_acquired_at)),
         (LEASE_UNTIL, millis(lock.lease_until)),
-        (EXPIRES_AT, millis(lock.expires_at)),
     ];
+    values.extend(expiry(lock.expires_at));
+    values.extend(interrupted(lock.interrupted));
     values.extend(lock.request_id.as_ref().map(|request_id| (REQUEST_ID, text(request_id))));
     values
+}
+
+/// The expiry's field, if there is an expiry.
+pub(super) fn expiry(expires_at: Option<Timestamp>) -> Option<(Field, Bytes)> {
+    expires_at.map(|at| (EXPIRES_AT, millis(at)))
+}
+
+/// The field that says so, if an earlier attempt ended without an answer.
+pub(super) fn interrupted(interrupted: bool) -> Option<(Field, Bytes)> {
+    interrupted.then(|| (INTERRUPTED, word(TRUE)))
 }
 
 /// All of a record.
@@ -109,19 +139,31 @@ fn encoding(response: &StoredResponse) -> Bytes {
     }
 }
 
-/// Why a hash is not a record. It names the field, and never has its value.
+/// Why a hash is not a record. It names the field, and never has its value, but for the version's number.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unreadable {
     pub(super) field: Field,
-    pub(super) why: &'static str,
+    pub(super) why: Cow<'static, str>,
+}
+
+impl Unreadable {
+    fn new(field: Field, why: impl Into<Cow<'static, str>>) -> Self {
+        Self { field, why: why.into() }
+    }
 }
 
 /// The record that these fields are.
 pub(super) fn decode(fields: Vec<(Bytes, Bytes)>) -> Result<Record, Unreadable> {
     let mut fields = Fields(fields);
     // The version first: nothing else can be judged before it.
-    if fields.number::<u32>(VERSION)? != RECORD_VERSION {
-        return Err(Unreadable { field: VERSION, why: "is one that this library does not know" });
+    let version = fields.number::<u32>(VERSION)?;
+    if version != RECORD_VERSION {
+        let why = format!("is {version}, and this library reads version {RECORD_VERSION} alone");
+        return Err(Unreadable::new(VERSION, why));
+    }
+    if let Some(field) = [RESPONSE_CODEC, RESPONSE_KEY_ID].into_iter().find(|field| fields.has(field)) {
+        let why = "is set, so that a newer version of this library wrote the response; update this one";
+        return Err(Unreadable::new(field, why));
     }
     Ok(Record {
         owner: fields.parsed(OWNER, Owner::from_hex)?,
@@ -129,7 +171,12 @@ pub(super) fn decode(fields: Vec<(Bytes, Bytes)>) -> Result<Record, Unreadable> 
         attempt: fields.number(ATTEMPT)?,
         fingerprint: fields.parsed(FINGERPRINT, Fingerprint::from_stored)?,
         lock_acquired_at: fields.millis(LOCK_ACQUIRED_AT)?,
-        expires_at: fields.millis(EXPIRES_AT)?,
+        expires_at: if fields.has(EXPIRES_AT) { Some(fields.millis(EXPIRES_AT)?) } else { None },
+        interrupted: match fields.has(INTERRUPTED) {
+            true if fields.text(INTERRUPTED)? == TRUE => true,
+            true => return Err(Unreadable::new(INTERRUPTED, OTHER_FORM)),
+            false => false,
+        },
         request_id: if fields.has(REQUEST_ID) { Some(fields.text(REQUEST_ID)?.into()) } else { None },
         state: state(&mut fields)?,
     })
@@ -137,7 +184,7 @@ pub(super) fn decode(fields: Vec<(Bytes, Bytes)>) -> Result<Record, Unreadable> 
 
 fn state(fields: &mut Fields) -> Result<State, Unreadable> {
     let status = fields.text(STATUS)?;
-    let status = Status::from_stored(&status).ok_or(OTHER_FORM.of(STATUS))?;
+    let status = Status::from_stored(&status).ok_or_else(|| Unreadable::new(STATUS, OTHER_FORM))?;
     let state = match status {
         Status::Started => State::Started { lease_until: fields.millis(LEASE_UNTIL)? },
         Status::Completed => State::Completed(kept(fields)?),
@@ -147,7 +194,7 @@ fn state(fields: &mut Fields) -> Result<State, Unreadable> {
     // Whatever belongs to another state makes this one half-settled: what happened cannot be told.
     let left_over = OPTIONAL.into_iter().find(|field| fields.has(field));
     match left_over {
-        Some(field) => Err(Unreadable { field, why: "does not belong to the record's status" }),
+        Some(field) => Err(Unreadable::new(field, "does not belong to the record's status")),
         None => Ok(state),
     }
 }
@@ -157,7 +204,8 @@ fn kept(fields: &mut Fields) -> Result<Outcome, Unreadable> {
     if written == OMITTED {
         return Ok(Outcome::Omitted);
     }
-    let (encoding, parts) = parse_encoding(&written).ok_or(OTHER_FORM.of(RESPONSE_ENCODING))?;
+    let (encoding, parts) =
+        parse_encoding(&written).ok_or_else(|| Unreadable::new(RESPONSE_ENCODING, OTHER_FORM))?;
     Ok(Outcome::Retained(StoredResponse {
         encoding,
         length: fields.number(RESPONSE_LENGTH)?,
@@ -187,15 +235,7 @@ fn parse_number<T: FromStr + ToString>(digits: &str) -> Option<T> {
     digits.parse().ok().filter(|number: &T| number.to_string() == digits)
 }
 
-struct Form(&'static str);
-
-impl Form {
-    const fn of(&self, field: Field) -> Unreadable {
-        Unreadable { field, why: self.0 }
-    }
-}
-
-const OTHER_FORM: Form = Form("is not in the form that this library writes");
+const OTHER_FORM: &str = "is not in the form that this library writes";
 
 /// A record's fields; each can be taken once, and those that are left over can be asked for.
 struct Fields(Vec<(Bytes, Bytes)>);
@@ -207,18 +247,18 @@ impl Fields {
 
     fn take(&mut self, field: Field) -> Result<Bytes, Unreadable> {
         let at = self.0.iter().position(|(name, _)| name == field);
-        let at = at.ok_or(Unreadable { field, why: "is missing" })?;
+        let at = at.ok_or_else(|| Unreadable::new(field, "is missing"))?;
         Ok(self.0.swap_remove(at).1)
     }
 
     fn text(&mut self, field: Field) -> Result<String, Unreadable> {
         let bytes = self.take(field)?;
-        String::from_utf8(bytes.into()).map_err(|_| Unreadable { field, why: "is not text" })
+        String::from_utf8(bytes.into()).map_err(|_| Unreadable::new(field, "is not text"))
     }
 
     fn number<T: FromStr + ToString>(&mut self, field: Field) -> Result<T, Unreadable> {
-        let why = "is not a whole number in its range";
-        parse_number(&self.text(field)?).ok_or(Unreadable { field, why })
+        let number = parse_number(&self.text(field)?);
+        number.ok_or_else(|| Unreadable::new(field, "is not a whole number in its range"))
     }
 
     fn millis(&mut self, field: Field) -> Result<Timestamp, Unreadable> {
@@ -228,12 +268,13 @@ impl Fields {
     /// What is compared as text has to come out as the text that went in.
     fn parsed<T: ToString>(&mut self, field: Field, parse: fn(&str) -> Option<T>) -> Result<T, Unreadable> {
         let text = self.text(field)?;
-        parse(&text).filter(|value| value.to_string() == text).ok_or(OTHER_FORM.of(field))
+        let value = parse(&text).filter(|value| value.to_string() == text);
+        value.ok_or_else(|| Unreadable::new(field, OTHER_FORM))
     }
 
     fn digest(&mut self, field: Field) -> Result<[u8; 32], Unreadable> {
         let text = self.text(field)?;
-        parse_hex(&text).ok_or(OTHER_FORM.of(field))
+        parse_hex(&text).ok_or_else(|| Unreadable::new(field, OTHER_FORM))
     }
 }
 

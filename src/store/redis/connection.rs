@@ -27,7 +27,7 @@ use super::{
     address::{Address, Credentials},
     fault::{Class, Fault},
 };
-use crate::time::{Stopwatch, within};
+use crate::time::{Clock as _, SystemClock, Timestamp, within};
 
 /// A connection that was idle for so long is asked whether it is still there before anything is sent on it. A frozen
 /// sandbox's connections die unseen, and a request on a dead one costs the time-out of an attempt.
@@ -99,12 +99,27 @@ pub(super) struct Live {
 struct Driver {
     task: JoinHandle<()>,
     has_ended: Arc<AtomicBool>,
-    used: Mutex<Stopwatch>,
+    /// When it answered last, by the clock on the wall: a monotonic one need not go on in a sandbox that is frozen.
+    /// `None` if a request was given up since.
+    answered: Mutex<Option<Timestamp>>,
 }
 
 impl Drop for Driver {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+/// A request on its way. If it is dropped before its answer, the connection may be dead: it has to answer before it is used
+/// again. The answer itself, if it comes, is nobody else's: the driver counts them.
+struct Pending<'d> {
+    driver: &'d Driver,
+    is_answered: bool,
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        *locked(&self.driver.answered) = self.is_answered.then(|| SystemClock.now());
     }
 }
 
@@ -134,8 +149,8 @@ impl Live {
             let _ending = ending;
             driver.await;
         });
-        let used = Mutex::new(Stopwatch::start());
-        Ok(Self { connection, driver: Arc::new(Driver { task, has_ended, used }) })
+        let answered = Mutex::new(Some(SystemClock.now()));
+        Ok(Self { connection, driver: Arc::new(Driver { task, has_ended, answered }) })
     }
 
     fn has_ended(&self) -> bool {
@@ -143,7 +158,8 @@ impl Live {
     }
 
     fn is_idle(&self) -> bool {
-        locked(&self.driver.used).read() > IDLE
+        let now = SystemClock.now();
+        locked(&self.driver.answered).is_none_or(|at| at.until(now) > IDLE)
     }
 
     async fn is_there(&self, at: &Address) -> bool {
@@ -154,8 +170,7 @@ impl Live {
 
     /// Sends one command and waits for its answer.
     pub(super) async fn send(&self, command: &redis::Cmd, at: &Address) -> Result<Value, Fault> {
-        *locked(&self.driver.used) = Stopwatch::start();
-        let answer = self.connection.clone().send_packed_command(command).await;
+        let answer = self.answer(self.connection.clone().send_packed_command(command)).await;
         answered(answer.map_err(|error| Fault::of_request(error, at))?, at)
     }
 
@@ -166,13 +181,19 @@ impl Live {
         count: usize,
         at: &Address,
     ) -> Result<Value, Fault> {
-        *locked(&self.driver.used) = Stopwatch::start();
-        let answers = self.connection.clone().send_packed_commands(commands, 0, count).await;
+        let answers = self.answer(self.connection.clone().send_packed_commands(commands, 0, count)).await;
         let mut last = Value::Nil;
         for answer in answers.map_err(|error| Fault::of_request(error, at))? {
             last = answered(answer, at)?;
         }
         Ok(last)
+    }
+
+    async fn answer<T>(&self, request: impl Future<Output = T>) -> T {
+        let mut pending = Pending { driver: &self.driver, is_answered: false };
+        let answer = request.await;
+        pending.is_answered = true;
+        answer
     }
 
     fn is_same(&self, other: &Self) -> bool {
@@ -207,10 +228,15 @@ impl Node {
         }
         let _gate = self.gate.lock().await;
         if let Some(live) = self.live() {
-            if !live.is_idle() || live.is_there(&self.address).await {
+            if !live.is_idle() {
                 return Ok(live);
             }
+            // Before it is asked: if the question is given up, nobody uses this connection again.
             self.discard(&live);
+            if live.is_there(&self.address).await {
+                *locked(&self.live) = Some(live.clone());
+                return Ok(live);
+            }
         }
         // Boxed, so that every request does not make room for a path that few take.
         let live = Box::pin(connector.connect(&self.address)).await?;

@@ -56,6 +56,8 @@ pub(super) enum Class {
     NoHash,
     /// There is no such database.
     NoDatabase,
+    /// The response is larger than it takes in one piece.
+    TooLarge,
     /// It refuses for another reason.
     Refused,
 }
@@ -156,7 +158,8 @@ impl Fault {
             | Class::TooManyConnections
             | Class::NotAuthenticated
             | Class::NoHash
-            | Class::NoDatabase => true,
+            | Class::NoDatabase
+            | Class::TooLarge => true,
             // Where the script may not call one of its commands, it may have called those before.
             Class::TimedOut | Class::Lost | Class::Unreadable | Class::NotPermitted | Class::Refused => false,
         }
@@ -169,7 +172,8 @@ impl Fault {
 
     /// Whether the connection is of no more use: whatever comes next on it may be another request's answer, or nothing.
     pub(super) fn ends_connection(&self) -> bool {
-        self.may_pass_at_once() || self.class == Class::Unreadable
+        // Of what is too large, Redis reads no more than the length, and closes the connection.
+        self.may_pass_at_once() || matches!(self.class, Class::Unreadable | Class::TooLarge)
     }
 
     const fn kind(&self) -> StoreErrorKind {
@@ -196,6 +200,7 @@ impl Fault {
             | Class::NoDatabase
             | Class::Refused => StoreErrorKind::Rejected,
             Class::NoHash => StoreErrorKind::Corrupt,
+            Class::TooLarge => StoreErrorKind::Unstorable,
         }
     }
 
@@ -267,6 +272,9 @@ impl Fault {
             ),
             Class::NoHash => format!("a record in Redis at {at} cannot be read: it is no hash"),
             Class::NoDatabase => format!("Redis at {at} has no database of the number that the URL names"),
+            Class::TooLarge => {
+                format!("Redis at {at} does not take a response of this size (proto-max-bulk-len)")
+            }
             Class::Refused => {
                 format!("Redis at {at} refused the request; the store needs Redis 6 or later, or Valkey")
             }
@@ -290,6 +298,7 @@ fn of_sentence(text: &str) -> Class {
         ("invalid password", Class::NotAuthenticated),
         // Of strangers, Redis does not even read a command of this length.
         ("unauthenticated", Class::NotAuthenticated),
+        ("invalid bulk length", Class::TooLarge),
         ("AUTH", Class::NotAuthenticated),
         ("DB index", Class::NoDatabase),
         ("SELECT", Class::NoDatabase),
@@ -328,7 +337,7 @@ mod tests {
 
     #[test]
     fn every_code_has_its_kind_and_says_whether_it_is_certain() {
-        use StoreErrorKind::{Corrupt, Rejected, Unavailable};
+        use StoreErrorKind::{Corrupt, Rejected, Unavailable, Unstorable};
         for (line, kind, is_definite) in [
             (
                 "OOM command not allowed when used memory > 'maxmemory'. script: ab, on @user_script:9.",
@@ -348,6 +357,7 @@ mod tests {
             ("WRONGPASS invalid username-password pair", Rejected, true),
             ("ERR invalid password", Rejected, true),
             ("ERR Protocol error: unauthenticated multibulk length", Rejected, true),
+            ("ERR Protocol error: invalid bulk length", Unstorable, true),
             ("ERR Client sent AUTH, but no password is set", Rejected, true),
             ("NOPERM this user has no permissions to run the 'hset' command", Rejected, false),
             ("ERR The user executing the script can't run this command or subcommand", Rejected, false),

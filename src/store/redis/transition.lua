@@ -3,7 +3,7 @@
 -- KEYS[1]  the record, a hash
 -- ARGV     how many conditions, and each as a relation, a field and a value;
 --          how many fields to remove, and their names;
---          when Redis is to remove the record, or nothing if that stays as it is;
+--          when Redis is to remove the record, or nothing if it never is;
 --          the fields to set, each with its value
 --
 -- Answers 1, or the record as HGETALL gives it: empty if there is none.
@@ -49,5 +49,5 @@ if #removed > 0 then redis.call('HDEL', record, unpack(removed)) end
 local fields = {}
 while at < #ARGV do fields[#fields + 1] = take() end
 redis.call('HSET', record, unpack(fields))
-if removal ~= '' then redis.call('PEXPIREAT', record, removal) end
+if removal ~= '' then redis.call('PEXPIREAT', record, removal) else redis.call('PERSIST', record) end
 return 1

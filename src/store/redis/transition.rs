@@ -21,6 +21,9 @@ const SOURCE: &str = include_str!("transition.lua");
 /// own, which the executors' clocks need not agree with to the second.
 const SWEEP_MARGIN_MS: u64 = 86_400_000;
 
+/// The longest value that Redis takes, unless it is configured otherwise (`proto-max-bulk-len`); in bytes.
+const LONGEST_VALUE: usize = 512 << 20;
+
 /// Ends at the last moment that Redis can tell, some 292 million years from now.
 fn removal(expires_at: Timestamp) -> u64 {
     expires_at.as_millis().saturating_add(SWEEP_MARGIN_MS).min(i64::MAX as u64)
@@ -51,7 +54,7 @@ impl Relation {
 pub(super) struct Transition {
     conditions: Vec<(Relation, Field, Bytes)>,
     removed: Vec<Field>,
-    /// The record's new expiry, if it gets one.
+    /// When Redis may remove the record; `None` is never.
     expires_at: Option<Timestamp>,
     values: Values,
 }
@@ -64,9 +67,10 @@ impl Transition {
             Write::Reclaim { seen, lock } => Self::default()
                 .if_status(seen.status)
                 .if_held(seen.owner, seen.generation)
-                .if_equal(codec::EXPIRES_AT, millis(seen.expires_at))
-                .if_lease(seen.lease_until)
-                .replaces(codec::lock(lock), lock.expires_at),
+                .if_time(codec::EXPIRES_AT, seen.expires_at)
+                .if_time(codec::LEASE_UNTIL, seen.lease_until)
+                .replaces(codec::lock(lock), lock.expires_at)
+                .forgets_the_trace(),
             Write::TakeOver { seen, lock } => {
                 let mut values = codec::lock(lock);
                 // The fingerprint stays: it is equal, or this would be another operation.
@@ -75,7 +79,7 @@ impl Transition {
                     .if_status(Status::Started)
                     .if_held(seen.owner, seen.generation)
                     .if_equal(codec::LOCK_ACQUIRED_AT, millis(seen.lock_acquired_at))
-                    .if_lease(seen.lease_until)
+                    .if_time(codec::LEASE_UNTIL, seen.lease_until)
                     .replaces(values, lock.expires_at)
             }
             Write::Settle { owner, generation, settlement } => Self::default()
@@ -92,7 +96,7 @@ impl Transition {
                     Some(seen) => Self::default().if_seen(seen),
                     None => Self::default().if_absent(),
                 };
-                found.replaces(codec::record(record), record.expires_at)
+                found.replaces(codec::record(record), record.expires_at).forgets_the_trace()
             }
             Write::Resolve { seen, owner, generation, settlement } => {
                 let values = vec![(codec::OWNER, text(owner)), (codec::GENERATION, text(generation))];
@@ -122,10 +126,10 @@ impl Transition {
         self.if_equal(codec::OWNER, text(owner)).if_equal(codec::GENERATION, text(generation))
     }
 
-    fn if_lease(self, lease_until: Option<Timestamp>) -> Self {
-        match lease_until {
-            Some(lease_until) => self.if_equal(codec::LEASE_UNTIL, millis(lease_until)),
-            None => self.if_relation(Relation::Missing, codec::LEASE_UNTIL, Bytes::new()),
+    fn if_time(self, field: Field, time: Option<Timestamp>) -> Self {
+        match time {
+            Some(time) => self.if_equal(field, millis(time)),
+            None => self.if_relation(Relation::Missing, field, Bytes::new()),
         }
     }
 
@@ -133,46 +137,66 @@ impl Transition {
         self.if_status(seen.status)
             .if_held(seen.owner, seen.generation)
             .if_equal(codec::LOCK_ACQUIRED_AT, millis(seen.lock_acquired_at))
-            .if_lease(seen.lease_until)
-            .if_equal(codec::EXPIRES_AT, millis(seen.expires_at))
+            .if_time(codec::LEASE_UNTIL, seen.lease_until)
+            .if_time(codec::EXPIRES_AT, seen.expires_at)
     }
 
-    fn sets(mut self, values: Values, expires_at: Timestamp) -> Self {
+    fn sets(mut self, values: Values, expires_at: Option<Timestamp>) -> Self {
         self.values = values;
-        self.expires_at = Some(expires_at);
+        self.expires_at = expires_at;
         self
     }
 
     /// Removes what a STARTED record does not have: a removal makes the script's first write one that needs no memory,
     /// so that a claim which stands can also be extended where memory is full.
-    fn extends(mut self, lease_until: Timestamp, expires_at: Timestamp) -> Self {
+    fn extends(mut self, lease_until: Timestamp, expires_at: Option<Timestamp>) -> Self {
         self.removed = vec![codec::RESPONSE];
-        let values = vec![(codec::LEASE_UNTIL, millis(lease_until)), (codec::EXPIRES_AT, millis(expires_at))];
+        let mut values = vec![(codec::LEASE_UNTIL, millis(lease_until))];
+        match codec::expiry(expires_at) {
+            Some(expiry) => values.push(expiry),
+            None => self.removed.push(codec::EXPIRES_AT),
+        }
         self.sets(values, expires_at)
     }
 
     /// Sets `values`, and leaves nothing of what only some records have.
-    fn replaces(mut self, values: Values, expires_at: Timestamp) -> Self {
+    fn replaces(mut self, values: Values, expires_at: Option<Timestamp>) -> Self {
         let is_set = |field: &Field| values.iter().any(|(set, _)| set == field);
         self.removed = codec::OPTIONAL.into_iter().filter(|field| !is_set(field)).collect();
         self.sets(values, expires_at)
     }
 
-    /// Settles, and sets `values` beside it. The invocation's name stays: it is the claim's.
+    /// Leaves nothing of an earlier record.
+    fn forgets_the_trace(mut self) -> Self {
+        self.removed.push(codec::TRACE_ID);
+        self
+    }
+
+    /// Settles, and sets `values` beside it. The invocation's name stays: it is the claim's. Whether an earlier attempt was
+    /// interrupted stays too, but where a release says so.
     fn settles(self, settlement: &Settlement, mut values: Values) -> Self {
         values.push((codec::STATUS, word(settlement.status().as_str())));
+        let mut stays = vec![codec::REQUEST_ID];
         let expires_at = match settlement {
             Settlement::Complete(outcome, expires_at) | Settlement::Fail(outcome, expires_at) => {
                 values.extend(codec::outcome(outcome));
-                values.push((codec::EXPIRES_AT, millis(*expires_at)));
+                stays.push(codec::INTERRUPTED);
                 Some(*expires_at)
             }
-            Settlement::Release => None,
+            Settlement::Release { expires_at, interrupted } => {
+                values.extend(codec::interrupted(*interrupted));
+                Some(*expires_at)
+            }
         };
-        let mut settled = self.replaces(values, expires_at.unwrap_or_default());
-        settled.removed.retain(|field| *field != codec::REQUEST_ID);
-        settled.expires_at = expires_at;
+        values.extend(codec::expiry(expires_at));
+        let mut settled = self.replaces(values, expires_at);
+        settled.removed.retain(|field| !stays.contains(field));
         settled
+    }
+
+    /// Whether Redis would refuse it for the size of a value, and close the connection on the way.
+    pub(super) fn is_too_large(&self) -> bool {
+        self.values.iter().any(|(_, value)| value.len() > LONGEST_VALUE)
     }
 
     /// The command that runs the script where Redis has it.

@@ -126,8 +126,11 @@ impl Store for Forgetful {
 async fn an_outcome_that_is_not_stored() {
     for kind in [StoreErrorKind::Unavailable, StoreErrorKind::Rejected] {
         let builder = Idempotency::builder(Forgetful(MemoryStore::new(), kind));
-        let engine =
-            builder.function("rare").on_store_failure(OnStoreFailure::RunUnprotected).build().unwrap();
+        let engine = builder
+            .function("rare")
+            .settle_within(Duration::ZERO)
+            .on_store_failure(OnStoreFailure::RunUnprotected);
+        let engine = engine.build().unwrap();
         let (key, payload) = (Key::new(secret("rare-key")).unwrap(), secret("rare-payload"));
         let handler = || async { Ok::<_, Infallible>(secret("rare-response")) };
         engine.run(&key, &payload, handler).await.unwrap();

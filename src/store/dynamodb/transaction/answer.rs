@@ -9,16 +9,20 @@ use crate::{
     key::StoredKey,
     store::{
         Committed, StoreError, StoreErrorKind,
-        dynamodb::{DynamoDbStore, attempts::Findings, fault::sentence},
+        dynamodb::{
+            DynamoDbStore,
+            attempts::Findings,
+            fault::{Class, Fault, is_about_size, sentence},
+        },
     },
 };
 
 /// `CancellationReason.Code` ("TransactWriteItems", DynamoDB API reference).
 const CONDITION: &str = "ConditionalCheckFailed";
 const NONE: &str = "None";
-/// These pass by themselves.
-const CONTENTION: [&str; 4] =
-    ["TransactionConflict", "ProvisionedThroughputExceeded", "ThrottlingError", "RequestLimitExceeded"];
+const CONFLICT: &str = "TransactionConflict";
+const THROTTLES: [&str; 3] = ["ProvisionedThroughputExceeded", "ThrottlingError", "RequestLimitExceeded"];
+const INVALID: &str = "ValidationError";
 
 impl DynamoDbStore {
     pub(super) async fn cancelled(
@@ -55,7 +59,8 @@ impl DynamoDbStore {
                     _ => Err(self.conflict("is still being made, as it was sent before").maybe_applied(true)),
                 }
             }
-            error => Err(self.error(&error, findings).await),
+            // The record's own part of the transaction is the same in every one: what's wrong is in the handler's.
+            error => Err(self.told(Fault::new(&error, findings), Class::WrongWrites).await),
         }
     }
 
@@ -75,9 +80,16 @@ impl DynamoDbStore {
             return self.refused(key, records.item).map(Committed::Answered);
         }
         let codes = || std::iter::once(&records).chain(&reasons).filter_map(CancellationReason::code);
-        if codes().any(|code| CONTENTION.contains(&code)) {
-            let why = "was cancelled: another one has one of its items just now, or a table is throttled";
+        if codes().any(|code| code == CONFLICT) {
+            let why = "was cancelled: another one has one of its items just now";
             return Err(self.conflict(why).maybe_applied(maybe_applied));
+        }
+        if codes().any(|code| THROTTLES.contains(&code)) {
+            let table = &self.inner.table;
+            let text = format!(
+                "the transaction with the record in table `{table}` was cancelled: one of its tables is throttled"
+            );
+            return Err(StoreError::new(StoreErrorKind::Unavailable, text).maybe_applied(maybe_applied));
         }
         if let Some(wrong) = self.wrong(own, &records, &reasons) {
             return Err(wrong.maybe_applied(maybe_applied));
@@ -104,7 +116,8 @@ impl DynamoDbStore {
         Ok(Committed::Declined(Box::new(Declined { conditions })))
     }
 
-    /// The first item that the service would not take at all.
+    /// The first item that the service would not take at all. A handler's write that is wrong stays so; the record is
+    /// never too large without its response.
     fn wrong(
         &self,
         own: &Transaction,
@@ -113,18 +126,20 @@ impl DynamoDbStore {
     ) -> Option<StoreError> {
         let is_wrong =
             |reason: &CancellationReason| reason.code().is_some_and(|code| code != NONE && code != CONDITION);
-        let told = |what: String, reason: &CancellationReason| {
+        let told = |what: String, reason: &CancellationReason, is_the_handlers: bool| {
             let code = reason.code().unwrap_or_default();
             let message = sentence(reason.message().unwrap_or("no message"));
+            let is_for_good = is_about_size(code, message) || (is_the_handlers && code == INVALID);
+            let kind = if is_for_good { StoreErrorKind::Unstorable } else { StoreErrorKind::Rejected };
             let text = format!("DynamoDB refused the transaction because of {what}: {code}: {message}");
-            StoreError::new(StoreErrorKind::Rejected, text)
+            StoreError::new(kind, text)
         };
         if is_wrong(records) {
-            return Some(told(format!("the record in table `{}`", self.inner.table), records));
+            return Some(told(format!("the record in table `{}`", self.inner.table), records, false));
         }
         let (place, reason) = reasons.iter().enumerate().find(|(_, reason)| is_wrong(reason))?;
         let what = own.items.get(place).map_or_else(|| "an item".to_owned(), limits::described_text);
-        Some(told(format!("the handler's write {place} ({what})"), reason))
+        Some(told(format!("the handler's write {place} ({what})"), reason, true))
     }
 
     fn conflict(&self, why: &str) -> StoreError {

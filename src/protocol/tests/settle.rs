@@ -1,0 +1,247 @@
+//! Settling while the store fails: retries, their limits, and what the record remembers.
+
+use super::*;
+
+#[test]
+fn a_settlement_that_did_not_arrive_is_sent_again() {
+    let (mut run, held) = Run::completing();
+    let still = mine(&mut run, &held, RecordState::Started { lease_until: held.lease_until });
+    assert_eq!(run.feed(LOST()), Action::Read);
+    let again = run.feed(Event::Found(Some(still.clone())));
+    assert!(matches!(again, Action::Apply(Write::Settle { .. })), "at once, the first time");
+    for nth in 1..RETRIES {
+        assert_eq!(run.feed(LOST()), Action::Read);
+        assert_eq!(run.feed(Event::Found(Some(still.clone()))), Action::Pause(nth));
+        assert!(matches!(run.feed(Event::Resumed), Action::Apply(Write::Settle { .. })));
+    }
+    assert_eq!(run.feed(LOST()), Action::Read);
+    let last = run.feed(Event::Found(Some(still)));
+    assert_eq!(last, Action::Settled(End::Unrecorded(Refusal::Unavailable)));
+}
+
+#[test]
+fn a_settlement_survives_definite_errors() {
+    use StoreErrorKind::*;
+    for (kind, refusal) in [
+        (Unavailable, Refusal::Unavailable),
+        (Conflict, Refusal::InProgress(None)),
+        (Rejected, Refusal::Rejected),
+    ] {
+        let (mut run, held) = Run::completing();
+        let first = Write::Settle {
+            owner: ME,
+            generation: held.generation,
+            settlement: Settlement::Complete(outcome(), NOW.saturating_add(RETENTION).rounded_up_to_second()),
+        };
+        for nth in 0..RETRIES {
+            assert_eq!(run.feed(fault(kind, false)), Action::Pause(nth));
+            assert_eq!(run.feed(Event::Resumed), Action::Apply(first.clone()), "with its response");
+        }
+        assert_eq!(run.clone().feed(Event::Answered(Written::Applied)), Action::Settled(End::Recorded));
+        assert_eq!(run.feed(fault(kind, false)), Action::Settled(End::Unrecorded(refusal)));
+    }
+}
+
+#[test]
+fn the_read_that_resolves_a_doubt_is_retried() {
+    let (mut run, held) = Run::completing();
+    let settled = mine(&mut run, &held, RecordState::Completed(outcome()));
+    assert_eq!(run.feed(LOST()), Action::Read);
+    for nth in 0..RETRIES {
+        for maybe_applied in [false, true] {
+            let mut run = run.clone();
+            assert_eq!(run.feed(fault(StoreErrorKind::Unavailable, maybe_applied)), Action::Pause(nth));
+        }
+        run.feed(fault(StoreErrorKind::Unavailable, false));
+        assert_eq!(run.feed(Event::Resumed), Action::Read);
+    }
+    assert_eq!(run.clone().feed(Event::Found(Some(settled))), Action::Settled(End::Recorded));
+    let last = run.feed(fault(StoreErrorKind::Unavailable, false));
+    assert_eq!(last, Action::Settled(End::Unrecorded(Refusal::Unavailable)));
+}
+
+#[test]
+fn a_settlement_is_given_up_when_its_time_ends() {
+    let answer_by = NOW.saturating_add(Duration::from_secs(5));
+    for (limits, ends) in [
+        (Limits::unknown(SETTLE_WITHIN), NOW.saturating_add(SETTLE_WITHIN)),
+        (Limits { answer_by: Some(answer_by), ..Limits::unknown(SETTLE_WITHIN) }, answer_by),
+    ] {
+        let settling = |now: Timestamp| {
+            let plan = Plan { limits, ..plan(Execution::AtLeastOnce) };
+            let mut run = Run { state: State::new(plan), now: NOW };
+            run.feed(Event::Begin);
+            run.feed(Event::Answered(Written::Applied));
+            run.feed(Event::Settle(complete()));
+            run.now = now;
+            run.feed(fault(StoreErrorKind::Unavailable, false))
+        };
+        assert_eq!(
+            settling(ends.saturating_sub(LAST_TRY)),
+            Action::Pause(0),
+            "also after the lease has passed"
+        );
+        let late = Timestamp::from_millis(ends.saturating_sub(LAST_TRY).as_millis() + 1);
+        assert_eq!(settling(late), Action::Settled(End::Unrecorded(Refusal::Unavailable)));
+    }
+}
+
+#[test]
+fn a_call_never_outlasts_its_limit() {
+    let at = |secs: f64| NOW.saturating_add(Duration::from_secs_f64(secs));
+    let limits = Limits {
+        ask_by: Some(at(2.5)),
+        answer_by: Some(at(2.75)),
+        last_call: Some(at(2.95)),
+        reserve: Duration::from_millis(250),
+        ..Limits::unknown(SETTLE_WITHIN)
+    };
+    let mut run = Run { state: State::new(Plan { limits, ..plan(Execution::AtLeastOnce) }), now: NOW };
+    run.feed(Event::Begin);
+    assert_eq!(run.state.call_until(NOW), Some(at(2.5)), "the claim");
+    assert_eq!(run.feed(LOST()), Action::Read);
+    assert_eq!(run.state.call_until(NOW), Some(at(2.5)), "its read");
+    let mut giving_up = run.clone();
+    giving_up.feed(fault(StoreErrorKind::Unavailable, false));
+    assert_eq!(giving_up.state.call_until(NOW), Some(at(2.75)), "its release");
+    let own = mine_as_claimed(&run);
+    assert!(matches!(run.feed(Event::Found(Some(own))), Action::Claimed(_)));
+    assert_eq!(run.state.call_until(NOW), None, "the handler's time is its own");
+    for (now, until) in [
+        (0.0, 1.375),
+        (2.0, 2.375),
+        (2.4, 2.65),
+        // Inside the reserve: one attempt, until the hard floor.
+        (2.6, 2.95),
+        (2.9, 2.95),
+    ] {
+        let mut run = Run { now: at(now), ..run.clone() };
+        run.feed(Event::Settle(complete()));
+        assert_eq!(run.state.call_until(run.now), Some(at(until)), "from {now} s on");
+    }
+}
+
+#[test]
+fn only_unstorable_content_is_recorded_without_its_response() {
+    let (mut run, _) = Run::completing();
+    let unstorable = fault(StoreErrorKind::Unstorable, false);
+    let Action::Apply(Write::Settle { settlement, .. }) = run.feed(unstorable.clone()) else {
+        panic!("given up")
+    };
+    assert!(matches!(settlement, Settlement::Complete(Outcome::Omitted, _)));
+    assert_eq!(run.feed(unstorable), Action::Settled(End::Unrecorded(Refusal::Rejected)));
+}
+
+#[test]
+fn interruption_is_remembered_across_release_and_reclaim() {
+    let interrupted = Record { interrupted: true, ..record(RecordState::Released, 1000) };
+    for (there, is_takeover) in [
+        (interrupted.clone(), true),
+        (of_another_request(interrupted), false),
+        (record(RecordState::Released, 1000), false),
+        (Record { interrupted: true, ..record(RecordState::Completed(outcome()), -3) }, false),
+        (
+            Record { expires_at: Some(Timestamp::from_millis(NOW.as_millis() - 3000)), ..started(-60_000) },
+            true,
+        ),
+        (started(-60_000), true),
+    ] {
+        let (mut run, action) = Run::meets(Execution::AtLeastOnce, there.clone());
+        let Action::Apply(write) = action else { panic!("not claimed: {there:?}") };
+        assert_eq!(write.lock().unwrap().interrupted, is_takeover, "{there:?}");
+        let Action::Claimed(held) = run.feed(Event::Answered(Written::Applied)) else {
+            panic!("not claimed")
+        };
+        assert_eq!(held.is_takeover, is_takeover, "{there:?}");
+        // A release passes it on, and a panic sets it.
+        for panicked in [false, true] {
+            let action = run.clone().feed(Event::Settle(Intent::Release { interrupted: panicked }));
+            let Action::Apply(Write::Settle { settlement, .. }) = action else { panic!("not released") };
+            assert_eq!(settlement, released(is_takeover || panicked));
+        }
+    }
+}
+
+#[test]
+fn at_most_once_a_claim_never_expires_until_it_is_settled() {
+    let mut run = Run::with(Execution::AtMostOnce);
+    let Action::Apply(claim) = run.feed(Event::Begin) else { panic!("not claimed") };
+    assert_eq!(claim.lock().unwrap().expires_at, None);
+    let Action::Claimed(_) = run.feed(Event::Answered(Written::Applied)) else { panic!("not claimed") };
+    let extended = run.clone().feed(Event::Extend(NOW.saturating_add(LEASE * 2)));
+    assert!(matches!(extended, Action::Apply(Write::Extend { expires_at: None, .. })), "{extended:?}");
+    for intent in [complete(), Intent::Fail(outcome()), RELEASE] {
+        let Action::Apply(write) = run.clone().feed(Event::Settle(intent)) else { panic!("not settled") };
+        let settled = write.apply_to(Some(&claim.lock().unwrap().clone().into())).unwrap();
+        assert!(settled.expires_at.is_some());
+    }
+    // However long ago that was.
+    let forever = Record { expires_at: None, ..started(-1_000_000_000) };
+    let (_, action) = Run::meets(Execution::AtMostOnce, forever.clone());
+    assert_eq!(action, Action::Refused(Refusal::OutcomeUnknown));
+    let (_, action) = Run::meets(Execution::AtMostOnce, of_another_request(forever));
+    assert_eq!(action, Action::Refused(Refusal::Mismatch));
+}
+
+/// The record that the claim which was sent has left.
+fn mine_as_claimed(run: &Run) -> Record {
+    let Phase::LookingForClaim(claiming) = &run.state.phase else { panic!("nothing in doubt") };
+    claiming.write.lock().unwrap().clone().into()
+}
+
+#[test]
+fn a_claim_to_record_an_outcome_is_retried() {
+    for event in [fault(StoreErrorKind::Unavailable, false), LOST()] {
+        let (mut run, _) = Run::completing();
+        assert!(matches!(run.feed(refused(None)), Action::Apply(Write::Claim(_))));
+        let given_up = Action::Settled(End::Unrecorded(Refusal::Unavailable));
+        assert_eq!(run.clone().gives_up(&event), (given_up, RETRIES));
+        run.feed(fault(StoreErrorKind::Unavailable, false));
+        assert!(matches!(run.feed(Event::Resumed), Action::Apply(Write::Claim(_))));
+        assert!(matches!(run.feed(Event::Answered(Written::Applied)), Action::Apply(Write::Settle { .. })));
+        assert_eq!(run.feed(Event::Answered(Written::Applied)), Action::Settled(End::Recorded));
+    }
+}
+
+#[test]
+fn unanswered_claim_is_released_once() {
+    let until = claimable_at(NOW.saturating_add(LEASE));
+    for (answer, refusal) in [
+        (Event::Answered(Written::Applied), Refusal::Unavailable),
+        (refused(None), Refusal::Abandoned(until)),
+        (refused(Some(completed())), Refusal::Abandoned(until)),
+        (fault(StoreErrorKind::Unavailable, false), Refusal::Abandoned(until)),
+        (LOST(), Refusal::Abandoned(until)),
+    ] {
+        for kind in [StoreErrorKind::Unavailable, StoreErrorKind::Rejected, StoreErrorKind::Conflict] {
+            let mut run = Run::new();
+            let Action::Apply(claim) = run.feed(Event::Begin) else { panic!("not claimed") };
+            assert_eq!(run.feed(LOST()), Action::Read);
+            let Action::Apply(Write::Settle { owner, generation, settlement }) = run.feed(fault(kind, false))
+            else {
+                panic!("not released")
+            };
+            let lock = claim.lock().unwrap();
+            assert_eq!((owner, generation, settlement), (ME, lock.generation, released(false)));
+            assert_eq!(run.feed(answer.clone()), Action::Refused(refusal), "{answer:?}");
+        }
+    }
+}
+
+#[test]
+fn claim_in_doubt_is_resent_unchanged() {
+    let mut run = Run::new();
+    let Action::Apply(claim) = run.feed(Event::Begin) else { panic!("not claimed") };
+    assert_eq!(run.feed(LOST()), Action::Read);
+    run.now = NOW.saturating_add(Duration::from_millis(700));
+    assert_eq!(run.feed(Event::Found(None)), Action::Apply(claim.clone()));
+    // The second one failed for certain; the first may still arrive.
+    let Action::Apply(Write::Settle { generation, settlement, .. }) =
+        run.feed(fault(StoreErrorKind::Unavailable, false))
+    else {
+        panic!("not released")
+    };
+    assert_eq!((generation, settlement), (claim.lock().unwrap().generation, released(false)));
+    let until = claimable_at(NOW.saturating_add(LEASE));
+    assert_eq!(run.feed(refused(None)), Action::Refused(Refusal::Abandoned(until)));
+}
