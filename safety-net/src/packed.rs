@@ -105,10 +105,10 @@ fn pack(out: &mut Vec<u8>, world: &World, executors: usize) {
         out.extend([
             slot.clock << 4 | slot.attempts_left,
             (slot.stage as u8) << 4 | slot.answer as u8,
-            bits([flags[0], flags[1], flags[2], flags[3], false, false, false, false]),
+            bits([flags[0], flags[1], flags[2], flags[3], slot.is_unstorable, false, false, false]),
         ]);
         if slot.is_active() {
-            out.push(slot.delivery);
+            out.extend([slot.delivery, slot.retries, slot.ended_at]);
             for number in [slot.plan, slot.machine, slot.write, slot.record, slot.held] {
                 put(out, number.into());
             }
@@ -153,7 +153,7 @@ fn unpack(bytes: &mut Bytes<'_>, executors: usize) -> World {
     let mut slots = [Slot::default(); _];
     for slot in &mut slots[..executors] {
         let [who, stage, flags] = [(); 3].map(|()| bytes.byte());
-        let [is_urgent, is_retried, is_open, is_in_doubt, ..] = flagged(flags);
+        let [is_urgent, is_retried, is_open, is_in_doubt, is_unstorable, ..] = flagged(flags);
         *slot = Slot {
             clock: who >> 4,
             attempts_left: who & 0xf,
@@ -163,10 +163,11 @@ fn unpack(bytes: &mut Bytes<'_>, executors: usize) -> World {
             is_retried,
             is_open,
             is_in_doubt,
+            is_unstorable,
             ..Slot::default()
         };
         if slot.is_active() {
-            slot.delivery = bytes.byte();
+            [slot.delivery, slot.retries, slot.ended_at] = [(); 3].map(|()| bytes.byte());
             [slot.plan, slot.machine, slot.write, slot.record, slot.held] =
                 [(); 5].map(|()| bytes.number() as u32);
         }

@@ -227,3 +227,21 @@ fn unanswered_claim_is_released_once() {
         }
     }
 }
+
+#[test]
+fn claim_in_doubt_is_resent_unchanged() {
+    let mut run = Run::new();
+    let Action::Apply(claim) = run.feed(Event::Begin) else { panic!("not claimed") };
+    assert_eq!(run.feed(LOST()), Action::Read);
+    run.now = NOW.saturating_add(Duration::from_millis(700));
+    assert_eq!(run.feed(Event::Found(None)), Action::Apply(claim.clone()));
+    // The second one failed for certain; the first may still arrive.
+    let Action::Apply(Write::Settle { generation, settlement, .. }) =
+        run.feed(fault(StoreErrorKind::Unavailable, false))
+    else {
+        panic!("not released")
+    };
+    assert_eq!((generation, settlement), (claim.lock().unwrap().generation, released(false)));
+    let until = claimable_at(NOW.saturating_add(LEASE));
+    assert_eq!(run.feed(refused(None)), Action::Refused(Refusal::Abandoned(until)));
+}
