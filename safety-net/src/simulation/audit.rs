@@ -1,6 +1,3 @@
-// NOTE TO THE WORKER IN wt-net: point 6 of your task (the simulation: audit, campaigns, engine sabotage) is now done by
-// another worker in /work/wt-sim (branch wt-sim). Leave safety-net/src/simulation* alone, drop this comment, finish points
-// 1 to 5 (exploration, mutants of the machine, stamp), commit, and report by 06:10.
 //! Watches over a schedule: every store transition, every effect and every answer.
 
 mod answers;
