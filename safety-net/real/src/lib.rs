@@ -9,4 +9,5 @@ pub mod agreement;
 pub mod crash;
 pub mod random;
 pub mod servers;
+pub mod site;
 pub mod wire;
