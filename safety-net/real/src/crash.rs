@@ -28,7 +28,7 @@
 //! ([`form`]), there is no gap: its keys are judged by [`judge::Promise::ExactlyOnce`].
 //!
 //! The harness kills nothing because it is slow. It lets processes go on beyond their deadlines, as only some platforms do,
-//! and so the library is told to cut its handlers off itself: then every SIGKILL is one of the schedule's.
+//! where the library cuts its handlers off: then every SIGKILL is one of the schedule's.
 
 pub mod backend;
 mod fleet;

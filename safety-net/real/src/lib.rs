@@ -7,6 +7,10 @@
 
 pub mod agreement;
 pub mod crash;
+pub mod deadlines;
+pub mod outages;
 pub mod random;
 pub mod servers;
+pub mod site;
+mod tcp;
 pub mod wire;

@@ -8,8 +8,10 @@ use lambda_idempotency_cli::problem::Result;
 use lambda_idempotency_real_net::{
     agreement::{self, Numbers},
     crash::{self, backend::Backend, form::Form, kills, point::Point, scenario},
+    deadlines, outages,
     random::fresh_seed,
     servers::VARIABLE,
+    site::Kind,
     wire::{self, Extent},
 };
 
@@ -18,6 +20,8 @@ usage: real-net agreement [--long]
        real-net wire [RUNS [SEED]] | wire --quick | wire --seed N | wire --case N
        real-net crash-points [FORM] [ROUNDS]
        real-net kills [FORM] [COUNT [SEED]]
+       real-net outages [OPERATIONS [SEED]] | outages --quick
+       real-net deadlines [INVOCATIONS [SEED]] | deadlines --quick
 
   agreement     every store answers as the model does, and every race has one winner
   wire          whatever breaks on the wire, callers are told the truth and outcomes stay: every single
@@ -25,6 +29,10 @@ usage: real-net agreement [--long]
   crash-points  a process is killed, and one is frozen beyond its lease, at each named point ROUNDS times
                 (default 200): one effect, and one more for each crash between effect and completion
   kills         the same at COUNT random moments (default 10000)
+  outages       servers restart, throttle and refuse while OPERATIONS (default 1000) with 30 s left return: no outcome is
+                lost, and each operation has one effect
+  deadlines     the wire breaks in 20 ways while invocations with 3 s run, INVOCATIONS (default 50) for each way and
+                store: each is answered in time, and with the truth
 
 FORM is where the effect is, and the record: `ledger` (default), a file, outside of any transaction, the record in
 DynamoDB; `postgres` and `redis`, a file, the record there; `transaction`, in the completion's own transaction; `claim-free`, with the
@@ -60,6 +68,20 @@ async fn run(arguments: &[&str], form: Form) -> Result<ExitCode> {
         ["crash-points", rounds] => match rounds.parse() {
             Ok(rounds) => crash_points(rounds, form).await,
             Err(_) => Ok(usage()),
+        },
+        ["outages", "--quick"] => go_through_outages(outages::Extent::quick(fresh)).await,
+        ["outages", rest @ ..] => match numbers_of(rest, 1_000, fresh) {
+            Some((operations, seed)) => {
+                go_through_outages(outages::Extent { operations, seed, settle_within: None }).await
+            }
+            None => Ok(usage()),
+        },
+        ["deadlines", "--quick"] => keep_deadlines(deadlines::Extent::quick(fresh)).await,
+        ["deadlines", rest @ ..] => match numbers_of(rest, 50, fresh) {
+            Some((of_each, seed)) => {
+                keep_deadlines(deadlines::Extent { of_each, seed, knows_deadlines: true }).await
+            }
+            None => Ok(usage()),
         },
         ["kills", rest @ ..] => match kills_of(rest, fresh) {
             Some(numbers) => kill(numbers, form).await,
@@ -134,6 +156,46 @@ async fn kill(numbers: kills::Numbers, form: Form) -> Result<ExitCode> {
         println!("{figures}");
     }
     Ok(told(figures.iter().flat_map(|figures| &figures.violations)))
+}
+
+/// How many, and the seed.
+fn numbers_of(arguments: &[&str], default: u32, fresh: u64) -> Option<(u32, u64)> {
+    let count = |text: &str| text.parse().ok().filter(|count| *count > 0);
+    match arguments {
+        [] => Some((default, fresh)),
+        [number] => Some((count(number)?, fresh)),
+        [number, seed] => Some((count(number)?, seed.parse().ok()?)),
+        _ => None,
+    }
+}
+
+async fn go_through_outages(extent: outages::Extent) -> Result<ExitCode> {
+    println!("{extent:?}");
+    let all = outages::check(&outages::Trouble::ALL, extent).await?;
+    println!("{}", outages::Figures::head());
+    for figures in &all {
+        println!("{figures}");
+        figures.faults.iter().for_each(|fault| println!("VIOLATION: {}: {fault}", figures.trouble));
+    }
+    Ok(code(all.iter().all(outages::Figures::is_sound)))
+}
+
+async fn keep_deadlines(extent: deadlines::Extent) -> Result<ExitCode> {
+    println!("{extent:?}");
+    let reports = deadlines::check(&Kind::ALL, extent).await?;
+    reports.iter().for_each(|report| println!("{report}"));
+    let sum = |of: fn(&deadlines::Report) -> u64| reports.iter().map(of).sum::<u64>();
+    println!(
+        "{} invocations, {} killed, {} true answers",
+        sum(deadlines::Report::invocations),
+        sum(deadlines::Report::killed),
+        sum(deadlines::Report::honest)
+    );
+    Ok(code(reports.iter().all(deadlines::Report::is_sound)))
+}
+
+const fn code(is_sound: bool) -> ExitCode {
+    if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Tells the violations, if there are any.

@@ -1,5 +1,7 @@
 //! The DynamoDB servers that every net is thrown over: the embedded one, and those that are named.
 
+use std::sync::OnceLock;
+
 use aws_sdk_dynamodb::{
     Client, Config,
     config::{BehaviorVersion, Builder, Credentials, Region},
@@ -33,6 +35,18 @@ pub(crate) mod redis_server;
 
 /// Names further servers, as `name=http://host:port`, separated by spaces.
 pub const VARIABLE: &str = "IDEMPOTENCY_NET_SERVERS";
+
+/// Starts a PostgreSQL that asks for no password: hashing it takes an unoptimised build a tenth of a second for each
+/// connection. `None` if there is none to start.
+pub(crate) fn start_postgres() -> Option<postgres_server::Server> {
+    postgres_server::Server::start_with("", &[("pg_hba.conf", b"host all all 127.0.0.1/32 trust\n")])
+}
+
+/// The one that the process's nets share.
+pub(crate) fn shared_postgres() -> Option<&'static postgres_server::Server> {
+    static SHARED: OnceLock<Option<postgres_server::Server>> = OnceLock::new();
+    SHARED.get_or_init(start_postgres).as_ref()
+}
 
 /// A DynamoDB on loopback.
 #[derive(Debug)]

@@ -10,15 +10,15 @@
 //! to three faults. A run's plan follows from its number or its seed; how the threads and the sockets take
 //! turns does not, so a rare finding may need a few repetitions.
 
-mod budget;
+pub(crate) mod budget;
 mod case;
 mod coverage;
-mod fault;
+pub(crate) mod fault;
 mod judge;
-mod meaning;
-mod message;
+pub(crate) mod meaning;
+pub(crate) mod message;
 mod play;
-mod proxy;
+pub(crate) mod proxy;
 mod report;
 mod sabotage;
 mod scenario;

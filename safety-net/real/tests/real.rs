@@ -4,6 +4,8 @@
 
 #[path = "real/crash.rs"]
 mod crash;
+#[path = "real/time.rs"]
+mod time;
 #[path = "real/wire.rs"]
 mod wire;
 

@@ -4,7 +4,7 @@
 //! by the environment, it stands at a point of a run, or is broken on purpose.
 //!
 //! The harness freezes processes past their deadlines and lets them go on, as Lambda Managed Instances may and
-//! ordinary Lambda does not. So the library is told that the platform lets it run, and has to cut handlers off itself.
+//! ordinary Lambda does not. So the library has to cut handlers off itself.
 
 use std::{
     sync::{

@@ -17,7 +17,7 @@ use super::{
     ledger::{Ledger, Line},
     record::{self, Stored},
 };
-use crate::servers::{self, Server, postgres_server, redis_server};
+use crate::servers::{self, Server, redis_server};
 
 /// A server with fresh tables on it.
 #[derive(Debug)]
@@ -67,8 +67,7 @@ impl Backend {
     }
 
     async fn postgres() -> Result<Self> {
-        let server =
-            postgres_server::Server::shared().ok_or_else(|| Problem::new("no PostgreSQL is installed"))?;
+        let server = servers::shared_postgres().ok_or_else(|| Problem::new("no PostgreSQL is installed"))?;
         let table = servers::fresh_table()?.replace('-', "_");
         let store =
             PostgresStore::builder(server.url()).table(&table).build().context("the PostgreSQL store")?;

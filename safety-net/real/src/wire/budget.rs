@@ -13,16 +13,16 @@ use tokio::task::JoinHandle;
 
 use super::{case::Case, proxy::lock};
 
-/// As in `src/protocol.rs`: how often one claim may lose.
+/// As in `src/protocol/acquire.rs`: how often one claim may lose.
 pub(super) const MAX_LOSSES: u32 = 4;
-/// As in `src/protocol.rs`: how often one settlement is tried again.
-const MAX_RETRIES: u32 = 1;
 /// How often a delivery that was fenced can claim again to record its outcome in these scenarios: a rival
 /// comes once, and a lost answer looks like one at most once more.
 const RECORDINGS: u32 = 2;
-/// The pauses after transaction conflicts: at most 25 ms, and twice as long each time; in claiming,
-/// and in each settling.
-const PAUSES: Duration = Duration::from_millis(25 + 50 + 100 + 25 * (1 + RECORDINGS as u64));
+/// How long an outcome is tried to be recorded here: much longer than three faults last.
+pub(super) const SETTLE_WITHIN: Duration = Duration::from_secs(10);
+/// As in `src/engine/drive.rs`: the first pause, and how often it doubles.
+const FIRST_PAUSE: Duration = Duration::from_millis(25);
+const DOUBLINGS: u32 = 6;
 /// For what is no call: encoding, scheduling, handlers. Above it counts what a timer was seen to be late by.
 const SLACK: Duration = Duration::from_millis(250);
 /// A timer that is so late means that requests take a good part of their time-outs for want of a processor.
@@ -49,15 +49,16 @@ impl TimeOuts {
     }
 }
 
-/// The most calls of the store that one delivery may make.
-pub(super) const MAX_CALLS: u32 = {
-    // Each write may be doubtful, and looked after.
-    let claiming = 2 * MAX_LOSSES + 1;
+/// The most calls of the store that one delivery may make, of which so many fail.
+pub(super) fn max_calls(failures: u32) -> u32 {
+    // Each write may be doubtful, and looked after; a claim that stays so is given back.
+    let claiming = 2 * MAX_LOSSES + 2;
     // The last is an outcome without its response, where the store refuses the response.
-    let settling = 2 * (1 + MAX_RETRIES) + 1;
+    let settling = 2 + 1;
     let parts = 2;
-    claiming + settling + parts + RECORDINGS * (claiming + settling)
-};
+    // Each failure is looked into, and what failed is sent again.
+    claiming + settling + parts + RECORDINGS * (claiming + settling) + 2 * failures
+}
 
 /// How long one call of the store may take: the operation's time-out, and once more where a failed claim's
 /// condition did not send the item along.
@@ -65,20 +66,26 @@ pub(super) fn of_store_call(time_outs: TimeOuts, requests_twice: bool) -> Durati
     time_outs.operation * if requests_twice { 2 } else { 1 } + SLACK
 }
 
-/// How long a delivery may take that made these calls of the store.
-pub(super) fn of_delivery(calls: impl IntoIterator<Item = Duration>) -> Duration {
-    calls.into_iter().sum::<Duration>() + PAUSES + SLACK
+/// How long a delivery may take that made these calls of the store, of which so many failed.
+pub(super) fn of_delivery(calls: impl IntoIterator<Item = Duration>, failures: u32) -> Duration {
+    calls.into_iter().sum::<Duration>() + pauses(failures) + SLACK
+}
+
+/// After conflicts in claiming, and after each failure in settling.
+fn pauses(failures: u32) -> Duration {
+    (0..MAX_LOSSES.max(failures)).map(|nth| FIRST_PAUSE * (1 << nth.min(DOUBLINGS))).sum()
 }
 
 /// How long any delivery may take at all.
 pub(super) fn of_any_delivery(time_outs: TimeOuts) -> Duration {
     // Every T1 may have to look for the item that it met.
-    time_outs.operation * (MAX_CALLS + MAX_LOSSES * (1 + RECORDINGS)) + PAUSES + SLACK
+    let claims = max_calls(0) + MAX_LOSSES * (1 + RECORDINGS);
+    time_outs.operation * claims + SETTLE_WITHIN + pauses(MAX_LOSSES) + SLACK
 }
 
 /// What the machine takes for itself: how late a timer comes.
 #[derive(Debug)]
-pub(super) struct Lateness {
+pub(crate) struct Lateness {
     seen: Arc<Mutex<Vec<(Instant, Duration)>>>,
     /// How late the timer was of late, in microseconds: each tick weighs an eighth.
     recent: Arc<AtomicU64>,
@@ -87,7 +94,7 @@ pub(super) struct Lateness {
 
 impl Lateness {
     /// Watches a timer from now on.
-    pub(super) fn watch() -> Self {
+    pub(crate) fn watch() -> Self {
         let seen: Arc<Mutex<Vec<_>>> = Arc::default();
         let for_task = Arc::clone(&seen);
         let recent = Arc::new(AtomicU64::new(0));
@@ -111,12 +118,12 @@ impl Lateness {
     }
 
     /// Whether the machine has no time to spare just now.
-    pub(super) fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         self.recent.load(Ordering::Relaxed) > u64::try_from(BUSY.as_micros()).unwrap_or(u64::MAX)
     }
 
     /// By how much timers were late in all, from `ended - took` to `ended`.
-    pub(super) fn during(&self, ended: Instant, took: Duration) -> Duration {
+    pub(crate) fn during(&self, ended: Instant, took: Duration) -> Duration {
         let Some(began) = ended.checked_sub(took) else { return Duration::ZERO };
         let seen = lock(&self.seen);
         let from = seen.partition_point(|(at, _)| *at < began);
@@ -137,11 +144,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_machine_s_own_limits_are_those_that_are_counted_with() {
-        let protocol = include_str!("../../../../src/protocol.rs");
-        assert!(protocol.contains(&format!("const MAX_LOSSES: u8 = {MAX_LOSSES};")));
-        assert!(protocol.contains(&format!("const MAX_RETRIES: u8 = {MAX_RETRIES};")));
+    fn the_library_has_the_limits_that_are_counted_with() {
+        let acquire = include_str!("../../../../src/protocol/acquire.rs");
+        assert!(acquire.contains(&format!("const MAX_LOSSES: u8 = {MAX_LOSSES};")));
         let drive = include_str!("../../../../src/engine/drive.rs");
-        assert!(drive.contains("const FIRST_PAUSE: Duration = Duration::from_millis(25);"));
+        let first_pause = FIRST_PAUSE.as_millis();
+        assert!(
+            drive.contains(&format!("const FIRST_PAUSE: Duration = Duration::from_millis({first_pause});"))
+        );
+        assert!(drive.contains(&format!("FIRST_PAUSE.saturating_mul(1 << nth.min({DOUBLINGS}))")));
     }
 }

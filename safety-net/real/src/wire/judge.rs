@@ -33,15 +33,17 @@ const SKEW_MARGIN: Duration = Duration::from_secs(2);
 /// What the protocol does not promise, and what is therefore allowed where its reason is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Gap {
-    /// The handler ran, its outcome could not be stored, and the response was returned all the same.
+    /// The handler ran, its outcome could not be stored as long as there was time, and the response was returned all the
+    /// same.
     Unrecorded,
     /// The handler ran a second time after that, when the lease had ended.
     RanAgain,
     /// The handler ran, and was fenced by a successor that never finished; another ran after both.
     Fenced,
-    /// The handler failed, and the key could not be given back.
+    /// The handler failed, and the key could not be given back as long as there was time.
     NotReleased,
-    /// A claim was made that the engine never learned of; nothing ran, and its lease frees the key.
+    /// A claim was made that the engine never learned of, nor that it was given back; nothing ran, the caller was told to
+    /// wait, and its lease frees the key.
     Ghost,
     /// The outcome is stored without its response, whose siblings could not be written.
     NotKept,
@@ -121,7 +123,7 @@ impl Judge<'_> {
     /// What `found` promises to this run's request, at the time it was found.
     fn promise(&self, found: &Snapshot) -> Promise {
         let Some(record) = &found.record else { return Promise::Runs };
-        let is_expired = has_passed(record.expires_at, found);
+        let is_expired = record.expires_at.is_some_and(|expires_at| has_passed(expires_at, found));
         let matches = record.fingerprint == self.facts.fingerprint;
         match &record.state {
             State::Started { lease_until } => {
@@ -179,8 +181,8 @@ impl Judge<'_> {
             [] => true,
             // A sibling that cannot be written or read is not waited for.
             [(Meaning::PartWritten | Meaning::PartRead, _)] => false,
-            // A refusal that is definite, and nobody to repeat the request.
-            [(_, Fault::Throttle)] => facts.case.retries != Retries::None,
+            // A refusal that is definite, and nobody to repeat the request: settlements alone are retried.
+            [(meaning, Fault::Throttle)] => meaning.settles() || facts.case.retries != Retries::None,
             [_] => true,
             _ => false,
         };

@@ -52,7 +52,7 @@ impl Meaning {
             Write::TakeOver { .. } => Self::TakeOver,
             Write::Settle { settlement: Settlement::Complete(..), .. } => Self::Complete,
             Write::Settle { settlement: Settlement::Fail(..), .. } => Self::Fail,
-            Write::Settle { settlement: Settlement::Release, .. } => Self::Release,
+            Write::Settle { settlement: Settlement::Release { .. }, .. } => Self::Release,
             // An operator's, and no function's; nor does this one extend a lease or conclude without a claim.
             Write::Resolve { .. } | Write::Extend { .. } | Write::Conclude { .. } => Self::Other,
         }

@@ -9,6 +9,7 @@ use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
 };
+use serde_json::json;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -21,42 +22,48 @@ type Headers = Vec<(String, String)>;
 
 /// A request, read whole.
 #[derive(Clone, Debug)]
-pub(super) struct Request {
+pub(crate) struct Request {
     headers: Headers,
-    pub(super) body: Bytes,
+    pub(crate) body: Bytes,
 }
 
 /// An answer, whole.
 #[derive(Clone, Debug)]
-pub(super) struct Answer {
-    pub(super) status: u16,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
     headers: Headers,
-    pub(super) body: Bytes,
+    pub(crate) body: Bytes,
 }
 
 /// One connection of a client.
 #[derive(Debug)]
-pub(super) struct Conversation {
+pub(crate) struct Conversation {
     stream: TcpStream,
     buffer: BytesMut,
 }
 
 impl Request {
     /// `PutItem` and the like.
-    pub(super) fn operation(&self) -> &str {
+    pub(crate) fn operation(&self) -> &str {
         header(&self.headers, "x-amz-target").and_then(|target| target.rsplit('.').next()).unwrap_or_default()
     }
 }
 
 impl Answer {
     /// One that DynamoDB could have given.
-    pub(super) fn new(status: u16, body: impl Into<Bytes>) -> Self {
+    pub(crate) fn new(status: u16, body: impl Into<Bytes>) -> Self {
         let headers = vec![("content-type".into(), "application/x-amz-json-1.0".into())];
         Self { status, headers, body: body.into() }
     }
 
+    /// An error, as DynamoDB tells it.
+    pub(crate) fn error(status: u16, code: &str, message: &str) -> Self {
+        let kind = format!("com.amazonaws.dynamodb.v20120810#{code}");
+        Self::new(status, json!({ "__type": kind, "message": message }).to_string())
+    }
+
     /// The message's head, announcing a body of `length`.
-    pub(super) fn head(&self, length: usize) -> Vec<u8> {
+    pub(crate) fn head(&self, length: usize) -> Vec<u8> {
         let mut head = format!("HTTP/1.1 {} -\r\n", self.status);
         for (name, value) in &self.headers {
             let _ = write!(head, "{name}: {value}\r\n");
@@ -66,7 +73,7 @@ impl Answer {
     }
 
     /// The whole message.
-    pub(super) fn message(&self) -> Vec<u8> {
+    pub(crate) fn message(&self) -> Vec<u8> {
         let mut message = self.head(self.body.len());
         message.extend_from_slice(&self.body);
         message
@@ -74,14 +81,14 @@ impl Answer {
 }
 
 impl Conversation {
-    pub(super) fn new(stream: TcpStream) -> Self {
+    pub(crate) fn new(stream: TcpStream) -> Self {
         // Without it, a message in several pieces waits for the client's delayed acknowledgement.
         let _ = stream.set_nodelay(true);
         Self { stream, buffer: BytesMut::with_capacity(4096) }
     }
 
     /// The next request, or `None` at the end of the connection.
-    pub(super) async fn request(&mut self) -> io::Result<Option<Request>> {
+    pub(crate) async fn request(&mut self) -> io::Result<Option<Request>> {
         let head_end = loop {
             if let Some(at) = self.buffer.windows(4).position(|window| window == b"\r\n\r\n") {
                 break at + 4;
@@ -105,13 +112,13 @@ impl Conversation {
     }
 
     /// Writes these bytes, whatever they are.
-    pub(super) async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes).await?;
         self.stream.flush().await
     }
 
     /// Waits until the client is gone.
-    pub(super) async fn until_gone(&mut self) {
+    pub(crate) async fn until_gone(&mut self) {
         let mut rest = [0; 1024];
         while matches!(self.stream.read(&mut rest).await, Ok(read) if read > 0) {}
     }
@@ -119,20 +126,20 @@ impl Conversation {
 
 /// The way to a server, with connections that are used again.
 #[derive(Clone, Debug)]
-pub(super) struct Upstream {
+pub(crate) struct Upstream {
     client: Client<HttpConnector, Full<Bytes>>,
     to: Uri,
 }
 
 impl Upstream {
-    pub(super) fn new(to: Uri) -> Self {
+    pub(crate) fn new(to: Uri) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         Self { client: Client::builder(TokioExecutor::new()).build(connector), to }
     }
 
     /// Sends `request` on, and reads the answer whole.
-    pub(super) async fn send(&self, request: Request) -> Result<Answer, String> {
+    pub(crate) async fn send(&self, request: Request) -> Result<Answer, String> {
         let mut sent = hyper::Request::post(&self.to);
         for (name, value) in &request.headers {
             if !["connection", "content-length", "transfer-encoding"].contains(&name.as_str()) {
@@ -149,6 +156,12 @@ impl Upstream {
         });
         Ok(Answer { status: parts.status.as_u16(), headers: headers.collect(), body })
     }
+}
+
+/// One of DynamoDB's two answers to a request too many.
+pub(crate) fn throttled(nth: usize) -> Answer {
+    let code = ["ProvisionedThroughputExceededException", "ThrottlingException"][nth % 2];
+    Answer::error(400, code, "Rate of requests exceeds the allowed throughput.")
 }
 
 /// The headers of a message, their names in lower case.

@@ -16,15 +16,15 @@ use lambda_idempotency_cli::{
 use lambda_idempotency_safety_net::random::Random;
 
 use super::{
-    budget::{self, Lateness, TimeOuts},
+    budget::{self, Lateness, SETTLE_WITHIN, TimeOuts},
     case::Case,
     fault::When,
     proxy::{Exchange, Proxy, lock},
     scenario::{Handler, Scenario, Size},
-    stage::{Ahead, Snapshot, Stage},
+    stage::{Snapshot, Stage},
     watched::{Call, Interlude, Watched},
 };
-use crate::random::fresh_seed;
+use crate::{random::fresh_seed, site::Ahead};
 
 /// Longer than any lease here, margin included; shorter than any retention.
 const UNTIL_ALL_LEASES_END: Duration = Duration::from_secs(90);
@@ -60,6 +60,8 @@ pub(super) struct Effect {
 #[derive(Clone, Debug)]
 pub(super) struct Delivery {
     pub(super) answer: Answer,
+    /// How long the caller was told to wait, if it was.
+    pub(super) retry_after: Option<Duration>,
     pub(super) took: Duration,
     /// By how much timers were late meanwhile.
     pub(super) late: Duration,
@@ -154,6 +156,7 @@ const ANOTHER: &str = "order 17, 13.50 EUR";
 /// A delivery that was answered, before the record was looked at.
 struct Answered {
     answer: Answer,
+    retry_after: Option<Duration>,
     took: Duration,
     ended: Instant,
     owners: Vec<Owner>,
@@ -233,17 +236,23 @@ impl<'r> Run<'r> {
             };
             engine.run(key, payload, operation).await
         });
-        let answer = match tokio::time::timeout(limit, &mut running).await {
-            Ok(Ok(result)) => answer_of(result),
-            Ok(Err(_)) => Answer::Panicked,
+        let (answer, retry_after) = match tokio::time::timeout(limit, &mut running).await {
+            Ok(Ok(result)) => {
+                let retry_after = match &result {
+                    Err(RunError::Idempotency(error)) => error.retry_after(),
+                    _ => None,
+                };
+                (answer_of(result), retry_after)
+            }
+            Ok(Err(_)) => (Answer::Panicked, None),
             Err(_) => {
                 running.abort();
-                Answer::Hung
+                (Answer::Hung, None)
             }
         };
         let (took, ended) = (start.elapsed(), clock::start());
         let owners = lock(&owners).clone();
-        Ok(Answered { answer, took, ended, owners })
+        Ok(Answered { answer, retry_after, took, ended, owners })
     }
 
     fn engine(
@@ -262,6 +271,7 @@ impl<'r> Run<'r> {
             .function("wire")
             .clock(clock_of_engine)
             .owner_source(draw)
+            .settle_within(SETTLE_WITHIN)
             .execution(if *at_most_once { Execution::AtMostOnce } else { Execution::AtLeastOnce })
             .on_handler_error(if *records_errors { OnHandlerError::Record } else { OnHandlerError::Release })
             .build()
@@ -275,10 +285,10 @@ impl<'r> Run<'r> {
         clock_of_engine: &dyn Clock,
         lateness: &Lateness,
     ) -> Result<Delivery> {
-        let Answered { answer, took, ended, owners } = answered;
+        let Answered { answer, retry_after, took, ended, owners } = answered;
         let after = self.stage.snapshot(&self.stored, clock_of_engine).await?;
         let late = lateness.during(ended, took);
-        Ok(Delivery { answer, took, late, owners, before, after })
+        Ok(Delivery { answer, retry_after, took, late, owners, before, after })
     }
 }
 

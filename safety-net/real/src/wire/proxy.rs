@@ -13,7 +13,7 @@ use std::{
 };
 
 use lambda_idempotency_cli::rehearse::clock;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
@@ -23,44 +23,44 @@ use tokio::{
 use super::{
     fault::{Fault, When},
     meaning::Meaning,
-    message::{Answer, Conversation, Request, Upstream},
+    message::{Answer, Conversation, Request, Upstream, throttled},
 };
 
 /// What passed, and what became of it. Neither keys nor payloads are kept.
 #[derive(Clone, Debug)]
-pub(super) struct Exchange {
+pub(crate) struct Exchange {
     /// When the request came, since the run's beginning.
-    pub(super) at: Duration,
-    pub(super) meaning: Meaning,
+    pub(crate) at: Duration,
+    pub(crate) meaning: Meaning,
     /// The fault that happened to it.
-    pub(super) fault: Option<Fault>,
+    pub(crate) fault: Option<Fault>,
     /// The server's answer: its status, and the error if it is one.
-    pub(super) served: Option<Served>,
+    pub(crate) served: Option<Served>,
     /// When the last of the answer was written, where it was to be.
-    pub(super) answered: Option<Duration>,
+    pub(crate) answered: Option<Duration>,
 }
 
 /// What the server said, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Served {
-    pub(super) at: Duration,
-    pub(super) status: u16,
-    pub(super) error: Option<String>,
+pub(crate) struct Served {
+    pub(crate) at: Duration,
+    pub(crate) status: u16,
+    pub(crate) error: Option<String>,
 }
 
 impl Exchange {
     /// The server did it: a write was made, a read was answered.
-    pub(super) fn applied(&self) -> bool {
+    pub(crate) fn applied(&self) -> bool {
         self.served.as_ref().is_some_and(|served| served.status == 200)
     }
 
     /// It had a fault that a call can fail by.
-    pub(super) fn is_broken(&self) -> bool {
+    pub(crate) fn is_broken(&self) -> bool {
         !matches!(self.fault, None | Some(Fault::FastDrip | Fault::NoOldItem))
     }
 
     /// The server refused it because of its condition.
-    pub(super) fn refused(&self) -> bool {
+    pub(crate) fn refused(&self) -> bool {
         let error = self.served.as_ref().and_then(|served| served.error.as_deref());
         error.is_some_and(|error| error.contains("ConditionalCheckFailed"))
     }
@@ -88,7 +88,7 @@ impl Display for Exchange {
 
 /// The proxy. Dropping it closes its port and cuts its connections.
 #[derive(Debug)]
-pub(super) struct Proxy {
+pub(crate) struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
     accepting: JoinHandle<()>,
@@ -97,7 +97,7 @@ pub(super) struct Proxy {
 #[derive(Debug)]
 struct Shared {
     upstream: Upstream,
-    plan: BTreeMap<usize, Fault>,
+    plan: Mutex<BTreeMap<usize, Fault>>,
     /// The attempt's time-out, which drips and late deliveries are measured by.
     attempt: Duration,
     begun: Instant,
@@ -110,7 +110,7 @@ struct Shared {
 
 impl Proxy {
     /// Listens on a free loopback port. The request with the number n gets the fault that `plan` has for n.
-    pub(super) async fn start(
+    pub(crate) async fn start(
         upstream: Upstream,
         plan: BTreeMap<usize, Fault>,
         attempt: Duration,
@@ -119,7 +119,7 @@ impl Proxy {
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             upstream,
-            plan,
+            plan: Mutex::new(plan),
             attempt,
             begun: clock::start(),
             log: Mutex::default(),
@@ -132,17 +132,28 @@ impl Proxy {
     }
 
     /// The endpoint for the client.
-    pub(super) fn endpoint(&self) -> String {
+    pub(crate) fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
+    /// Where it listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Breaks so many of the requests that come from now on.
+    pub(crate) fn break_next(&self, requests: usize, fault: Fault) {
+        let next = lock(&self.shared.log).len();
+        lock(&self.shared.plan).extend((next..next + requests).map(|nth| (nth, fault)));
+    }
+
     /// What can be asked of it while it is in another's hands.
-    pub(super) fn log(&self) -> Log {
+    pub(crate) fn log(&self) -> Log {
         Log(Arc::clone(&self.shared))
     }
 
     /// Lets nothing more through, and waits until the server has answered what is on its way.
-    pub(super) async fn close(&self) {
+    pub(crate) async fn close(&self) {
         self.shared.is_closed.store(true, Ordering::SeqCst);
         let mut under_way = self.shared.under_way.subscribe();
         // It ends with the sender at the latest, which this proxy holds.
@@ -150,7 +161,7 @@ impl Proxy {
     }
 
     /// Sends on what was held until now, in its order; a proxy that is closed does this all the same.
-    pub(super) async fn deliver(&self, until: When) {
+    pub(crate) async fn deliver(&self, until: When) {
         let due: Vec<_> = {
             let mut held = lock(&self.shared.held);
             let (due, rest) = held.drain(..).partition(|(when, ..)| *when == until);
@@ -171,16 +182,16 @@ impl Drop for Proxy {
 
 /// What passed so far.
 #[derive(Clone, Debug)]
-pub(super) struct Log(Arc<Shared>);
+pub(crate) struct Log(Arc<Shared>);
 
 impl Log {
     /// How many requests came.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         lock(&self.0.log).len()
     }
 
     /// All of them.
-    pub(super) fn exchanges(&self) -> Vec<Exchange> {
+    pub(crate) fn exchanges(&self) -> Vec<Exchange> {
         lock(&self.0.log).clone()
     }
 }
@@ -200,7 +211,7 @@ async fn converse(stream: TcpStream, shared: Arc<Shared>) {
     // An error is a client that went away, which is no news.
     while let Ok(Some(request)) = conversation.request().await {
         let nth = shared.note(&request);
-        let fault = shared.plan.get(&nth).copied();
+        let fault = lock(&shared.plan).get(&nth).copied();
         if !matches!(shared.answer(&mut conversation, nth, request, fault).await, Ok(Then::GoOn)) {
             return;
         }
@@ -273,7 +284,7 @@ impl Shared {
             Some(Fault::CutBefore) => Ok(Then::Close),
             Some(Fault::HangBefore) => self.hang(client).await,
             Some(Fault::ErrorBefore) => self.write(client, nth, &internal_error().message()).await,
-            Some(Fault::Throttle) => self.write(client, nth, &throttle(nth).message()).await,
+            Some(Fault::Throttle) => self.write(client, nth, &throttled(nth).message()).await,
             Some(Fault::Conflict) => self.write(client, nth, &conflict().message()).await,
             Some(Fault::Late(When::Soon)) => {
                 self.send_soon(nth, request);
@@ -377,21 +388,15 @@ impl Shared {
 }
 
 fn internal_error() -> Answer {
-    error(500, "InternalServerError", "The request processing has failed because of an unknown error.")
-}
-
-fn throttle(nth: usize) -> Answer {
-    let code = ["ProvisionedThroughputExceededException", "ThrottlingException"][nth % 2];
-    error(400, code, "Rate of requests exceeds the allowed throughput.")
+    Answer::error(
+        500,
+        "InternalServerError",
+        "The request processing has failed because of an unknown error.",
+    )
 }
 
 fn conflict() -> Answer {
-    error(400, "TransactionConflictException", "Transaction is ongoing for the item")
-}
-
-fn error(status: u16, code: &str, message: &str) -> Answer {
-    let kind = format!("com.amazonaws.dynamodb.v20120810#{code}");
-    Answer::new(status, json!({ "__type": kind, "message": message }).to_string())
+    Answer::error(400, "TransactionConflictException", "Transaction is ongoing for the item")
 }
 
 /// The error's name: never its item.
@@ -411,6 +416,6 @@ fn without_old_item(body: &[u8]) -> Option<String> {
     body.as_object_mut()?.remove("Item").map(|_| body.to_string())
 }
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -104,7 +104,8 @@ impl Sabotaged {
         let Write::Settle { owner, settlement: Settlement::Complete(..), .. } = write else {
             return Ok(Written::Refused(Some(record)));
         };
-        let lock = Lock { owner: *owner, ..record.lock_until(record.expires_at) };
+        let lock =
+            Lock { owner: *owner, ..record.lock_until(record.expires_at.unwrap_or(record.lock_acquired_at)) };
         let generation = lock.generation;
         let _ = self.store.apply(key, &Write::Reclaim { seen: Seen::of(&record), lock }).await?;
         let Write::Settle { settlement, .. } = write.clone() else { return Ok(Written::Applied) };

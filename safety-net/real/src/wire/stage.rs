@@ -15,8 +15,8 @@ use aws_sdk_dynamodb::{
 };
 use bytes::Bytes;
 use lambda_idempotency::{
-    BoxFuture, Clock, Fingerprint, Generation, Lock, Outcome, Owner, Place, Record, RecordedFailure, State,
-    Status, StoredKey, StoredResponse, SystemClock, Timestamp,
+    Clock, Fingerprint, Generation, Lock, Outcome, Owner, Place, Record, RecordedFailure, State, Status,
+    StoredKey, StoredResponse, SystemClock, Timestamp,
     store::{Seen, Settlement, Store, Write, Written, dynamodb::DynamoDbStore},
 };
 use lambda_idempotency_cli::problem::{Context, Problem, Result};
@@ -189,7 +189,8 @@ impl Stage {
             fingerprint,
             lock_acquired_at: acquired,
             lease_until,
-            expires_at: lock_expires_at.rounded_up_to_second(),
+            expires_at: Some(lock_expires_at.rounded_up_to_second()),
+            interrupted: false,
             request_id: Some("the prior invocation".into()),
         };
         let expires_at = match prior {
@@ -204,7 +205,7 @@ impl Stage {
             }
             Prior::NotRetained => Settlement::Complete(Outcome::Omitted, expires_at),
             Prior::Failed => Settlement::Fail(inline(&failure(PRIOR)), expires_at),
-            Prior::Released => Settlement::Release,
+            Prior::Released => Settlement::Release { expires_at, interrupted: false },
             _ => return self.make(key, &Write::Claim(lock)).await,
         };
         self.make(key, &Write::Claim(lock.clone())).await?;
@@ -227,7 +228,8 @@ impl Stage {
             fingerprint,
             lock_acquired_at: now,
             lease_until: now.saturating_add(Duration::from_secs(60)),
-            expires_at: now.saturating_add(2 * DAY).rounded_up_to_second(),
+            expires_at: Some(now.saturating_add(2 * DAY).rounded_up_to_second()),
+            interrupted: record.interrupted,
             request_id: Some("the rival's invocation".into()),
         };
         let (seen, expires_at) = (Seen::of(&record), now.saturating_add(DAY).rounded_up_to_second());
@@ -242,7 +244,7 @@ impl Stage {
                 Settlement::Complete(self.in_parts(key, lock.owner, RIVAL, expires_at).await?, expires_at)
             }
             Rival::Fails => Settlement::Fail(inline(&failure(RIVAL)), expires_at),
-            Rival::Releases => Settlement::Release,
+            Rival::Releases => Settlement::Release { expires_at, interrupted: false },
         };
         self.make(key, &claim).await?;
         self.make(key, &settle(&lock, settlement)).await
@@ -270,20 +272,6 @@ impl Stage {
         };
         let count = parts.write_parts(key, owner, kept, expires_at).await.context("a sibling")?;
         Ok(Outcome::Retained(stored.into_parts(count)))
-    }
-}
-
-/// The system's clock, so much later: nobody waits for a lease to end.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ahead(pub(super) Duration);
-
-impl Clock for Ahead {
-    fn now(&self) -> Timestamp {
-        SystemClock.now().saturating_add(self.0)
-    }
-
-    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        SystemClock.sleep(duration)
     }
 }
 

@@ -152,6 +152,15 @@ fn an_effect_after_the_recorded_one_is_found() {
 fn answers_that_differ_are_found() {
     let case = disturbed(Deed::Froze, response("1-1"));
     assert_violation(&case, "run 1-1 answered with what is not the record's response");
+    // It goes on before the other run: nothing else was there to answer with, and its time was over.
+    let mut case = case;
+    case.deliveries[0].said_at = LEASE;
+    case.judge().unwrap();
+    let mut case = disturbed(Deed::Spared, response("1-1"));
+    assert_violation(&case, "run 1-1 answered with what is not the record's response");
+    // After its deadline, its caller has got a time-out.
+    case.deliveries[0].said_at = LEASE;
+    assert_eq!(case.judge().unwrap().slow, 1);
 
     let mut case = undisturbed();
     case.deliveries.clear();

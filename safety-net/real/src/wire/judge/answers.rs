@@ -4,7 +4,7 @@ use lambda_idempotency::{ErrorKind, Record, Status};
 
 use super::{Gap, Judge, Meaning, PRIOR, Promise, RIVAL, Said, Told, shown, status_of};
 use crate::wire::{
-    budget::MAX_LOSSES,
+    budget::{MAX_LOSSES, SETTLE_WITHIN},
     play::{Answer, Delivery, PANICKED, failure, is_response_of},
     scenario::Handler,
     watched::Brief,
@@ -105,17 +105,26 @@ impl Judge<'_> {
         self.must(ran == 0, || format!("that nothing ran; the handler ran {ran} times"));
         let Some(record) = first.after.record.as_ref().filter(|record| self.is_of(0, record)) else { return };
         let left = || shown(facts, &first.after);
-        let gave_back = first.answer == Answer::NoTimeLeft;
+        let has_no_time = first.answer == Answer::NoTimeLeft;
+        let gave_back = facts.was_told(|meaning, _| meaning == Meaning::Release);
         match record.status() {
             Status::Started => {
                 let learned = self.learned_of_its_claim();
-                self.must(!learned || gave_back, || {
+                self.must(!learned || has_no_time, || {
                     format!("that the engine knows its own claim; it left {}", left())
+                });
+                self.must(gave_back, || format!("that a claim in doubt is given back; it left {}", left()));
+                let free_at = first.retry_after.map(|wait| first.after.at.saturating_add(wait));
+                self.must(has_no_time || free_at >= record.lease_until(), || {
+                    let wait = first.retry_after;
+                    format!("that who may have a claim is told how long; told {wait:?}, it left {}", left())
                 });
                 self.verdict.gaps.insert(Gap::Ghost);
             }
             Status::Released => {
-                self.must(gave_back, || format!("no claim that is given back; it left {}", left()));
+                self.must(gave_back && (has_no_time || !self.learned_of_its_claim()), || {
+                    format!("no claim that is given back; it left {}", left())
+                });
             }
             Status::Completed | Status::Failed => {
                 self.must(false, || format!("no outcome, for nothing ran; it left {}", left()));
@@ -182,7 +191,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether the settlement's end was hidden from the engine: a call failed, and none said that it is done.
+    /// Whether the settlement's end was hidden from the engine until its time was over: a call failed, and none said that
+    /// it is done.
     fn is_unresolved(&self) -> bool {
         let facts = self.facts;
         let owners = facts.deliveries.first().map(|first| first.owners.as_slice()).unwrap_or_default();
@@ -192,7 +202,8 @@ impl Judge<'_> {
         });
         let begun = facts.calls.iter().position(|call| call.meaning.settles()).unwrap_or(facts.calls.len());
         let failed = facts.calls.iter().skip(begun).any(|call| call.told.is_failure());
-        failed && !settled
+        let is_out_of_time = facts.deliveries.first().is_some_and(|first| first.took >= SETTLE_WITHIN);
+        failed && !settled && is_out_of_time
     }
 
     /// The answers without faults: exactly what the record promised.

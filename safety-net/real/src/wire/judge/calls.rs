@@ -27,9 +27,9 @@ impl Judge<'_> {
                 format!("no request but the protocol's; there was {exchange}")
             });
         }
-        let count = facts.calls.len();
-        self.must(count <= budget::MAX_CALLS as usize, || {
-            format!("at most {} calls of the store; there were {count}", budget::MAX_CALLS)
+        let (count, most) = (facts.calls.len(), budget::max_calls(facts.failures()));
+        self.must(count <= most as usize, || {
+            format!("at most {most} calls of the store; there were {count}")
         });
         for (nth, delivery) in facts.deliveries.iter().enumerate() {
             self.must(delivery.answer != Answer::Hung, || {
@@ -100,6 +100,12 @@ impl Facts {
 
     /// How long the delivery that met the faults may take.
     pub(in crate::wire) fn budget_of_first(&self) -> std::time::Duration {
-        budget::of_delivery(self.calls.iter().map(|call| self.budget_of(call)))
+        budget::of_delivery(self.calls.iter().map(|call| self.budget_of(call)), self.failures())
+    }
+
+    /// How many calls of the store failed.
+    fn failures(&self) -> u32 {
+        let failures = self.calls.iter().filter(|call| call.told.is_failure()).count();
+        u32::try_from(failures).unwrap_or(u32::MAX)
     }
 }

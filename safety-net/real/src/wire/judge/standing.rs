@@ -26,7 +26,9 @@ impl Judge<'_> {
         self.must(is.generation >= was.generation, || format!("that generations grow; {}", told()));
         let is_same_claim = is.owner == was.owner && is.generation == was.generation;
         match &was.state {
-            State::Completed(_) | State::Failed(_) if !has_passed(was.expires_at, from) => {
+            State::Completed(_) | State::Failed(_)
+                if !was.expires_at.is_some_and(|expires_at| has_passed(expires_at, from)) =>
+            {
                 self.must(is == was && to.outcome == from.outcome, || {
                     format!("that an outcome stays as it is; {}", told())
                 });

@@ -8,7 +8,7 @@ use lambda_idempotency::{
 
 use super::*;
 use crate::wire::{
-    budget::TimeOuts,
+    budget::{SETTLE_WITHIN, TimeOuts},
     case::{Case, Origin},
     play::{Delivery, Effect},
     proxy::{Exchange, Served},
@@ -29,7 +29,8 @@ fn started(owner: Owner) -> Record {
         attempt: 1,
         fingerprint: Fingerprint::from_digest([7; 32]),
         lock_acquired_at: Timestamp::from_millis(NOW),
-        expires_at: Timestamp::from_millis(NOW + 90_000_000),
+        expires_at: Some(Timestamp::from_millis(NOW + 90_000_000)),
+        interrupted: false,
         request_id: None::<Arc<str>>,
         state: State::Started { lease_until: Timestamp::from_millis(NOW + 60_000) },
     }
@@ -53,6 +54,7 @@ fn snapshot(after_ms: u64, record: Option<Record>, text: Option<&str>) -> Snapsh
 fn delivery(answer: Answer, owner: Owner, before: Snapshot, after: Snapshot) -> Delivery {
     Delivery {
         answer,
+        retry_after: None,
         took: Duration::from_millis(10),
         late: Duration::ZERO,
         owners: vec![owner],
@@ -157,13 +159,17 @@ fn one_wrong_thing_is_found() {
 
 #[test]
 fn a_gap_needs_its_reason() {
-    // The completion's answer is lost, and the look after it as well; the next two find it unfinished.
+    // The completion's answer is lost, and so are all looks after it until the time is over; the next two deliveries find
+    // it unfinished.
     let mut facts = sound();
     facts.exchanges[1] =
         Exchange { fault: Some(Fault::CutBefore), served: None, ..facts.exchanges[1].clone() };
-    facts.exchanges.push(Exchange { fault: Some(Fault::CutBefore), ..exchange(Meaning::Look, 200) });
     facts.calls[1].told = unavailable(true);
-    facts.calls.push(call(Meaning::Look, 2, unavailable(false)));
+    for request in 2..40 {
+        facts.exchanges.push(Exchange { fault: Some(Fault::CutBefore), ..exchange(Meaning::Look, 200) });
+        facts.calls.push(call(Meaning::Look, request, unavailable(false)));
+    }
+    facts.deliveries[0].took = SETTLE_WITHIN;
     let stands = |after_ms| snapshot(after_ms, Some(started(MINE)), None);
     let again = "the response of delivery 2, 17";
     let later = Owner::from_bytes([3; 16]);
@@ -182,7 +188,12 @@ fn a_gap_needs_its_reason() {
     assert_eq!(verdict.violations, Vec::<String>::new());
     assert_eq!(verdict.gaps, BTreeSet::from([Gap::Unrecorded, Gap::RanAgain]));
 
-    // Had the look been answered, it would have been tried again: then there is no reason.
+    // With time left, it's to be tried again.
+    let mut in_time = facts.clone();
+    in_time.deliveries[0].took = SETTLE_WITHIN / 2;
+    let violations = judge(&in_time).violations;
+    assert!(violations.iter().any(|found| found.starts_with("that the outcome is stored")), "{violations:?}");
+    // Had a look been answered, there would be no reason either.
     facts.calls[1].told =
         Told::Refused(Some(Brief { owner: MINE, generation: NOW, status: Status::Completed }));
     assert!(!judge(&facts).violations.is_empty());
@@ -197,11 +208,29 @@ fn a_claim_that_was_recognised_must_be_run() {
     facts.deliveries[0].after = snapshot(20, Some(started(MINE)), None);
     facts.exchanges[0].fault = Some(Fault::CutAfter);
     facts.exchanges[1] = Exchange { fault: Some(Fault::HangBefore), ..exchange(Meaning::Look, 200) };
-    facts.calls =
-        vec![call(Meaning::Claim, 0, unavailable(true)), call(Meaning::Look, 1, unavailable(false))];
-    let verdict = judge(&facts);
-    assert!(verdict.gaps.contains(&Gap::Ghost));
-    assert!(!verdict.violations.iter().any(|found| found.starts_with("that the engine knows")));
+    facts.exchanges.push(Exchange { fault: Some(Fault::CutBefore), ..exchange(Meaning::Release, 200) });
+    facts.calls = vec![
+        call(Meaning::Claim, 0, unavailable(true)),
+        call(Meaning::Look, 1, unavailable(false)),
+        call(Meaning::Release, 2, unavailable(true)),
+    ];
+    facts.deliveries[0].retry_after = Some(Duration::from_secs(62));
+    let found = |facts: &Facts, expected: &str| {
+        let violations = judge(facts).violations;
+        violations.iter().any(|found| found.starts_with(expected))
+    };
+    assert!(judge(&facts).gaps.contains(&Gap::Ghost));
+    let rules = ["that the engine knows", "that a claim in doubt is given back", "that who may have a claim"];
+    assert!(rules.iter().all(|rule| !found(&facts, rule)), "{:?}", judge(&facts).violations);
+
+    for told in [None, Some(Duration::from_secs(30))] {
+        let mut hasty = facts.clone();
+        hasty.deliveries[0].retry_after = told;
+        assert!(found(&hasty, rules[2]), "{told:?}");
+    }
+    let mut kept = facts.clone();
+    kept.calls.truncate(2);
+    assert!(found(&kept, rules[1]));
 
     let found = Brief { owner: MINE, generation: NOW, status: Status::Started };
     facts.calls[1].told = Told::Found(Some(found));

@@ -1,0 +1,153 @@
+//! Invocations with Lambda's default time-out of 3 s, whose store breaks in every way: each is answered before its
+//! deadline, and with the truth.
+//!
+//! An invocation is a request through the real HTTP layer, over the real store and its client, through a proxy that breaks
+//! the wire: from the claim on, or from the moment when the handler returns; for the rest of the invocation, or for a
+//! while. The handler takes no time. What the harness doesn't see answered after 3 s, Lambda would have killed.
+//!
+//! The judge knows only the outside: when the caller was answered and with what, and how often the handler ran. The
+//! handler's response is true if the handler ran; 503 is true if it didn't, and never will for this request. Then the
+//! wire is whole again, and a further delivery has to find what was recorded, or run.
+//!
+//! The plans follow from the seed. How threads and sockets take turns doesn't.
+
+mod invocation;
+mod judge;
+mod plan;
+mod report;
+
+use std::{sync::Arc, time::Duration};
+
+use lambda_idempotency::Store;
+use lambda_idempotency_cli::{
+    problem::{Problem, Result},
+    rehearse::clock,
+};
+use lambda_idempotency_safety_net::random::Random;
+use tokio::{sync::Semaphore, task::JoinSet};
+
+use self::{
+    invocation::invoke,
+    judge::{Evidence, Verdict},
+    plan::{Plan, Way},
+};
+use crate::{
+    site::{Kind, Site},
+    wire::budget::Lateness,
+};
+
+pub use self::report::Report;
+
+/// How many invocations are under way at once, on all stores together: they mostly wait.
+const CONCURRENCY: usize = 16;
+/// How many are, however busy the machine is.
+const AT_LEAST: usize = 4;
+/// Timers that are late by so much in all show a machine that is too busy to answer in time by itself.
+const TOO_LATE: Duration = Duration::from_millis(100);
+/// How often an invocation is made again, because of that, or because nothing was broken.
+const AGAIN: u32 = 5;
+
+/// How much is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// How many invocations each store gets for each way in which the wire breaks.
+    pub of_each: u32,
+    /// The seed of the plans.
+    pub seed: u64,
+    /// Whether the library learns when its invocation ends. That it doesn't shows that this net catches what's killed.
+    pub knows_deadlines: bool,
+}
+
+impl Extent {
+    /// For every run of CI.
+    pub const fn quick(seed: u64) -> Self {
+        Self { of_each: 2, seed, knows_deadlines: true }
+    }
+}
+
+/// What all invocations share.
+#[derive(Debug)]
+struct Stage {
+    places: Semaphore,
+    lateness: Lateness,
+    extent: Extent,
+}
+
+/// Makes the invocations on each of these stores, at once, and gives their reports in the same order.
+///
+/// # Errors
+///
+/// If a server doesn't start, or fails without a fault.
+pub async fn check(kinds: &[Kind], extent: Extent) -> Result<Vec<Report>> {
+    let stage = Stage { places: Semaphore::new(CONCURRENCY), lateness: Lateness::watch(), extent };
+    let stage = Arc::new(stage);
+    let mut running = JoinSet::new();
+    for (nth, kind) in kinds.iter().copied().enumerate() {
+        let stage = Arc::clone(&stage);
+        running.spawn(async move {
+            let report = on_one(&stage, kind).await;
+            (nth, report.map_err(|problem| Problem::new(format!("{}: {problem}", kind.name()))))
+        });
+    }
+    let mut all = running.join_all().await;
+    all.sort_by_key(|(nth, _)| *nth);
+    all.into_iter().map(|(_, report)| report).collect()
+}
+
+async fn on_one(stage: &Arc<Stage>, kind: Kind) -> Result<Report> {
+    let begun = clock::start();
+    let site = Arc::new(Site::start(kind).await?);
+    let direct = site.direct().await?;
+    let mut random = Random::new(stage.extent.seed);
+    let mut plans: Vec<_> = (0..stage.extent.of_each)
+        .flat_map(|nth| Way::all(kind).into_iter().map(move |way| (nth, way)))
+        .map(|(nth, way)| (random.bits(), Plan::random(way, nth, &mut random)))
+        .collect();
+    // Shuffled, so that no fault has the machine for itself.
+    plans.sort_by_key(|(place, _)| *place);
+    let mut report = Report::new(kind);
+    let mut running = JoinSet::new();
+    for (_, plan) in plans {
+        let (stage, site, direct) = (Arc::clone(stage), Arc::clone(&site), Arc::clone(&direct));
+        running.spawn(async move {
+            let made = make(&stage, &site, &direct, plan).await;
+            made.map(|made| (plan, made)).map_err(|problem| Problem::new(format!("{plan}: {problem}")))
+        });
+    }
+    while let Some(made) = running.join_next().await {
+        let (plan, made) = made.map_err(|error| Problem::new(error.to_string()))??;
+        report.note(&plan, &made.evidence, &made.verdict);
+        report.repeated += made.repeated;
+    }
+    report.took = begun.elapsed();
+    Ok(report)
+}
+
+/// An invocation, judged.
+struct Made {
+    evidence: Evidence,
+    verdict: Verdict,
+    repeated: u64,
+}
+
+async fn make(stage: &Stage, site: &Site, direct: &Arc<dyn Store>, plan: Plan) -> Result<Made> {
+    let mut repeated = 0;
+    loop {
+        let place = stage.places.acquire().await;
+        while stage.lateness.is_busy() && stage.places.available_permits() + AT_LEAST < CONCURRENCY {
+            clock::pause(Duration::from_millis(1)).await;
+        }
+        let begun = clock::start();
+        let made = invoke(site, direct, plan, stage.extent.knows_deadlines).await?;
+        drop(place);
+        let is_last = repeated == u64::from(AGAIN);
+        let is_busy = stage.lateness.during(clock::start(), begun.elapsed()) > TOO_LATE;
+        match made.map(|evidence| (evidence.judge(), evidence)) {
+            Some((verdict, evidence)) if is_last || verdict == Verdict::True || !is_busy => {
+                return Ok(Made { evidence, verdict, repeated });
+            }
+            None if is_last => return Err(Problem::new("nothing was broken")),
+            _ => repeated += 1,
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What must hold of an invocation, judged from outside: when it was answered, what the answer says, and what its handler
+//! did.
+
+use std::time::Duration;
+
+/// What the caller got.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) body: String,
+}
+
+/// What is known of an invocation when it is over and the wire is whole again.
+#[derive(Clone, Debug)]
+pub(super) struct Evidence {
+    /// None if there was no answer by the deadline: Lambda would have killed it.
+    pub(super) answer: Option<Answer>,
+    /// What the handler answers in this delivery.
+    pub(super) response: String,
+    pub(super) took: Duration,
+    /// How often the handler ran by the answer, and by the time when everything late had arrived.
+    pub(super) effects: u64,
+    /// Whether the record has the outcome then.
+    pub(super) is_recorded: bool,
+    /// Whether this fault may be answered with "in progress": the store named another's transaction.
+    pub(super) may_be_in_progress: bool,
+    /// What a delivery got after all leases had ended, and how often the handler had run by then.
+    pub(super) again: Option<Answer>,
+    pub(super) effects_in_the_end: u64,
+}
+
+/// What the judge found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Answered in time with the truth.
+    True,
+    /// Not answered by its deadline.
+    Killed,
+    /// Answered with something else, in words.
+    False(String),
+}
+
+impl Evidence {
+    pub(super) fn judge(&self) -> Verdict {
+        let Some(answer) = &self.answer else { return Verdict::Killed };
+        let Self { effects, effects_in_the_end, again, .. } = self;
+        let is_success = *answer == Answer { status: 201, body: self.response.clone() };
+        let says_nothing_ran = answer.status == 503 || answer.status == 409 && self.may_be_in_progress;
+        let problem = if is_success && *effects != 1 {
+            format!("the answer is the handler's, which ran {effects} times")
+        } else if says_nothing_ran && *effects != 0 {
+            format!("the answer is {} though the handler ran {effects} times", answer.status)
+        } else if !is_success && !says_nothing_ran {
+            format!("the answer is neither the handler's nor \"nothing ran\": {answer:?}")
+        } else if again.as_ref().is_none_or(|again| again.status != 201) {
+            format!("the next delivery got {again:?}")
+        } else if self.is_recorded && (again.as_ref() != Some(answer) || *effects_in_the_end != 1) {
+            format!(
+                "the outcome is recorded, but the next delivery got {again:?} after {effects_in_the_end} runs"
+            )
+        } else if *effects_in_the_end != effects + u64::from(!self.is_recorded) {
+            format!("the handler ran {effects} times, and {effects_in_the_end} times with the next delivery")
+        } else {
+            return Verdict::True;
+        };
+        Verdict::False(problem)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> Option<Answer> {
+        Some(Answer { status: 201, body: "run 1".into() })
+    }
+
+    fn refused(status: u16) -> Option<Answer> {
+        Some(Answer { status, body: "problem".into() })
+    }
+
+    /// It ran, was recorded, and answered so.
+    fn recorded() -> Evidence {
+        Evidence {
+            answer: own(),
+            response: "run 1".into(),
+            took: Duration::from_millis(5),
+            effects: 1,
+            is_recorded: true,
+            may_be_in_progress: false,
+            again: own(),
+            effects_in_the_end: 1,
+        }
+    }
+
+    /// Nothing ran, and the caller was told so.
+    fn unavailable() -> Evidence {
+        let again = Some(Answer { status: 201, body: "run 2".into() });
+        Evidence { answer: refused(503), effects: 0, is_recorded: false, again, ..recorded() }
+    }
+
+    #[test]
+    fn true_answers_are_true() {
+        let again = unavailable().again;
+        for evidence in [
+            recorded(),
+            unavailable(),
+            Evidence { answer: refused(409), may_be_in_progress: true, ..unavailable() },
+            // The store was out of reach until the end: the caller has the response, and the next delivery runs.
+            Evidence { is_recorded: false, again, effects_in_the_end: 2, ..recorded() },
+        ] {
+            assert_eq!(evidence.judge(), Verdict::True, "{evidence:?}");
+        }
+    }
+
+    #[test]
+    fn false_answers_are_found() {
+        for evidence in [
+            Evidence { answer: refused(503), ..recorded() },
+            Evidence { answer: refused(500), ..recorded() },
+            Evidence { answer: own(), ..unavailable() },
+            Evidence { answer: refused(409), ..unavailable() },
+            Evidence { answer: refused(500), ..unavailable() },
+            Evidence { effects: 2, ..recorded() },
+            Evidence { again: refused(409), ..recorded() },
+            Evidence { again: None, ..unavailable() },
+            Evidence { effects_in_the_end: 2, ..recorded() },
+            Evidence { effects_in_the_end: 2, ..unavailable() },
+            Evidence { answer: Some(Answer { status: 201, body: "run 7".into() }), ..recorded() },
+        ] {
+            assert!(matches!(evidence.judge(), Verdict::False(_)), "{evidence:?}");
+        }
+        assert_eq!(Evidence { answer: None, ..recorded() }.judge(), Verdict::Killed);
+    }
+}

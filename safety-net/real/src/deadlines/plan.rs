@@ -1,0 +1,116 @@
+//! What breaks in an invocation, where, and for how long.
+
+use std::{fmt, time::Duration};
+
+use lambda_idempotency_safety_net::random::Random;
+
+use crate::{site::Kind, tcp::TcpFault, wire::fault::Fault};
+
+/// How the wire breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    DynamoDb(Fault),
+    Postgres(TcpFault),
+    Redis(TcpFault),
+}
+
+impl Way {
+    /// All ways of this kind of store: 20.
+    pub(super) fn all(kind: Kind) -> Vec<Self> {
+        match kind {
+            Kind::DynamoDb => Fault::ALL.map(Self::DynamoDb).into(),
+            Kind::Postgres => TcpFault::ALL.map(Self::Postgres).into(),
+            Kind::Redis => TcpFault::ALL.map(Self::Redis).into(),
+        }
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DynamoDb(fault) => fault.fmt(f),
+            Self::Postgres(fault) | Self::Redis(fault) => fault.fmt(f),
+        }
+    }
+}
+
+/// From when on it is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Position {
+    /// Before anything is claimed.
+    Claim,
+    /// When the handler returns.
+    Settlement,
+}
+
+/// For how long it is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lasting {
+    /// For the rest of the invocation.
+    All,
+    /// For so many requests to DynamoDB; for so long, elsewhere.
+    Some { requests: usize, time: Duration },
+}
+
+/// One invocation's plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) way: Way,
+    pub(super) position: Position,
+    pub(super) lasting: Lasting,
+    /// Whether the sandbox has connections that were used before.
+    pub(super) is_warm: bool,
+}
+
+impl Plan {
+    /// The nth invocation's: every other one breaks before the claim, the others at the settlement.
+    pub(super) fn random(way: Way, nth: u32, random: &mut Random) -> Self {
+        let (requests, time) = (random.between(1, 3), random.between(200, 1_500));
+        let lasting = match random.percent(50) {
+            true => Lasting::All,
+            false => Lasting::Some {
+                requests: usize::try_from(requests).unwrap_or(1),
+                time: Duration::from_millis(time),
+            },
+        };
+        // A settlement that nobody fences is never refused, so that its answer has no old item.
+        let is_claim = nth.is_multiple_of(2) || way == Way::DynamoDb(Fault::NoOldItem);
+        let position = if is_claim { Position::Claim } else { Position::Settlement };
+        // A claim that takes long leaves no settlement to break.
+        let is_warm = random.percent(50) || position == Position::Settlement;
+        Self { way, position, lasting, is_warm }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { way, position, lasting, is_warm } = self;
+        let warmth = if *is_warm { "warm" } else { "cold" };
+        write!(f, "{way}, {warmth}, from the {position:?} on, for {lasting:?}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_store_breaks_in_twenty_ways() {
+        for kind in Kind::ALL {
+            assert_eq!(Way::all(kind).len(), 20, "{}", kind.name());
+        }
+    }
+
+    #[test]
+    fn a_seed_is_a_plan() {
+        let plans = |seed| {
+            let mut random = Random::new(seed);
+            let way = Way::Redis(TcpFault::Refuse);
+            (0..20).map(|nth| Plan::random(way, nth, &mut random)).collect::<Vec<_>>()
+        };
+        assert_eq!(plans(17), plans(17));
+        assert_ne!(plans(17), plans(18));
+        let claims = plans(17).iter().filter(|plan| plan.position == Position::Claim).count();
+        assert_eq!(claims, 10);
+    }
+}

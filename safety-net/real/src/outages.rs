@@ -1,0 +1,174 @@
+//! Servers in trouble while handlers return: every outcome is recorded, and nothing runs twice.
+//!
+//! Sandboxes, each with its own store, run operations of the real engine, each with 30 s left. When all handlers of a
+//! round are at work, the server gets into trouble. The handlers return shortly before that and in the middle of it, each
+//! at its own moment. The round ends when every caller has its answer. Then each record is read, and each key is
+//! delivered once more by a clock that is ahead of all leases: a handler whose outcome was lost runs again there.
+//!
+//! The effects are counted outside of the library. The rounds follow from the seed: what happens to the server, for how
+//! long, and when each handler returns. How threads and sockets take turns doesn't.
+
+mod gate;
+mod report;
+mod sandbox;
+mod trouble;
+
+use std::{sync::Arc, time::Duration};
+
+use lambda_idempotency::Store;
+use lambda_idempotency_cli::{
+    problem::{Context, Problem, Result},
+    rehearse::clock,
+};
+use lambda_idempotency_safety_net::random::Random;
+use tokio::task::JoinSet;
+
+use self::{
+    report::Evidence,
+    sandbox::{Bell, Ledger, Operation, Run, Sandbox},
+    trouble::{Outage, Victim, length},
+};
+
+pub use self::{report::Figures, trouble::Trouble};
+
+/// How many operations are under way at once, each in its own sandbox.
+const SANDBOXES: u32 = 50;
+/// Longer than any lease here, margin included; shorter than any retention.
+const UNTIL_ALL_LEASES_END: Duration = Duration::from_secs(90);
+/// How long a server may take to come back.
+const PATIENCE: u32 = 300;
+/// How long before the trouble the first handlers return: their outcomes are on their way when it begins.
+const LEAD: Duration = Duration::from_millis(30);
+
+/// How much is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// How many operations each store gets.
+    pub operations: u32,
+    /// The seed of the rounds.
+    pub seed: u64,
+    /// How long outcomes are tried to be recorded; the library's default if there is none. Shorter than an outage, it
+    /// shows that this net catches a lost outcome.
+    pub settle_within: Option<Duration>,
+}
+
+impl Extent {
+    /// For every run of CI: one round.
+    pub const fn quick(seed: u64) -> Self {
+        Self { operations: SANDBOXES / 2, seed, settle_within: None }
+    }
+}
+
+/// Brings each of these servers into trouble, all at once, and gives the figures in the same order.
+///
+/// # Errors
+///
+/// If a server doesn't start, doesn't come back, or fails without trouble.
+pub async fn check(troubles: &[Trouble], extent: Extent) -> Result<Vec<Figures>> {
+    let mut running = JoinSet::new();
+    for (nth, trouble) in troubles.iter().copied().enumerate() {
+        running.spawn(async move {
+            let figures = on_one(trouble, extent).await;
+            (nth, figures.map_err(|problem| Problem::new(format!("{trouble}: {problem}"))))
+        });
+    }
+    let mut all = running.join_all().await;
+    all.sort_by_key(|(nth, _)| *nth);
+    all.into_iter().map(|(_, figures)| figures).collect()
+}
+
+async fn on_one(trouble: Trouble, extent: Extent) -> Result<Figures> {
+    let begun = clock::start();
+    let mut victim = Victim::start(trouble).await?;
+    let mut sandboxes = Vec::new();
+    for _ in 0..SANDBOXES.min(extent.operations) {
+        let store = victim.site.store_at(victim.address()?).await?;
+        sandboxes.push(Sandbox::new(store, Duration::ZERO, extent.settle_within)?);
+    }
+    let direct = victim.site.direct().await?;
+    let later = Sandbox::new(Arc::clone(&direct), UNTIL_ALL_LEASES_END, None)?;
+    let (ledger, mut random) = (Ledger::default(), Random::new(extent.seed));
+    let mut figures = Figures::new(trouble, extent.seed);
+    let mut next = 0;
+    while next < extent.operations {
+        let last = extent.operations.min(next + SANDBOXES);
+        let outages = trouble.round(&mut random);
+        figures.outages += outages.len() as u64;
+        let operations: Vec<_> = (next..last).map(|nth| operation(nth, &outages, &mut random)).collect();
+        let runs = round(&mut victim, &sandboxes, &ledger, &outages, operations).await?;
+        is_back(&*direct, &later).await?;
+        for (operation, run) in runs {
+            figures.note(&evidence(&*direct, &later, &ledger, operation, run).await?);
+        }
+        next = last;
+    }
+    figures.took = begun.elapsed();
+    Ok(figures)
+}
+
+/// The operation with this number, whose handler returns at some moment of the outages or right before.
+fn operation(nth: u32, outages: &[Outage], random: &mut Random) -> Operation {
+    let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let returns_after = Duration::from_millis(random.between(0, millis(LEAD + length(outages))));
+    Operation { key: format!("operation-{nth}"), returns_after }
+}
+
+/// Runs these operations, one in each sandbox, through these outages.
+async fn round(
+    victim: &mut Victim,
+    sandboxes: &[Sandbox],
+    ledger: &Ledger,
+    outages: &[Outage],
+    operations: Vec<Operation>,
+) -> Result<Vec<(Operation, Run)>> {
+    let (bell, ringer) = Bell::new();
+    let count = u32::try_from(operations.len()).context("the operations of a round")?;
+    let mut running = JoinSet::new();
+    for (operation, sandbox) in operations.into_iter().zip(sandboxes) {
+        let (sandbox, bell, ledger) = (sandbox.clone(), bell.clone(), ledger.clone());
+        running.spawn(async move {
+            let run = sandbox.deliver(&operation, &bell, &ledger).await;
+            run.map(|run| (operation, run))
+        });
+    }
+    bell.all_are_there(count).await?;
+    ringer.send_replace(Some(clock::start()));
+    clock::pause(LEAD).await;
+    victim.suffer(outages).await?;
+    running.join_all().await.into_iter().collect()
+}
+
+/// Waits until the server answers.
+async fn is_back(direct: &dyn Store, sandbox: &Sandbox) -> Result<()> {
+    let key = sandbox.stored("nobody's")?;
+    let mut last = None;
+    for _ in 0..PATIENCE {
+        match direct.read(&key).await {
+            Ok(_) => return Ok(()),
+            Err(error) => last = Some(error),
+        }
+        clock::pause(Duration::from_millis(100)).await;
+    }
+    Err(Problem::new(format!("the server didn't come back: {last:?}")))
+}
+
+/// What came of an operation, and of the delivery after it.
+async fn evidence(
+    direct: &dyn Store,
+    later: &Sandbox,
+    ledger: &Ledger,
+    Operation { key, .. }: Operation,
+    run: Run,
+) -> Result<Evidence> {
+    let record = direct.read(&later.stored(&key)?).await.context("the record")?;
+    let effects = ledger.effects_of(&key);
+    let again = later.deliver_again(&key, ledger).await?;
+    Ok(Evidence {
+        status: record.map(|record| record.status().as_str().to_owned()),
+        effects,
+        again,
+        effects_in_the_end: ledger.effects_of(&key),
+        run,
+        key,
+    })
+}

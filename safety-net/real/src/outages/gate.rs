@@ -1,0 +1,118 @@
+//! A proxy before DynamoDB that throttles completions, or can't be reached.
+
+use std::{io, net::SocketAddr};
+
+use lambda_idempotency_cli::{
+    problem::{Context, Result},
+    rehearse::clock,
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    task::{JoinHandle, JoinSet},
+};
+
+use crate::wire::message::{Conversation, Upstream, throttled};
+
+/// What the gate does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// It lets everything through.
+    Open,
+    /// It answers every UpdateItem with ThrottlingException.
+    Throttling,
+    /// It has cut its connections, and refuses others.
+    Refusing,
+}
+
+/// The gate. Dropping it closes its port and cuts its connections.
+#[derive(Debug)]
+pub(super) struct Gate {
+    address: SocketAddr,
+    mode: watch::Sender<Mode>,
+    serving: JoinHandle<()>,
+}
+
+impl Gate {
+    /// Listens on a free loopback port.
+    pub(super) async fn before(server: SocketAddr) -> Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("the gate")?;
+        let address = listener.local_addr().context("the gate's address")?;
+        let upstream = format!("http://{server}").parse().context("the server's address")?;
+        let mode = watch::Sender::new(Mode::Open);
+        let serving = tokio::spawn(serve(listener, address, Upstream::new(upstream), mode.subscribe()));
+        Ok(Self { address, mode, serving })
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(super) fn set(&self, mode: Mode) {
+        self.mode.send_replace(mode);
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+async fn serve(
+    listener: TcpListener,
+    address: SocketAddr,
+    upstream: Upstream,
+    mut mode: watch::Receiver<Mode>,
+) {
+    let mut listener = Some(listener);
+    // The set dies with this task, and its connections with the set.
+    let mut connections = JoinSet::new();
+    loop {
+        if *mode.borrow_and_update() == Mode::Refusing {
+            listener = None;
+            connections.shutdown().await;
+            if mode.changed().await.is_err() {
+                return;
+            }
+            continue;
+        }
+        let accepting = match listener.take() {
+            Some(listener) => listener,
+            None => match TcpListener::bind(address).await {
+                Ok(listener) => listener,
+                // Another process has the port for a moment.
+                Err(_) => {
+                    clock::pause(std::time::Duration::from_millis(5)).await;
+                    continue;
+                }
+            },
+        };
+        tokio::select! {
+            accepted = accepting.accept() => {
+                if let Ok((stream, _)) = accepted {
+                    while connections.try_join_next().is_some() {}
+                    connections.spawn(converse(stream, upstream.clone(), mode.clone()));
+                }
+            }
+            changed = mode.changed() => if changed.is_err() { return },
+        }
+        listener = Some(accepting);
+    }
+}
+
+/// An error is a client that went away, which is no news.
+async fn converse(stream: TcpStream, upstream: Upstream, mode: watch::Receiver<Mode>) -> io::Result<()> {
+    let mut conversation = Conversation::new(stream);
+    let mut nth = 0;
+    while let Some(request) = conversation.request().await? {
+        nth += 1;
+        let is_throttled = *mode.borrow() == Mode::Throttling && request.operation() == "UpdateItem";
+        let answer = match is_throttled {
+            true => throttled(nth),
+            false => upstream.send(request).await.map_err(io::Error::other)?,
+        };
+        conversation.write(&answer.message()).await?;
+    }
+    Ok(())
+}

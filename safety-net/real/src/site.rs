@@ -1,0 +1,188 @@
+//! A server that a net starts for itself, with room for its records, and the ways to it.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use aws_sdk_dynamodb::{Client, config::retry::RetryPartition};
+use lambda_idempotency::{
+    BoxFuture, Clock, Store, SystemClock, Timestamp,
+    store::{
+        dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
+        postgres::{PostgresStore, PostgresStoreBuilder},
+        redis::{RedisStore, RedisStoreBuilder},
+    },
+};
+use lambda_idempotency_cli::problem::{Context, Problem, Result};
+
+use crate::servers::{self, Server, config_of, fresh_table, postgres_server, redis_server};
+
+/// How long the harness's own calls may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A kind of store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The embedded DynamoDB.
+    DynamoDb,
+    /// A PostgreSQL of Debian's package.
+    Postgres,
+    /// A Redis of Debian's package, which appends every command to its file before it answers: what it acknowledged
+    /// outlives its process.
+    Redis,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::DynamoDb, Self::Postgres, Self::Redis];
+
+    /// What reports call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::DynamoDb => "DynamoDB",
+            Self::Postgres => "PostgreSQL",
+            Self::Redis => "Redis",
+        }
+    }
+}
+
+/// A server, and the table or the prefix of the records on it.
+#[derive(Debug)]
+pub(crate) struct Site {
+    pub(crate) host: Host,
+    /// The table's name, or the keys' prefix.
+    room: String,
+}
+
+/// A server of a kind.
+#[derive(Debug)]
+pub(crate) enum Host {
+    DynamoDb(Server),
+    Postgres(postgres_server::Server),
+    Redis(redis_server::RedisServer),
+}
+
+impl Site {
+    /// Starts a server of this kind, and makes room on it.
+    pub(crate) async fn start(kind: Kind) -> Result<Self> {
+        let host = match kind {
+            Kind::DynamoDb => Host::DynamoDb(Server::embedded().await?),
+            Kind::Postgres => {
+                let server = blocking(servers::start_postgres).await?;
+                Host::Postgres(server.ok_or_else(|| Problem::new("no PostgreSQL is installed"))?)
+            }
+            Kind::Redis => {
+                let settings = ["--appendonly", "yes", "--appendfsync", "no"];
+                let server = blocking(move || redis_server::RedisServer::start(&settings)).await?;
+                Host::Redis(server.ok_or_else(|| Problem::new("no Redis is installed"))?)
+            }
+        };
+        let site = Self { host, room: fresh_table()?.replace('-', "_") };
+        match &site.host {
+            Host::DynamoDb(server) => server.database().create_idempotency_table(&site.room).await?,
+            Host::Postgres(_) => {
+                let store = site.postgres(site.address()?, |builder| builder)?;
+                store.create_table().await.context("the table of records")?;
+            }
+            Host::Redis(_) => {}
+        }
+        Ok(site)
+    }
+
+    /// Where the server listens.
+    pub(crate) fn address(&self) -> Result<SocketAddr> {
+        match &self.host {
+            Host::DynamoDb(server) => {
+                let endpoint = server.database().endpoint();
+                let authority = endpoint.authority().map(|authority| authority.as_str());
+                authority.unwrap_or_default().parse().context("the embedded DynamoDB's address")
+            }
+            Host::Postgres(server) => Ok(([127, 0, 0, 1], server.port()).into()),
+            Host::Redis(server) => Ok(server.address()),
+        }
+    }
+
+    /// A store with its own connections to what listens at `address`, and the library's defaults for the rest: that of one
+    /// sandbox.
+    pub(crate) async fn store_at(&self, address: SocketAddr) -> Result<Arc<dyn Store>> {
+        Ok(match &self.host {
+            Host::DynamoDb(_) => Arc::new(self.dynamodb(address, |builder| builder).await?),
+            Host::Postgres(_) => Arc::new(self.postgres(address, |builder| builder)?),
+            Host::Redis(_) => Arc::new(self.redis(address, |builder| builder)?),
+        })
+    }
+
+    /// The store that nothing is between, and that waits as long as a busy machine needs: the harness's own.
+    pub(crate) async fn direct(&self) -> Result<Arc<dyn Store>> {
+        let address = self.address()?;
+        Ok(match &self.host {
+            Host::DynamoDb(_) => {
+                let patient = |builder: DynamoDbStoreBuilder| {
+                    builder.attempt_timeout(PATIENCE).operation_timeout(PATIENCE)
+                };
+                Arc::new(self.dynamodb(address, patient).await?)
+            }
+            Host::Postgres(_) => {
+                let patient = |builder: PostgresStoreBuilder| {
+                    builder.connect_timeout(PATIENCE).statement_timeout(PATIENCE)
+                };
+                Arc::new(self.postgres(address, patient)?)
+            }
+            Host::Redis(_) => {
+                let patient = |builder: RedisStoreBuilder| {
+                    builder.attempt_timeout(PATIENCE).operation_timeout(PATIENCE)
+                };
+                Arc::new(self.redis(address, patient)?)
+            }
+        })
+    }
+
+    async fn dynamodb(
+        &self,
+        address: SocketAddr,
+        configure: impl FnOnce(DynamoDbStoreBuilder) -> DynamoDbStoreBuilder,
+    ) -> Result<DynamoDbStore> {
+        let config = config_of(&format!("http://{address}"))
+            // All clients of a process and a Region share one quota of retries: each sandbox has its own.
+            .retry_partition(RetryPartition::new(fresh_table()?))
+            .build();
+        let builder = configure(DynamoDbStore::builder(&self.room).client(Client::from_conf(config)));
+        builder.build().await.context("the DynamoDB store")
+    }
+
+    fn postgres(
+        &self,
+        address: SocketAddr,
+        configure: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder,
+    ) -> Result<PostgresStore> {
+        let Host::Postgres(server) = &self.host else { return Err(Problem::new("no PostgreSQL")) };
+        let builder = PostgresStore::builder(server.url_at(address.port())).table(&self.room);
+        configure(builder).build().context("the PostgreSQL store")
+    }
+
+    fn redis(
+        &self,
+        address: SocketAddr,
+        configure: impl FnOnce(RedisStoreBuilder) -> RedisStoreBuilder,
+    ) -> Result<RedisStore> {
+        let builder = RedisStore::builder(format!("redis://{address}?prefix={}:", self.room));
+        configure(builder).build().context("the Redis store")
+    }
+}
+
+/// What starts a server waits for it without letting other tasks run.
+async fn blocking<T: Send + 'static>(start: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(start).await.context("starting a server")
+}
+
+/// The system's clock, so much later: nobody waits for a lease to end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ahead(pub(crate) Duration);
+
+impl Clock for Ahead {
+    fn now(&self) -> Timestamp {
+        SystemClock.now().saturating_add(self.0)
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        SystemClock.sleep(duration)
+    }
+}

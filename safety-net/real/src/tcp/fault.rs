@@ -1,0 +1,197 @@
+//! What can go wrong between a client and a server that talk over TCP.
+
+use std::{fmt, time::Duration};
+
+/// The ways in which the wire breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum TcpFault {
+    /// The connections are cut, and others refused.
+    Refuse,
+    /// The connections are cut; others are accepted and closed.
+    AcceptAndClose,
+    /// Nothing is answered. Other connections are accepted, and nothing is answered there either.
+    AcceptAndWait,
+    /// Nothing is answered, and other connections don't come about: packets get lost.
+    BlackHole,
+    /// The connections are cut, and others don't come about.
+    CutAndBlackHole,
+    /// The connection is closed; the server never sees the request.
+    CloseBefore,
+    /// The server does it; the connection is closed instead of an answer.
+    CloseAfter,
+    /// As `CloseBefore`, with a reset.
+    ResetBefore,
+    /// As `CloseAfter`, with a reset.
+    ResetAfter,
+    /// Silence; the server never sees the request.
+    SilenceBefore,
+    /// The server does it; silence all the same.
+    SilenceAfter,
+    /// The answer takes 1 s.
+    Slow,
+    /// The answer takes 2 s.
+    Slower,
+    /// The server does it; half of the answer comes, then silence.
+    HalfAndSilence,
+    /// The server does it; half of the answer comes, then the end of the connection.
+    HalfAndClose,
+    /// The server does it; what comes back is not of its protocol.
+    Garbage,
+    /// Half of the request reaches the server, then the end of the connection.
+    HalfRequest,
+    /// Everything takes 100 ms each way.
+    Latency,
+    /// The request is held; the server does it when its sender has given up, or after 1.2 s.
+    LateSoon,
+    /// The request is held; the server does it when the invocation is over.
+    LateAnswered,
+}
+
+impl TcpFault {
+    /// All of them.
+    pub(crate) const ALL: [Self; 20] = [
+        Self::Refuse,
+        Self::AcceptAndClose,
+        Self::AcceptAndWait,
+        Self::BlackHole,
+        Self::CutAndBlackHole,
+        Self::CloseBefore,
+        Self::CloseAfter,
+        Self::ResetBefore,
+        Self::ResetAfter,
+        Self::SilenceBefore,
+        Self::SilenceAfter,
+        Self::Slow,
+        Self::Slower,
+        Self::HalfAndSilence,
+        Self::HalfAndClose,
+        Self::Garbage,
+        Self::HalfRequest,
+        Self::Latency,
+        Self::LateSoon,
+        Self::LateAnswered,
+    ];
+
+    pub(super) const fn scope(self) -> Scope {
+        match self {
+            Self::Refuse => Scope::Refuse,
+            Self::AcceptAndClose => Scope::AcceptAndClose,
+            Self::AcceptAndWait => Scope::AcceptAndWait,
+            Self::BlackHole => Scope::HangUnconnected { cuts: false },
+            Self::CutAndBlackHole => Scope::HangUnconnected { cuts: true },
+            _ => Scope::Requests,
+        }
+    }
+
+    /// How much later the answer comes.
+    pub(super) const fn slowness(self) -> Option<Duration> {
+        match self {
+            Self::Slow => Some(Duration::from_secs(1)),
+            Self::Slower => Some(Duration::from_secs(2)),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for TcpFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Refuse => "refused",
+            Self::AcceptAndClose => "accepted, then closed",
+            Self::AcceptAndWait => "accepted, then silence",
+            Self::BlackHole => "black hole",
+            Self::CutAndBlackHole => "cut, then black hole",
+            Self::CloseBefore => "closed before",
+            Self::CloseAfter => "closed after",
+            Self::ResetBefore => "reset before",
+            Self::ResetAfter => "reset after",
+            Self::SilenceBefore => "silence before",
+            Self::SilenceAfter => "silence after",
+            Self::Slow => "answer after 1 s",
+            Self::Slower => "answer after 2 s",
+            Self::HalfAndSilence => "half, then silence",
+            Self::HalfAndClose => "half, then closed",
+            Self::Garbage => "garbage",
+            Self::HalfRequest => "half a request",
+            Self::Latency => "latency",
+            Self::LateSoon => "late, soon",
+            Self::LateAnswered => "late, answered",
+        })
+    }
+}
+
+/// What a fault is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// What passes on connections, which come about as ever.
+    Requests,
+    /// Connections are cut and refused.
+    Refuse,
+    /// They are cut, accepted and closed.
+    AcceptAndClose,
+    /// They stay, are accepted, and nothing passes.
+    AcceptAndWait,
+    /// They don't come about; those that are there are cut, or nothing passes on them.
+    HangUnconnected { cuts: bool },
+}
+
+impl Scope {
+    pub(super) const fn cuts(self) -> bool {
+        matches!(self, Self::Refuse | Self::AcceptAndClose | Self::HangUnconnected { cuts: true })
+    }
+
+    /// Whether connections come about.
+    pub(super) const fn listens(self) -> bool {
+        !matches!(self, Self::Refuse | Self::HangUnconnected { .. })
+    }
+
+    /// Whether nothing passes, not even what introduces a connection.
+    pub(super) const fn swallows(self) -> bool {
+        matches!(self, Self::AcceptAndWait | Self::HangUnconnected { .. })
+    }
+}
+
+/// What is spoken on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Postgres,
+    Redis,
+}
+
+impl Protocol {
+    /// Whether these bytes from a client ask for work, where others introduce a connection or end it.
+    pub(super) fn is_request(self, bytes: &[u8]) -> bool {
+        match self {
+            // A message begins with its type. The first of a connection has none, and begins with its length: with a zero.
+            Self::Postgres => bytes.first().is_some_and(|kind| b"QPBEDSCFH".contains(kind)),
+            Self::Redis => {
+                let command = bytes.split(|byte| *byte == b'\n').nth(2).unwrap_or_default().trim_ascii();
+                let introduces = [&b"PING"[..], b"AUTH", b"HELLO", b"SELECT", b"CLIENT"];
+                !introduces.iter().any(|word| command.eq_ignore_ascii_case(word))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_told_from_introductions() {
+        let startup = b"\x00\x00\x00\x08\x04\xd2\x16\x2f";
+        for (protocol, bytes, is_request) in [
+            (Protocol::Postgres, &startup[..], false),
+            (Protocol::Postgres, b"p\x00\x00\x00\x05x", false),
+            (Protocol::Postgres, b"X\x00\x00\x00\x04", false),
+            (Protocol::Postgres, b"P\x00\x00\x00\x04", true),
+            (Protocol::Postgres, b"Q\x00\x00\x00\x04", true),
+            (Protocol::Redis, b"*1\r\n$4\r\nPING\r\n", false),
+            (Protocol::Redis, b"*2\r\n$4\r\nauth\r\n$1\r\nx\r\n", false),
+            (Protocol::Redis, b"*2\r\n$7\r\nHGETALL\r\n$1\r\nx\r\n", true),
+            (Protocol::Redis, b"*3\r\n$7\r\nEVALSHA\r\n", true),
+        ] {
+            assert_eq!(protocol.is_request(bytes), is_request, "{:?}", String::from_utf8_lossy(bytes));
+        }
+    }
+}
