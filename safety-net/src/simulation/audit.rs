@@ -397,7 +397,7 @@ impl Audit {
         let deadline = book.deadlines.get(&executor).copied();
         let lease_until = claim.lease_until().as_millis();
         book.runs.push(Run { deadline, ..Run::new(number, key, stored, generation, lease_until) });
-        self.check_takeover(book, number, claim.is_takeover());
+        self.check_began(book, number, claim.is_takeover());
         number
     }
 

@@ -221,7 +221,7 @@ impl Config {
             deliveries: random.between(1, 3) as u32,
             faults: if is_skewed { Fault::Skew.bit() } else { 0 },
             at_most_once: random.below(8) == 0,
-            way: Way::Claims,
+            way: if random.below(4) == 0 { Way::Transactions } else { Way::Claims },
             extends,
             shares: random.below(2) == 0,
             outage: Some(outage),

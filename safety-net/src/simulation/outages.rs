@@ -2,8 +2,8 @@
 //!
 //! An executor cannot reach its store from when its handler returns, or a little later, for a share of the time that its
 //! delivery has left to record its outcome: at least 30 % of these outages take 50 to 95 % of it. Others begin with the
-//! delivery, and meet the claim. The store must then have every operation that was answered, completed, and no effect may
-//! be repeated.
+//! delivery, and meet the claim. Every operation must be answered with its handler's result, in time, the store must have it
+//! completed by then, and no effect may be repeated.
 
 use std::fmt::Write as _;
 
@@ -100,13 +100,14 @@ pub fn play(outage: Outage, first: u64, count: u64) -> Result<Figures, Option<Bo
 
 /// What a campaign came to, in a paragraph.
 pub fn told(outage: Outage, figures: &Figures) -> String {
-    let Figures { schedules, operations, completed, calls, effects, repeated, expired, .. } = figures;
+    let Figures { schedules, operations, completed, calls, effects, committed, repeated, expired, .. } =
+        figures;
     let all: u64 = figures.outages.iter().sum();
     let long: u64 = figures.outages[5..].iter().sum();
     let mut text = format!(
         "{}: {schedules} schedules, {operations} operations, {completed} answered and completed, {calls} store calls, \
-         {effects} effects, {repeated} repeated ({expired} more after their retention); {all} outages, {} % of them \
-         half of the time left and longer (each leaves {} ms):",
+         {effects} effects at once and {committed} in transactions, {repeated} repeated ({expired} more after their \
+         retention); {all} outages, {} % of them half of the time left and longer (each leaves {} ms):",
         outage.name(),
         (100 * long).checked_div(all).unwrap_or_default(),
         outage.leaves()

@@ -122,6 +122,21 @@ fn a_call_never_outlasts_its_limit() {
 }
 
 #[test]
+fn a_settlement_call_ends_before_its_lease() {
+    let at = |secs| NOW.saturating_add(Duration::from_secs(secs));
+    let mut run = Run { state: State::new(plan(Execution::AtLeastOnce)), now: NOW };
+    run.feed(Event::Begin);
+    assert!(matches!(run.feed(Event::Answered(Written::Applied)), Action::Claimed(_)));
+    assert_eq!((LEASE, SETTLE_WITHIN), (Duration::from_secs(30), Duration::from_secs(30)));
+    // The last one begins after its lease, which nobody may have taken over.
+    for (now, until) in [(0, 15), (10, 20), (20, 25), (40, 55)] {
+        let mut run = Run { now: at(now), ..run.clone() };
+        run.feed(Event::Settle(complete()));
+        assert_eq!(run.state.call_until(run.now), Some(at(until)), "from {now} s on");
+    }
+}
+
+#[test]
 fn only_unstorable_content_is_recorded_without_its_response() {
     let (mut run, _) = Run::completing();
     let unstorable = fault(StoreErrorKind::Unstorable, false);

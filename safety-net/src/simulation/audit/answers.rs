@@ -25,6 +25,9 @@ impl Audit {
     ) {
         let own_run = self.book().current.get(&executor).copied();
         self.check_time(executor, at, own_run);
+        if self.config.outage.is_some() {
+            self.check_answered(own_run, result);
+        }
         match result {
             Ok(value) => {
                 self.ended(executor, at, Ended::Answered);
@@ -122,6 +125,17 @@ impl Audit {
                     format!("executor {executor} was refused its own claim of key {key}"),
                 );
             }
+        }
+    }
+
+    /// In a campaign, a handler's result is what its delivery is answered with.
+    fn check_answered(&self, own_run: Option<usize>, result: &Result<String, RunError<Refusal>>) {
+        let mut book = self.book();
+        let Some(run) = own_run.and_then(|run| book.runs.get(run)) else { return };
+        let is_own = result.as_ref().is_ok_and(|value| value.starts_with(&format!("run {} ", run.number)));
+        if run.handler_ended.is_some() && !is_own {
+            let what = format!("key {}: the result of run {} is answered by {result:?}", run.key, run.number);
+            violate(&mut book, "an operation is answered with its result", what);
         }
     }
 

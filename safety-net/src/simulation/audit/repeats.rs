@@ -10,6 +10,7 @@ use crate::simulation::{
     deliveries::{RESERVE, RETENTION, SETTLE_WITHIN},
 };
 
+const AT_MOST_ONCE: &str = "at most once";
 /// A call that takes longer than this is a fault of the network's, even if it is answered.
 const SLOW_CALL: u64 = 50;
 /// An outage that lasts until this long before the end of a delivery's time left no room for another request: one read
@@ -73,7 +74,7 @@ impl Audit {
             return None;
         }
         if self.config.at_most_once {
-            return Some(("at most once", "at most one run is allowed"));
+            return Some((AT_MOST_ONCE, "at most one run is allowed"));
         }
         if self.config.outage.is_some() {
             return Some((RULE, "no outage was longer than the time left, and nothing else went wrong"));
@@ -131,8 +132,12 @@ impl Audit {
         }
     }
 
-    /// A run that begins is told whether an earlier attempt of its operation may have had an effect.
-    pub(super) fn check_takeover(&self, book: &mut Book, run: usize, is_takeover: bool) {
+    /// At most once, no run begins after another of the same operation. Otherwise it is told whether an earlier attempt of
+    /// its operation may have had an effect.
+    pub(super) fn check_began(&self, book: &mut Book, run: usize, is_takeover: bool) {
+        if self.config.at_most_once {
+            return self.check_at_most_once(book, run);
+        }
         // A transaction that is declined is released, and another payload makes another operation.
         if is_takeover || self.config.way != Way::Claims || self.config.has(Fault::OtherPayload) {
             return;
@@ -152,6 +157,19 @@ impl Audit {
                 current.key, earlier.number
             );
             violate(book, "an interrupted attempt is told", what);
+        }
+    }
+    fn check_at_most_once(&self, book: &mut Book, run: usize) {
+        let Some(current) = book.runs.get(run).filter(|_| self.clocks_agree()) else { return };
+        let granted = book.grants.get(&(current.stored.clone(), current.generation.get())).copied();
+        let earlier = book.runs.iter().find(|earlier| {
+            earlier.stored == current.stored
+                && earlier.generation < current.generation
+                && !self.has_expired(book, earlier, granted.unwrap_or_default())
+        });
+        if let Some(earlier) = earlier {
+            let what = format!("key {}: run {run} begins after run {}", current.key, earlier.number);
+            violate(book, AT_MOST_ONCE, what);
         }
     }
 }
