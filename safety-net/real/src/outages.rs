@@ -1,8 +1,8 @@
 //! Servers in trouble while handlers return: every outcome is recorded, and nothing runs twice.
 //!
-//! Sandboxes, each with its own store, run operations of the real engine, each with 30 s left. When all handlers of a
-//! round are at work, the server gets into trouble. The handlers return shortly before that and in the middle of it, each
-//! at its own moment. The round ends when every caller has its answer. Then each record is read, and each key is
+//! Sandboxes, each with its own store, run operations of the real engine. When all handlers of a round are at work, and
+//! each invocation has 30 s left, the server gets into trouble. The handlers return shortly before that and in the middle
+//! of it, each at its own moment. The round ends when every caller has its answer. Then each record is read, and each key is
 //! delivered once more by a clock that is ahead of all leases: a handler whose outcome was lost runs again there.
 //!
 //! The effects are counted outside of the library. The rounds follow from the seed: what happens to the server, for how
@@ -15,7 +15,7 @@ mod trouble;
 
 use std::{sync::Arc, time::Duration};
 
-use lambda_idempotency::Store;
+use lambda_idempotency::{Clock as _, Store, SystemClock, Timestamp};
 use lambda_idempotency_cli::{
     problem::{Context, Problem, Result},
     rehearse::clock,
@@ -25,7 +25,7 @@ use tokio::task::JoinSet;
 
 use self::{
     report::Evidence,
-    sandbox::{Bell, Ledger, Operation, Run, Sandbox},
+    sandbox::{Bell, Ledger, Operation, Run, Sandbox, TIME_LEFT},
     trouble::{Outage, Victim, length},
 };
 
@@ -35,6 +35,9 @@ pub use self::{report::Figures, trouble::Trouble};
 const SANDBOXES: u32 = 50;
 /// Longer than any lease here, margin included; shorter than any retention.
 const UNTIL_ALL_LEASES_END: Duration = Duration::from_secs(90);
+/// How long the handlers of a round have to get to work, and how much later they may be on a busy machine.
+const ARRIVAL: Duration = Duration::from_secs(1);
+const LATENESS: Duration = Duration::from_secs(5);
 /// How long a server may take to come back.
 const PATIENCE: u32 = 300;
 /// How long before the trouble the first handlers return: their outcomes are on their way when it begins.
@@ -85,6 +88,11 @@ async fn on_one(trouble: Trouble, extent: Extent) -> Result<Figures> {
         let store = victim.site.store_at(victim.address()?).await?;
         sandboxes.push(Sandbox::new(store, Duration::ZERO, extent.settle_within)?);
     }
+    let mut warming = JoinSet::new();
+    for (nth, sandbox) in sandboxes.iter().cloned().enumerate() {
+        warming.spawn(async move { sandbox.warm_up(nth).await });
+    }
+    warming.join_all().await.into_iter().collect::<Result<()>>()?;
     let direct = victim.site.direct().await?;
     let later = Sandbox::new(Arc::clone(&direct), UNTIL_ALL_LEASES_END, None)?;
     let (ledger, mut random) = (Ledger::default(), Random::new(extent.seed));
@@ -94,8 +102,15 @@ async fn on_one(trouble: Trouble, extent: Extent) -> Result<Figures> {
         let last = extent.operations.min(next + SANDBOXES);
         let outages = trouble.round(&mut random);
         figures.outages += outages.len() as u64;
-        let operations: Vec<_> = (next..last).map(|nth| operation(nth, &outages, &mut random)).collect();
-        let runs = round(&mut victim, &sandboxes, &ledger, &outages, operations).await?;
+        let begins = SystemClock.now().saturating_add(ARRIVAL);
+        let deadline = begins.saturating_add(TIME_LEFT);
+        let operation = |nth| Operation {
+            key: format!("operation-{nth}"),
+            returns_after: random_part(LEAD + length(&outages), &mut random),
+            deadline,
+        };
+        let operations: Vec<_> = (next..last).map(operation).collect();
+        let runs = round(&mut victim, &sandboxes, &ledger, &outages, begins, operations).await?;
         is_back(&*direct, &later).await?;
         for (operation, run) in runs {
             figures.note(&evidence(&*direct, &later, &ledger, operation, run).await?);
@@ -106,19 +121,18 @@ async fn on_one(trouble: Trouble, extent: Extent) -> Result<Figures> {
     Ok(figures)
 }
 
-/// The operation with this number, whose handler returns at some moment of the outages or right before.
-fn operation(nth: u32, outages: &[Outage], random: &mut Random) -> Operation {
-    let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    let returns_after = Duration::from_millis(random.between(0, millis(LEAD + length(outages))));
-    Operation { key: format!("operation-{nth}"), returns_after }
+/// Somewhere in this time.
+fn random_part(of: Duration, random: &mut Random) -> Duration {
+    Duration::from_millis(random.between(0, u64::try_from(of.as_millis()).unwrap_or(u64::MAX)))
 }
 
-/// Runs these operations, one in each sandbox, through these outages.
+/// Runs these operations, one in each sandbox, through these outages, which begin then.
 async fn round(
     victim: &mut Victim,
     sandboxes: &[Sandbox],
     ledger: &Ledger,
     outages: &[Outage],
+    begins: Timestamp,
     operations: Vec<Operation>,
 ) -> Result<Vec<(Operation, Run)>> {
     let (bell, ringer) = Bell::new();
@@ -131,7 +145,9 @@ async fn round(
             run.map(|run| (operation, run))
         });
     }
-    bell.all_are_there(count).await?;
+    let arrived = tokio::time::timeout(ARRIVAL + LATENESS, bell.all_are_there(count)).await;
+    arrived.map_err(|_| Problem::new("the machine is too busy: the handlers don't get to work"))??;
+    clock::pause(SystemClock.now().until(begins)).await;
     ringer.send_replace(Some(clock::start()));
     clock::pause(LEAD).await;
     victim.suffer(outages).await?;
@@ -162,7 +178,7 @@ async fn evidence(
 ) -> Result<Evidence> {
     let record = direct.read(&later.stored(&key)?).await.context("the record")?;
     let effects = ledger.effects_of(&key);
-    let again = later.deliver_again(&key, ledger).await?;
+    let again = later.deliver_now(&key, ledger).await?;
     Ok(Evidence {
         status: record.map(|record| record.status().as_str().to_owned()),
         effects,

@@ -6,16 +6,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lambda_idempotency::{Clock as _, Idempotency, Invocation, Key, RunError, Store, StoredKey};
+use lambda_idempotency::{Clock as _, Idempotency, Invocation, Key, RunError, Store, StoredKey, Timestamp};
 use lambda_idempotency_cli::{
-    problem::{Context, Result},
+    problem::{Context, Problem, Result},
     rehearse::clock,
 };
 use tokio::sync::{Semaphore, watch};
 
 use crate::site::Ahead;
 
-/// What every operation has left when it begins.
+/// What every operation has left when the trouble begins, and a delivery without trouble at its beginning.
 pub(super) const TIME_LEFT: Duration = Duration::from_secs(30);
 /// How often a delivery that was refused is repeated, and how long after.
 const REPETITIONS: u32 = 60;
@@ -71,6 +71,8 @@ pub(super) struct Operation {
     pub(super) key: String,
     /// When its handler returns, after the bell's time.
     pub(super) returns_after: Duration,
+    /// When its invocation ends.
+    pub(super) deadline: Timestamp,
 }
 
 /// What came of an operation.
@@ -130,7 +132,7 @@ impl Sandbox {
                 ledger.note(&operation.key);
                 let _first = returned.set(clock::start());
             };
-            let answer = self.run(&operation.key, handler).await?;
+            let answer = self.run(&operation.key, operation.deadline, handler).await?;
             let settled_in = returned.get().map(Instant::elapsed);
             match settled_in {
                 None if refused < u64::from(REPETITIONS) => {
@@ -144,24 +146,42 @@ impl Sandbox {
         }
     }
 
-    /// Delivers the operation once more.
-    pub(super) async fn deliver_again(&self, key: &str, ledger: &Ledger) -> Result<Answer> {
-        self.run(key, || async { ledger.note(key) }).await
+    /// Delivers an operation while nothing is in trouble.
+    pub(super) async fn deliver_now(&self, key: &str, ledger: &Ledger) -> Result<Answer> {
+        let deadline = self.clock.now().saturating_add(TIME_LEFT);
+        self.run(key, deadline, || async { ledger.note(key) }).await
     }
 
-    async fn run<Effect>(&self, key: &str, effect: impl FnOnce() -> Effect) -> Result<Answer>
+    /// Runs something, so that the sandbox has its connections and the first round doesn't wait for them.
+    pub(super) async fn warm_up(&self, nth: usize) -> Result<()> {
+        let mut last = None;
+        for attempt in 0..REPETITIONS {
+            let answer = self.deliver_now(&format!("warm-up-{nth}-{attempt}"), &Ledger::default()).await?;
+            if matches!(answer, Answer::Value(_)) {
+                return Ok(());
+            }
+            last = Some(answer);
+        }
+        Err(Problem::new(format!("a sandbox doesn't get warm: {last:?}")))
+    }
+
+    async fn run<Effect>(
+        &self,
+        key: &str,
+        deadline: Timestamp,
+        effect: impl FnOnce() -> Effect,
+    ) -> Result<Answer>
     where
         Effect: Future<Output = ()>,
     {
         let now = self.clock.now();
-        let invocation = Invocation::entered(now, now.saturating_add(TIME_LEFT), "outages");
-        let engine = self.engine.for_invocation(invocation);
+        let engine = self.engine.for_invocation(Invocation::entered(now, deadline, "outages"));
         let handler = || async {
             effect().await;
             Ok::<_, String>(response_to(key))
         };
         let running = engine.run(Key::new(key).context("a key")?, key, handler);
-        Ok(match tokio::time::timeout(TIME_LEFT, running).await {
+        Ok(match tokio::time::timeout(now.until(deadline), running).await {
             Ok(Ok(value)) => Answer::Value(value),
             Ok(Err(RunError::Idempotency(error))) => Answer::Error(error.to_string()),
             Ok(Err(error)) => Answer::Error(format!("{error:?}")),
