@@ -474,7 +474,11 @@ impl State {
                 let until = limits.ask_by.map(|ask_by| ask_by.saturating_add(limits.reserve));
                 return until.into_iter().chain(limits.answer_by).min();
             }
-            Phase::Held { .. } | Phase::Extending { .. } | Phase::Open(_) | Phase::Over => return None,
+            // One that isn't answered leaves time for others before the lease ends.
+            Phase::Extending { held, .. } => {
+                return Some(now.saturating_add((now.until(held.lease_until) / 4).max(SHORTEST_CALL)));
+            }
+            Phase::Held { .. } | Phase::Open(_) | Phase::Over => return None,
         };
         let left = now.until(task.by);
         if task.retries == 0 && left <= limits.reserve {
