@@ -263,3 +263,57 @@ fn verdict_of(number: u8) -> Verdict {
     let all = [Verdict::None, Verdict::Complete, Verdict::Fail, Verdict::Release, Verdict::Commit];
     all.into_iter().find(|verdict| *verdict as u8 == number).unwrap_or(Verdict::Panic)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        configuration::{Configuration, Flow, TICK},
+        faults::choices,
+        net::Net,
+        random::Random,
+        under_test::Shipping,
+    };
+
+    /// Random ways through a world in which all can happen: each world comes out as it went in, and in order.
+    #[test]
+    fn packed_worlds_come_out_unchanged() {
+        let configuration = Configuration {
+            clocks: vec![0, TICK, 0],
+            executors: 3,
+            attempts: 2,
+            faults: 6,
+            jumps: 1,
+            operations: 1,
+            extensions: 2,
+            declines: 1,
+            requests: 2,
+            permanent_faults: true,
+            settle_within: std::time::Duration::from_secs(60),
+            flows: &[Flow::Claim, Flow::Look, Flow::Blind],
+            verdicts: &[Verdict::Complete, Verdict::Fail, Verdict::Release, Verdict::Commit, Verdict::Panic],
+            ..Configuration::default()
+        };
+        let mut net = Net::new(&Shipping, &configuration);
+        let (mut random, mut options) = (Random::new(7), Vec::new());
+        let (mut queue, mut worlds) = (Queue::new(3), Vec::new());
+        for number in 0..2000 {
+            let mut world = World::new(&configuration);
+            for _ in 0..60 {
+                choices(&configuration, &world, &mut options);
+                let Some(&choice) = random.pick(&options) else { break };
+                if let Some(happened) = net.perform(&world, choice) {
+                    world = happened.world;
+                    queue.push(number, &world);
+                    worlds.push((number, world));
+                }
+            }
+        }
+        assert!(worlds.len() > 50_000 && queue.memory() < 100 * worlds.len(), "{}", queue.memory());
+        assert_eq!(queue.len(), worlds.len());
+        for expected in worlds {
+            assert_eq!(queue.pop(), Some(expected));
+        }
+        assert!(queue.is_empty() && queue.pop().is_none());
+    }
+}

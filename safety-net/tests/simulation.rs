@@ -94,6 +94,7 @@ fn each_undone_precaution_is_caught_by_a_campaign() {
         (Undone::Retries, Outage::LostRequests, "an answered operation is completed"),
         (Undone::AnswerReserve, Outage::Silence, "answers are in time"),
         (Undone::CutOffs, Outage::Silence, "answers are in time"),
+        (Undone::ShortPauses, Outage::Throttles, "answers are in time"),
         (Undone::Refusals, Outage::Refusals, "an answered operation is completed"),
         (Undone::Doubts, Outage::LostAnswers, "a refused claim is given back"),
         (Undone::GivingBack, Outage::LostAnswers, "a refused claim is given back"),

@@ -11,6 +11,8 @@ use super::{config::Fault, scheduler::World, undone::Undone};
 
 /// How far clocks may be apart for all promises to hold, in ms; the library's default.
 pub const SKEW_MARGIN: i64 = 2000;
+/// The longest pause before a retry, in ms.
+const LONGEST_PAUSE: u64 = 1600;
 /// How far they are apart where only fencing is promised.
 const BEYOND: i64 = 60_000;
 
@@ -91,7 +93,10 @@ impl Clock for FaultyClock {
         if self.world.config.undone == Undone::CutOffs {
             return Box::pin(std::future::pending());
         }
-        let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let mut ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        if self.world.config.undone == Undone::ShortPauses {
+            ms = ms.max(LONGEST_PAUSE);
+        }
         Box::pin(self.world.sleep(ms))
     }
 }

@@ -19,6 +19,8 @@ pub enum Undone {
     AnswerReserve,
     /// Calls to the store are not cut off.
     CutOffs,
+    /// A pause before a retry is as long as ever, however little time is left.
+    ShortPauses,
     /// What the store refuses is sent again without the response.
     Refusals,
     /// Errors that leave it open whether a write was made are taken for definite.
@@ -33,11 +35,12 @@ pub enum Undone {
 
 impl Undone {
     /// All of them, by their names.
-    pub const ALL: [(Self, &str); 9] = [
+    pub const ALL: [(Self, &str); 10] = [
         (Self::Nothing, "nothing"),
         (Self::Retries, "settlements_are_not_retried"),
         (Self::AnswerReserve, "calls_end_at_the_deadline"),
         (Self::CutOffs, "calls_are_not_cut_off"),
+        (Self::ShortPauses, "pauses_are_not_clipped"),
         (Self::Refusals, "refusals_drop_the_response"),
         (Self::Doubts, "doubts_are_taken_for_definite"),
         (Self::GivingBack, "claims_in_doubt_are_not_released"),
