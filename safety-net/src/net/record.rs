@@ -283,6 +283,9 @@ impl<P: Protocol> Net<'_, P> {
         if let Some(delivery) = it.world.deliveries.get(usize::from(sender)) {
             it.flaws.unless(!delivery.is_refused || delivery.is_overtaken, Invariant::GhostTold);
             it.world.operation = it.world.operation.claimed(delivery.request, holder);
+            // It was sent before the sweep, and is given back, if it is, by what the record said since: more than is true
+            // does no harm.
+            it.world.operation.was_left |= delivery.is_overtaken;
         }
         it.world.holder = sender;
         if matches!(status, Some(Status::Completed | Status::Failed)) {
