@@ -264,8 +264,11 @@ impl Claim {
 
     /// T7: asks for the claim to stand until then.
     pub(crate) async fn extend_until(&mut self, until: Timestamp) -> Extended {
+        let now = self.engine.clock.now();
         let Some(Action::Apply(write)) = self.step(Event::Extend(until)) else { return Extended::NotNow };
-        let event = match self.engine.store.apply(self.key(), &write).await {
+        let call_until = self.state.as_ref().and_then(|state| state.call_until(now));
+        let extending = self.engine.store.apply(self.key(), &write);
+        let event = match self.engine.in_time(now, call_until, extending).await {
             Ok(written) => Event::Answered(written),
             Err(error) => {
                 Event::Failed(Fault { kind: error.kind(), maybe_applied: error.is_maybe_applied() })

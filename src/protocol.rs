@@ -474,14 +474,33 @@ impl State {
                 let until = limits.ask_by.map(|ask_by| ask_by.saturating_add(limits.reserve));
                 return until.into_iter().chain(limits.answer_by).min();
             }
-            Phase::Held { .. } | Phase::Extending { .. } | Phase::Open(_) | Phase::Over => return None,
+            // One that isn't answered leaves time for others before the lease ends.
+            Phase::Extending { held, .. } => {
+                return Some(now.saturating_add((now.until(held.lease_until) / 4).max(SHORTEST_CALL)));
+            }
+            Phase::Held { .. } | Phase::Open(_) | Phase::Over => return None,
         };
         let left = now.until(task.by);
         if task.retries == 0 && left <= limits.reserve {
             return limits.last_call;
         }
-        // No single call takes all the time that is left: one that isn't answered leaves room for others.
+        // No single call takes all the time that is left: one that isn't answered leaves room for others. Nor does it take
+        // all that the lease has left: once that has ended, another executor takes over and runs again.
+        let lease = self.settled_lease().map(|lease_until| now.until(lease_until));
+        let left = lease.filter(|lease| !lease.is_zero()).map_or(left, |lease| left.min(lease));
         Some(now.saturating_add((left / 2).max(SHORTEST_CALL)).min(task.by))
+    }
+
+    /// Until when the lease stands under which the handler ran, while its outcome is being stored.
+    fn settled_lease(&self) -> Option<Timestamp> {
+        match &self.phase {
+            Phase::Settling { held, .. } | Phase::LookingForSettlement { held, .. } => Some(held.lease_until),
+            Phase::Committing(commit) | Phase::LookingForCommit(commit) => match &commit.basis {
+                commit::Basis::Claim(held) => Some(held.lease_until),
+                commit::Basis::Open(_) => None,
+            },
+            _ => None,
+        }
     }
 
     /// Until when what is settled at `now` may be prepared, such as by writing its chunks: the other half of the time is

@@ -10,7 +10,7 @@ mod dynamodb {
     mod conditions;
     mod config;
     mod corrupt;
-    mod dropped;
+    mod drops;
     mod emulator;
     mod faults;
     mod fixtures;

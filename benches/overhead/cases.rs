@@ -276,7 +276,7 @@ impl ByHand {
             .put_item()
             .table_name(TABLE)
             .item("id", s(&item.id))
-            .item("version", n("1"))
+            .item("version", n("2"))
             .item("status", s("STARTED"))
             .item("owner", s(&item.owner))
             .item("generation", n(&item.generation))

@@ -25,8 +25,8 @@ type Item = HashMap<String, AttributeValue>;
 
 const RESPONSE: &[u8] = b"\"paid\"";
 const PAYLOAD: u64 = 1;
-/// Every attribute that a record has.
-const NAMES: [&str; 15] = [
+/// Every attribute that a record has, and those that are reserved.
+const NAMES: [&str; 19] = [
     "id",
     "status",
     "owner",
@@ -42,6 +42,10 @@ const NAMES: [&str; 15] = [
     "response_sha256",
     "request_id",
     "version",
+    "interrupted",
+    "trace_id",
+    "response_codec",
+    "response_key_id",
 ];
 /// What stands at the edge of something.
 const EDGES: [&str; 24] = [
@@ -82,7 +86,11 @@ pub fn check(data: &[u8]) {
     let mut item = template(&mut input).unwrap_or_else(|_| started());
     let is_whole = change(&mut item, &mut input).is_ok_and(|changes| changes == 0);
     match read(&item) {
-        Some(record) => act(&item, record),
+        Some(record) => {
+            let is_newer = ["response_codec", "response_key_id"].iter().any(|name| item.contains_key(*name));
+            assert!(!is_newer, "a response in a form of a newer release is read as it is: {item:?}");
+            act(&item, record);
+        }
         None => assert!(!is_whole, "a record as it is written cannot be read: {item:?}"),
     }
 }
@@ -125,11 +133,15 @@ fn act(item: &Item, record: Record) {
     }));
     let is_same = record.fingerprint == Fingerprint::of(&PAYLOAD).expect("a number has a fingerprint");
     let is_far = |time: lambda_idempotency::Timestamp| time.as_millis() > 9_000_000_000_000;
+    let is_live = record.expires_at.is_none_or(is_far);
     match (&record.state, result) {
         (State::Started { lease_until }, _) if is_far(*lease_until) => {
             assert!(!has_run, "another's claim stands: {item:?}");
         }
-        (State::Completed(_) | State::Failed(_), result) if is_far(record.expires_at) => {
+        (State::Started { .. }, _) if record.expires_at.is_none() && !is_same => {
+            assert!(!has_run, "another operation's claim never expires: {item:?}");
+        }
+        (State::Completed(_) | State::Failed(_), result) if is_live => {
             assert!(!has_run, "an outcome is live: {item:?}");
             match result {
                 Ok(answer) => {
@@ -183,15 +195,22 @@ fn started() -> Item {
     item.insert("fingerprint".into(), text(fingerprint.to_string()));
     item.insert("attempt".into(), number(1));
     item.insert("request_id".into(), text("8f5c1a66-7d4e-4b1e-9c0a-3d1f2b7a9e10"));
-    item.insert("version".into(), number(1));
+    item.insert("version".into(), number(2));
     item
 }
 
 fn template(input: &mut Unstructured<'_>) -> Result<Item> {
     let mut item = started();
+    if input.ratio(1, 4)? {
+        item.insert("interrupted".into(), Bool(true));
+    }
     let status = *input.choose(&["STARTED", "COMPLETED", "FAILED", "RELEASED"])?;
     item.insert("status".into(), text(status));
     if status == "STARTED" {
+        // An at-most-once claim.
+        if input.ratio(1, 4)? {
+            item.remove("expires_at");
+        }
         return Ok(item);
     }
     item.remove("lease_until");

@@ -80,6 +80,10 @@ invariants! {
         "what is stored is what the handler said";
     OwnerNotRefused, false, "owner not refused",
         "an executor that still holds its claim can settle it, whatever the time";
+    SettledPatiently, false, "settled patiently",
+        "a settlement is given up because the store fails only after all its retries, or when its time is over";
+    ResponseKept, false, "response kept",
+        "an outcome is stored without its response only where the store will never take it";
     DoubtLookedInto, false, "doubt looked into",
         "a doubtful answer is followed by a look at the record, while there is time";
     TakeoverTold, true, "takeover told",

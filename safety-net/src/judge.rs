@@ -6,8 +6,8 @@ mod rivals;
 mod transaction;
 
 use lambda_idempotency::{
-    Execution, Record, State as RecordState, Timestamp,
-    protocol::{Action, End, Event, Fault, Held, Plan, Refusal},
+    Execution, Outcome, Record, State as RecordState, Timestamp,
+    protocol::{Action, Decline, End, Event, Fault, Held, Plan, Refusal},
     store::{Settlement, StoreErrorKind, Write, Written},
 };
 
@@ -38,6 +38,12 @@ pub struct Step<'a> {
     pub is_open: bool,
     /// Whether what was sent last was answered doubtfully before.
     pub is_in_doubt: bool,
+    /// Whether the store has said that it will never take the response.
+    pub is_unstorable: bool,
+    /// How often the executor has asked the store again since its handler ended.
+    pub retries: u8,
+    /// When that was, by the executor's clock.
+    pub ended_at: Timestamp,
     /// Whether the event is the answer to a read.
     pub is_asking: bool,
     /// What was sent last.
@@ -94,6 +100,7 @@ impl Step<'_> {
         self.doubt(&mut flaws);
         self.own(&mut flaws);
         self.token(&mut flaws);
+        self.patience(&mut flaws);
         if let (true, Event::Answered(Written::Refused(record))) = (self.was_extension(), self.event) {
             let is_mine = record.as_ref().is_some_and(|record| self.is_under_claim(record));
             flaws.unless(is_mine || *self.action == Action::Lost, Invariant::OwnerExtends);
@@ -162,6 +169,28 @@ impl Step<'_> {
             action => self.is_commit() && self.repeats(action),
         };
         flaws.unless(is_looked_into, Invariant::DoubtLookedInto);
+    }
+
+    /// A store that fails is asked again, for as long as there is time.
+    fn patience(&self, flaws: &mut Flaws) {
+        let may_be_asked_again = match self.event {
+            Event::Failed(fault) => matches!(
+                fault.kind,
+                StoreErrorKind::Unavailable | StoreErrorKind::Conflict | StoreErrorKind::Rejected
+            ),
+            _ => self.shown().is_some_and(|record| self.is_under_claim(record)),
+        };
+        let is_given_up = match self.action {
+            Action::Settled(End::Unrecorded(_) | End::Unresolved(_) | End::NotCommitted(_)) => true,
+            Action::Declined(why) => *why != Decline::Condition,
+            _ => false,
+        };
+        if !self.has_run() || !may_be_asked_again || !is_given_up {
+            return;
+        }
+        let by = self.ended_at.saturating_add(self.configuration.settle_within);
+        let is_over = self.retries >= self.configuration.max_retries || by <= self.now;
+        flaws.unless(is_over, Invariant::SettledPatiently);
     }
 
     /// What is our own must be taken for our own.
@@ -264,6 +293,7 @@ impl Step<'_> {
             flaws.unless(lock.lease_until <= bound, Invariant::LeaseBounded);
             flaws.unless(self.is_kept_open(lock.lease_until, lock.expires_at), Invariant::ExpiryPromised);
         }
+        flaws.unless(self.is_unstorable || !is_omitted(write), Invariant::ResponseKept);
         let least = self.now.saturating_add(millis(retention));
         match write {
             Write::Settle { settlement, .. } => {
@@ -319,6 +349,21 @@ impl Step<'_> {
         let held = self.held.map(|held| held.lease_until);
         own.or(granted).or(held).unwrap_or(self.plan.lease_until)
     }
+}
+
+/// Whether a write stores an outcome without its response. Here, every handler has one.
+fn is_omitted(write: &Write) -> bool {
+    let outcome = match write {
+        Write::Settle {
+            settlement: Settlement::Complete(outcome, _) | Settlement::Fail(outcome, _), ..
+        } => outcome,
+        Write::Conclude { record, .. } => match &record.state {
+            RecordState::Completed(outcome) | RecordState::Failed(outcome) => outcome,
+            RecordState::Started { .. } | RecordState::Released => return false,
+        },
+        _ => return false,
+    };
+    *outcome == Outcome::Omitted
 }
 
 /// Whether an expiry is what was promised: at `least` then, and for no more than the rounding later.

@@ -51,6 +51,7 @@ pub mod random;
 pub mod report;
 pub mod simulation;
 pub mod spaces;
+pub mod stamp;
 pub mod terminate;
 pub mod trace;
 pub mod under_test;

@@ -3,7 +3,7 @@
 #![expect(clippy::print_stdout, reason = "it is what a command line is for")]
 
 use std::{
-    process::ExitCode,
+    process::{Command, ExitCode},
     time::{Duration, Instant},
 };
 
@@ -14,30 +14,44 @@ use lambda_idempotency_safety_net::{
     mutants::{self, Mutant},
     peer::{self, Powertools},
     report,
-    simulation::{self, config::Config},
-    spaces,
+    simulation::{
+        self,
+        config::Config,
+        outages::{self, Outage},
+    },
+    spaces, stamp,
     under_test::Shipping,
 };
 
 const USAGE: &str = "\
-usage: safety-net explore [--long] [--space NAME] [--jobs N]
+usage: safety-net explore [--long [--record FILE]] [--space NAME] [--jobs N]
+       safety-net stamp
+       safety-net is-explored FILE
        safety-net mutants [NAME]
        safety-net peer [--traces]
        safety-net simulate [COUNT [FIRST-SEED]]
+       safety-net campaign [FAULT] [COUNT [FIRST-SEED]]
        safety-net replay 'seed=NUMBER …'
 
   explore   every world of the bounded slice, or with --long of the long form (24 GiB machines: about
-            5 GiB and a quarter of an hour on 2 cores); --space takes those whose names contain NAME
+            5 GiB and a quarter of an hour on 2 cores); --space takes those whose names contain NAME.
+            With --record, writes down in FILE what was explored, and the rules' stamp, if nothing was found
+  stamp     SHA-256 over the files that the rules are written in, and the net that explores them
+  is-explored  whether the rules' stamp is the one in FILE
   mutants   every mutant whose name contains NAME, and what catches it; with NAME, its trace
   peer      Powertools' protocol beside this one; --traces shows how each promise is broken
   simulate  COUNT schedules (100,000) of the real engine in virtual time, a seed each; the first that
             violates something is shrunk, and told as a line to replay
+  campaign  COUNT schedules (1,000,000) with outages of one FAULT, none of them longer than the time left, and
+            nothing else that goes wrong; without FAULT, of each: lost-requests, lost-answers, throttles,
+            conflicts, errors-500, refusals, silence. No effect is repeated, and every operation completes
   replay    one schedule, with its trace
 
 Fails if anything is found that should not be, or is not found that should be.";
 
-/// A space that would take more memory than this is cut off, in bytes; two are explored at a time.
-const MOST_MEMORY: usize = 2_500_000_000;
+/// A space that would take more memory than this is cut off, in bytes; two are explored at a time. A table that grows is
+/// there twice meanwhile.
+const MOST_MEMORY: usize = 6_000_000_000;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -47,6 +61,8 @@ fn main() -> ExitCode {
             Some(options) => exploration(&options),
             None => return usage(),
         },
+        ["stamp"] => show_stamp(),
+        ["is-explored", file] => is_explored(file),
         ["mutants"] => every_mutant(None),
         ["mutants", name] => every_mutant(Some(name)),
         ["peer"] => comparison(false),
@@ -59,6 +75,10 @@ fn main() -> ExitCode {
         ["simulate", count, first] => match (count.parse(), first.parse()) {
             (Ok(count), Ok(first)) => simulation(count, first),
             _ => return usage(),
+        },
+        ["campaign", rest @ ..] => match Campaign::from(rest) {
+            Some(campaign) => campaign.play(),
+            None => return usage(),
         },
         ["replay", line] => match line.parse() {
             Ok(config) => replay(config),
@@ -80,22 +100,26 @@ fn usage() -> ExitCode {
 struct Options<'a> {
     is_long: bool,
     space: Option<&'a str>,
+    record: Option<&'a str>,
     jobs: usize,
 }
 
 impl<'a> Options<'a> {
     fn from(arguments: &[&'a str]) -> Option<Self> {
-        let mut options = Self { is_long: false, space: None, jobs: 2 };
+        let mut options = Self { is_long: false, space: None, record: None, jobs: 2 };
         let mut rest = arguments.iter();
         while let Some(&argument) = rest.next() {
             match argument {
                 "--long" => options.is_long = true,
                 "--space" => options.space = Some(rest.next()?),
+                "--record" => options.record = Some(rest.next()?),
                 "--jobs" => options.jobs = rest.next()?.parse().ok()?,
                 _ => return None,
             }
         }
-        Some(options)
+        // What is written down is the whole of the long form.
+        let is_whole = options.is_long && options.space.is_none();
+        (options.record.is_none() || is_whole).then_some(options)
     }
 }
 
@@ -108,7 +132,8 @@ fn exploration(options: &Options<'_>) -> bool {
     let reports = explore_all(&Shipping, &spaces, limits, options.jobs, &clock, &|report| {
         println!("{}", report::explored(report));
     });
-    println!("{}\n\nwall clock: {:.1} s\n", report::total(&reports), clock().as_secs_f64());
+    let took = clock();
+    println!("{}\n\nwall clock: {:.1} s\n", report::total(&reports), took.as_secs_f64());
     let mut reached = Coverage::NONE;
     for report in &reports {
         reached.add(report.coverage);
@@ -116,7 +141,51 @@ fn exploration(options: &Options<'_>) -> bool {
     }
     println!("{}", report::coverage(reached));
     let is_whole = options.space.is_some() || reached.missing().next().is_none();
-    is_whole && !reports.is_empty() && reports.iter().all(|report| report.violations.is_empty())
+    let is_good = |report: &Report| report.violations.is_empty() && report.is_complete;
+    let is_good = is_whole && !reports.is_empty() && reports.iter().all(is_good);
+    for report in reports.iter().filter(|report| !report.is_complete) {
+        println!("{}: cut off, so that it proves nothing", report.name);
+    }
+    match options.record {
+        Some(file) if is_good => write_down(file, &reports, took),
+        _ => is_good,
+    }
+}
+
+fn write_down(file: &str, reports: &[Report], took: Duration) -> bool {
+    let commit = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(stamp::root()).output();
+    let commit = commit.ok().and_then(|output| String::from_utf8(output.stdout).ok());
+    let written = stamp::stamp(&stamp::root()).and_then(|stamp| {
+        let commit = commit.as_deref().unwrap_or("unknown").trim();
+        std::fs::write(file, stamp::record(&stamp, commit, stamp::since_epoch(), reports, took))
+    });
+    if let Err(error) = &written {
+        println!("{file}: {error}");
+    }
+    written.is_ok()
+}
+
+fn show_stamp() -> bool {
+    match stamp::stamp(&stamp::root()) {
+        Ok(stamp) => println!("{stamp}"),
+        Err(error) => {
+            println!("the rules can't be read: {error}");
+            return false;
+        }
+    }
+    true
+}
+
+fn is_explored(file: &str) -> bool {
+    let recorded = std::fs::read_to_string(file).unwrap_or_default();
+    let is_same = match (stamp::stamp(&stamp::root()), stamp::stamp_in(&recorded)) {
+        (Ok(stamp), Some(explored)) => stamp == explored,
+        _ => false,
+    };
+    if !is_same {
+        println!("{file} is of other rules: run `safety-net explore --long --record {file}`");
+    }
+    is_same
 }
 
 fn every_mutant(name: Option<&str>) -> bool {
@@ -206,6 +275,49 @@ fn simulation(count: u64, first: u64) -> bool {
     }
     println!("{figures}; nothing amiss, {:.1} s", clock().as_secs_f64());
     true
+}
+
+/// What `campaign` is asked to play.
+struct Campaign {
+    outages: Vec<Outage>,
+    count: u64,
+    first: u64,
+}
+
+impl Campaign {
+    fn from(arguments: &[&str]) -> Option<Self> {
+        let (outages, numbers) = match arguments {
+            [name, numbers @ ..] if name.parse::<u64>().is_err() => (vec![Outage::named(name)?], numbers),
+            numbers => (Outage::ALL.to_vec(), numbers),
+        };
+        let numbers: Option<Vec<u64>> = numbers.iter().map(|number| number.parse().ok()).collect();
+        let (count, first) = match *numbers? {
+            [] => (1_000_000, 0),
+            [count] => (count, 0),
+            [count, first] => (count, first),
+            _ => return None,
+        };
+        Some(Self { outages, count, first })
+    }
+
+    fn play(&self) -> bool {
+        let clock = clock();
+        for &outage in &self.outages {
+            match outages::play(outage, self.first, self.count) {
+                Ok(figures) => println!("{}", outages::told(outage, &figures)),
+                Err(Some(report)) => {
+                    println!("{report}");
+                    return false;
+                }
+                Err(None) => {
+                    println!("the simulation itself panicked");
+                    return false;
+                }
+            }
+        }
+        println!("nothing amiss, {:.1} s", clock().as_secs_f64());
+        true
+    }
 }
 
 fn replay(config: Config) -> bool {

@@ -79,6 +79,12 @@ pub struct Slot {
     pub is_open: bool,
     /// Whether the transaction that it sent last was answered doubtfully before.
     pub is_in_doubt: bool,
+    /// Whether the store has said that it will never take the response.
+    pub is_unstorable: bool,
+    /// How often it has asked the store again since its handler ended.
+    pub retries: u8,
+    /// At which moment its handler ended; 0 where retries have all the time there is.
+    pub ended_at: u8,
     /// What the store answered.
     pub answer: Answer,
     /// The delivery it is at work on.
@@ -350,9 +356,12 @@ impl World {
                 | u64::from(slot.is_retried) << 24
                 | u64::from(slot.is_open) << 25
                 | u64::from(slot.is_in_doubt) << 26
+                | u64::from(slot.is_unstorable) << 27
                 | (slot.answer as u64) << 32
                 | u64::from(slot.delivery) << 40
-                | u64::from(slot.is_urgent) << 48;
+                | u64::from(slot.is_urgent) << 48
+                | u64::from(slot.retries & 0xf) << 52
+                | u64::from(slot.ended_at) << 56;
             words[1] = u64::from(slot.plan) << 32 | u64::from(slot.machine);
             words[2] = u64::from(slot.write) << 32 | u64::from(slot.record);
             words[3] = u64::from(slot.held);

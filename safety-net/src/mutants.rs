@@ -6,6 +6,8 @@
 
 mod claiming;
 mod extending;
+mod remembering;
+mod retrying;
 mod settling;
 mod store;
 mod transacting;
@@ -44,6 +46,8 @@ pub struct Mutant {
     does: fn(&Moment<'_>, Outcome) -> Outcome,
     /// What the store makes of a write.
     applies: fn(&Write, Option<&Record>) -> Effect,
+    /// Whether the sweeper may remove a record by now.
+    sweeps: fn(&Record, Timestamp) -> bool,
     /// What the store makes of a transaction, and whether it makes the handler's own writes; what it makes of the write
     /// alone is known by then.
     commits: fn(&Write, Option<&Record>, Effect) -> (Effect, bool),
@@ -71,6 +75,15 @@ pub struct Mutated {
     pub(crate) intent: Option<Intent>,
     /// What was sent last.
     pub(crate) sent: Option<Outcome>,
+    /// Whether the record was asked for last.
+    pub(crate) is_asking: bool,
+}
+
+impl Mutated {
+    /// The claim that is held.
+    pub(crate) fn held(&self) -> Option<&Held> {
+        self.machine.held()
+    }
 }
 
 /// A mutant that mutates nothing: what the others are made from.
@@ -84,6 +97,7 @@ pub(crate) const NONE: Mutant = Mutant {
     takes: |_, record| record,
     does: |_, outcome| outcome,
     applies: |write, current| write.apply_to(current).into(),
+    sweeps: |record, now| record.expires_at.is_some_and(|expires_at| expires_at <= now),
     commits: |_, _, effect| {
         let is_made = effect != Effect::Refused;
         (effect, is_made)
@@ -97,6 +111,8 @@ pub fn all() -> Vec<Mutant> {
         claiming::MUTANTS,
         settling::MUTANTS,
         extending::MUTANTS,
+        remembering::MUTANTS,
+        retrying::MUTANTS,
         transacting::MUTANTS,
         unclaimed::MUTANTS,
     ]
@@ -132,7 +148,7 @@ impl Protocol for Mutant {
     }
 
     fn begin(&self, plan: &Plan) -> Mutated {
-        Mutated { machine: State::new((self.plan)(plan.clone())), intent: None, sent: None }
+        Mutated { machine: State::new((self.plan)(plan.clone())), intent: None, sent: None, is_asking: false }
     }
 
     fn step(&self, state: Mutated, input: Input) -> (Mutated, Action) {
@@ -150,7 +166,8 @@ impl Protocol for Mutant {
             Action::Apply(_) | Action::Commit { .. } => Some((machine.clone(), action.clone())),
             _ => state.sent.clone(),
         };
-        (Mutated { machine, intent, sent }, action)
+        let is_asking = action == Action::Read;
+        (Mutated { machine, intent, sent, is_asking }, action)
     }
 
     fn held(&self, state: &Mutated) -> Option<Held> {
@@ -159,6 +176,10 @@ impl Protocol for Mutant {
 
     fn apply(&self, write: &Write, current: Option<&Record>) -> Effect {
         (self.applies)(write, current)
+    }
+
+    fn may_sweep(&self, record: &Record, now: Timestamp) -> bool {
+        (self.sweeps)(record, now)
     }
 
     fn commit(&self, write: &Write, current: Option<&Record>) -> (Effect, bool) {

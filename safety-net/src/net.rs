@@ -5,7 +5,7 @@ mod machine;
 mod record;
 mod transaction;
 
-use std::{collections::HashMap, rc::Rc};
+use std::{collections::HashMap, rc::Rc, time::Duration};
 
 use lambda_idempotency::{
     Outcome, Record, State as RecordState, Timestamp,
@@ -75,6 +75,9 @@ pub(crate) struct StepKey {
     verdict: Verdict,
     is_open: bool,
     is_in_doubt: bool,
+    is_unstorable: bool,
+    retries: u8,
+    ended_at: u8,
     heard: Heard,
     stage: Stage,
     time: u8,
@@ -274,6 +277,7 @@ impl<'a, P: Protocol> Net<'a, P> {
                 if !self.write(write).is_some_and(has_response) {
                     return None;
                 }
+                it.slot(at).is_unstorable = true;
                 it.reach(Mark::Unstorable);
                 self.fail(it, at, StoreErrorKind::Unstorable, is_retried);
             }
@@ -350,8 +354,11 @@ impl<'a, P: Protocol> Net<'a, P> {
     }
 
     fn sweep(&mut self, it: &mut Happening) -> Option<()> {
-        let record = self.records.get(it.world.record)?;
-        let expires_at = record.expires_at.filter(|expires_at| *expires_at <= self.true_time(it))?;
+        let (record, now) = (self.records.get(it.world.record)?, self.true_time(it));
+        if !self.protocol.may_sweep(record, now) {
+            return None;
+        }
+        let expires_at = record.expires_at.unwrap_or(now);
         // A version of a record is not made again after it was swept. A transaction without a claim is sent again only
         // while its record counts, and arrives before that is swept; and the next one, after a round trip, is a later
         // version by the clock, which does not stand still as it does here.
@@ -541,8 +548,12 @@ impl<'a, P: Protocol> Net<'a, P> {
         }
         self.leave_extension(it, at);
         let delivery = &mut it.world.deliveries[usize::from(slot.delivery)];
-        delivery.verdict = verdict;
         delivery.has_writes |= verdict == Verdict::Commit;
+        delivery.verdict = verdict;
+        let has_end = self.configuration.settle_within != Duration::MAX;
+        let ended_at = if has_end { it.world.time } else { 0 };
+        let slot = it.slot(at);
+        (slot.retries, slot.ended_at, slot.is_unstorable) = (0, ended_at, false);
         self.step(it, at, Heard::Settle);
         Some(())
     }

@@ -11,7 +11,9 @@ pub mod clock;
 pub mod config;
 pub mod deliveries;
 pub mod network;
+pub mod outages;
 pub mod scheduler;
+pub mod undone;
 
 use std::{fmt, sync::Arc};
 
@@ -44,8 +46,14 @@ pub struct Figures {
     pub calls: u64,
     /// Handler runs that had their effect.
     pub effects: u64,
+    /// Handlers that began.
+    pub operations: u64,
+    /// Deliveries that were answered with their own handler's result.
+    pub completed: u64,
     /// Effects that an earlier run of the same operation had had as well, each of them explained.
     pub repeated: u64,
+    /// Effects of a key whose earlier effect was a retention ago: those of a new operation.
+    pub expired: u64,
     /// Takeovers.
     pub takeovers: u64,
     /// Records that no longer counted, and were replaced.
@@ -66,6 +74,8 @@ pub struct Figures {
     pub crashes: u64,
     /// How often each fault struck, in the order of [`Fault::ALL`].
     pub struck: [u64; Fault::ALL.len()],
+    /// Outages by how much of their delivery's time left they took, a tenth each.
+    pub outages: [u64; 10],
 }
 
 impl Figures {
@@ -75,7 +85,10 @@ impl Figures {
         self.polls += other.polls;
         self.calls += other.calls;
         self.effects += other.effects;
+        self.operations += other.operations;
+        self.completed += other.completed;
         self.repeated += other.repeated;
+        self.expired += other.expired;
         self.takeovers += other.takeovers;
         self.reclaims += other.reclaims;
         self.fenced += other.fenced;
@@ -86,6 +99,7 @@ impl Figures {
         self.extended += other.extended;
         self.crashes += other.crashes;
         self.struck.iter_mut().zip(other.struck).for_each(|(all, one)| *all += one);
+        self.outages.iter_mut().zip(other.outages).for_each(|(all, one)| *all += one);
     }
 }
 
@@ -93,11 +107,11 @@ impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { schedules, polls, calls, effects, repeated, takeovers, reclaims, fenced, crashes, .. } =
             self;
-        let Self { committed, declined, concluded, repeats_known, extended, .. } = self;
+        let Self { committed, declined, concluded, repeats_known, extended, expired, .. } = self;
         write!(
             f,
             "{schedules} schedules, {polls} polls, {calls} store calls, {effects} effects ({repeated} repeated, each \
-             explained), {committed} effects in transactions ({concluded} without a claim, {declined} declined, \
+             explained; {expired} of operations whose record had expired), {committed} effects in transactions ({concluded} without a claim, {declined} declined, \
              {repeats_known} sent again and known), {takeovers} takeovers, {reclaims} reclaims, {extended} extensions, \
              {fenced} fenced, {crashes} crashes"
         )

@@ -4,7 +4,7 @@
 use std::{fmt::Debug, hash::Hash};
 
 use lambda_idempotency::{
-    Generation, Owner, Record, State as RecordState,
+    Generation, Owner, Record, State as RecordState, Timestamp,
     protocol::{self, Action, Held, Input, Plan, State},
     store::{Settlement, Write},
 };
@@ -43,6 +43,11 @@ pub trait Protocol {
         let effect = self.apply(write, current);
         let is_made = effect != Effect::Refused;
         (effect, is_made)
+    }
+
+    /// Whether the sweeper may remove `record` by now.
+    fn may_sweep(&self, record: &Record, now: Timestamp) -> bool {
+        record.expires_at.is_some_and(|expires_at| expires_at <= now)
     }
 
     /// The claim that an executor in this state holds.

@@ -4,8 +4,10 @@
 
 use lambda_idempotency_safety_net::simulation::{
     campaign,
-    config::{Config, Fault, Sabotage},
+    config::{Config, Fault, Sabotage, Way},
+    outages::{self, Outage},
     simulate,
+    undone::Undone,
 };
 
 #[test]
@@ -64,4 +66,58 @@ fn a_broken_store_is_caught_shrunk_and_replayed_from_its_line() {
         let again = simulate(line.parse().unwrap(), true);
         assert_eq!((again.digest, &again.violation), (report.digest, &report.violation), "{line}");
     }
+}
+
+/// The short form of `safety-net campaign`.
+#[test]
+fn outages_shorter_than_the_time_left_repeat_nothing() {
+    for outage in Outage::ALL {
+        let figures =
+            outages::play(outage, 0, 3000).unwrap_or_else(|report| panic!("{outage:?}: {report:?}"));
+        assert_eq!(figures.repeated, 0, "{outage:?}");
+        let (all, long): (u64, u64) = (figures.outages.iter().sum(), figures.outages[5..].iter().sum());
+        assert!(all > 1000 && long * 10 >= all * 3, "{outage:?}: {long} of {all} outages are long");
+    }
+}
+
+fn caught(undone: Undone, schedule: impl Fn(Config) -> Config) -> &'static str {
+    match campaign(0, 20_000, |config| Config { undone, ..schedule(config) }) {
+        Ok(figures) => panic!("{undone:?} was not caught in {figures}"),
+        Err(report) => report.violation.as_ref().unwrap().rule,
+    }
+}
+
+#[test]
+fn each_undone_precaution_is_caught_by_a_campaign() {
+    for (undone, outage, rule) in [
+        (Undone::Retries, Outage::Throttles, "an answered operation is completed"),
+        (Undone::Retries, Outage::LostRequests, "an answered operation is completed"),
+        (Undone::AnswerReserve, Outage::Silence, "answers are in time"),
+        (Undone::CutOffs, Outage::Silence, "answers are in time"),
+        (Undone::ShortPauses, Outage::Throttles, "answers are in time"),
+        (Undone::Refusals, Outage::Refusals, "an answered operation is completed"),
+        (Undone::Doubts, Outage::LostAnswers, "a refused claim is given back"),
+        (Undone::GivingBack, Outage::LostAnswers, "a refused claim is given back"),
+    ] {
+        let by = caught(undone, |config| Config::of_campaign(config.seed, outage));
+        assert_eq!(by, rule, "{undone:?} in {outage:?}");
+    }
+}
+
+#[test]
+fn each_undone_precaution_is_caught_by_the_simulation() {
+    let only = |faults: &[Fault]| {
+        let faults = faults.iter().fold(0, |all, fault| all | fault.bit());
+        move |config| Config { faults, way: Way::Claims, at_most_once: false, extends: false, ..config }
+    };
+    for (undone, faults, rule) in [
+        (Undone::Retries, &[Fault::Throttled][..], "a repeated effect has a reason"),
+        (Undone::Interruptions, &[Fault::Crash, Fault::HandlerError], "an interrupted attempt is told"),
+        (Undone::Interruptions, &[Fault::Panic], "an interrupted attempt is told"),
+    ] {
+        assert_eq!(caught(undone, only(faults)), rule, "{undone:?} with {faults:?}");
+    }
+    let once = only(&[Fault::Crash, Fault::Sweep]);
+    let by = caught(Undone::EndlessClaims, |config| Config { at_most_once: true, ..once(config) });
+    assert_eq!(by, "at most once");
 }

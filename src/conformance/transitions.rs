@@ -214,7 +214,7 @@ pub(super) async fn resolve_release(store: &dyn Store) -> Verdict {
 async fn every_trial(store: &dyn Store, act: Act) -> Verdict {
     for prior in PRIORS {
         for difference in differences(act, prior) {
-            for (form, content) in contents(act)? {
+            for (form, content) in contents(act, difference)? {
                 let what = format!("{act:?}{form} on {prior:?}, different in {difference:?}");
                 trial(store, act, prior, difference, content)
                     .await
@@ -277,8 +277,8 @@ impl Content {
 }
 
 /// What `act` may have to write, in every form that a store may have a request of its own for, and what
-/// to call it.
-fn contents(act: Act) -> Verdict<Vec<(&'static str, Content)>> {
+/// to call it. Of the claims that are refused, the two extremes stand for all.
+fn contents(act: Act, difference: Difference) -> Verdict<Vec<(&'static str, Content)>> {
     let expires_at = tomorrow().saturating_add(Duration::from_secs(7));
     let earlier = tomorrow().saturating_sub(Duration::from_secs(1000));
     let lock = second_lock()?;
@@ -294,17 +294,24 @@ fn contents(act: Act) -> Verdict<Vec<(&'static str, Content)>> {
     let failures =
         shapes.map(|(form, outcome)| (form, with(&lock, Settlement::Fail(outcome, expires_at)))).to_vec();
     let mut contents = match act {
-        // Each of the three that may be there or not, with and without each other.
-        Act::Claim | Act::Reclaim | Act::TakeOver => vec![
-            ("", alone(&lock)),
-            (" by no request id, not interrupted", alone(&nameless)),
-            (" without expiry", alone(&lasting)),
-            (" not interrupted", alone(&Lock { interrupted: false, ..lock.clone() })),
-            (" by no request id", alone(&Lock { request_id: None, ..lock.clone() })),
-            (" without expiry, not interrupted", alone(&Lock { interrupted: false, ..lasting.clone() })),
-            (" without expiry, by no request id", alone(&Lock { request_id: None, ..lasting.clone() })),
-            (" with none of them", alone(&Lock { expires_at: None, ..nameless.clone() })),
-        ],
+        Act::Claim | Act::Reclaim | Act::TakeOver => {
+            let none = Lock { expires_at: None, ..nameless.clone() };
+            let mut forms = vec![("", alone(&lock)), (" with nothing optional", alone(&none))];
+            // Where the write is made, each of the three that may be there or not, with and without the others.
+            if difference == Difference::Nothing {
+                let without = |lock: &Lock| Lock { interrupted: false, ..lock.clone() };
+                let no_request = |lock: &Lock| Lock { request_id: None, ..lock.clone() };
+                forms.extend([
+                    (" by no request id", alone(&no_request(&lock))),
+                    (" by no request id, not interrupted", alone(&nameless)),
+                    (" not interrupted", alone(&without(&lock))),
+                    (" without expiry", alone(&lasting)),
+                    (" without expiry, by no request id", alone(&no_request(&lasting))),
+                    (" without expiry, not interrupted", alone(&without(&lasting))),
+                ]);
+            }
+            forms
+        }
         Act::Complete | Act::Resolve(Settled::Complete) | Act::Conclude(Status::Completed) => completions,
         Act::Fail | Act::Resolve(Settled::Fail) | Act::Conclude(Status::Failed) => failures,
         Act::Release | Act::Resolve(Settled::Release) | Act::Conclude(Status::Released) => {

@@ -338,9 +338,19 @@ fn an_own_claim_with_no_time_left_is_given_back() {
     };
     assert_eq!((owner, generation.get()), (ME, 41));
     assert!(matches!(settlement, Settlement::Release { interrupted: false, .. }), "{settlement:?}");
-    assert_eq!(run.clone().feed(Event::Answered(Written::Applied)), Action::Refused(Refusal::NoTimeLeft));
-    let until = claimable_at(NOW.saturating_add(Duration::from_secs(2)));
-    assert_eq!(run.feed(LOST()), Action::Refused(Refusal::Abandoned(until)));
+    let until = claimable_at(NOW.saturating_add(Duration::from_millis(2000)));
+    for (answer, refusal) in [
+        (Event::Answered(Written::Applied), Refusal::NoTimeLeft),
+        (
+            refused(Some(Record { generation: Generation::new(40), ..started(-9000) })),
+            Refusal::Abandoned(until),
+        ),
+        (refused(Some(started(60_000))), Refusal::NoTimeLeft),
+        (LOST(), Refusal::Abandoned(until)),
+    ] {
+        let mut run = run.clone();
+        assert_eq!(run.feed(answer.clone()), Action::Refused(refusal), "{answer:?}");
+    }
 }
 
 #[test]

@@ -304,7 +304,17 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "at most once takes a stale claim over",
         caught_by: Invariant::AtMostOnce,
         space: at_most_once,
-        plan: |plan| with_rules(plan, |rules| Rules { execution: Execution::AtLeastOnce, ..rules }),
+        takes: |moment, record| {
+            let margin = moment.plan.rules.skew_margin;
+            let is_stale = |lease: Timestamp| lease.saturating_add(margin) < moment.now;
+            let is_other = record.owner != moment.plan.owner;
+            match record.lease_until() {
+                Some(lease) if is_stale(lease) && is_other => {
+                    Record { state: RecordState::Released, ..record }
+                }
+                _ => record,
+            }
+        },
         ..NONE
     },
     Mutant {
@@ -359,7 +369,7 @@ fn two_requests() -> Configuration {
     Configuration { name: "another request under the key", requests: 2, ..Configuration::default() }
 }
 
-fn at_most_once() -> Configuration {
+pub(super) fn at_most_once() -> Configuration {
     Configuration { name: "at most once", execution: Execution::AtMostOnce, ..Configuration::default() }
 }
 
@@ -388,7 +398,7 @@ fn with_lease(record: Record, lease: impl Fn(Timestamp) -> Timestamp) -> Record 
     }
 }
 
-fn with_lock(outcome: Outcome, change: impl Fn(&mut lambda_idempotency::Lock)) -> Outcome {
+pub(super) fn with_lock(outcome: Outcome, change: impl Fn(&mut lambda_idempotency::Lock)) -> Outcome {
     let (state, mut action) = outcome;
     if let Action::Apply(Write::Claim(lock) | Write::Reclaim { lock, .. } | Write::TakeOver { lock, .. }) =
         &mut action

@@ -9,6 +9,7 @@ use lambda_idempotency::{
 use crate::{
     configuration::{Configuration, TICK, millis, ticks},
     invariants::Invariant,
+    model::Verdict,
     mutants::{
         Moment, Mutant, NONE,
         store::{behind, extended, shipping},
@@ -145,6 +146,36 @@ pub(super) const MUTANTS: &[Mutant] = &[
                 *expires_at = expires_at.map(|expires_at| expires_at.saturating_add(millis(2 * TICK)));
             }
             (state, action)
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a lease is extended while a transaction is in doubt",
+        caught_by: Invariant::OneInsideLease,
+        space: || Configuration { declines: 1, times: ticks(4), verdicts: &[Verdict::Commit], ..extended() },
+        does: |moment, (state, action)| match (moment.event, &action, state.held(), moment.sent()) {
+            (Event::Extend(until), Action::NotExtended, Some(held), _) if held.lease_until < *until => {
+                let (owner, generation, lease_until) = (held.owner, held.generation, *until);
+                let expires_at = Some(until.saturating_add(millis(2 * TICK)));
+                (state, Action::Apply(Write::Extend { owner, generation, lease_until, expires_at }))
+            }
+            // The machine does not know of it.
+            (_, Action::Nothing, Some(held), Some(Action::Apply(Write::Extend { lease_until, .. }))) => {
+                let held = Held { lease_until: *lease_until, ..held.clone() };
+                match moment.event {
+                    Event::Answered(Written::Applied) => (state, Action::Extended(held)),
+                    // By an earlier one of its own.
+                    Event::Answered(Written::Refused(Some(record)))
+                        if record.owner == held.owner && record.status() == Status::Started =>
+                    {
+                        let lease_until = record.lease_until().unwrap_or(held.lease_until);
+                        (state, Action::Extended(Held { lease_until, ..held }))
+                    }
+                    Event::Answered(Written::Refused(_)) => (state, Action::Lost),
+                    _ => (state, Action::NotExtended),
+                }
+            }
+            _ => (state, action),
         },
         ..NONE
     },

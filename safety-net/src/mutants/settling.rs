@@ -100,9 +100,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "a doubtful completion is followed by a release",
         caught_by: Invariant::VerdictKept,
         does: |moment, outcome| match moment.event {
-            Event::Found(Some(_)) if moment.is_settling() => with_settlement(outcome, |_| {
-                Settlement::Release { expires_at: moment.now, interrupted: false }
-            }),
+            Event::Found(Some(_)) if moment.is_settling() => {
+                with_settlement(outcome, |_| Settlement::Release {
+                    expires_at: moment.plan.lease_until.saturating_add(millis(2 * TICK)),
+                    interrupted: false,
+                })
+            }
             _ => outcome,
         },
         ..NONE
@@ -189,7 +192,7 @@ fn one_settling() -> Configuration {
     Configuration { faults: 8, times: ticks(2), ..one() }
 }
 
-fn with_settlement(outcome: Outcome, change: impl Fn(Settlement) -> Settlement) -> Outcome {
+pub(super) fn with_settlement(outcome: Outcome, change: impl Fn(Settlement) -> Settlement) -> Outcome {
     match outcome {
         (state, Action::Apply(Write::Settle { owner, generation, settlement })) => {
             let settlement = change(settlement);

@@ -271,6 +271,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a lease is stored in seconds",
         caught_by: Invariant::OneInsideLease,
+        space: || Configuration { faults: 0, ..small() },
         applies: |write, current| match (shipping(write, current), write) {
             (Effect::Put(record), Write::Claim(lock)) => {
                 let lease_until = Timestamp::from_millis(lock.lease_until.as_millis() / 1000);

@@ -58,6 +58,22 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
+        name: "a transaction's record expires before its lease has ended",
+        caught_by: Invariant::ExpiryPromised,
+        space: || Configuration { lease: 4 * TICK, ..transactions() },
+        does: |moment, (state, mut action)| {
+            if let Action::Commit {
+                write: Write::Settle { settlement: Settlement::Complete(_, expires_at), .. },
+                ..
+            } = &mut action
+            {
+                *expires_at = moment.now.saturating_add(moment.plan.rules.retention);
+            }
+            (state, action)
+        },
+        ..NONE
+    },
+    Mutant {
         name: "an effect without the record's condition",
         caught_by: Invariant::EffectsExactlyOnce,
         space: transactions,

@@ -31,6 +31,9 @@ impl<P: Protocol> Net<'_, P> {
             verdict: it.world.deliveries[number].verdict,
             is_open: slot.is_open,
             is_in_doubt: slot.is_in_doubt,
+            is_unstorable: slot.is_unstorable,
+            retries: slot.retries,
+            ended_at: slot.ended_at,
             heard,
             stage: slot.stage,
             time: it.world.time,
@@ -53,12 +56,18 @@ impl<P: Protocol> Net<'_, P> {
         (after.answer, after.record, after.is_urgent) = (Answer::None, 0, true);
         match stepped.next {
             Next::Apply(write) => {
+                // The look has taken its time: it is sent again without a pause.
+                let is_settlement = self.write(write).is_some_and(|write| write.lock().is_none());
+                after.retries += u8::from(is_settlement && matches!(heard, Heard::Found(_)));
                 // What is sent again is in doubt as it was; something else is not.
                 after.is_in_doubt = is_in_doubt && write == slot.write;
                 (after.stage, after.write) = (Stage::Applying, write);
             }
             Next::Read => (after.stage, after.is_in_doubt) = (Stage::Reading, is_in_doubt),
-            Next::Pause => (after.stage, after.is_in_doubt) = (Stage::Pausing, is_in_doubt),
+            Next::Pause => {
+                (after.stage, after.is_in_doubt) = (Stage::Pausing, is_in_doubt);
+                after.retries += u8::from(delivery.verdict != Verdict::None);
+            }
             Next::Extend(write) => (after.stage, after.write) = (Stage::Extending, write),
             Next::Run(held) => {
                 (after.stage, after.write, after.held) = (Stage::Running, 0, held);
@@ -95,7 +104,9 @@ impl<P: Protocol> Net<'_, P> {
             Next::Abandoned(until) => {
                 after.end();
                 let ends = self.standing(it, slot.delivery);
-                it.flaws.unless(ends.is_none_or(|ends| ends <= until), Invariant::GhostTold);
+                let margin = millis(self.configuration.skew_margin + 1);
+                let is_true = |ends: Timestamp| (ends..=ends.saturating_add(margin)).contains(&until);
+                it.flaws.unless(ends.is_none_or(is_true), Invariant::GhostTold);
             }
             Next::Denied => {
                 after.end();
@@ -199,6 +210,9 @@ impl<P: Protocol> Net<'_, P> {
             held: self.claims.get(key.held).map(Rc::as_ref),
             is_open: key.is_open,
             is_in_doubt: key.is_in_doubt,
+            is_unstorable: key.is_unstorable,
+            retries: key.retries,
+            ended_at: self.configuration.clock(key.ended_at, key.clock),
             is_asking: matches!(key.stage, Stage::Reading) || matches!(key.heard, Heard::Found(_)),
             sent: self.writes.get(key.write).map(Rc::as_ref),
             event: &event,

@@ -1,6 +1,8 @@
 //! Watches over a schedule: every store transition, every effect and every answer.
 
+mod answers;
 mod ledger;
+mod repeats;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -10,14 +12,13 @@ use std::{
 };
 
 use lambda_idempotency::{
-    ClaimHandle, ErrorKind, Generation, Outcome, Owner, Place, Record, RunError, State, StoredKey, Timestamp,
+    ClaimHandle, Generation, Outcome, Owner, Place, Record, State, StoredKey, Timestamp,
     store::{Settlement, Write},
 };
 
 use super::{
     Figures, Report,
-    config::{Config, Fault, Sabotage, Way},
-    deliveries::Refusal,
+    config::{Config, Fault, Sabotage},
     network::{Effects, Table},
 };
 
@@ -60,11 +61,19 @@ struct Run {
     stored: StoredKey,
     generation: Generation,
     lease_until: u64,
-    has_effect: bool,
+    had_effect_at: Option<u64>,
     /// Whether its effect goes into a transaction.
     has_staged: bool,
-    handler_ended: bool,
+    /// When its handler returned a result.
+    handler_ended: Option<u64>,
+    /// Whether its handler returned an error.
+    has_failed: bool,
+    has_panicked: bool,
     was_frozen: bool,
+    /// Until when calls to the store went wrong, or the process was frozen.
+    trouble_until: u64,
+    /// When the platform ends its delivery.
+    deadline: Option<u64>,
     ended: Option<(u64, Ended)>,
 }
 
@@ -85,10 +94,14 @@ impl Run {
             stored,
             generation,
             lease_until,
-            has_effect: false,
+            had_effect_at: None,
             has_staged: false,
-            handler_ended: false,
+            handler_ended: None,
+            has_failed: false,
+            has_panicked: false,
             was_frozen: false,
+            trouble_until: 0,
+            deadline: None,
             ended: None,
         }
     }
@@ -111,6 +124,10 @@ struct Book {
     /// Owners that have asked to release their claim: they know it.
     releasing: BTreeSet<[u8; 16]>,
     deliveries: BTreeMap<u32, u64>,
+    /// When the platform ends the delivery that an executor is in.
+    deadlines: BTreeMap<u32, u64>,
+    /// Executors that were frozen in the delivery that they are in.
+    frozen: BTreeSet<u32>,
     /// When a generation of a key was granted.
     grants: HashMap<(StoredKey, u64), u64>,
     recorded: HashMap<StoredKey, Vec<Recorded>>,
@@ -159,6 +176,9 @@ impl Audit {
     pub fn report(&self, config: Config, mut figures: Figures) -> Report {
         let mut book = self.book();
         figures.repeated = book.figures.repeated;
+        figures.expired = book.figures.expired;
+        figures.completed = book.figures.completed;
+        figures.operations = book.runs.len() as u64;
         figures.takeovers = book.figures.takeovers;
         figures.fenced = book.figures.fenced;
         figures.reclaims = book.figures.reclaims;
@@ -223,9 +243,15 @@ impl Audit {
         self.book().releasing.insert(*owner.as_bytes());
     }
 
-    /// An executor begins a delivery.
-    pub fn delivery_began(&self, executor: u32) {
-        *self.book().deliveries.entry(executor).or_default() += 1;
+    /// An executor begins a delivery, which the platform ends at `deadline`.
+    pub fn delivery_began(&self, executor: u32, deadline: Option<u64>) {
+        let mut book = self.book();
+        *book.deliveries.entry(executor).or_default() += 1;
+        book.frozen.remove(&executor);
+        match deadline {
+            Some(deadline) => book.deadlines.insert(executor, deadline),
+            None => book.deadlines.remove(&executor),
+        };
     }
 
     /// A write was made, with these effects, if it was a transaction.
@@ -253,7 +279,13 @@ impl Audit {
             Write::Settle { generation, settlement, .. } | Write::Resolve { generation, settlement, .. } => {
                 record_settlement(book, key, *generation, settlement)
             }
-            Write::Extend { .. } => book.figures.extended += 1,
+            Write::Extend { generation, lease_until, .. } => {
+                book.figures.extended += 1;
+                let is_it = |run: &&mut Run| run.stored == *key && run.generation == *generation;
+                if let Some(run) = book.runs.iter_mut().find(is_it) {
+                    run.lease_until = lease_until.as_millis();
+                }
+            }
             Write::Conclude { record, .. } => {
                 book.figures.concluded += 1;
                 if let State::Completed(outcome) | State::Failed(outcome) = &record.state {
@@ -362,86 +394,51 @@ impl Audit {
             );
         }
         book.current.insert(executor, number);
-        book.runs.push(Run::new(number, key, stored, generation, claim.lease_until().as_millis()));
+        let deadline = book.deadlines.get(&executor).copied();
+        let lease_until = claim.lease_until().as_millis();
+        book.runs.push(Run { deadline, ..Run::new(number, key, stored, generation, lease_until) });
+        self.check_began(book, number, claim.is_takeover());
         number
     }
 
-    /// A run's handler had its effect. If an earlier run of the key had one, there must be a reason.
-    pub fn effect(&self, at: u64, run: usize) {
+    /// A run's handler returned a result.
+    pub fn handler_ended(&self, at: u64, run: usize) {
+        if let Some(run) = self.book().runs.get_mut(run) {
+            run.handler_ended = Some(at);
+        }
+    }
+
+    /// A run's handler returned an error.
+    pub fn handler_failed(&self, run: usize) {
+        if let Some(run) = self.book().runs.get_mut(run) {
+            run.has_failed = true;
+        }
+    }
+
+    /// A run's handler panics.
+    pub fn handler_panicked(&self, run: usize) {
+        if let Some(run) = self.book().runs.get_mut(run) {
+            run.has_panicked = true;
+        }
+    }
+
+    /// An executor was frozen at `at`.
+    pub fn froze(&self, at: u64, executor: u32, ms: u64) {
         let mut book = self.book();
         let book = &mut *book;
-        self.note(book, (at, run), || format!("{at} run {run} has its effect"));
-        let Some(current) = book.runs.get(run) else { return };
-        let (stored, generation) = (current.stored.clone(), current.generation);
-        let granted = book.grants.get(&(stored.clone(), generation.get())).copied().unwrap_or(at);
-        let unexplained: Vec<String> = book
-            .runs
-            .iter()
-            .enumerate()
-            .filter(|(_, earlier)| {
-                earlier.stored == stored && earlier.has_effect && earlier.generation < generation
-            })
-            .filter_map(|(number, earlier)| {
-                let why_not = self.unexplained(book, earlier, granted)?;
-                Some(format!("key {}: run {run} repeats the effect of run {number}: {why_not}", earlier.key))
-            })
-            .collect();
-        let repeats = book.runs.iter().any(|earlier| earlier.stored == stored && earlier.has_effect);
-        book.figures.repeated += u64::from(repeats);
-        book.runs[run].has_effect = true;
-        if let Some(what) = unexplained.into_iter().next() {
-            violate(book, "a repeated effect has a reason", what);
-        }
-    }
-
-    /// Why an effect that repeats `earlier` cannot be explained; `None` if it can.
-    fn unexplained(&self, book: &Book, earlier: &Run, granted: u64) -> Option<&'static str> {
-        if !self.clocks_agree() {
-            return None;
-        }
-        let recorded = book.recorded.get(&earlier.stored);
-        let outcome = recorded.and_then(|all| all.iter().find(|one| one.generation == earlier.generation));
-        if let Some(outcome) = outcome {
-            return (granted <= outcome.expires_at)
-                .then_some("its outcome was recorded, and had not expired");
-        }
-        if book.released.contains(&(earlier.stored.clone(), earlier.generation.get())) {
-            return self.config.at_most_once.then_some("at most once, and it was released after its effect");
-        }
-        if self.config.at_most_once {
-            // Without an outcome and without a release, nobody may run again while the record is there.
-            let lock_gone = granted > earlier.lease_until + 24 * 60 * 60 * 1000;
-            return (!lock_gone).then_some("at most once, and its outcome is unknown");
-        }
-        if granted <= earlier.lease_until {
-            return Some("its lease had not ended");
-        }
-        match earlier.ended {
-            Some((ended, _)) if ended <= granted => None,
-            // It was still settling, slowly; or it was frozen past its lease.
-            _ if earlier.handler_ended || earlier.was_frozen => None,
-            _ => Some("it was at work past its lease, without having been frozen"),
-        }
-    }
-
-    /// A run's handler returned.
-    pub fn handler_ended(&self, run: usize) {
-        if let Some(run) = self.book().runs.get_mut(run) {
-            run.handler_ended = true;
-        }
-    }
-
-    /// An executor was frozen.
-    pub fn froze(&self, executor: u32, ms: u64) {
-        let mut book = self.book();
-        self.note(&mut book, (executor, ms), || format!("executor {executor} is frozen for {ms} ms"));
+        self.note(book, (executor, ms), || format!("executor {executor} is frozen for {ms} ms"));
         if let Some(run) = book.current.get(&executor).copied().and_then(|run| book.runs.get_mut(run)) {
             run.was_frozen = true;
+            run.trouble_until = run.trouble_until.max(at + ms);
         }
+        book.frozen.insert(executor);
     }
 
-    /// An executor died.
-    pub fn crashed(&self, executor: u32, at: u64) {
+    /// An executor died: the platform ended it at its delivery's deadline, or something else did.
+    pub fn crashed(&self, executor: u32, at: u64, is_deadline: bool) {
+        if is_deadline {
+            self.check_killed(executor, at);
+        }
         self.ended(executor, at, Ended::Crashed);
     }
 
@@ -453,121 +450,6 @@ impl Audit {
         if let Some(run) = book.current.remove(&executor).and_then(|run| book.runs.get_mut(run)) {
             run.ended = Some((at, how));
         }
-    }
-
-    /// A delivery was answered.
-    pub fn answered(
-        &self,
-        at: u64,
-        executor: u32,
-        key: u64,
-        payload: u64,
-        result: &Result<String, RunError<Refusal>>,
-    ) {
-        let own_run = self.book().current.get(&executor).copied();
-        match result {
-            Ok(value) => {
-                self.ended(executor, at, Ended::Answered);
-                self.check_value(executor, key, payload, value, own_run);
-            }
-            Err(RunError::Idempotency(error)) => {
-                self.ended(executor, at, Ended::Refused);
-                self.check_refusal(executor, key, error.kind(), own_run);
-            }
-            Err(_) => {
-                self.ended(executor, at, Ended::Failed);
-                if let Some(run) = own_run {
-                    self.check_failed(run);
-                }
-            }
-        }
-    }
-
-    fn check_value(&self, executor: u32, key: u64, payload: u64, value: &str, own_run: Option<usize>) {
-        let mut book = self.book();
-        let book = &mut *book;
-        let of_this_operation = format!("of key {key} with payload {payload}");
-        if value
-            .trim_end()
-            .split_once("of key")
-            .is_none_or(|(_, rest)| format!("of key{rest}") != of_this_operation)
-        {
-            violate(
-                book,
-                "a replay is this operation's",
-                format!("key {key} payload {payload} answers {value:?}"),
-            );
-        }
-        self.check_told(book, value);
-        let is_own = own_run.is_some_and(|run| value.starts_with(&format!("run {run} ")));
-        let json = format!("{value:?}").into_bytes();
-        let was_recorded = book
-            .recorded
-            .values()
-            .flatten()
-            .any(|one| one.response.as_ref().is_none_or(|response| *response == json));
-        if !is_own && !was_recorded {
-            violate(book, "a replay was recorded", format!("executor {executor} answers {value:?}"));
-        }
-        book.figures.fenced += u64::from(own_run.is_some() && !is_own);
-        if is_own && self.settles_definitely() && !own_run.is_some_and(|run| has_outcome_of(book, run)) {
-            let what = format!("executor {executor} answers {value:?}, which is not the recorded outcome");
-            violate(book, "a fenced answer is the successor's", what);
-        }
-    }
-
-    /// Whether every settlement is answered, so that an answer of one's own is a recorded one.
-    fn settles_definitely(&self) -> bool {
-        !Fault::DOUBTFUL.into_iter().any(|fault| self.config.has(fault))
-    }
-
-    fn check_refusal(&self, executor: u32, key: u64, kind: ErrorKind, own_run: Option<usize>) {
-        let mut book = self.book();
-        let book = &mut *book;
-        let book = &mut *book;
-        if kind == ErrorKind::Mismatch && !self.config.has(Fault::OtherPayload) {
-            violate(book, "a mismatch is one", format!("key {key}: Mismatch, but there is only one payload"));
-        }
-        if let Some(run) = own_run {
-            self.check_denied(book, run, kind);
-        }
-        // A store that keeps no parts refuses a transaction whose outcome is too large for it.
-        let is_too_large = self.config.has(Fault::ItemLimit) && self.config.way != Way::Claims;
-        if kind == ErrorKind::Corrupt || kind == ErrorKind::Invalid && !is_too_large {
-            violate(book, "records can be read", format!("key {key}: {kind:?}"));
-        }
-        // A claim that arrives after it was given up is one that nobody could know.
-        if kind == ErrorKind::InProgress && own_run.is_none() && !self.config.has(Fault::LateApply) {
-            let delivery = book.deliveries.get(&executor).copied().unwrap_or_default();
-            let Some(table) = book.table.clone() else { return };
-            let own = table
-                .started_owners(&format!("key {key}"))
-                .into_iter()
-                .filter(|owner| !book.releasing.contains(owner))
-                .any(|owner| book.owners.get(&owner) == Some(&(executor, delivery)));
-            if own {
-                violate(
-                    book,
-                    "an own claim is known",
-                    format!("executor {executor} was refused its own claim of key {key}"),
-                );
-            }
-        }
-    }
-}
-
-/// Whether the outcome of this run is one that was recorded, under its own generation or a later one of its
-/// executor's.
-fn has_outcome_of(book: &Book, run: usize) -> bool {
-    let Some(run) = book.runs.get(run) else { return false };
-    let recorded = book.recorded.get(&run.stored);
-    recorded.is_some_and(|all| all.iter().any(|one| one.generation >= run.generation && one.is_of(run)))
-}
-
-impl Recorded {
-    fn is_of(&self, run: &Run) -> bool {
-        let begins = format!("\"run {} ", run.number);
-        self.response.as_ref().is_none_or(|response| response.starts_with(begins.as_bytes()))
     }
 }
 

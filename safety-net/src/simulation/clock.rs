@@ -7,10 +7,12 @@ use std::{
 
 use lambda_idempotency::{BoxFuture, Clock, Timestamp};
 
-use super::{config::Fault, scheduler::World};
+use super::{config::Fault, scheduler::World, undone::Undone};
 
 /// How far clocks may be apart for all promises to hold, in ms; the library's default.
 pub const SKEW_MARGIN: i64 = 2000;
+/// The longest pause before a retry, in ms.
+const LONGEST_PAUSE: u64 = 1600;
 /// How far they are apart where only fencing is promised.
 const BEYOND: i64 = 60_000;
 
@@ -88,7 +90,13 @@ impl Clock for FaultyClock {
 
     /// What waits for a while is not moved by what the clock shows.
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        let ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        if self.world.config.undone == Undone::CutOffs {
+            return Box::pin(std::future::pending());
+        }
+        let mut ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        if self.world.config.undone == Undone::ShortPauses {
+            ms = ms.max(LONGEST_PAUSE);
+        }
         Box::pin(self.world.sleep(ms))
     }
 }

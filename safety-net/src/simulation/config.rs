@@ -2,6 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
+use super::{outages::Outage, undone::Undone};
 use crate::random::Random;
 
 /// Something that can go wrong. A schedule has a random subset of these.
@@ -88,7 +89,8 @@ impl Fault {
         Self::OtherPayload,
     ];
 
-    const fn bit(self) -> u32 {
+    /// Its bit in [`Config::faults`].
+    pub const fn bit(self) -> u32 {
         1 << self as u32
     }
 }
@@ -162,8 +164,14 @@ pub struct Config {
     pub way: Way,
     /// Whether leases are short, and extended while handlers run.
     pub extends: bool,
+    /// Whether two executors each are one process, which runs two deliveries at once.
+    pub shares: bool,
+    /// How stores fail in this schedule's outages, if it has any: those of a campaign have nothing else.
+    pub outage: Option<Outage>,
     /// How the store is broken, if it is.
     pub sabotage: Sabotage,
+    /// Which of the engine's own precautions is undone, if one is.
+    pub undone: Undone,
 }
 
 impl Config {
@@ -193,7 +201,32 @@ impl Config {
             at_most_once: random.below(4) == 0,
             way: random.pick(&Way::ALL).map_or(Way::Claims, |(way, _)| *way),
             extends: random.below(3) == 0,
+            shares: false,
+            outage: None,
             sabotage: Sabotage::None,
+            undone: Undone::Nothing,
+        }
+    }
+
+    /// The schedule of a seed in a campaign: outages of one kind, and no process that crashes or freezes.
+    pub fn of_campaign(seed: u64, outage: Outage) -> Self {
+        let mut random = Random::new(seed ^ 0x2b_7e_15_16_28_ae_d2_a6);
+        // Where a lease is short, clocks that are apart leave less time than the executor can know of.
+        let extends = random.below(4) == 0;
+        let is_skewed = !extends && random.below(2) == 0;
+        Self {
+            seed,
+            executors: random.between(1, 4) as u32,
+            keys: random.between(1, 2) as u32,
+            deliveries: random.between(1, 3) as u32,
+            faults: if is_skewed { Fault::Skew.bit() } else { 0 },
+            at_most_once: random.below(8) == 0,
+            way: if random.below(4) == 0 { Way::Transactions } else { Way::Claims },
+            extends,
+            shares: random.below(2) == 0,
+            outage: Some(outage),
+            sabotage: Sabotage::None,
+            undone: Undone::Nothing,
         }
     }
 
@@ -211,6 +244,9 @@ impl Config {
             .collect();
         if self.extends {
             all.push(Self { extends: false, ..*self });
+        }
+        if self.shares {
+            all.push(Self { shares: false, ..*self });
         }
         if self.way == Way::Mixed {
             all.push(Self { way: Way::Transactions, ..*self });
@@ -232,17 +268,24 @@ impl Config {
 
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, executors, keys, deliveries, faults, at_most_once, way, extends, sabotage } = self;
+        let Self { seed, executors, keys, deliveries, faults, at_most_once, way, extends, shares, .. } = self;
+        let Self { outage, sabotage, undone, .. } = self;
         let way = Way::ALL.iter().find(|(one, _)| one == way).map_or("", |(_, name)| name);
         if let Some((_, name)) =
             Sabotage::ALL.iter().find(|(one, _)| one == sabotage && *one != Sabotage::None)
         {
             write!(f, "sabotage={name} ")?;
         }
+        if *undone != Undone::Nothing {
+            write!(f, "undone={} ", undone.name())?;
+        }
+        if let Some(outage) = outage {
+            write!(f, "outage={} ", outage.name())?;
+        }
         write!(
             f,
             "seed={seed} executors={executors} keys={keys} deliveries={deliveries} faults={faults:#x} \
-             at_most_once={at_most_once} way={way} extends={extends}"
+             at_most_once={at_most_once} way={way} extends={extends} shares={shares}"
         )
     }
 }
@@ -276,6 +319,16 @@ impl FromStr for Config {
         }
         if let Some(text) = value("extends") {
             config.extends = text == "true";
+        }
+        if let Some(text) = value("shares") {
+            config.shares = text == "true";
+        }
+        if let Some(text) = value("outage") {
+            let outage = Outage::named(text);
+            config.outage = Some(outage.ok_or_else(|| format!("outage={text} is not known"))?);
+        }
+        if let Some(text) = value("undone") {
+            config.undone = Undone::named(text).ok_or_else(|| format!("undone={text} is not known"))?;
         }
         if let Some(text) = value("way") {
             let known = Way::ALL.iter().find(|(_, name)| *name == text);

@@ -23,11 +23,19 @@ use super::{
     clock::{FaultyClock, SKEW_MARGIN},
     config::{Fault, Way},
     network::{Effects, SimulatedStore, SoldOut, Table},
+    outages::Outage,
     scheduler::World,
+    undone::{Undoing, Undone},
 };
 
 /// How long an outcome is replayed in the simulation: short, so that it expires in many schedules.
-const RETENTION: Duration = Duration::from_secs(300);
+pub const RETENTION: Duration = Duration::from_secs(300);
+/// How long before the deadline calls to the store end: the library's default.
+pub const RESERVE: Duration = Duration::from_millis(250);
+/// How long before the deadline the one call ends that a handler's late result gets: a fifth of the reserve.
+pub const HARD_FLOOR: Duration = Duration::from_millis(50);
+/// How long a settlement is retried where no deadline ends it before: the library's default.
+pub const SETTLE_WITHIN: Duration = Duration::from_secs(30);
 /// The longest lease there is: the fallback's.
 const LEASE: u64 = 60_000;
 /// How long a lease is that is extended while its handler runs.
@@ -71,7 +79,16 @@ pub struct Executor {
 pub fn executors(world: &Arc<World>, audit: &Arc<Audit>) -> Vec<Executor> {
     let table = Arc::new(Table::default());
     audit.watch(&table);
-    (0..world.config.executors).map(|id| executor(world, audit, &table, id, false)).collect()
+    let mut all: Vec<Executor> = Vec::new();
+    for id in 0..world.config.executors {
+        let beside = all.last().filter(|_| world.config.shares && id % 2 == 1);
+        all.push(match beside {
+            // The same process, at work on another delivery.
+            Some(beside) => Executor { id, ..beside.clone() }.fresh(world.config.deliveries),
+            None => executor(world, audit, &table, id, false),
+        });
+    }
+    all
 }
 
 /// One more, without faults, that asks for every key until it has settled.
@@ -87,7 +104,7 @@ fn executor(world: &Arc<World>, audit: &Arc<Audit>, table: &Arc<Table>, id: u32,
     let store =
         SimulatedStore { world: Arc::clone(world), audit: Arc::clone(audit), table: Arc::clone(table) };
     let (draws, drawn) = (Arc::clone(world), Arc::clone(audit));
-    let builder = Idempotency::builder(store)
+    let builder = Idempotency::builder(Undoing { store, undone: config.undone })
         .function("simulated")
         .retention(RETENTION)
         .execution(if config.at_most_once { Execution::AtMostOnce } else { Execution::AtLeastOnce })
@@ -98,10 +115,15 @@ fn executor(world: &Arc<World>, audit: &Arc<Audit>, table: &Arc<Table>, id: u32,
             bytes[..8].copy_from_slice(&high.to_be_bytes());
             bytes[8..].copy_from_slice(&low.to_be_bytes());
             let owner = Owner::from_bytes(bytes);
-            drawn.drew(id, owner);
+            drawn.drew(draws.polled(), owner);
             Ok(owner)
         });
     let builder = if config.extends { builder.lease_extension(SHORT_LEASE) } else { builder };
+    let builder = match config.undone {
+        Undone::Retries => builder.settle_within(Duration::from_millis(1)),
+        Undone::AnswerReserve => builder.answer_reserve(Duration::from_millis(1)),
+        _ => builder,
+    };
     let built = builder.build();
     let idempotency = built.unwrap_or_else(|error| panic!("the simulation's settings are valid: {error}"));
     Executor {
@@ -118,6 +140,12 @@ fn executor(world: &Arc<World>, audit: &Arc<Audit>, table: &Arc<Table>, id: u32,
 }
 
 impl Executor {
+    /// The same, with a delivery of its own, and so many left.
+    fn fresh(self, deliveries: u32) -> Self {
+        let left = Arc::new(AtomicU32::new(deliveries));
+        Self { left, deadline: Arc::default(), outlives: Arc::default(), ..self }
+    }
+
     /// Its number.
     pub fn id(&self) -> u32 {
         self.id
@@ -159,7 +187,9 @@ impl Executor {
         let payload = u64::from(world.strikes(Fault::OtherPayload, 150));
         let now = self.clock.now();
         let invocation = if world.random(|random| random.chance(500)) {
-            let ms = world.random(|random| random.between(3000, 30_000));
+            let is_long = world.config.outage.is_some() && world.random(|random| random.percent(30));
+            let longest = if is_long { 300_000 } else { 30_000 };
+            let ms = world.random(|random| random.between(3000, longest));
             self.deadline.store(world.now() + ms, Ordering::Relaxed);
             Invocation::entered(now, now.saturating_add(Duration::from_millis(ms)), "request")
         } else {
@@ -167,7 +197,9 @@ impl Executor {
             Invocation::unknown()
         };
         self.outlives.store(false, Ordering::Relaxed);
-        self.audit.delivery_began(self.id);
+        let deadline = self.deadline.load(Ordering::Relaxed);
+        self.audit.delivery_began(self.id, (deadline != 0).then_some(deadline));
+        self.outage_at_the_claim(deadline);
         let patience = world.strikes(Fault::Drop, 60).then(|| world.random(|random| random.below(5000)));
         match self.deliver(key, payload, invocation, patience).await {
             Some(result) => self.audit.answered(world.now(), self.id, key, payload, &result),
@@ -227,12 +259,13 @@ impl Executor {
         let world = &self.world;
         let right = if is_open { Right::None(stored_key(key)) } else { Right::Claim(current()) };
         let run = self.audit.run_began(world.now(), self.id, key, payload, right);
-        self.work().await;
+        self.work(run).await;
         if world.strikes(Fault::Hang, 30) {
             // A lease that is extended is so for as long as its handler hangs.
             world.sleep(if world.config.extends { 200_000 } else { 10_000_000 }).await;
         }
         if world.strikes(Fault::HandlerError, 50) {
+            self.audit.handler_failed(run);
             return Err(Refusal);
         }
         match staging().filter(|_| world.config.way != Way::Claims) {
@@ -242,17 +275,20 @@ impl Executor {
                 world.count(|figures| figures.effects += 1);
             }
         }
-        self.work().await;
+        self.work(run).await;
         if world.strikes(Fault::Panic, 40) {
+            self.audit.handler_panicked(run);
             // Without the hook that prints.
             resume_unwind(Box::new(Refusal));
         }
         if world.strikes(Fault::HandlerError, 50) {
+            self.audit.handler_failed(run);
             return Err(Refusal);
         }
         let padding =
             if world.strikes(Fault::Parts, 300) || world.strikes(Fault::ItemLimit, 300) { 200 } else { 0 };
-        self.audit.handler_ended(run);
+        self.audit.handler_ended(world.now(), run);
+        self.outage_at_the_end(run);
         Ok(format!("run {run} of key {key} with payload {payload}{:padding$}", ""))
     }
 
@@ -280,7 +316,48 @@ impl Executor {
         });
     }
 
-    async fn work(&self) {
+    /// In a campaign, the store may not be reachable for a while as the delivery begins. Where nothing limits a claim,
+    /// silence would do so for ever.
+    fn outage_at_the_claim(&self, deadline: u64) {
+        let (world, now) = (&self.world, self.world.now());
+        let Some(outage) = world.config.outage else { return };
+        let longest = if deadline == 0 { 6000 } else { deadline - now };
+        let is_endless = deadline == 0 && outage == Outage::Silence;
+        if !is_endless && world.random(|random| random.percent(25)) {
+            let ms = world.random(|random| random.below(longest));
+            world.cut_off(self.id, now, now + ms);
+        }
+    }
+
+    /// In a campaign, the store may not be reachable as the handler returns.
+    fn outage_at_the_end(&self, run: usize) {
+        let (world, now) = (&self.world, self.world.now());
+        let Some(outage) = world.config.outage else { return };
+        let left = self.audit.time_left(run, now);
+        match world.random(|random| outage.draw(left, random)) {
+            Some((delay, length)) => {
+                world.cut_off(self.id, now + delay, now + delay + length);
+                world.count(|figures| figures.outages[(length * 10 / left).min(9) as usize] += 1);
+            }
+            // One that began with the delivery is over.
+            None => world.cut_off(self.id, now, now),
+        }
+    }
+
+    /// In a campaign, a handler is never cut off: where little time is left, it does nothing.
+    async fn work_in_a_campaign(&self, run: usize) {
+        let left = self.audit.time_left(run, self.world.now());
+        let Some(spare) = left.checked_sub(1000) else { return };
+        let ms = self.world.random(|random| {
+            if random.percent(15) { random.below(spare + 1) } else { random.below(300.min(spare) + 1) }
+        });
+        self.world.sleep(ms).await;
+    }
+
+    async fn work(&self, run: usize) {
+        if self.world.config.outage.is_some() && self.world.are_faults_on() {
+            return self.work_in_a_campaign(run).await;
+        }
         let can_be_slow = self.world.config.has(Fault::Hang) && self.world.are_faults_on();
         let slow = if can_be_slow { 30 } else { 0 };
         let ms = self
@@ -295,7 +372,7 @@ impl Executor {
             let began = self.world.now();
             let mut payload = 0;
             loop {
-                self.audit.delivery_began(self.id);
+                self.audit.delivery_began(self.id, None);
                 let result = self.deliver(key, payload, Invocation::unknown(), None).await;
                 let Some(result) = result else { break };
                 self.audit.answered(self.world.now(), self.id, key, payload, &result);

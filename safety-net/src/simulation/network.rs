@@ -16,8 +16,10 @@ use super::{
     scheduler::World,
 };
 
+mod outage;
 mod transactions;
 
+use outage::Call;
 pub use transactions::{Effects, SoldOut};
 
 /// Up to this many bytes of a response stay in the record.
@@ -68,18 +70,18 @@ impl Table {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The owners of the claims that stand, of the operation with this key.
-    pub fn started_owners(&self, key: &str) -> Vec<[u8; 16]> {
-        let Ok(key) = lambda_idempotency::Key::new(key) else { return Vec::new() };
-        let Ok(scope) = lambda_idempotency::Scope::new("simulated", "run") else { return Vec::new() };
+    /// The record under this key.
+    pub fn record(&self, key: &StoredKey) -> Option<Record> {
+        self.stored().records.get(key).cloned()
+    }
+
+    /// The claim that stands of the operation with this key: its owner, and until when it stands.
+    pub fn claim_of(&self, key: &str) -> Option<([u8; 16], u64)> {
+        let key = lambda_idempotency::Key::new(key).ok()?;
+        let scope = lambda_idempotency::Scope::new("simulated", "run").ok()?;
         // Nobody holds the table's lock while the auditor asks.
-        let stored = self.stored();
-        let record = stored.records.get(&StoredKey::new(&scope, &key));
-        record
-            .filter(|record| record.lease_until().is_some())
-            .map(|record| *record.owner.as_bytes())
-            .into_iter()
-            .collect()
+        let record = self.record(&StoredKey::new(&scope, &key))?;
+        Some((*record.owner.as_bytes(), record.lease_until()?.as_millis()))
     }
 
     /// Everything still on its way arrives now: before it is asked whether all settles.
@@ -171,14 +173,23 @@ impl SimulatedStore {
     }
 
     async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<Written, StoreError> {
+        let call = Call::begin(self);
+        let answer = self.apply_once(key, write).await;
+        call.end(answer)
+    }
+
+    async fn apply_once(&self, key: &StoredKey, write: &Write) -> Result<Written, StoreError> {
         let world = &self.world;
         world.count(|figures| figures.calls += 1);
         if let Write::Settle { owner, settlement: Settlement::Release { .. }, .. } = write {
             self.audit.releases(*owner);
         }
         self.travel().await;
+        if let Some(failed) = self.in_outage(|| drop(self.at_the_table(key, write)), true).await {
+            return Err(failed);
+        }
         if response_bytes(write) > ITEM_LIMIT && world.strikes(Fault::ItemLimit, 1000) {
-            return Err(StoreError::new(StoreErrorKind::Rejected, "the item is too large"));
+            return Err(StoreError::new(StoreErrorKind::Unstorable, "the item is too large"));
         }
         if world.strikes(Fault::Throttled, 30) {
             return Err(StoreError::new(StoreErrorKind::Unavailable, "throttled"));
@@ -213,8 +224,17 @@ impl SimulatedStore {
     }
 
     async fn read_now(&self, key: &StoredKey) -> Result<Option<Record>, StoreError> {
+        let call = Call::begin(self);
+        let answer = self.read_once(key).await;
+        call.end(answer)
+    }
+
+    async fn read_once(&self, key: &StoredKey) -> Result<Option<Record>, StoreError> {
         self.world.count(|figures| figures.calls += 1);
         self.travel().await;
+        if let Some(failed) = self.in_outage(|| (), false).await {
+            return Err(failed);
+        }
         if self.world.strikes(Fault::LostRequest, 60) {
             return self.no_answer().await;
         }
@@ -224,8 +244,10 @@ impl SimulatedStore {
     }
 
     async fn travel(&self) {
+        // In a campaign nothing goes wrong but in its outages.
+        let slow = if self.world.config.outage.is_none() { 50 } else { 0 };
         let ms =
-            self.world.random(|random| if random.chance(50) { random.below(800) } else { random.below(8) });
+            self.world.random(|random| if random.chance(slow) { random.below(800) } else { random.below(8) });
         self.world.sleep(ms).await;
     }
 

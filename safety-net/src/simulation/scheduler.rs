@@ -2,7 +2,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::BinaryHeap,
+    collections::{BTreeMap, BinaryHeap},
     fmt,
     future::Future,
     pin::Pin,
@@ -42,6 +42,10 @@ struct State {
     wakers: std::collections::HashMap<u64, Waker>,
     next_timer: u64,
     are_faults_on: bool,
+    /// The executor that is polled.
+    polled: u32,
+    /// From when until when an executor cannot reach its store.
+    outages: BTreeMap<u32, (u64, u64)>,
     figures: Figures,
 }
 
@@ -62,6 +66,8 @@ impl World {
                 wakers: std::collections::HashMap::new(),
                 next_timer: 0,
                 are_faults_on: true,
+                polled: 0,
+                outages: BTreeMap::new(),
                 figures: Figures { schedules: 1, ..Figures::default() },
             }),
         }
@@ -92,6 +98,23 @@ impl World {
     /// Whether things still go wrong.
     pub fn are_faults_on(&self) -> bool {
         self.state().are_faults_on
+    }
+
+    /// The executor that is polled now.
+    pub fn polled(&self) -> u32 {
+        self.state().polled
+    }
+
+    /// The executor cannot reach its store from then on, until then; an earlier outage of it is over.
+    pub fn cut_off(&self, executor: u32, from: u64, until: u64) {
+        self.state().outages.insert(executor, (from, until));
+    }
+
+    /// Whether the executor that is polled cannot reach its store now.
+    pub fn is_cut_off(&self) -> bool {
+        let state = self.state();
+        let outage = state.outages.get(&state.polled);
+        state.are_faults_on && outage.is_some_and(|(from, until)| (*from..*until).contains(&state.now))
     }
 
     /// Counts something.
@@ -183,8 +206,8 @@ impl Task {
     }
 
     /// The process dies; another one goes on with what is left to deliver.
-    fn crash(&mut self, world: &World, audit: &Audit) {
-        audit.crashed(self.executor.id(), world.now());
+    fn crash(&mut self, world: &World, audit: &Audit, is_deadline: bool) {
+        audit.crashed(self.executor.id(), world.now(), is_deadline);
         world.count(|figures| figures.crashes += 1);
         self.future = Some(self.executor.start());
         self.signal.is_ready.store(true, Ordering::Relaxed);
@@ -222,18 +245,22 @@ fn run(world: &Arc<World>, audit: &Arc<Audit>, tasks: &mut [Task]) {
 }
 
 fn poll(world: &Arc<World>, audit: &Arc<Audit>, task: &mut Task) {
-    if world.strikes(Fault::Crash, 8) || task.executor.is_killed_now(world) {
-        return task.crash(world, audit);
+    if world.strikes(Fault::Crash, 8) {
+        return task.crash(world, audit, false);
+    }
+    if task.executor.is_killed_now(world) {
+        return task.crash(world, audit, true);
     }
     if world.strikes(Fault::Freeze, 4) {
         let ms = world.random(|random| random.between(1, 150_000));
         task.frozen_until = world.now() + ms;
-        audit.froze(task.executor.id(), ms);
+        audit.froze(world.now(), task.executor.id(), ms);
         task.executor.froze(task.frozen_until);
         return;
     }
     task.signal.is_ready.store(false, Ordering::Relaxed);
     world.count(|figures| figures.polls += 1);
+    world.state().polled = task.executor.id();
     let waker = Waker::from(Arc::clone(&task.signal));
     let Some(future) = &mut task.future else { return };
     if future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {

@@ -77,6 +77,18 @@ async fn a_key_is_free_after_the_short_lease_when_its_process_dies() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_silent_extension_is_tried_again() {
+    let bench = extending();
+    bench.store.script([Script::Pass, Script::Silent, Script::Silent]);
+    let handler = async {
+        sleep(40).await;
+        Ok("done".to_owned())
+    };
+    assert_eq!(bench.with_handler("k", 1, handler).await.unwrap(), "done");
+    assert_eq!(bench.record("k").attempt, 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lease_that_cannot_be_extended_cuts_its_handler_off_before_it_ends() {
     for script in [Script::Down, Script::LoseRequest, Script::Reject, Script::Conflict] {
         let bench = extending();

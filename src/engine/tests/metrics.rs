@@ -93,7 +93,7 @@ async fn what_is_ordinary_is_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn what_goes_wrong_is_counted() {
-    let bench = Bench::new();
+    let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO));
     counts(bench.abandon("k", 1), &[("abandoned", 1), ("executed", 1)], 1).await;
     counts(bench.run("k", 1), &[("in_progress", 1)], 1).await;
     tokio::time::sleep(Duration::from_secs(63)).await;
@@ -153,7 +153,7 @@ async fn deposit(bench: &Bench, key: &str, at_least: i64) {
 
 #[tokio::test(start_paused = true)]
 async fn what_becomes_of_a_transaction_is_counted() {
-    let bench = Bench::new();
+    let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO));
     counts(deposit(&bench, "k", 0), &[("executed", 1), ("recorded", 1)], 2).await;
     counts(deposit(&bench, "m", 9), &[("declined", 1), ("executed", 1), ("released", 1)], 3).await;
     bench.store.script([Script::Pass, Script::Down]);
@@ -164,7 +164,7 @@ async fn what_becomes_of_a_transaction_is_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn what_runs_without_a_claim_is_counted() {
-    let bench = Bench::new().claim_free(false);
+    let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO)).claim_free(false);
     counts(deposit(&bench, "k", 0), &[("executed", 1), ("recorded", 1)], 1).await;
     // It has run, to no effect.
     counts(deposit(&bench, "k", 0), &[("executed", 1), ("replayed", 1)], 1).await;

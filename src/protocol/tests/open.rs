@@ -255,3 +255,24 @@ fn a_release_after_a_lost_race_leaves_nothing_and_looking_is_not_claiming() {
         assert_eq!(run.state, before);
     }
 }
+
+#[test]
+fn expired_conclusion_is_never_put_twice() {
+    let (run, record) = concluding();
+    for is_expired in [false, true] {
+        let mut run = run.clone();
+        run.now = record.expires_at.unwrap().saturating_sub(SKEW);
+        if !is_expired {
+            run.now = run.now.saturating_sub(Duration::from_millis(1));
+            assert_eq!(put(run.feed(LOST())), (None, record.clone(), Some(0)));
+            continue;
+        }
+        assert_eq!(run.feed(LOST()), Action::Read);
+        let found = run.clone().feed(Event::Found(Some(record.clone())));
+        assert_eq!(found, Action::Settled(End::Recorded));
+        // Whether it was never made, or made and swept, nobody can tell: and what is there now does not count either.
+        let stale = Record { expires_at: Some(NOW), ..DEAD() };
+        assert_eq!(run.clone().feed(Event::Found(Some(stale))), Action::Settled(End::Unresolved(None)));
+        assert_eq!(run.feed(Event::Found(None)), Action::Settled(End::Unresolved(None)));
+    }
+}

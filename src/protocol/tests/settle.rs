@@ -122,6 +122,21 @@ fn a_call_never_outlasts_its_limit() {
 }
 
 #[test]
+fn a_settlement_call_ends_before_its_lease() {
+    let at = |secs| NOW.saturating_add(Duration::from_secs(secs));
+    let mut run = Run { state: State::new(plan(Execution::AtLeastOnce)), now: NOW };
+    run.feed(Event::Begin);
+    assert!(matches!(run.feed(Event::Answered(Written::Applied)), Action::Claimed(_)));
+    assert_eq!((LEASE, SETTLE_WITHIN), (Duration::from_secs(30), Duration::from_secs(30)));
+    // The last one begins after its lease, which nobody may have taken over.
+    for (now, until) in [(0, 15), (10, 20), (20, 25), (40, 55)] {
+        let mut run = Run { now: at(now), ..run.clone() };
+        run.feed(Event::Settle(complete()));
+        assert_eq!(run.state.call_until(run.now), Some(at(until)), "from {now} s on");
+    }
+}
+
+#[test]
 fn only_unstorable_content_is_recorded_without_its_response() {
     let (mut run, _) = Run::completing();
     let unstorable = fault(StoreErrorKind::Unstorable, false);
@@ -226,4 +241,22 @@ fn unanswered_claim_is_released_once() {
             assert_eq!(run.feed(answer.clone()), Action::Refused(refusal), "{answer:?}");
         }
     }
+}
+
+#[test]
+fn claim_in_doubt_is_resent_unchanged() {
+    let mut run = Run::new();
+    let Action::Apply(claim) = run.feed(Event::Begin) else { panic!("not claimed") };
+    assert_eq!(run.feed(LOST()), Action::Read);
+    run.now = NOW.saturating_add(Duration::from_millis(700));
+    assert_eq!(run.feed(Event::Found(None)), Action::Apply(claim.clone()));
+    // The second one failed for certain; the first may still arrive.
+    let Action::Apply(Write::Settle { generation, settlement, .. }) =
+        run.feed(fault(StoreErrorKind::Unavailable, false))
+    else {
+        panic!("not released")
+    };
+    assert_eq!((generation, settlement), (claim.lock().unwrap().generation, released(false)));
+    let until = claimable_at(NOW.saturating_add(LEASE));
+    assert_eq!(run.feed(refused(None)), Action::Refused(Refusal::Abandoned(until)));
 }

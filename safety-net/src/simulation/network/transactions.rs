@@ -83,8 +83,12 @@ impl SimulatedStore {
         let world = &self.world;
         world.count(|figures| figures.calls += 1);
         self.travel().await;
+        let arrives = || drop(self.commit_at_the_table(key, write, effects, token));
+        if let Some(failed) = self.in_outage(arrives, true).await {
+            return Err(failed);
+        }
         if response_bytes(write) > ITEM_LIMIT && world.strikes(Fault::ItemLimit, 1000) {
-            return Err(StoreError::new(StoreErrorKind::Rejected, "the item is too large"));
+            return Err(StoreError::new(StoreErrorKind::Unstorable, "the item is too large"));
         }
         if world.strikes(Fault::Throttled, 30) {
             return Err(StoreError::new(StoreErrorKind::Unavailable, "throttled"));

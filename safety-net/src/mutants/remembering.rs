@@ -1,0 +1,236 @@
+//! Mutants of what is remembered of those who came before: of who was interrupted, of claims that may stand, and, at most
+//! once, of claims that were never settled.
+
+use lambda_idempotency::{
+    Record, State as RecordState, Status,
+    protocol::{Action, Event, Held, Intent, Refusal},
+    store::{Settlement, Write, Written},
+};
+
+use crate::{
+    configuration::{Configuration, TICK, millis, ticks},
+    invariants::Invariant,
+    model::Verdict,
+    mutants::{
+        Moment, Mutant, NONE, Outcome,
+        claiming::{at_most_once, with_lock},
+        settling::{shown, with_settlement},
+        small,
+        store::shipping,
+    },
+    under_test::Effect,
+};
+
+/// All of them.
+pub(super) const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "a release forgets who was interrupted",
+        caught_by: Invariant::TakeoverTold,
+        space: again,
+        does: |_, outcome| interrupted(outcome, |_| false),
+        ..NONE
+    },
+    Mutant {
+        name: "a release forgets that its own handler panicked",
+        caught_by: Invariant::TakeoverTold,
+        space: panics,
+        does: |moment, outcome| match (moment.event, &moment.before.held()) {
+            (Event::Settle(Intent::Release { .. }), Some(held)) => {
+                let is_takeover = held.is_takeover;
+                interrupted(outcome, |_| is_takeover)
+            }
+            _ => outcome,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "only the claim before counts",
+        caught_by: Invariant::TakeoverTold,
+        space: again,
+        does: |moment, outcome| {
+            let was_standing = shown(moment).is_some_and(|record| record.status() == Status::Started);
+            let outcome = with_lock(outcome, |lock| lock.interrupted = was_standing);
+            match (outcome, moment.sent()) {
+                ((state, Action::Claimed(held)), Some(Action::Apply(claim))) => {
+                    let is_takeover = claim.lock().is_some_and(|lock| lock.interrupted);
+                    (state, Action::Claimed(Held { is_takeover, ..held }))
+                }
+                (outcome, _) => outcome,
+            }
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a takeover is not stored as one",
+        caught_by: Invariant::TakeoverTold,
+        applies: |write, current| match (write, current, shipping(write, current)) {
+            (Write::TakeOver { .. }, Some(before), Effect::Put(record)) => {
+                Effect::Put(Record { interrupted: before.interrupted, ..record })
+            }
+            (_, _, effect) => effect,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a release is stored without who was interrupted",
+        caught_by: Invariant::TakeoverTold,
+        space: panics,
+        applies: |write, current| match (write, current, shipping(write, current)) {
+            (Write::Settle { .. }, Some(before), Effect::Put(record)) => {
+                Effect::Put(Record { interrupted: before.interrupted, ..record })
+            }
+            (_, _, effect) => effect,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "every retry is told that it takes over",
+        caught_by: Invariant::TakeoverTrue,
+        does: |_, (state, action)| match action {
+            Action::Claimed(held) => {
+                let is_takeover = held.attempt > 1;
+                (state, Action::Claimed(Held { is_takeover, ..held }))
+            }
+            action => (state, action),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "another request is told that it takes over",
+        caught_by: Invariant::TakeoverTrue,
+        space: || Configuration { requests: 2, ..panics() },
+        does: |moment, outcome| {
+            let was_interrupted = shown(moment).is_some_and(|record| record.interrupted);
+            with_lock(outcome, |lock| lock.interrupted |= was_interrupted)
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a claim that may stand is not released",
+        caught_by: Invariant::GhostTold,
+        space: || Configuration { faults: 2, ..small() },
+        does: |moment, outcome| match (moment.event, &outcome.1) {
+            (Event::Failed(_), Action::Apply(Write::Settle { .. })) if is_claiming(moment) => {
+                (outcome.0, Action::Refused(Refusal::Unavailable))
+            }
+            _ => outcome,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a claim that may stand is not told",
+        caught_by: Invariant::GhostTold,
+        does: |_, (state, action)| match action {
+            Action::Refused(Refusal::Abandoned(_)) => (state, Action::Refused(Refusal::Unavailable)),
+            action => (state, action),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a claim that may stand is told to be free sooner",
+        caught_by: Invariant::GhostTold,
+        does: |moment, (state, action)| match action {
+            Action::Refused(Refusal::Abandoned(_)) => {
+                (state, Action::Refused(Refusal::Abandoned(moment.now.saturating_sub(millis(TICK)))))
+            }
+            action => (state, action),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a claim that may stand is told to stand for a day longer",
+        caught_by: Invariant::GhostTold,
+        does: |_, (state, action)| match action {
+            Action::Refused(Refusal::Abandoned(until)) => {
+                (state, Action::Refused(Refusal::Abandoned(until.saturating_add(millis(2 * TICK)))))
+            }
+            action => (state, action),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "at most once, a claim has an expiry",
+        caught_by: Invariant::ExpiryPromised,
+        space: at_most_once,
+        does: |_, outcome| {
+            with_lock(outcome, |lock| {
+                lock.expires_at = Some(lock.lease_until.saturating_add(millis(2 * TICK)))
+            })
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "at most once, an extended claim has an expiry",
+        caught_by: Invariant::ExpiryPromised,
+        space: || Configuration { extensions: 1, ..at_most_once() },
+        does: |_, (state, mut action)| {
+            if let Action::Apply(Write::Extend { lease_until, expires_at, .. }) = &mut action {
+                *expires_at = Some(lease_until.saturating_add(millis(2 * TICK)));
+            }
+            (state, action)
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "at most once, the store gives a claim an expiry",
+        caught_by: Invariant::UnresolvedKept,
+        space: at_most_once,
+        applies: |write, current| match shipping(write, current) {
+            Effect::Put(Record { expires_at: None, state: RecordState::Started { lease_until }, .. }) => {
+                let record = write.apply_to(current);
+                let expires_at = Some(lease_until.saturating_add(millis(2 * TICK)));
+                record.map(|record| Record { expires_at, ..record }).into()
+            }
+            effect => effect,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "the sweeper removes what has no expiry a day after its lease",
+        caught_by: Invariant::UnresolvedKept,
+        space: at_most_once,
+        sweeps: |record, now| {
+            let lease = record.lease_until().map(|lease| lease.saturating_add(millis(2 * TICK)));
+            record.expires_at.or(lease).is_some_and(|expires_at| expires_at <= now)
+        },
+        ..NONE
+    },
+];
+
+/// Whether a claim was sent last, and no settlement.
+fn is_claiming(moment: &Moment<'_>) -> bool {
+    matches!(moment.sent(), Some(Action::Apply(write)) if write.lock().is_some())
+        && matches!(moment.event, Event::Failed(_) | Event::Answered(Written::Refused(_)))
+}
+
+/// What a release says of who was interrupted.
+fn interrupted(outcome: Outcome, says: impl Fn(bool) -> bool) -> Outcome {
+    with_settlement(outcome, |settlement| match settlement {
+        Settlement::Release { expires_at, interrupted } => {
+            Settlement::Release { expires_at, interrupted: says(interrupted) }
+        }
+        settlement => settlement,
+    })
+}
+
+/// One that is left standing, one that takes over and releases, and one after it.
+fn again() -> Configuration {
+    Configuration {
+        name: "2 attempts",
+        attempts: 2,
+        faults: 0,
+        times: ticks(4),
+        verdicts: &[Verdict::Release],
+        ..small()
+    }
+}
+
+/// Handlers that panic.
+fn panics() -> Configuration {
+    Configuration {
+        name: "panics",
+        times: ticks(3),
+        verdicts: &[Verdict::Complete, Verdict::Release, Verdict::Panic],
+        ..small()
+    }
+}

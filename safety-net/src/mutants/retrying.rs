@@ -1,0 +1,135 @@
+//! Mutants of how long, and why, a store that fails is asked again for a settlement.
+
+use lambda_idempotency::{
+    protocol::{Action, Decline, End, Event, Fault, Limits, Plan, Refusal},
+    store::{Settlement, StoreErrorKind, Write},
+};
+
+use crate::{
+    configuration::{Configuration, ticks},
+    invariants::Invariant,
+    model::Verdict,
+    mutants::{
+        Mutant, NONE, Outcome,
+        claiming::one,
+        small,
+        transacting::{in_doubt, is_committing},
+    },
+};
+
+/// All of them.
+pub(super) const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "a definite error of a settlement ends it",
+        caught_by: Invariant::SettledPatiently,
+        does: |moment, outcome| match moment.event {
+            Event::Failed(Fault { maybe_applied: false, .. }) if !moment.before.is_asking => {
+                given_up(outcome)
+            }
+            _ => outcome,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a definite error of a transaction ends it",
+        caught_by: Invariant::SettledPatiently,
+        space: in_doubt,
+        does: |moment, (state, action)| match (moment.event, &action) {
+            (Event::Failed(Fault { maybe_applied: false, kind }), Action::Pause(_))
+                if is_committing(moment) && !moment.before.is_asking =>
+            {
+                (state, Action::Declined(Decline::Store(*kind)))
+            }
+            _ => (state, action),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "the read that resolves a settlement's doubt is not repeated",
+        caught_by: Invariant::SettledPatiently,
+        space: || Configuration { faults: 2, ..small() },
+        does: |moment, outcome| if moment.before.is_asking { given_up(outcome) } else { outcome },
+        ..NONE
+    },
+    Mutant {
+        name: "the read that resolves a transaction's doubt is not repeated",
+        caught_by: Invariant::SettledPatiently,
+        space: || Configuration { faults: 3, ..in_doubt() },
+        does: |moment, (state, action)| match action {
+            Action::Pause(_) if moment.before.is_asking && is_committing(moment) => {
+                (state, Action::Settled(End::Unresolved(None)))
+            }
+            action => (state, action),
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a settlement is retried once, and no more",
+        caught_by: Invariant::SettledPatiently,
+        space: || Configuration { max_retries: 3, ..one() },
+        does: |_, outcome| match outcome.1 {
+            Action::Pause(1..) => given_up(outcome),
+            _ => outcome,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a settlement is not retried after its lease",
+        caught_by: Invariant::SettledPatiently,
+        does: |moment, outcome| {
+            if moment.now > moment.plan.lease_until { given_up(outcome) } else { outcome }
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a settlement is retried a hundred times",
+        caught_by: Invariant::Terminates,
+        space: || Configuration {
+            faults: 14,
+            times: ticks(1),
+            in_flight: 0,
+            verdicts: &[Verdict::Complete],
+            ..one()
+        },
+        plan: |plan| Plan { limits: Limits { max_retries: 100, ..plan.limits }, ..plan },
+        ..NONE
+    },
+    Mutant {
+        name: "a request that is refused as such loses its response",
+        caught_by: Invariant::ResponseKept,
+        space: || Configuration { permanent_faults: true, ..small() },
+        hears: |moment, event| match event {
+            Event::Failed(Fault { kind: StoreErrorKind::Rejected, maybe_applied })
+                if moment.is_settling() =>
+            {
+                Event::Failed(Fault { kind: StoreErrorKind::Unstorable, maybe_applied })
+            }
+            event => event,
+        },
+        ..NONE
+    },
+    Mutant {
+        name: "a store that fails loses the response",
+        caught_by: Invariant::ResponseKept,
+        does: |moment, (state, mut action)| {
+            if let Action::Apply(Write::Settle { settlement: Settlement::Complete(outcome, _), .. }) =
+                &mut action
+                && *moment.event == Event::Resumed
+            {
+                *outcome = lambda_idempotency::Outcome::Omitted;
+            }
+            (state, action)
+        },
+        ..NONE
+    },
+];
+
+/// Gives a settlement up where it would be retried after a pause.
+fn given_up((state, action): Outcome) -> Outcome {
+    match action {
+        Action::Pause(_) if state.held().is_none() => {
+            (state, Action::Settled(End::Unrecorded(Refusal::Unavailable)))
+        }
+        action => (state, action),
+    }
+}

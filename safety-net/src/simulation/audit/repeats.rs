@@ -1,0 +1,185 @@
+//! Repeated effects: which are new operations, which have a reason, and which must not be.
+//!
+//! This judge knows the outside alone: which effects happened when, what the store holds, who was answered what and when,
+//! and which faults were injected when.
+
+use super::{Audit, Book, Ended, Run, violate};
+use crate::simulation::{
+    clock::SKEW_MARGIN,
+    config::{Fault, Way},
+    deliveries::{RESERVE, RETENTION, SETTLE_WITHIN},
+};
+
+const AT_MOST_ONCE: &str = "at most once";
+/// A call that takes longer than this is a fault of the network's, even if it is answered.
+const SLOW_CALL: u64 = 50;
+/// An outage that lasts until this long before the end of a delivery's time left no room for another request: one read
+/// and one write of the simulated network, and a pause.
+const ROOM_FOR_A_REQUEST: u64 = 60;
+/// Clocks that jump or stand show this much less, or more, than has passed.
+const WRONG_CLOCKS: u64 = 2 * SKEW_MARGIN as u64;
+
+impl Audit {
+    /// A run's handler had its effect. If an earlier run of the operation had one, there must be a reason.
+    pub fn effect(&self, at: u64, run: usize) {
+        let mut book = self.book();
+        let book = &mut *book;
+        self.note(book, (at, run), || format!("{at} run {run} has its effect"));
+        let Some(current) = book.runs.get(run) else { return };
+        let (stored, generation) = (current.stored.clone(), current.generation);
+        let granted = book.grants.get(&(stored.clone(), generation.get())).copied().unwrap_or(at);
+        let earlier: Vec<&Run> = book
+            .runs
+            .iter()
+            .filter(|earlier| {
+                earlier.stored == stored && earlier.had_effect_at.is_some() && earlier.generation < generation
+            })
+            .collect();
+        let repeated: Vec<&Run> =
+            earlier.iter().copied().filter(|earlier| !self.has_expired(book, earlier, granted)).collect();
+        let unexplained = repeated.iter().find_map(|earlier| {
+            let (rule, why_not) = self.unexplained(book, earlier, granted)?;
+            let number = earlier.number;
+            Some((
+                rule,
+                format!("key {}: run {run} repeats the effect of run {number}: {why_not}", earlier.key),
+            ))
+        });
+        let (is_repeat, is_new) = (!repeated.is_empty(), repeated.is_empty() && !earlier.is_empty());
+        book.figures.repeated += u64::from(is_repeat);
+        book.figures.expired += u64::from(is_new);
+        book.runs[run].had_effect_at = Some(at);
+        if let Some((rule, what)) = unexplained {
+            violate(book, rule, what);
+        }
+    }
+
+    /// Whether a claim granted then is of a new operation: the retention of the earlier run's outcome is over. At most
+    /// once, that needs an outcome in the store; without one, the operation never ends.
+    fn has_expired(&self, book: &Book, earlier: &Run, granted: u64) -> bool {
+        if self.config.at_most_once {
+            let recorded = book.recorded.get(&earlier.stored).into_iter().flatten();
+            return recorded
+                .filter(|one| one.generation == earlier.generation)
+                .any(|one| one.expires_at < granted);
+        }
+        let settled = earlier.handler_ended.or(earlier.had_effect_at).unwrap_or_default();
+        granted + SKEW_MARGIN as u64 / 2 >= settled + RETENTION.as_millis() as u64
+    }
+
+    /// The rule that an effect breaks which repeats that of `earlier`, and why; `None` if there is a reason for it.
+    fn unexplained(&self, book: &Book, earlier: &Run, granted: u64) -> Option<(&'static str, &'static str)> {
+        const RULE: &str = "a repeated effect has a reason";
+        if !self.clocks_agree() {
+            return None;
+        }
+        if self.config.at_most_once {
+            return Some((AT_MOST_ONCE, "at most one run is allowed"));
+        }
+        if self.config.outage.is_some() {
+            return Some((RULE, "no outage was longer than the time left, and nothing else went wrong"));
+        }
+        let recorded = book.recorded.get(&earlier.stored).into_iter().flatten();
+        if recorded.into_iter().any(|one| one.generation == earlier.generation && granted <= one.expires_at) {
+            return Some((RULE, "its outcome was recorded, and had not expired"));
+        }
+        let was_released = book.released.contains(&(earlier.stored.clone(), earlier.generation.get()));
+        if !was_released && granted <= earlier.lease_until {
+            return Some((RULE, "its lease had not ended"));
+        }
+        let Some(handler_ended) = earlier.handler_ended else {
+            return match earlier.ended {
+                // It crashed, was dropped or cut off, panicked, or returned an error.
+                Some(_) => None,
+                None if earlier.was_frozen || earlier.has_failed || earlier.has_panicked => None,
+                None => Some((RULE, "it was at work past its lease, without having been frozen")),
+            };
+        };
+        if matches!(earlier.ended, Some((_, Ended::Crashed | Ended::Dropped))) {
+            return None;
+        }
+        self.had_time(earlier, handler_ended)
+            .then_some((RULE, "nothing went wrong for as long as it had time to record its outcome"))
+    }
+
+    /// Whether a run whose handler returned at `handler_ended` had time to record its outcome, after the last thing that
+    /// went wrong.
+    pub(super) fn had_time(&self, run: &Run, handler_ended: u64) -> bool {
+        let trouble = run.trouble_until.max(handler_ended);
+        let clocks = if self.has_wrong_clocks() { WRONG_CLOCKS } else { 0 };
+        trouble + ROOM_FOR_A_REQUEST + clocks < run.settle_by(handler_ended)
+    }
+
+    /// Whether clocks jump or stand, so that a deadline comes earlier or later than it should.
+    pub(super) fn has_wrong_clocks(&self) -> bool {
+        self.config.has(Fault::SkewBeyond) || self.config.has(Fault::Jump) || self.config.has(Fault::Stand)
+    }
+
+    /// How much time the delivery of a run has left, at `at`, to record its outcome.
+    pub fn time_left(&self, run: usize, at: u64) -> u64 {
+        self.book().runs.get(run).map_or(0, |run| run.settle_by(at).saturating_sub(at))
+    }
+
+    /// A call to the store ended: it was answered, or failed or was given up.
+    pub fn call_ended(&self, executor: u32, began: u64, ended: u64, is_answered: bool) {
+        if is_answered && ended - began <= SLOW_CALL {
+            return;
+        }
+        let mut book = self.book();
+        let book = &mut *book;
+        if let Some(run) = book.current.get(&executor).and_then(|&run| book.runs.get_mut(run)) {
+            run.trouble_until = run.trouble_until.max(ended);
+        }
+    }
+
+    /// At most once, no run begins after another of the same operation. Otherwise it is told whether an earlier attempt of
+    /// its operation may have had an effect.
+    pub(super) fn check_began(&self, book: &mut Book, run: usize, is_takeover: bool) {
+        if self.config.at_most_once {
+            return self.check_at_most_once(book, run);
+        }
+        // A transaction that is declined is released, and another payload makes another operation.
+        if is_takeover || self.config.way != Way::Claims || self.config.has(Fault::OtherPayload) {
+            return;
+        }
+        let Some(current) = book.runs.get(run) else { return };
+        let recorded = book.recorded.get(&current.stored).into_iter().flatten();
+        let last_outcome = recorded.map(|one| one.generation).max();
+        let interrupted = book.runs.iter().find(|earlier| {
+            earlier.stored == current.stored
+                && earlier.generation < current.generation
+                && last_outcome.is_none_or(|outcome| outcome < earlier.generation)
+                && !earlier.has_failed
+        });
+        if let Some(earlier) = interrupted {
+            let what = format!(
+                "key {}: run {run} is told that no attempt before it was interrupted; run {} was",
+                current.key, earlier.number
+            );
+            violate(book, "an interrupted attempt is told", what);
+        }
+    }
+    fn check_at_most_once(&self, book: &mut Book, run: usize) {
+        let Some(current) = book.runs.get(run).filter(|_| self.clocks_agree()) else { return };
+        let granted = book.grants.get(&(current.stored.clone(), current.generation.get())).copied();
+        let earlier = book.runs.iter().find(|earlier| {
+            earlier.stored == current.stored
+                && earlier.generation < current.generation
+                && !self.has_expired(book, earlier, granted.unwrap_or_default())
+        });
+        if let Some(earlier) = earlier {
+            let what = format!("key {}: run {run} begins after run {}", current.key, earlier.number);
+            violate(book, AT_MOST_ONCE, what);
+        }
+    }
+}
+
+impl Run {
+    /// By when its outcome has to be recorded, if its handler returns at `at`: the deadline less the reserve, as long as a
+    /// settlement is retried, or its lease's end.
+    fn settle_by(&self, at: u64) -> u64 {
+        let by = (at + SETTLE_WITHIN.as_millis() as u64).min(self.lease_until);
+        let reserve = RESERVE.as_millis() as u64;
+        self.deadline.map_or(by, |deadline| by.min(deadline.saturating_sub(reserve)))
+    }
+}

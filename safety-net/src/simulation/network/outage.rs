@@ -1,0 +1,68 @@
+//! Outages of the simulated store, and what the auditor is told of calls that go wrong.
+
+use lambda_idempotency::store::{StoreError, StoreErrorKind};
+
+use super::SimulatedStore;
+use crate::simulation::outages::Outage;
+
+/// A call to the store. The auditor is told if it fails, is given up, or is slow.
+pub(super) struct Call<'a> {
+    store: &'a SimulatedStore,
+    executor: u32,
+    began: u64,
+    is_answered: bool,
+}
+
+impl<'a> Call<'a> {
+    pub(super) fn begin(store: &'a SimulatedStore) -> Self {
+        Self { store, executor: store.world.polled(), began: store.world.now(), is_answered: false }
+    }
+
+    pub(super) fn end<T>(mut self, answer: Result<T, StoreError>) -> Result<T, StoreError> {
+        self.is_answered = answer.is_ok();
+        answer
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        let now = self.store.world.now();
+        self.store.audit.call_ended(self.executor, self.began, now, self.is_answered);
+    }
+}
+
+impl SimulatedStore {
+    /// What an outage makes of a request that is at the table now; `None` if there is no outage. `arrives` does what the
+    /// request asks for.
+    pub(super) async fn in_outage(&self, arrives: impl FnOnce(), is_write: bool) -> Option<StoreError> {
+        let outage = self.world.config.outage.filter(|_| self.world.is_cut_off())?;
+        let definite = |kind, what: &'static str| Some(StoreError::new(kind, what));
+        match outage {
+            Outage::LostRequests => self.no_answer::<()>().await.err(),
+            Outage::LostAnswers => {
+                arrives();
+                self.no_answer::<()>().await.err()
+            }
+            Outage::Throttles => definite(StoreErrorKind::Unavailable, "throttled"),
+            // Reads conflict with nothing.
+            Outage::Conflicts if !is_write => None,
+            Outage::Conflicts => definite(StoreErrorKind::Conflict, "conflict"),
+            Outage::Refusals => definite(StoreErrorKind::Rejected, "the credentials have expired"),
+            Outage::Errors500 => {
+                self.maybe(arrives);
+                let error = StoreError::new(StoreErrorKind::Unavailable, "internal server error");
+                Some(error.maybe_applied(true))
+            }
+            Outage::Silence => {
+                self.maybe(arrives);
+                std::future::pending().await
+            }
+        }
+    }
+
+    fn maybe(&self, arrives: impl FnOnce()) {
+        if self.world.random(|random| random.percent(50)) {
+            arrives();
+        }
+    }
+}
