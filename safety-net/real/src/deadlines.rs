@@ -6,8 +6,9 @@
 //! while. The handler takes no time. What the harness doesn't see answered after 3 s, Lambda would have killed.
 //!
 //! The judge knows only the outside: when the caller was answered and with what, and how often the handler ran. The
-//! handler's response is true if the handler ran; 503 is true if it didn't, and never will for this request. Then the
-//! wire is whole again, and a further delivery has to find what was recorded, or run.
+//! handler's response is true if the handler ran; 503 is true if it didn't, and never will for this request. Where the wire
+//! is whole again before the deadline, what ran has to be recorded. A further delivery, when all leases have ended, has to
+//! find what was recorded, or run.
 //!
 //! The plans follow from the seed. How threads and sockets take turns doesn't.
 

@@ -192,6 +192,7 @@ pub(super) async fn invoke(
         took,
         effects: effects_then,
         is_recorded,
+        must_be_recorded: plan.heals_in_time(),
         may_be_in_progress: plan.way == Way::DynamoDb(Fault::Conflict),
         again,
         effects_in_the_end: effects.load(Ordering::SeqCst),

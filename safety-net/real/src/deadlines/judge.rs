@@ -22,6 +22,8 @@ pub(super) struct Evidence {
     pub(super) effects: u64,
     /// Whether the record has the outcome then.
     pub(super) is_recorded: bool,
+    /// Whether the wire was whole again long before the deadline, so that what ran has to be recorded.
+    pub(super) must_be_recorded: bool,
     /// Whether this fault may be answered with "in progress": the store named another's transaction.
     pub(super) may_be_in_progress: bool,
     /// What a delivery got after all leases had ended, and how often the handler had run by then.
@@ -52,6 +54,8 @@ impl Evidence {
             format!("the answer is {} though the handler ran {effects} times", answer.status)
         } else if !is_success && !says_nothing_ran {
             format!("the answer is neither the handler's nor \"nothing ran\": {answer:?}")
+        } else if *effects == 1 && self.must_be_recorded && !self.is_recorded {
+            "the outcome isn't recorded, though the wire was whole again in time".to_owned()
         } else if again.as_ref().is_none_or(|again| again.status != 201) {
             format!("the next delivery got {again:?}")
         } else if self.is_recorded && (again.as_ref() != Some(answer) || *effects_in_the_end != 1) {
@@ -87,6 +91,7 @@ mod tests {
             took: Duration::from_millis(5),
             effects: 1,
             is_recorded: true,
+            must_be_recorded: true,
             may_be_in_progress: false,
             again: own(),
             effects_in_the_end: 1,
@@ -107,7 +112,13 @@ mod tests {
             unavailable(),
             Evidence { answer: refused(409), may_be_in_progress: true, ..unavailable() },
             // The store was out of reach until the end: the caller has the response, and the next delivery runs.
-            Evidence { is_recorded: false, again, effects_in_the_end: 2, ..recorded() },
+            Evidence {
+                is_recorded: false,
+                must_be_recorded: false,
+                again,
+                effects_in_the_end: 2,
+                ..recorded()
+            },
         ] {
             assert_eq!(evidence.judge(), Verdict::True, "{evidence:?}");
         }
@@ -115,7 +126,9 @@ mod tests {
 
     #[test]
     fn false_answers_are_found() {
+        let again = unavailable().again;
         for evidence in [
+            Evidence { is_recorded: false, again, effects_in_the_end: 2, ..recorded() },
             Evidence { answer: refused(503), ..recorded() },
             Evidence { answer: refused(500), ..recorded() },
             Evidence { answer: own(), ..unavailable() },

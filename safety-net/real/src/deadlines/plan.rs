@@ -80,6 +80,11 @@ impl Plan {
         let is_warm = random.percent(50) || position == Position::Settlement;
         Self { way, position, lasting, is_warm }
     }
+
+    /// Whether the wire is whole again while the invocation has time for another try.
+    pub(super) fn heals_in_time(&self) -> bool {
+        self.lasting != Lasting::All
+    }
 }
 
 impl fmt::Display for Plan {
