@@ -20,7 +20,10 @@ pub(crate) async fn play(world: &World) -> Result<Vec<Row>> {
     for point in points {
         killed.push(crash::kill(world, point).await?);
     }
-    let frozen = crash::freeze(world).await?;
+    let mut frozen = Vec::new();
+    for point in crash::freezes(world) {
+        frozen.push(crash::freeze(world, point).await?);
+    }
     let half_done = match &world.orders {
         Some(orders) => Some(batch::kill(world, orders).await?),
         None => None,
@@ -44,7 +47,9 @@ pub(crate) async fn play(world: &World) -> Result<Vec<Row>> {
         for one in killed {
             after.extend(one.after_the_lease().await?);
         }
-        after.extend(frozen.after_the_lease().await?);
+        for one in frozen {
+            after.extend(one.after_the_lease().await?);
+        }
         let half_done = match half_done {
             Some(half_done) => half_done.after_the_leases().await?,
             None => Vec::new(),

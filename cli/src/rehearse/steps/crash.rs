@@ -1,4 +1,4 @@
-//! Steps 5 and 6: a process killed, and a process frozen, between its claim and its completion.
+//! Steps 5 and 6: processes killed, and processes frozen beyond their leases, between claim and completion.
 
 use serde_json::Value;
 
@@ -151,10 +151,47 @@ async fn paid_once(stage: &Stage<'_>, verdict: &mut Verdict) -> Result<()> {
     Ok(())
 }
 
+/// Where a process is frozen: at the request that is held on the wire.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Freeze {
+    step: &'static str,
+    name: &'static str,
+    stage: &'static str,
+    held: Meaning,
+    at: &'static str,
+    /// Whether its payment has been made by then.
+    paid: bool,
+}
+
+/// The points that can be told apart: of an unknown function, only its completion.
+pub(super) fn freezes(world: &World) -> Vec<Freeze> {
+    let completion = Freeze {
+        step: "6b",
+        name: "frozen at its completion",
+        stage: "frozen-after",
+        held: Meaning::Settle,
+        at: "none: SIGSTOP at its completion",
+        paid: true,
+    };
+    if !world.is_payments {
+        return vec![Freeze { step: "6", paid: false, ..completion }];
+    }
+    let handler = Freeze {
+        step: "6a",
+        name: "frozen in its handler",
+        stage: "frozen-before",
+        held: Meaning::Payment,
+        at: "none: SIGSTOP at its payment",
+        paid: false,
+    };
+    vec![handler, completion]
+}
+
 /// A step whose process is frozen, its request held on the wire.
 #[derive(Debug)]
 pub(super) struct Frozen<'w> {
     stage: Stage<'w>,
+    point: Freeze,
     sandbox: Sandbox,
     delivery: Delivery,
     hold: Hold,
@@ -162,14 +199,11 @@ pub(super) struct Frozen<'w> {
     rows: Vec<Row>,
 }
 
-const FROZEN: (&str, &str) = ("6", "frozen past its lease");
-
 /// Step 6, up to the freeze.
-pub(super) async fn freeze(world: &World) -> Result<Frozen<'_>> {
-    let stage = Stage::open(world, "frozen").await?;
+pub(super) async fn freeze(world: &World, point: Freeze) -> Result<Frozen<'_>> {
+    let stage = Stage::open(world, point.stage).await?;
     let sandbox = stage.sandbox().await?;
-    let at = if world.is_payments { Meaning::Payment } else { Meaning::Settle };
-    let mut hold = stage.wire.hold(at);
+    let mut hold = stage.wire.hold(point.held);
 
     let mark = stage.mark().await?;
     let delivered_at_ms = clock::now_ms();
@@ -178,22 +212,24 @@ pub(super) async fn freeze(world: &World) -> Result<Frozen<'_>> {
     sandbox.freeze().await?;
     sandbox.catch_up().await;
     let measured = stage.since(&mark).await?;
-    let verdict = interrupted(&measured, held, false);
-    let at =
-        if world.is_payments { "none: SIGSTOP at its payment" } else { "none: SIGSTOP at its completion" };
-    let rows = vec![stage.done(Row::new(FROZEN, stage.events.first.summary(), at, &measured, verdict))];
-    Ok(Frozen { stage, sandbox, delivery, hold, delivered_at_ms, rows })
+    let verdict = interrupted(&measured, held, point.paid);
+    let (delivered, answered) = (stage.events.first.summary(), if held { point.at } else { NOT_HELD });
+    let name = (point.step, point.name);
+    let rows = vec![stage.done(Row::new(name, delivered, answered, &measured, verdict))];
+    Ok(Frozen { stage, point, sandbox, delivery, hold, delivered_at_ms, rows })
 }
 
 impl Frozen<'_> {
-    /// A redelivery takes the claim over; then the frozen process goes on, and finds itself fenced.
+    /// A redelivery takes the claim over. Then the frozen process goes on: its handler is cut off, or its completion is
+    /// fenced.
     pub(super) async fn after_the_lease(self) -> Result<Vec<Row>> {
-        let Self { stage, mut sandbox, mut delivery, hold, delivered_at_ms, mut rows } = self;
+        let Self { stage, point, mut sandbox, mut delivery, hold, delivered_at_ms, mut rows } = self;
+        let name = (point.step, point.name);
         stage.lease_passed(delivered_at_ms).await?;
         let (successor, measured) = take_over(&stage).await?;
         let mut verdict = taken_over(stage.world, &successor, &measured);
-        verdict.payments(&measured, 1);
-        rows.push(stage.done(Row::new(FROZEN, "again, after the lease", &successor, &measured, verdict)));
+        verdict.payments(&measured, usize::from(!point.paid));
+        rows.push(stage.done(Row::new(name, "again, after the lease", &successor, &measured, verdict)));
 
         let before = stage.record().await?;
         let mark = stage.mark().await?;
@@ -204,13 +240,16 @@ impl Frozen<'_> {
         sandbox.thaw().await?;
         let late = sandbox.answer_within(&mut delivery, ORDINARY_LIMIT).await;
         let measured = stage.since(&mark).await?;
-        let mut verdict = fenced(&successor, &late, &measured);
+        let mut verdict = match point.held {
+            Meaning::Settle => fenced(&successor, &late, &measured),
+            _ => cut_off(&late, &measured),
+        };
         paid_once(&stage, &mut verdict).await?;
         let after = stage.record().await?;
         verdict.must(before == after, || {
             format!("the record is no longer the successor's: {}", change(&before, &after))
         });
-        rows.push(stage.done(Row::new(FROZEN, "SIGCONT", &late, &measured, verdict)));
+        rows.push(stage.done(Row::new(name, "SIGCONT", &late, &measured, verdict)));
         Ok(rows)
     }
 }
@@ -222,6 +261,15 @@ fn fenced(successor: &Answer, late: &Answer, measured: &Measured) -> Verdict {
     verdict.claims(measured, 0).settled(measured, 0);
     let tried = outcome_of(&measured.passed, Meaning::Settle);
     verdict.must(!tried.is_empty(), || "its late completion was not seen on the wire".into());
+    verdict
+}
+
+/// A handler that goes on after its invocation's deadline, judged: it does nothing more, and the caller is to repeat.
+fn cut_off(late: &Answer, measured: &Measured) -> Verdict {
+    let mut verdict = Verdict::default();
+    verdict.in_progress(late).runs(measured, 0).payments(measured, 0).claims(measured, 0);
+    let tried = outcome_of(&measured.passed, Meaning::Settle);
+    verdict.must(tried.is_empty(), || "its handler was cut off, and it sent a completion".into());
     verdict
 }
 
@@ -265,6 +313,16 @@ mod tests {
         let own = Answer::Payload(b"2".to_vec());
         let faults = fenced(&outcome, &own, &refused).faults();
         assert_eq!(faults, ["the answer must be the recorded one, and was a response of 1 bytes"]);
+    }
+
+    #[test]
+    fn a_handler_that_is_cut_off_settles_nothing() {
+        let refusal = Answer::Error { kind: "Idempotency.InProgress".into(), message: "cut off".into() };
+        assert_eq!(cut_off(&refusal, &measured(Vec::new())).faults(), Vec::<String>::new());
+        let settled = measured(vec![exchange(Meaning::Settle, StatusCode::BAD_REQUEST)]);
+        let faults = cut_off(&refusal, &settled).faults();
+        assert_eq!(faults, ["its handler was cut off, and it sent a completion"]);
+        assert_eq!(cut_off(&Answer::Payload(b"1".to_vec()), &measured(Vec::new())).faults().len(), 1);
     }
 
     #[test]
