@@ -106,6 +106,9 @@ impl Class {
             "22001" | "22021" | "22P05" => Self::Unstorable,
             // query_canceled is of class 57 too. A plan that went with the table's columns is made anew.
             "0A000" => Self::ServerError,
+            // idle_in_transaction_session_timeout, transaction_timeout: a process was frozen in its transaction, which the
+            // server has rolled back.
+            "25P03" | "25P04" => Self::ServerError,
             _ => match &code[..code.len().min(2)] {
                 "28" => Self::Credentials,
                 "08" => Self::Lost,
@@ -373,6 +376,8 @@ mod tests {
             ("3D000", Rejected),
             ("26000", Rejected),
             ("25P02", Rejected),
+            ("25P03", Unavailable),
+            ("25P04", Unavailable),
             ("23514", Rejected),
             ("22003", Rejected),
             ("42P05", Rejected),
