@@ -41,7 +41,7 @@ async fn each_state_is_told_with_what_comes_next() {
             &[
                 "STARTED, live: its lease ends in ",
                 "attempt 1",
-                "(60 s ago)",
+                " s ago), attempt 1",
                 "is refused: InProgress",
                 "Best is to wait",
             ],

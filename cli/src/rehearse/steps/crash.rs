@@ -240,9 +240,11 @@ impl Frozen<'_> {
         sandbox.thaw().await?;
         let late = sandbox.answer_within(&mut delivery, ORDINARY_LIMIT).await;
         let measured = stage.since(&mark).await?;
-        let mut verdict = match point.held {
-            Meaning::Settle => fenced(&successor, &late, &measured),
-            _ => cut_off(&late, &measured),
+        // A handler that returns at once when its process goes on is too fast to be cut off.
+        let is_cut_off = point.held != Meaning::Settle && late.is_in_progress();
+        let mut verdict = match is_cut_off {
+            true => cut_off(&late, &measured),
+            false => fenced(&successor, &late, &measured),
         };
         paid_once(&stage, &mut verdict).await?;
         let after = stage.record().await?;
