@@ -21,6 +21,11 @@
 //! - The retention is longer than the lease and the skew margin together.
 //! - A conclusion without a claim is never so late that the sweeper has removed, meanwhile, a record that was in its
 //!   way: a request lives for seconds, and a sweeper comes when a record has expired.
+//! - A version of a record is not made again after it was swept, as far as conclusions without a claim go: one in doubt is
+//!   sent again only while its record counts, which is a rule, and arrives before that is swept.
+//! - Who is told that nothing is claimed may leave a claim behind where the sweeper removed, while that claim was on its
+//!   way, what stood in its way.
+//! - What nobody can read, such as a record that is corrupt, nobody says anything about.
 //! - A handler's own writes are one thing, which is made with the transaction or not. That the store makes them in one
 //!   step with the record, and answers a token that it knows as the first time, is what a store promises.
 //! - What an operator does to a record that a transaction has settled late, while its handler still runs, is the

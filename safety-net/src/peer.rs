@@ -1,5 +1,5 @@
-//! The peer's protocol, in the same net: Powertools for AWS Lambda, its DynamoDB layer, with a remaining
-//! time registered and payload validation switched on.
+//! The peer's protocol, in the same net: Powertools for AWS Lambda (Python 3.37.0), its DynamoDB layer, with a
+//! remaining time registered and payload validation switched on.
 //!
 //! - Claim: `PutItem` if `attribute_not_exists(id) OR expiry < now OR (status = INPROGRESS AND
 //!   in_progress_expiry < now)`, by the caller's clock. `expiry` is the claim's time and the retention,

@@ -111,6 +111,14 @@ pub fn bounded() -> Vec<Configuration> {
             ..Configuration::default()
         },
         Configuration { faults: 0, ..to_the_millisecond() },
+        short_retention(),
+        Configuration {
+            name: "a retention of a day and a half",
+            retention: 3 * TICK,
+            times: ticks(7),
+            verdicts: COMPLETE_OR_RELEASE,
+            ..Configuration::default()
+        },
     ]
     .into_iter()
     .chain(interruptions())
@@ -510,6 +518,21 @@ pub fn long() -> Vec<Configuration> {
     ];
     // The largest first, so that the last does not run alone.
     large.into_iter().chain(bounded()).collect()
+}
+
+/// Outcomes count for less than the day that a lock is kept for: on a grid of a quarter of a day, all else is half as long.
+fn short_retention() -> Configuration {
+    let step = TICK / 2;
+    Configuration {
+        name: "a retention of less than a day",
+        clocks: vec![0, step],
+        lease: step,
+        skew_margin: step,
+        retention: 3 * step,
+        times: (0..7).map(|n| n * step).collect(),
+        verdicts: COMPLETE_OR_RELEASE,
+        ..Configuration::default()
+    }
 }
 
 /// Real lengths, and the moments around every boundary, a millisecond before and after.

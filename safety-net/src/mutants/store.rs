@@ -135,7 +135,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "settle tests the owner alone",
         caught_by: Invariant::OwnerSettles,
-        space: || Configuration { faults: 2, times: ticks(5), ..small() },
+        space: || Configuration { faults: 2, times: ticks(5), verdicts: &[Verdict::Complete], ..small() },
         applies: |write, current| match (write, current) {
             (Write::Settle { owner, .. }, Some(record))
                 if record.status() == Status::Started && record.owner == *owner =>
