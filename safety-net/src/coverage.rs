@@ -215,6 +215,18 @@ impl Coverage {
         self.1 |= others.1;
     }
 
+    /// As digits that [`from_hex`](Self::from_hex) reads.
+    pub fn to_hex(self) -> String {
+        format!("{:x}.{:x}", self.1, self.0)
+    }
+
+    /// What [`to_hex`](Self::to_hex) wrote.
+    pub fn from_hex(text: &str) -> Option<Self> {
+        let (high, low) = text.split_once('.')?;
+        let number = |digits| u128::from_str_radix(digits, 16).ok();
+        Some(Self(number(low)?, number(high)?))
+    }
+
     /// Whether `mark` was reached.
     pub fn has(self, mark: Mark) -> bool {
         match mark as u32 {

@@ -53,6 +53,7 @@ pub mod net;
 pub mod packed;
 pub mod peer;
 pub mod random;
+pub mod recorded;
 pub mod report;
 pub mod simulation;
 pub mod spaces;

@@ -3,7 +3,9 @@
 #![expect(clippy::print_stdout, reason = "it is what a command line is for")]
 
 use std::{
+    path::Path,
     process::{Command, ExitCode},
+    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -13,6 +15,7 @@ use lambda_idempotency_safety_net::{
     explore::{Limits, Report, explore, explore_all},
     mutants::{self, Mutant},
     peer::{self, Powertools},
+    recorded::Recorded,
     report,
     simulation::{
         self,
@@ -24,9 +27,8 @@ use lambda_idempotency_safety_net::{
 };
 
 const USAGE: &str = "\
-usage: safety-net explore [--long [--record FILE]] [--space NAME] [--jobs N]
+usage: safety-net explore [--long] [--record FILE] [--space NAME] [--jobs N]
        safety-net stamp
-       safety-net is-explored FILE
        safety-net mutants [NAME]
        safety-net peer [--traces]
        safety-net simulate [COUNT [FIRST-SEED]]
@@ -34,10 +36,10 @@ usage: safety-net explore [--long [--record FILE]] [--space NAME] [--jobs N]
        safety-net replay 'seed=NUMBER …'
 
   explore   every world of the bounded slice, or with --long of the long form (24 GiB machines: about
-            5 GiB and a quarter of an hour on 2 cores); --space takes those whose names contain NAME.
-            With --record, writes down in FILE what was explored, and the rules' stamp, if nothing was found
-  stamp     SHA-256 over the files that the rules are written in, and the net that explores them
-  is-explored  whether the rules' stamp is the one in FILE
+            6 GB for each of two at once); --space takes those whose names contain NAME. With --record,
+            leaves out what FILE says was explored under the same rules, and writes each space down in FILE
+            as soon as it was explored to its end and nothing was found
+  stamp     SHA-256 over the code that the rules are written in, and the net that explores them
   mutants   every mutant whose name contains NAME, and what catches it; with NAME, its trace
   peer      Powertools' protocol beside this one; --traces shows how each promise is broken
   simulate  COUNT schedules (100,000) of the real engine in virtual time, a seed each; the first that
@@ -62,7 +64,6 @@ fn main() -> ExitCode {
             None => return usage(),
         },
         ["stamp"] => show_stamp(),
-        ["is-explored", file] => is_explored(file),
         ["mutants"] => every_mutant(None),
         ["mutants", name] => every_mutant(Some(name)),
         ["peer"] => comparison(false),
@@ -117,52 +118,65 @@ impl<'a> Options<'a> {
                 _ => return None,
             }
         }
-        // What is written down is the whole of the long form.
-        let is_whole = options.is_long && options.space.is_none();
-        (options.record.is_none() || is_whole).then_some(options)
+        Some(options)
     }
 }
 
 fn exploration(options: &Options<'_>) -> bool {
-    let mut spaces = if options.is_long { spaces::long() } else { spaces::bounded() };
+    let all = if options.is_long { spaces::long() } else { spaces::bounded() };
+    let mut spaces = all.clone();
     spaces.retain(|space| options.space.is_none_or(|name| space.name.contains(name)));
+    let recorded = match options.record.map(|file| recorded(file, &all)).transpose() {
+        Ok(recorded) => recorded,
+        Err(error) => {
+            println!("the rules can't be read: {error}");
+            return false;
+        }
+    };
+    let mut reached = recorded.as_ref().map_or(Coverage::NONE, Recorded::reached);
+    if let Some(recorded) = &recorded {
+        let before = spaces.len();
+        spaces.retain(|space| !recorded.has(space));
+        println!("{} spaces of {before} were explored under these rules before\n", before - spaces.len());
+    }
     println!("{}", report::EXPLORED);
     let limits = Limits { memory: MOST_MEMORY, go_on: true, ..Limits::default() };
-    let clock = clock();
+    let (clock, recorded) = (clock(), Mutex::new(recorded));
     let reports = explore_all(&Shipping, &spaces, limits, options.jobs, &clock, &|report| {
         println!("{}", report::explored(report));
+        write_down(&recorded, &spaces, report);
     });
-    let took = clock();
-    println!("{}\n\nwall clock: {:.1} s\n", report::total(&reports), took.as_secs_f64());
-    let mut reached = Coverage::NONE;
+    println!("{}\n\nwall clock: {:.1} s\n", report::total(&reports), clock().as_secs_f64());
     for report in &reports {
         reached.add(report.coverage);
         show(report);
     }
     println!("{}", report::coverage(reached));
     let is_whole = options.space.is_some() || reached.missing().next().is_none();
-    let is_good = |report: &Report| report.violations.is_empty() && report.is_complete;
-    let is_good = is_whole && !reports.is_empty() && reports.iter().all(is_good);
     for report in reports.iter().filter(|report| !report.is_complete) {
         println!("{}: cut off, so that it proves nothing", report.name);
     }
-    match options.record {
-        Some(file) if is_good => write_down(file, &reports, took),
-        _ => is_good,
-    }
+    is_whole && reports.iter().all(|report| report.violations.is_empty() && report.is_complete)
 }
 
-fn write_down(file: &str, reports: &[Report], took: Duration) -> bool {
-    let commit = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(stamp::root()).output();
+fn recorded(file: &str, spaces: &[Configuration]) -> std::io::Result<Recorded> {
+    let commit =
+        Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).current_dir(stamp::root()).output();
     let commit = commit.ok().and_then(|output| String::from_utf8(output.stdout).ok());
-    let written = stamp::stamp(&stamp::root()).and_then(|stamp| {
-        let commit = commit.as_deref().unwrap_or("unknown").trim();
-        std::fs::write(file, stamp::record(&stamp, commit, stamp::since_epoch(), reports, took))
-    });
-    if let Err(error) = &written {
-        println!("{file}: {error}");
+    let commit = commit.as_deref().map(str::trim).filter(|commit| !commit.is_empty()).unwrap_or("unknown");
+    let mut recorded = Recorded::open(Path::new(file), commit.to_owned())?;
+    recorded.keep(spaces);
+    Ok(recorded)
+}
+
+fn write_down(recorded: &Mutex<Option<Recorded>>, spaces: &[Configuration], report: &Report) {
+    let mut recorded = recorded.lock().unwrap_or_else(PoisonError::into_inner);
+    let space = spaces.iter().find(|space| space.name == report.name);
+    if let (Some(recorded), Some(space)) = (recorded.as_mut(), space)
+        && let Err(error) = recorded.add(space, report)
+    {
+        println!("{}: explored, but that can't be written down: {error}", report.name);
     }
-    written.is_ok()
 }
 
 fn show_stamp() -> bool {
@@ -174,18 +188,6 @@ fn show_stamp() -> bool {
         }
     }
     true
-}
-
-fn is_explored(file: &str) -> bool {
-    let recorded = std::fs::read_to_string(file).unwrap_or_default();
-    let is_same = match (stamp::stamp(&stamp::root()), stamp::stamp_in(&recorded)) {
-        (Ok(stamp), Some(explored)) => stamp == explored,
-        _ => false,
-    };
-    if !is_same {
-        println!("{file} is of other rules: run `safety-net explore --long --record {file}`");
-    }
-    is_same
 }
 
 fn every_mutant(name: Option<&str>) -> bool {

@@ -515,6 +515,49 @@ pub fn long() -> Vec<Configuration> {
             verdicts: COMMIT_OR_RELEASE,
             ..Configuration::default()
         },
+        Configuration {
+            name: "panics, clocks M apart, 2 attempts",
+            attempts: 2,
+            times: ticks(4),
+            verdicts: WITH_PANIC,
+            ..Configuration::default()
+        },
+        Configuration {
+            name: "panics, 3 executors",
+            clocks: vec![0, TICK, 0],
+            executors: 3,
+            times: ticks(4),
+            faults: 0,
+            verdicts: WITH_PANIC,
+            ..Configuration::default()
+        },
+        Configuration {
+            name: "2 retries, 2 executors, 3 faults",
+            max_retries: 2,
+            faults: 3,
+            times: ticks(4),
+            verdicts: COMPLETE_OR_RELEASE,
+            ..Configuration::default()
+        },
+        Configuration {
+            name: "3 retries for two ticks, 2 executors, permanent faults too, 2 faults",
+            max_retries: 3,
+            settle_within: millis(2 * TICK),
+            permanent_faults: true,
+            faults: 2,
+            times: ticks(5),
+            verdicts: COMPLETE_OR_RELEASE,
+            ..Configuration::default()
+        },
+        Configuration {
+            name: "transactions, 2 retries, 2 executors, 3 faults",
+            max_retries: 2,
+            declines: 1,
+            faults: 3,
+            times: ticks(3),
+            verdicts: COMMIT_OR_RELEASE,
+            ..Configuration::default()
+        },
     ];
     // The largest first, so that the last does not run alone.
     large.into_iter().chain(bounded()).collect()

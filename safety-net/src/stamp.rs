@@ -1,25 +1,31 @@
-//! What the long exploration explored: a stamp of the rules, and of the net itself, and the file that says so.
+//! A stamp of the rules, and of the net that explores them.
 
 use std::{
     fmt::Write as _,
     fs, io,
     path::{Path, PathBuf},
-    time::{Duration, SystemTime},
 };
 
 use sha2::{Digest as _, Sha256};
 
-use crate::{explore::Report, report::grouped};
-
 /// What the rules are written in: single files, and folders with all that is below them.
 const RULES: [&str; 6] =
     ["src/policy.rs", "src/protocol", "src/protocol.rs", "src/record.rs", "src/store.rs", "safety-net/src"];
-/// What is below those and decides nothing of what is explored: tests, and the simulation, which drives the engine.
-const NOT_RULES: [&str; 4] = [
+/// What is below those and decides nothing of what is explored: tests, the simulation, which drives the engine, what
+/// tells of it, and the spaces, each of which is written down with a digest of its own.
+const NOT_RULES: [&str; 12] = [
     "src/protocol/tests",
     "src/protocol/tests.rs",
+    "safety-net/src/lib.rs",
+    "safety-net/src/main.rs",
+    "safety-net/src/mutants",
+    "safety-net/src/mutants.rs",
+    "safety-net/src/peer.rs",
+    "safety-net/src/recorded.rs",
+    "safety-net/src/report.rs",
     "safety-net/src/simulation",
     "safety-net/src/simulation.rs",
+    "safety-net/src/spaces.rs",
 ];
 
 /// SHA-256 over the rule files below `root`: each file's path and code, in the order of the paths. Comments, blank lines
@@ -42,12 +48,17 @@ pub fn stamp(root: &Path) -> io::Result<String> {
             digest.update(format!("{line}\n"));
         }
     }
+    Ok(hex(&digest.finalize()))
+}
+
+/// `bytes` in lower-case hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
     let mut text = String::new();
-    for byte in digest.finalize() {
+    for byte in bytes {
         // Writing into a string cannot fail.
         let _ = write!(text, "{byte:02x}");
     }
-    Ok(text)
+    text
 }
 
 /// The lines that decide anything.
@@ -77,73 +88,9 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// What is written down of a long exploration that found nothing. `since_epoch` is the time now.
-pub fn record(
-    stamp: &str,
-    commit: &str,
-    since_epoch: Duration,
-    reports: &[Report],
-    took: Duration,
-) -> String {
-    let sum = |of: fn(&Report) -> usize| grouped(reports.iter().map(of).sum());
-    let largest = reports.iter().map(|report| report.states).max().unwrap_or(0);
-    format!(
-        "# The long exploration of these rules: `safety-net explore --long --record safety-net/explored.txt`.\n\
-         # CI runs it anew when `safety-net stamp` prints another stamp.\n\
-         stamp: {stamp}\n\
-         commit: {commit}\n\
-         date: {}\n\
-         configurations: {}, each complete; the largest has {} worlds\n\
-         worlds: {}\n\
-         transitions: {}\n\
-         violations: {}\n\
-         minutes: {:.0}\n",
-        date(since_epoch),
-        reports.len(),
-        grouped(largest),
-        sum(|report| report.states),
-        sum(|report| report.transitions),
-        sum(|report| report.violations.len()),
-        took.as_secs_f64() / 60.0,
-    )
-}
-
-/// The stamp in what [`record`] has written.
-pub fn stamp_in(recorded: &str) -> Option<&str> {
-    recorded.lines().find_map(|line| line.strip_prefix("stamp: "))
-}
-
-/// The time now, since 1970.
-#[expect(clippy::disallowed_methods, reason = "it dates a file, and decides nothing")]
-pub fn since_epoch() -> Duration {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
-}
-
-/// The day in UTC, as `2026-11-22` (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
-fn date(since_epoch: Duration) -> String {
-    let days = since_epoch.as_secs() / 86_400 + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!("{year}-{month:02}-{day:02}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_date_is_a_date() {
-        let on = |secs| date(Duration::from_secs(secs));
-        assert_eq!(on(0), "1970-01-01");
-        assert_eq!(on(951_782_400), "2000-02-29");
-        assert_eq!(on(1_795_305_599), "2026-11-21");
-        assert_eq!(on(1_795_305_600), "2026-11-22");
-    }
 
     #[test]
     fn rules_change_the_stamp_tests_do_not() {
@@ -161,8 +108,12 @@ mod tests {
         }
         let first = stamp(&root).unwrap();
         assert_eq!(first.len(), 64);
-        for name in ["src/protocol/tests.rs", "src/protocol/tests/open.rs", "safety-net/src/simulation/x.rs"]
-        {
+        for name in [
+            "src/protocol/tests.rs",
+            "src/protocol/tests/open.rs",
+            "safety-net/src/simulation/x.rs",
+            "safety-net/src/spaces.rs",
+        ] {
             write(name, "a test");
             assert_eq!(stamp(&root).unwrap(), first, "{name}");
         }
@@ -181,12 +132,5 @@ mod tests {
             seen.push(stamp);
         }
         fs::remove_dir_all(&root).unwrap();
-    }
-
-    #[test]
-    fn a_record_gives_its_stamp_back() {
-        let text = record("abc", "commit", Duration::ZERO, &[], Duration::ZERO);
-        assert_eq!(stamp_in(&text), Some("abc"));
-        assert_eq!(stamp_in("nothing"), None);
     }
 }

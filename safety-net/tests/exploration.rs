@@ -39,6 +39,16 @@ fn an_exploration_is_repeatable() {
     assert_eq!(once, twice);
 }
 
+/// What was explored is written down by name.
+#[test]
+fn no_two_spaces_have_one_name() {
+    let spaces = spaces::long();
+    let mut names: Vec<_> = spaces.iter().map(|space| space.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), spaces.len());
+}
+
 /// What is cut off says so, and is no proof.
 #[test]
 fn a_limit_is_told() {
