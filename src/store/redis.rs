@@ -90,6 +90,7 @@ mod cluster;
 mod codec;
 mod connection;
 mod fault;
+mod last_word;
 mod scan;
 mod transition;
 

@@ -232,7 +232,8 @@ async fn oversized_responses_are_unstorable() {
         settle(Settlement::Complete(Outcome::Retained(response), ms(EXPIRES_AT)))
     };
     // More than this server takes, and more than any server does: the pages of that are never touched.
-    for length in [(1 << 20) + 1, (512 << 20) + 1] {
+    // The server hangs up while the response is still on its way, sooner or later: the reason is read every time.
+    for length in [[(1 << 20) + 1; 20], [48 << 20; 20]].concat().into_iter().chain([(512 << 20) + 1]) {
         let error = store.apply(&key, &settled(vec![0; length])).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unstorable, "{length}: {}", chain(&error));
         assert!(!error.is_maybe_applied(), "{length}: {}", chain(&error));

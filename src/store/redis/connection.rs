@@ -26,6 +26,7 @@ use tokio_rustls::{
 use super::{
     address::{Address, Credentials},
     fault::{Class, Fault},
+    last_word::LastWord,
 };
 use crate::time::{Clock as _, SystemClock, Timestamp, within};
 
@@ -141,7 +142,7 @@ impl Live {
         let info =
             RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name();
         let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
-        let made = MultiplexedConnection::new_with_config(&info, stream, config).await;
+        let made = MultiplexedConnection::new_with_config(&info, LastWord::of(stream), config).await;
         let (connection, driver) = made.map_err(|error| Fault::of_request(error, at))?;
         let has_ended = Arc::new(AtomicBool::new(false));
         let ending = Ending(Arc::clone(&has_ended));
