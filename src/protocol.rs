@@ -31,7 +31,7 @@ mod operator;
 mod settle;
 
 pub(crate) use judge::{Recalled, recall};
-pub use operator::{NextDelivery, Outlook, outlook, resolve};
+pub use operator::{NextDelivery, Outlook, is_same_claim, outlook, resolve};
 
 use std::{sync::Arc, time::Duration};
 
@@ -454,6 +454,12 @@ impl State {
             Phase::Held { held, .. } | Phase::Extending { held, .. } => Some(held),
             _ => None,
         }
+    }
+
+    /// Whether a transaction that was declined may be made all the same, because an earlier attempt of it was never
+    /// answered. Nobody may be told then that nothing happened, unless something that was stored since fences it.
+    pub fn is_in_doubt(&self) -> bool {
+        self.is_in_doubt
     }
 
     /// By when the action that was given last has to be answered; after that, it counts as unanswered. `None` where

@@ -115,6 +115,11 @@ impl Open {
         self.state.plan().limits.answer_by
     }
 
+    /// Whether a transaction of it that was declined may be made all the same.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.state.is_in_doubt()
+    }
+
     /// When the handler is cut off.
     pub(crate) fn cut_off(&self) -> Timestamp {
         self.cut_off

@@ -14,6 +14,9 @@ use crate::{
     store::{Seen, StoreErrorKind, Write, Written},
 };
 
+/// How many extensions of a claim's lease an operator's write goes after. One comes every few seconds at most.
+const MAX_EXTENSIONS: u32 = 5;
+
 /// How an operator settles a record.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Resolution {
@@ -54,8 +57,8 @@ impl std::fmt::Debug for Resolution {
 }
 
 impl Idempotency {
-    /// Settles the record of `key` by hand, whatever its state is, if it is still the version that was `seen`: for a
-    /// person, or a job that asks the downstream system what has happened.
+    /// Settles the record of `key` by hand, whatever its state is, if it is still the version that was `seen`, or the same
+    /// claim with its lease extended since: for a person, or a job that asks the downstream system what has happened.
     ///
     /// The record gets a new owner and a new generation, so that a claim that is still running is fenced: its own
     /// settlement is refused, and it answers with the outcome that it then finds. If it finds the key released, it
@@ -109,10 +112,22 @@ impl Idempotency {
             Resolution::Fail(failure) => Intent::Fail(engine.kept(key, owner, failure).await?),
             Resolution::Release => Intent::Release { interrupted: false },
         };
-        let write = protocol::resolve(seen, owner, intent, engine.settings.retention, engine.clock.now());
         // Also when it is not known to be made, or when nobody waits for the answer.
         let _forget = engine.forget(key);
-        let resolved = engine.resolve(key, seen, owner, &write).await?;
+        let mut seen = seen.clone();
+        let mut extensions = 0;
+        let resolved = loop {
+            let (retention, now) = (engine.settings.retention, engine.clock.now());
+            let write = protocol::resolve(&seen, owner, intent.clone(), retention, now);
+            match engine.resolve(key, &seen, owner, &write).await? {
+                Resolved::Lost(Some(record))
+                    if extensions < MAX_EXTENSIONS && protocol::is_same_claim(&seen, &record) =>
+                {
+                    (seen, extensions) = (record, extensions + 1);
+                }
+                resolved => break resolved,
+            }
+        };
         if let Resolved::Made(record) = &resolved {
             observe::resolved(key, record);
         }

@@ -420,11 +420,15 @@ impl Engine {
     }
 
     /// Nothing is settled: what the handler began may still have its effect, and the lease frees the key. Without a
-    /// claim, nothing has happened.
+    /// claim, nothing has happened, unless a transaction that was declined is in doubt.
     fn cut_off(&self, key: &StoredKey, right: Right) -> Error {
         let now = self.clock.now();
         observe::cut_off(key, right.generation(), now);
-        let Right::Claim(claim) = right else { return refusal_error(key, Refusal::NoTimeLeft, None, now) };
+        let claim = match right {
+            Right::Claim(claim) => claim,
+            Right::Open(open) if open.is_in_doubt() => return self.unresolved(key, None, None),
+            Right::Open(_) => return refusal_error(key, Refusal::NoTimeLeft, None, now),
+        };
         let what = "the handler was cut off, because its time was over";
         match self.settings.execution {
             Execution::AtLeastOnce => {

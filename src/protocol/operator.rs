@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::{
     protocol::{Intent, MIN_LOCK_RETENTION, Rules, judge::Judgement, judge::judge, settle},
-    record::{Owner, Record},
+    record::{Owner, Record, Status},
     store::{Seen, Settlement, Write},
     time::Timestamp,
 };
@@ -79,6 +79,16 @@ pub fn outlook(rules: &Rules, record: &Record, now: Timestamp) -> Outlook {
         is_expired: record.expires_at.is_some_and(|expires_at| rules.have_passed(expires_at, now)),
         next,
     }
+}
+
+/// Whether `record` is the claim that was `seen`, which still stands: its lease alone may have been extended.
+///
+/// What was decided about the one holds for the other, so that an operator can fence a claim whose lease is extended
+/// every few seconds.
+pub fn is_same_claim(seen: &Record, record: &Record) -> bool {
+    let stands =
+        |record: &Record| (record.status() == Status::Started).then_some((record.owner, record.generation));
+    stands(seen).is_some() && stands(seen) == stands(record)
 }
 
 /// An operator's write on `record`, which is the version that was shown: one compare-and-set, under a new owner and

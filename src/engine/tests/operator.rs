@@ -58,6 +58,29 @@ async fn completed_by_an_operator_the_late_executor_answers_with_that() {
     }
 }
 
+/// Between an operator's look and its write, the claim's lease is extended: it is the same claim, and is fenced.
+#[tokio::test(start_paused = true)]
+async fn a_claim_whose_lease_is_extended_is_fenced_by_an_operator() {
+    let bench = Bench::with(|builder| builder.lease_extension(Duration::from_secs(30)));
+    let operator = bench.clone();
+    let result = bench
+        .with_handler("k", 1, async move {
+            let seen = operator.record("k");
+            tokio::time::sleep(Duration::from_secs(25)).await;
+            let extended = operator.record("k");
+            assert!(extended.lease_until() > seen.lease_until());
+            let key = operator.stored_key("k");
+            let resolved = operator.idempotency.resolve(&key, &seen, complete("\"by hand\"")).await.unwrap();
+            assert!(matches!(resolved, Resolved::Made(_)), "{resolved:?}");
+            // What it replaced was that version; another decision about it comes too late.
+            let resolved = operator.idempotency.resolve(&key, &seen, Resolution::Release).await.unwrap();
+            assert!(matches!(resolved, Resolved::Lost(_)), "{resolved:?}");
+            Ok("too late".to_owned())
+        })
+        .await;
+    assert_eq!(result.unwrap(), "by hand");
+}
+
 #[tokio::test(start_paused = true)]
 async fn released_by_an_operator_the_late_executor_records_its_outcome_at_once() {
     for bench in both() {

@@ -7,7 +7,10 @@ use super::{
     *,
 };
 use crate::{
-    Begun, Claim, Commitment, Completion, Error, Idempotency, Staging, staging, store::memory::MemoryStore,
+    Begun, Claim, Commitment, Completion, Error, Idempotency, Staging,
+    engine::{Mode, Operation, Verdict},
+    staging,
+    store::memory::MemoryStore,
 };
 
 const SOLD_OUT: &str = "sold out";
@@ -361,6 +364,34 @@ async fn without_a_claim_what_was_declined_in_doubt_is_not_told_to_be_not_made()
                 (false, false) => assert_eq!(kind(result), ErrorKind::Declined),
             }
         }
+    }
+}
+
+/// Its second word is cut off, while the first attempt of its transaction may still be made.
+#[tokio::test(start_paused = true)]
+async fn without_a_claim_a_second_word_that_is_cut_off_is_not_told_that_nothing_happened() {
+    for (is_late, told) in [(true, ErrorKind::InProgress), (false, ErrorKind::Unavailable)] {
+        let bench = Bench::new().claim_free(false);
+        bench.store.script([if is_late { Script::Late } else { Script::Pass }]);
+        let operation = Operation {
+            key: bench.stored_key("k"),
+            fingerprint: Fingerprint::of(&1).unwrap(),
+            invocation: Invocation::entered(
+                bench.now(),
+                bench.now().saturating_add(Duration::from_secs(60)),
+                "request",
+            ),
+            cut_off: None,
+            mode: Mode::ClaimFree { looks_first: false },
+        };
+        let handler = async || {
+            stage(short()).on_declined(|_: &Short| -> Paid { Ok(SOLD_OUT.to_owned()) });
+            Paid::Ok("paid".to_owned())
+        };
+        let judge = |paid: Paid, _| (Verdict::CompleteOmitted, paid);
+        let engine = bench.idempotency.engine();
+        let result = engine.protect(operation, handler, judge, |_| Some(pending::<Paid>())).await;
+        assert_eq!(result.map(|_| ()).unwrap_err().kind(), told);
     }
 }
 
