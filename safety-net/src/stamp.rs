@@ -8,12 +8,13 @@ use std::{
 
 use sha2::{Digest as _, Sha256};
 
-/// What the rules are written in: single files, and folders with all that is below them.
-const RULES: [&str; 6] =
-    ["src/policy.rs", "src/protocol", "src/protocol.rs", "src/record.rs", "src/store.rs", "safety-net/src"];
+/// What the rules are written in: single files, and folders with all that is below them. Of `src/policy.rs`, the machine
+/// takes no more than the names of the two ways to execute.
+const RULES: [&str; 5] =
+    ["src/protocol", "src/protocol.rs", "src/record.rs", "src/store.rs", "safety-net/src"];
 /// What is below those and decides nothing of what is explored: tests, the simulation, which drives the engine, what
 /// tells of it, and the spaces, each of which is written down with a digest of its own.
-const NOT_RULES: [&str; 12] = [
+const NOT_RULES: [&str; 13] = [
     "src/protocol/tests",
     "src/protocol/tests.rs",
     "safety-net/src/lib.rs",
@@ -26,6 +27,7 @@ const NOT_RULES: [&str; 12] = [
     "safety-net/src/simulation",
     "safety-net/src/simulation.rs",
     "safety-net/src/spaces.rs",
+    "safety-net/src/stamp.rs",
 ];
 
 /// SHA-256 over the rule files below `root`: each file's path and code, in the order of the paths. Comments, blank lines
@@ -100,7 +102,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         };
-        for name in ["src/policy.rs", "src/protocol.rs", "src/record.rs", "src/store.rs"] {
+        for name in ["src/protocol.rs", "src/record.rs", "src/store.rs"] {
             write(name, "rules");
         }
         for name in ["src/protocol/settle.rs", "safety-net/src/net.rs", "safety-net/src/net/record.rs"] {
