@@ -144,6 +144,7 @@ impl Bench {
         let idempotency = if command.cache { &self.cached } else { &self.idempotency };
         idempotency
             .for_invocation(Invocation::entered(now, deadline, "bench-request"))
+            .operation("charge")?
             .run(key, event, || self.handle(event, command))
             .await
     }

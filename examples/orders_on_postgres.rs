@@ -10,7 +10,7 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Clock as _, ErrorKind, Idempotency, Key, RunError, SystemClock,
+    Clock as _, ErrorKind, Idempotency, Key, Operation, RunError, SystemClock,
     store::postgres::{
         PostgresStore,
         tokio_postgres::{self, Client, NoTls, Transaction},
@@ -34,7 +34,7 @@ struct Receipt {
 
 /// Orders, and the idempotency of placing them, in one database.
 struct Shop {
-    idempotency: Idempotency,
+    place: Operation,
     records: PostgresStore,
 }
 
@@ -60,7 +60,7 @@ impl Shop {
         order: &Order<'_>,
     ) -> Result<Receipt, RunError<NotPlaced>> {
         let work = async |transaction: &Transaction<'_>| place_in(transaction, order).await;
-        self.idempotency.run_in(&self.records, client, &Key::new(key)?, order, work).await
+        self.place.run_in(&self.records, client, &Key::new(key)?, order, work).await
     }
 }
 
@@ -86,8 +86,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     client.batch_execute(tables).await?;
     let records = PostgresStore::builder(url).build()?;
     let _ = records.create_table().await?;
-    let idempotency = Idempotency::builder(records.clone()).function("shop").operation("place").build()?;
-    let shop = Shop { idempotency, records };
+    let place = Idempotency::builder(records.clone()).function("shop").build()?.operation("place")?;
+    let shop = Shop { place, records };
 
     let order = Order { article: "lamp", pieces: 2 };
     let mut out = io::stdout();

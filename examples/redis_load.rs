@@ -7,7 +7,7 @@
 //!
 //! `IDEMPOTENCY_STORE` names the store. Without it, a `redis-server` is started on loopback, and ends with this.
 //!
-//! An operation is one call of `Idempotency::run` whose handler returns at once; every second one is a duplicate of the one
+//! An operation is one call of `Operation::run` whose handler returns at once; every second one is a duplicate of the one
 //! before. So what is measured is the library, the store, the wire and Redis: all that a handler pays. Operations begin when
 //! the clock says, whether earlier ones have ended or not, and their time is counted from then: a stall is paid for by
 //! everything behind it. `PING` on the same machine is measured in the same way, over a connection of its own: the time that
@@ -27,7 +27,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lambda_idempotency::{Idempotency, Key, Owner, store::redis::RedisStore};
+use lambda_idempotency::{Idempotency, Key, Operation, Owner, store::redis::RedisStore};
 use tokio::task::JoinSet;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -56,7 +56,8 @@ fn main() -> Result<(), Failure> {
 async fn measure(url: &str, rate: u32, seconds: u32) -> Result<(), Failure> {
     let client = redis::Client::open(url)?;
     let bare = client.get_multiplexed_async_connection().await?;
-    let engine = Arc::new(Idempotency::builder(RedisStore::new(url)?).function("load").build()?);
+    let engine =
+        Arc::new(Idempotency::builder(RedisStore::new(url)?).function("load").build()?.operation("load")?);
     let prefix = Owner::random()?.to_string();
     operation(&engine, &prefix, u32::MAX).await?;
 
@@ -96,7 +97,7 @@ async fn measure(url: &str, rate: u32, seconds: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn operation(engine: &Idempotency, prefix: &str, key: u32) -> Result<(), Failure> {
+async fn operation(engine: &Operation, prefix: &str, key: u32) -> Result<(), Failure> {
     let key = Key::new(format!("{prefix}-{key}"))?;
     let receipt: String =
         engine.run(key, &"12.50 EUR", async || Ok::<_, std::io::Error>("receipt".into())).await?;

@@ -155,8 +155,9 @@ async fn row(name: &str, store: Arc<dyn Store>, delay: Duration, form: Form) -> 
     let requests = Arc::new(AtomicU64::new(0));
     let store = Measured { inner: store, delay, requests: Arc::clone(&requests) };
     let operation = format!("{}-{}", form.name(), delay.as_millis());
-    let idempotency = Idempotency::builder(store).function("bench").operation(operation).build().unwrap();
+    let idempotency = Idempotency::builder(store).function("bench").build().unwrap();
     let idempotency = if form == Form::ClaimFree { idempotency.claim_free().unwrap() } else { idempotency };
+    let idempotency = idempotency.operation(operation).unwrap();
     let runs = if delay.is_zero() { RUNS } else { DELAYED_RUNS };
     let mut run = async |key: &str| {
         let effect = format!("{}-{key}-{}", form.name(), delay.as_millis());
@@ -237,7 +238,8 @@ async fn in_postgres(server: &postgres_server::Server, store: PostgresStore) -> 
         tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
     client.batch_execute("CREATE TABLE effects (id text)").await.unwrap();
-    let idempotency = Idempotency::builder(store.clone()).function("bench").operation("in").build().unwrap();
+    let idempotency =
+        Idempotency::builder(store.clone()).function("bench").build().unwrap().operation("in").unwrap();
     let uncounted = AtomicU64::new(0);
     let mut run = async |key: &str| {
         let work = async |transaction: &tokio_postgres::Transaction<'_>| {

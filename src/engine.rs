@@ -8,6 +8,7 @@ mod drive;
 mod guard;
 mod lease;
 mod open;
+mod operation;
 mod operator;
 mod protect;
 mod wait;
@@ -16,17 +17,13 @@ pub use builder::Builder;
 pub(crate) use drive::{in_progress, refusal_error};
 pub(crate) use lease::Timing;
 pub(crate) use open::Mode;
+pub use operation::Operation;
 pub use operator::{Resolution, Resolved};
 #[cfg(feature = "events")]
 pub(crate) use protect::Stopped;
-pub(crate) use protect::{Operation, Protected, as_it_is, not_made};
+pub(crate) use protect::{Protected, Target, as_it_is, not_made};
 
-use std::{
-    borrow::{Borrow, Cow},
-    fmt,
-    future::Future,
-    sync::Arc,
-};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use bytes::Bytes;
 use serde::{Serialize, de::DeserializeOwned};
@@ -36,9 +33,11 @@ use crate::{
     engine::cache::LocalCache,
     error::{Error, ErrorKind, RecordedFailure, RunError, place},
     fingerprint::Fingerprint,
+    finite,
     invocation::{self, Invocation},
-    key::{Key, Scope, StoredKey},
-    policy::{OnHandlerError, Settings},
+    key::{Scope, StoredKey},
+    observe,
+    policy::Settings,
     protocol::{Plan, Rules, State},
     record::Owner,
     store::Store,
@@ -75,7 +74,7 @@ pub(crate) struct Engine {
     pub(crate) unknown_deadline: std::sync::Once,
 }
 
-/// What [`Idempotency::begin`] found.
+/// What [`Operation::begin`] found.
 #[derive(Debug)]
 #[must_use]
 #[expect(clippy::large_enum_variant, reason = "the large variant is the common one")]
@@ -107,15 +106,19 @@ impl Idempotency {
         Builder::new(Arc::new(store))
     }
 
-    /// The same engine for another operation of this function. Two operations never share a key: give
-    /// each function that you wrap, and each step that you [`run`](Self::run), a name of its own.
+    /// One operation of this function, by the name that you give it: what it [`run`](Operation::run)s is kept apart from
+    /// every other operation under the same key.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`] if the name is empty, too long, or has other characters than ASCII
     /// letters, digits, `-`, `_` and `.`.
-    pub fn operation(&self, name: impl AsRef<str>) -> Result<Self, Error> {
-        let name = name.as_ref();
+    pub fn operation(&self, name: impl AsRef<str>) -> Result<Operation, Error> {
+        Operation::new(self, name.as_ref())
+    }
+
+    /// The same engine, whose layers work under this name.
+    pub(crate) fn named(&self, name: &str) -> Result<Self, Error> {
         // The colon stands between how an operation came in and its name.
         let checked = Scope::new(&self.engine.function, name)?;
         if checked.operation().contains(':') {
@@ -181,7 +184,6 @@ impl Idempotency {
         Ok(Self { mode, ..self.clone() })
     }
 
-    #[cfg(feature = "events")]
     pub(crate) fn mode(&self) -> Mode {
         self.mode
     }
@@ -212,109 +214,6 @@ impl Idempotency {
             .or_else(|| invocation::current().map(|surroundings| surroundings.invocation))
             .unwrap_or_default()
     }
-
-    /// Claims `key`, or finds its outcome: the low level, for operations that are no single closure.
-    ///
-    /// # Errors
-    ///
-    /// Nothing ran, and nothing is claimed:
-    ///
-    /// - [`ErrorKind::Mismatch`]: the key was used with another fingerprint.
-    /// - [`ErrorKind::InProgress`]: another claim stands; see [`Error::retry_after`].
-    /// - [`ErrorKind::OutcomeUnknown`]: at most once, and an earlier claim ended without an answer.
-    /// - [`ErrorKind::NotRetained`]: it is done, but the response was not kept.
-    /// - [`ErrorKind::Unavailable`]: the store could not be asked, or no time is left.
-    /// - [`ErrorKind::Corrupt`]: the record cannot be read.
-    /// - [`ErrorKind::Invalid`]: the store refuses the request as such: look at the source.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future may leave a claim that nobody holds; its lease frees the key.
-    pub async fn begin(&self, key: impl Borrow<Key>, fingerprint: Fingerprint) -> Result<Begun, Error> {
-        let key = StoredKey::new(&self.scope("run")?, key.borrow());
-        let begun = self.engine.begin(&key, fingerprint, &self.invocation()).await;
-        begun.map_err(|refused| invocation::refused_within(refused.error))
-    }
-
-    /// Runs `operation` once for `key`, and answers every later call with its recorded result.
-    ///
-    /// `payload` is what must be the same when the key is used again. The result is recorded as JSON.
-    /// An error releases the key, unless [`OnHandlerError::Record`] is set.
-    ///
-    /// ```
-    /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?;
-    /// let charge = idempotency.operation("charge")?;
-    /// let mut charged = 0;
-    /// for _ in 0..2 {
-    ///     let receipt: String = charge
-    ///         .run(Key::new("order-17")?, &"12.50 EUR", || async {
-    ///             charged += 1;
-    ///             Ok::<_, std::io::Error>("receipt 1".to_owned())
-    ///         })
-    ///         .await?;
-    ///     assert_eq!(receipt, "receipt 1");
-    /// }
-    /// assert_eq!(charged, 1);
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// [`RunError::Handler`] with the operation's own error, [`RunError::Recorded`] with one that an
-    /// earlier run recorded, or [`RunError::Idempotency`] as in [`begin`](Self::begin).
-    ///
-    /// # Panics
-    ///
-    /// If `operation` panics: the claim is settled, and the panic goes on.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future drops the operation and settles nothing; the lease frees the key.
-    pub async fn run<T, E, P, F, Fut>(
-        &self,
-        key: impl Borrow<Key>,
-        payload: &P,
-        operation: F,
-    ) -> Result<T, RunError<E>>
-    where
-        T: Serialize + DeserializeOwned + 'static,
-        E: fmt::Display + 'static,
-        P: Serialize + ?Sized,
-        F: FnOnce() -> Fut,
-        Fut: Future<Output = Result<T, E>>,
-    {
-        let target = Operation {
-            key: StoredKey::new(&self.scope("run")?, key.borrow()),
-            fingerprint: Fingerprint::of(payload)?,
-            invocation: self.invocation(),
-            cut_off: None,
-            mode: self.mode,
-        };
-        let judge = |result: Result<T, E>, on_error| {
-            let verdict = match (&result, on_error) {
-                (Ok(value), _) => serde_json::to_vec(value)
-                    .map_or(Verdict::CompleteOmitted, |json| Verdict::Complete(json.into())),
-                (Err(_), OnHandlerError::Release) => Verdict::Release,
-                (Err(error), OnHandlerError::Record) => {
-                    Verdict::failure(&RecordedFailure::new(std::any::type_name::<E>(), error.to_string()))
-                }
-            };
-            (verdict, result)
-        };
-        match self
-            .engine
-            .protect(target, operation, judge, as_it_is)
-            .await
-            .map_err(invocation::refused_within)?
-        {
-            Protected::Ran(result) | Protected::RanUnrecorded(result) => result.map_err(RunError::Handler),
-            Protected::Replayed(replay) => replayed(&replay),
-        }
-    }
 }
 
 impl Verdict {
@@ -323,6 +222,21 @@ impl Verdict {
         match self {
             Self::Complete(response) | Self::Fail(Some(response)) => Some(response),
             Self::CompleteOmitted | Self::Fail(None) | Self::Release | Self::Interrupted => None,
+        }
+    }
+
+    /// A success, whose result is replayed as `value`. One that wouldn't read back as what it is isn't kept.
+    pub(crate) fn result<T: Serialize + DeserializeOwned>(key: &StoredKey, value: &T) -> Self {
+        let json = finite::to_json(value).map_err(|why| why.to_string()).and_then(|json| {
+            let read = serde_json::from_str::<T>(&json);
+            read.map_err(|error| format!("its JSON does not read back: {}", place(&error))).map(|_| json)
+        });
+        match json {
+            Ok(json) => Self::Complete(json.into()),
+            Err(why) => {
+                observe::not_readable(key, std::any::type_name::<T>(), &why);
+                Self::CompleteOmitted
+            }
         }
     }
 

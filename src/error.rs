@@ -211,7 +211,7 @@ impl RecordedFailure {
     }
 }
 
-/// What [`Idempotency::run`](crate::Idempotency::run) and the event layers fail with.
+/// What [`Operation::run`](crate::Operation::run) and the event layers fail with.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RunError<E> {

@@ -20,6 +20,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     error::{Error, ErrorKind},
+    finite,
     key::{Hex, parse_hex, update_prefixed},
 };
 
@@ -102,14 +103,10 @@ impl Fingerprint {
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`] if `value` cannot be serialised as JSON, such as a map whose keys are not
-    /// strings, or is nested more than 127 deep.
+    /// strings, holds NaN or an infinity, which JSON would show as `null`, or is nested more than 127 deep.
     pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self, Error> {
-        // The serialiser's error is not kept: a `Serialize` of the user's may put the payload into it.
-        let text = serde_json::to_string(value).map_err(|_| {
-            Error::new(
-                ErrorKind::Invalid,
-                "the payload's type cannot be serialised as JSON for its fingerprint",
-            )
+        let text = finite::to_json(value).map_err(|why| {
+            Error::new(ErrorKind::Invalid, format!("the payload has no fingerprint: {why}; nothing ran"))
         })?;
         let mut hash = started(b'J');
         json::update_valid(&mut hash, &text)?;

@@ -10,7 +10,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     claim::Replay,
-    engine::{Engine, Idempotency, Verdict, in_progress, refusal_error, replayed},
+    engine::{Engine, Idempotency, Operation, Verdict, in_progress, refusal_error, replayed},
     error::{Error, ErrorKind, RunError},
     fingerprint::Fingerprint,
     invocation::{Surroundings, within},
@@ -30,7 +30,7 @@ use crate::{
 const QUESTIONS: u32 = 20;
 const BETWEEN_QUESTIONS: Duration = Duration::from_millis(100);
 
-/// What [`Idempotency::begin_in`] found.
+/// What [`Operation::begin_in`] found.
 #[derive(Debug)]
 #[must_use]
 #[expect(clippy::large_enum_variant, reason = "the large variant is the common one")]
@@ -62,7 +62,7 @@ pub enum CompletionIn {
     Superseded(Replay),
 }
 
-impl Idempotency {
+impl Operation {
     /// Takes `key` in a transaction of yours, or finds its outcome.
     ///
     /// While the transaction is open, every other delivery of the key is in progress, without waiting for it: an advisory
@@ -75,14 +75,14 @@ impl Idempotency {
     /// [`run_in`](Self::run_in) for the whole of it in one call.
     ///
     /// ```
-    /// # use lambda_idempotency::{BegunIn, CompletionIn, Fingerprint, Idempotency, Key};
+    /// # use lambda_idempotency::{BegunIn, CompletionIn, Fingerprint, Key, Operation};
     /// # use lambda_idempotency::store::postgres::{PostgresStore, tokio_postgres::Client};
     /// # async fn example(
-    /// #     idempotency: Idempotency, store: PostgresStore, client: &mut Client,
+    /// #     place: Operation, store: PostgresStore, client: &mut Client,
     /// # ) -> Result<(), Box<dyn std::error::Error>> {
     /// let transaction = client.transaction().await?;
     /// let key = Key::new("order-17")?;
-    /// match idempotency.begin_in(store.in_transaction(&transaction), &key, Fingerprint::of(&12)?).await? {
+    /// match place.begin_in(store.in_transaction(&transaction), &key, Fingerprint::of(&12)?).await? {
     ///     BegunIn::Replay(replay) => println!("placed before: {:?}", replay.response()),
     ///     BegunIn::Open(operation) => {
     ///         transaction.execute("INSERT INTO orders (id) VALUES ($1)", &[&"order-17"]).await?;
@@ -110,11 +110,12 @@ impl Idempotency {
         key: &Key,
         fingerprint: Fingerprint,
     ) -> Result<BegunIn<'t>, Error> {
-        self.settings()
+        self.idempotency()
+            .settings()
             .refuse_at_most_once("an operation in a transaction of the caller's, which a rollback undoes")?;
-        let key = StoredKey::new(&self.scope("run")?, key);
-        let engine = Arc::clone(self.engine());
-        match engine.look_in(&records, &key, fingerprint, self).await {
+        let key = self.stored_key(key);
+        let engine = Arc::clone(self.idempotency().engine());
+        match engine.look_in(&records, &key, fingerprint, self.idempotency()).await {
             Ok(Ok((owner, state))) => Ok(BegunIn::Open(InTransaction { engine, key, owner, state, records })),
             Ok(Err(replay)) => Ok(BegunIn::Replay(replay)),
             Err(error) => {
@@ -132,12 +133,12 @@ impl Idempotency {
     /// has ended.
     ///
     /// ```
-    /// # use lambda_idempotency::{Idempotency, Key, RunError};
+    /// # use lambda_idempotency::{Key, Operation, RunError};
     /// # use lambda_idempotency::store::postgres::{PostgresStore, tokio_postgres::{Client, Error}};
     /// # async fn example(
-    /// #     idempotency: Idempotency, store: PostgresStore, client: &mut Client,
+    /// #     place: Operation, store: PostgresStore, client: &mut Client,
     /// # ) -> Result<(), RunError<Error>> {
-    /// let placed: String = idempotency
+    /// let placed: String = place
     ///     .run_in(&store, client, &Key::new("order-17")?, &12, async |transaction| {
     ///         transaction.execute("INSERT INTO orders (id) VALUES ($1)", &[&"order-17"]).await?;
     ///         Ok("placed".to_owned())
@@ -169,9 +170,10 @@ impl Idempotency {
         P: Serialize + ?Sized,
     {
         let fingerprint = Fingerprint::of(payload)?;
-        let shown = StoredKey::new(&self.scope("run")?, key);
-        let (engine, now) = (self.engine(), self.engine().clock.now());
-        let ask_by = engine.timing(now, &self.invocation()).limits.ask_by;
+        let shown = self.stored_key(key);
+        let engine = self.idempotency().engine();
+        let now = engine.clock.now();
+        let ask_by = engine.timing(now, &self.idempotency().invocation()).limits.ask_by;
         let beginning =
             Box::pin(async { client.transaction().await.map_err(|error| store.fault_of(&error)) });
         let transaction =
@@ -180,11 +182,10 @@ impl Idempotency {
             BegunIn::Open(open) => open,
             BegunIn::Replay(replay) => return replayed(&replay),
         };
-        let surroundings = Surroundings::unprotected(self.invocation());
+        let surroundings = Surroundings::unprotected(self.idempotency().invocation());
         let result = within(surroundings, async { operation(&transaction).await }).await;
         let value = result.map_err(RunError::Handler)?;
-        let verdict = serde_json::to_vec(&value)
-            .map_or(Verdict::CompleteOmitted, |json| Verdict::Complete(json.into()));
+        let verdict = Verdict::result(&shown, &value);
         let (engine, owner) = (Arc::clone(&open.engine), open.owner);
         let answer_by = open.state.plan().limits.answer_by;
         match open.settle(verdict).await? {

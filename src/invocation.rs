@@ -38,10 +38,10 @@ impl Invocation {
     /// ```
     /// # use lambda_idempotency::{Idempotency, Invocation, Key, store::memory::MemoryStore};
     /// # async fn handler(idempotency: Idempotency) {
-    /// let step = idempotency.for_invocation(Invocation::current().unwrap_or_default());
+    /// let idempotency = idempotency.for_invocation(Invocation::current().unwrap_or_default());
     /// tokio::spawn(async move {
-    ///     let key = Key::new("order-17")?;
-    ///     step.run(key, &12, || async { Ok::<_, std::io::Error>("sent".to_owned()) }).await
+    ///     let (mail, key) = (idempotency.operation("mail")?, Key::new("order-17")?);
+    ///     mail.run(key, &12, || async { Ok::<_, std::io::Error>("sent".to_owned()) }).await
     /// });
     /// # }
     /// ```

@@ -15,8 +15,8 @@
 //! - typed events: [`Idempotency::events`], for `lambda_runtime`;
 //! - batches, record by record: [`Idempotency::sqs`], [`kinesis`](Idempotency::kinesis) and
 //!   [`dynamodb_stream`](Idempotency::dynamodb_stream);
-//! - one function inside a handler: [`Idempotency::run`];
-//! - anything else: [`Idempotency::begin`] and [`Claim`].
+//! - one function inside a handler: [`Operation::run`];
+//! - anything else: [`Operation::begin`] and [`Claim`].
 //!
 //! [`Idempotency::from_env`] takes the table from the environment; [`Idempotency::builder`] takes any
 //! [`Store`].
@@ -28,10 +28,11 @@
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?;
 //!
-//! let charge = async || Ok::<_, std::io::Error>(String::from("receipt 1"));
-//! let receipt: String = idempotency.run(Key::new("order-17")?, &"12.50 EUR", charge).await?;
+//! let charge = idempotency.operation("charge")?;
+//! let work = async || Ok::<_, std::io::Error>(String::from("receipt 1"));
+//! let receipt: String = charge.run(Key::new("order-17")?, &"12.50 EUR", work).await?;
 //! // The same operation again: answered from the record.
-//! let again: String = idempotency.run(Key::new("order-17")?, &"12.50 EUR", charge).await?;
+//! let again: String = charge.run(Key::new("order-17")?, &"12.50 EUR", work).await?;
 //! assert_eq!(receipt, again);
 //! # Ok(())
 //! # }
@@ -71,6 +72,7 @@ pub mod guide;
 // Vocabulary.
 mod error;
 mod fingerprint;
+mod finite;
 mod future;
 mod key;
 mod key_fields;
@@ -101,7 +103,7 @@ pub mod lambda;
 pub mod client;
 
 pub use claim::{Claim, ClaimHandle, Commitment, Completion, NotMade, Replay, current};
-pub use engine::{Begun, Builder, Idempotency, Resolution, Resolved};
+pub use engine::{Begun, Builder, Idempotency, Operation, Resolution, Resolved};
 pub use environment::NamedStore;
 pub use error::{Error, ErrorKind, RecordedFailure, RunError};
 pub use fingerprint::{Fingerprint, FingerprintBuilder};

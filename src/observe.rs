@@ -46,6 +46,14 @@ pub(crate) fn claimed(id: &StoredKey, held: &Held) {
     }
 }
 
+/// It happened, and its duplicates learn that, but not what it answered.
+pub(crate) fn not_readable(id: &StoredKey, result_type: &str, why: &str) {
+    tracing::error!(
+        target: TARGET, event = "result_not_readable", %id, result_type, why,
+        "the operation's result is not recorded, because a duplicate could not read it: duplicates get NotRetained"
+    );
+}
+
 pub(crate) fn replayed(id: &StoredKey, record: &Record) {
     count(Metric::Replayed);
     tracing::debug!(

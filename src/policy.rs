@@ -72,16 +72,16 @@ pub enum MissingKey {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Settings {
-    /// How long a settled record is replayed. Default: 24 hours. Must be longer than callers and
+    /// How long a settled record is replayed. Default: 24 hours; at most ten years. Must be longer than callers and
     /// queues go on repeating.
     pub retention: Duration,
-    /// How far apart the clocks of two executors may be. Default: 2 seconds.
+    /// How far apart the clocks of two executors may be. Default: 2 seconds; at most an hour.
     pub skew_margin: Duration,
-    /// How much longer than the invocation's deadline the lease lasts. Default: 2 seconds. An async handler is cut off at
+    /// How much longer than the invocation's deadline the lease lasts. Default: 2 seconds; at most an hour. An async handler is cut off at
     /// the deadline, on every platform, since code can run on after a time-out (aws/aws-lambda-rust-runtime#1155). Code that
     /// blocks its thread, `spawn_blocking` and spawned tasks can't be cut off: their time has to end by itself.
     pub lease_grace: Duration,
-    /// The lease where the deadline is not known. Default: 60 seconds; the handler is cut off before.
+    /// The lease where the deadline is not known. Default: 60 seconds; at most a day. The handler is cut off before.
     pub lease_fallback: Duration,
     /// The length of a short lease that is extended while the handler runs, a third of its length after it was made or
     /// extended last. Default: none; the lease then lasts until the deadline, or for [`lease_fallback`](Self::lease_fallback).
@@ -93,7 +93,7 @@ pub struct Settings {
     /// its claim was taken over. The time is looked at when the handler's future is polled: work that blocks its
     /// thread can be neither kept nor cut off.
     ///
-    /// At least three times [`lease_grace`](Self::lease_grace), so that a third of it may fail.
+    /// At least three times [`lease_grace`](Self::lease_grace), so that a third of it may fail, and at most a day.
     pub lease_extension: Option<Duration>,
     /// How long before the invocation's deadline the library stops waiting for the store, so that a true answer still
     /// reaches the caller. Default: 250 milliseconds. A handler that returns later than that still gets one attempt to
@@ -121,6 +121,14 @@ pub struct Settings {
     /// Default: 0, none. At least 64 KiB otherwise. See [`Builder::local_cache`](crate::Builder::local_cache).
     pub local_cache: usize,
 }
+
+/// A lease blocks its key when its process has died. No invocation lasts longer than 15 minutes ("Lambda quotas", AWS
+/// Lambda developer guide); an operation outside of one may.
+const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
+/// Clocks on AWS are within milliseconds of each other ("Amazon Time Sync Service", EC2 user guide).
+const LONGEST_MARGIN: Duration = Duration::from_secs(60 * 60);
+/// Longer than any queue, archive or person goes on repeating: ten years.
+const LONGEST_RETENTION: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
 
 /// A smaller local cache would keep next to nothing, and is taken for a mistake in the unit.
 const SMALLEST_LOCAL_CACHE: usize = 64 * 1024;
@@ -168,7 +176,7 @@ impl Settings {
 
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] for a duration that is zero, a lease that leaves no time to run, a local cache that
+    /// [`ErrorKind::Invalid`] for a duration that is zero or out of bounds, a lease that leaves no time to run, a local cache that
     /// is too small to be of use, or at-most-once with unprotected runs.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         let durations = [
@@ -179,6 +187,20 @@ impl Settings {
         ];
         if let Some((name, _)) = durations.iter().find(|(_, duration)| duration.as_millis() == 0) {
             return invalid(format!("{name} is zero; give it at least a millisecond"));
+        }
+        let bounded = [
+            ("retention", self.retention, LONGEST_RETENTION),
+            ("skew_margin", self.skew_margin, LONGEST_MARGIN),
+            ("lease_grace", self.lease_grace, LONGEST_MARGIN),
+            ("lease_fallback", self.lease_fallback, LONGEST_LEASE),
+            ("lease_extension", self.lease_extension.unwrap_or_default(), LONGEST_LEASE),
+        ];
+        if let Some((name, duration, longest)) =
+            bounded.iter().find(|(_, duration, longest)| duration > longest)
+        {
+            return invalid(format!(
+                "{name} is {duration:?}, and at most {longest:?} make sense; is the unit right?"
+            ));
         }
         if self.lease_fallback <= self.lease_grace {
             return invalid(format!(

@@ -115,7 +115,7 @@ impl Staging {
     /// 409, gives the key back, unless it carries [`Recording::Record`](crate::lambda::http::Recording).
     ///
     /// `D` is the store's type, and `T` the type that the wrapped handler's future has: for
-    /// [`run`](crate::Idempotency::run) and a layered service a `Result`. Another one is found out when it is needed,
+    /// [`run`](crate::Operation::run) and a layered service a `Result`. Another one is found out when it is needed,
     /// and is [`ErrorKind::Invalid`].
     ///
     /// ```

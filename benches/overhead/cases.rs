@@ -30,7 +30,9 @@ use aws_smithy_runtime_api::client::{
     result::ConnectorError,
 };
 use bytes::Bytes;
-use lambda_idempotency::{Clock as _, Idempotency, Key, Owner, SystemClock, store::dynamodb::DynamoDbStore};
+use lambda_idempotency::{
+    Clock as _, Idempotency, Key, Operation, Owner, SystemClock, store::dynamodb::DynamoDbStore,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
@@ -60,11 +62,11 @@ pub(crate) const CASES: [(&str, Case); 9] = [
 pub(crate) enum Case {
     /// A PutItem and an UpdateItem.
     FirstByHand(Effort),
-    /// `Idempotency::run`, which claims, runs and completes.
+    /// `Operation::run`, which claims, runs and completes.
     FirstRun,
     /// A PutItem whose condition fails, with the completed item in the answer.
     DuplicateByHand(Effort),
-    /// `Idempotency::run`, which answers from the record.
+    /// `Operation::run`, which answers from the record.
     DuplicateRun,
     /// The same, from the local cache: no request, so that there is nothing to compare it with.
     DuplicateCached,
@@ -142,7 +144,7 @@ impl Prepared {
 /// The library's side.
 #[derive(Debug)]
 pub(crate) struct Run {
-    idempotency: Idempotency,
+    charge: Operation,
     receipt: Receipt<'static>,
 }
 
@@ -156,7 +158,7 @@ impl Run {
         let client = Client::from_conf(config(wire, false));
         let builder = Idempotency::builder(DynamoDbStore::new(client, TABLE)?).function("payments");
         let idempotency = builder.local_cache(local_cache).build()?;
-        Ok(Self { idempotency, receipt: receipt() })
+        Ok(Self { charge: idempotency.operation("charge")?, receipt: receipt() })
     }
 
     /// One operation; says whether the answer came from the record.
@@ -167,7 +169,7 @@ impl Run {
     pub(crate) async fn once(&self, key: &str) -> Result<bool, Failure> {
         let mut has_run = false;
         let receipt: Receipt<'static> = self
-            .idempotency
+            .charge
             .run(Key::new(key)?, &payment(key), || {
                 has_run = true;
                 std::future::ready(Ok::<_, std::io::Error>(self.receipt.clone()))

@@ -16,7 +16,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let store = store::FileStore::new(env::temp_dir().join("idempotency-records"))?;
     let idempotency = Idempotency::builder(store).function("file-store").build()?;
     let charge = async || Ok::<_, io::Error>(format!("charged by process {}", std::process::id()));
-    let receipt: String = idempotency.run(Key::new("order-17")?, &"12.50 EUR", charge).await?;
+    let receipt: String =
+        idempotency.operation("charge")?.run(Key::new("order-17")?, &"12.50 EUR", charge).await?;
     writeln!(io::stdout(), "{receipt}")?;
     Ok(())
 }

@@ -96,7 +96,7 @@ pub fn check(data: &[u8]) {
 }
 
 fn stored_key() -> StoredKey {
-    let scope = Scope::new("fuzz", "run").expect("a valid scope");
+    let scope = Scope::new("fuzz", "run:step").expect("a valid scope");
     StoredKey::new(&scope, &Key::new("key").expect("a valid key"))
 }
 
@@ -127,7 +127,8 @@ fn act(item: &Item, record: Record) {
     memory.set(&key, Some(record.clone()));
     let idempotency = Idempotency::builder(memory).function("fuzz").build().expect("valid settings");
     let mut has_run = false;
-    let result = block_on(idempotency.run(Key::new("key").expect("a valid key"), &PAYLOAD, || {
+    let operation = idempotency.operation("step").expect("a valid name");
+    let result = block_on(operation.run(Key::new("key").expect("a valid key"), &PAYLOAD, || {
         has_run = true;
         async { Ok::<_, std::io::Error>("new".to_owned()) }
     }));

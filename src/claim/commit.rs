@@ -76,7 +76,7 @@ impl Claim {
     /// # use lambda_idempotency::{Begun, Commitment, Error, Idempotency, Key, Fingerprint};
     /// # use lambda_idempotency::store::dynamodb::{Declined, Transaction};
     /// # async fn example(idempotency: Idempotency, withdraw: aws_sdk_dynamodb::types::Update) -> Result<(), Error> {
-    /// let Begun::Claimed(claim) = idempotency.begin(Key::new("payment-17")?, Fingerprint::of(&12)?).await? else {
+    /// let Begun::Claimed(claim) = idempotency.operation("pay")?.begin(Key::new("payment-17")?, Fingerprint::of(&12)?).await? else {
     ///     return Ok(());
     /// };
     /// match claim.commit("receipt 17", Transaction::new().update(withdraw)).await? {

@@ -42,7 +42,8 @@ impl Builder {
         self
     }
 
-    /// The operation's name in the scope, where a function has more than one. Default: none.
+    /// The name of the operation that the layers wrap, where a function has more than one such layer. Default: none. What
+    /// [`Idempotency::operation`] names has its own.
     pub fn operation(mut self, name: impl Into<String>) -> Self {
         self.operation = Some(name.into());
         self
@@ -155,13 +156,14 @@ impl Builder {
     /// let builder = Idempotency::builder(store.clone()).function("orders");
     /// let idempotency = builder.local_cache(4 * 1024 * 1024).build()?;
     ///
-    /// let charge = async || Ok::<_, std::io::Error>(String::from("receipt 1"));
-    /// let first: String = idempotency.run(Key::new("order-17")?, &"12.50 EUR", charge).await?;
+    /// let charge = idempotency.operation("charge")?;
+    /// let work = async || Ok::<_, std::io::Error>(String::from("receipt 1"));
+    /// let first: String = charge.run(Key::new("order-17")?, &"12.50 EUR", work).await?;
     /// // From here on the store is not asked, so that it is not missed.
     /// for (key, _) in store.all() {
     ///     store.set(&key, None);
     /// }
-    /// let again: String = idempotency.run(Key::new("order-17")?, &"12.50 EUR", charge).await?;
+    /// let again: String = charge.run(Key::new("order-17")?, &"12.50 EUR", work).await?;
     /// assert_eq!(first, again);
     /// # Ok(())
     /// # }
@@ -194,7 +196,7 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] for a duration of zero, a local cache of under 64 KiB, an empty or malformed name, or a
+    /// [`ErrorKind::Invalid`] for a duration of zero or out of its bounds, a local cache of under 64 KiB, an empty or malformed name, or a
     /// function whose name is neither given nor in the environment.
     pub fn build(self) -> Result<Idempotency, Error> {
         self.build_in(|name| std::env::var(name).ok())
@@ -231,7 +233,7 @@ impl Builder {
             mode: Mode::default(),
         };
         match self.operation {
-            Some(operation) => idempotency.operation(operation),
+            Some(operation) => idempotency.named(&operation),
             None => Ok(idempotency),
         }
     }

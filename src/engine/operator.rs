@@ -21,7 +21,7 @@ const MAX_EXTENSIONS: u32 = 5;
 #[derive(Clone, PartialEq, Eq)]
 pub enum Resolution {
     /// The operation is done, and this is its response: what a replay of the wrapper that the key belongs to can
-    /// read. For typed events and [`Idempotency::run`], the result as JSON; for HTTP,
+    /// read. For typed events and [`Operation::run`], the result as JSON; for HTTP,
     /// what [`lambda::http::recorded`](crate::lambda::http::recorded) makes.
     Complete(Bytes),
     /// The operation is done, and its response is not known: duplicates get
@@ -67,14 +67,15 @@ impl Idempotency {
     /// An outcome counts for [`Settings::retention`](crate::Settings::retention) from now on.
     ///
     /// ```
-    /// # use lambda_idempotency::{Idempotency, Key, Resolution, Resolved, Store, StoredKey, store::memory::MemoryStore};
+    /// # use lambda_idempotency::{Idempotency, Key, Resolution, Resolved, Store, store::memory::MemoryStore};
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let store = MemoryStore::new();
     /// # let idempotency = Idempotency::builder(store.clone()).function("orders").build()?;
     /// # let none = async || Err::<(), _>(std::io::Error::other("no"));
-    /// # let _ = idempotency.run(Key::new("order-17")?, &"12.50 EUR", none).await;
-    /// let key = StoredKey::new(&idempotency.scope("run")?, &Key::new("order-17")?);
+    /// let charge = idempotency.operation("charge")?;
+    /// # let _ = charge.run(Key::new("order-17")?, &"12.50 EUR", none).await;
+    /// let key = charge.stored_key(&Key::new("order-17")?);
     /// if let Some(seen) = store.read(&key).await? {
     ///     // The gateway says that the charge went through.
     ///     let response = Resolution::Complete(r#"{"receipt":17}"#.into());

@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// One delivery of one operation.
-pub(crate) struct Operation {
+pub(crate) struct Target {
     pub(crate) key: StoredKey,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) invocation: Invocation,
@@ -95,7 +95,7 @@ impl Engine {
     /// As there.
     pub(crate) async fn protect<T, U, Fut, Again>(
         self: &Arc<Self>,
-        operation: Operation,
+        operation: Target,
         handler: impl FnOnce() -> Fut,
         judge: impl FnMut(T, OnHandlerError) -> (Verdict, U),
         again: impl FnMut(AnyAnswer) -> Option<Again>,
@@ -117,13 +117,13 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// As [`Idempotency::begin`](crate::Idempotency::begin), when nothing ran; and
+    /// As [`Operation::begin`](crate::Operation::begin), when nothing ran; and
     /// [`ErrorKind::InProgress`] or [`ErrorKind::OutcomeUnknown`] when the handler was cut off, or when
     /// its claim was taken over by one that is still at work. [`ErrorKind::Declined`], and what else keeps a transaction from
     /// being made. Or the handler's panic.
     pub(crate) async fn protect_caught<T, U, Fut, Again>(
         self: &Arc<Self>,
-        operation: Operation,
+        operation: Target,
         handler: impl FnOnce() -> Fut,
         mut judge: impl FnMut(T, OnHandlerError) -> (Verdict, U),
         mut again: impl FnMut(AnyAnswer) -> Option<Again>,
@@ -132,7 +132,7 @@ impl Engine {
         Fut: Future<Output = T>,
         Again: Future<Output = T>,
     {
-        let Operation { key, fingerprint, invocation, cut_off: latest, mode } = operation;
+        let Target { key, fingerprint, invocation, cut_off: latest, mode } = operation;
         let mut right = match self.right(&key, fingerprint, &invocation, mode).await {
             Ok(Ok(right)) => right,
             Ok(Err(replay)) => return Ok(Protected::Replayed(replay)),

@@ -12,6 +12,7 @@ mod lease;
 mod metrics;
 mod operator;
 mod outages;
+mod results;
 mod support;
 mod transactions;
 mod wait;
@@ -363,7 +364,7 @@ async fn a_result_of_another_type_is_corrupt_and_shows_nothing() {
     let bench = Bench::new();
     bench.run("k", 1).await.unwrap();
     let result: Result<u64, RunError<TestError>> =
-        bench.idempotency.run(Key::new("k").unwrap(), &1, || async { panic!("ran") }).await;
+        bench.operation().run(Key::new("k").unwrap(), &1, || async { panic!("ran") }).await;
     let Err(RunError::Idempotency(error)) = result else { panic!("{result:?}") };
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(!format!("{error:?}").contains("run 1"), "{error:?}");
@@ -407,7 +408,7 @@ async fn a_handler_knows_its_claim_and_nested_operations_have_their_own() {
             let outer = current().unwrap();
             assert_eq!((outer.attempt(), outer.is_takeover()), (1, false));
             assert_eq!(Some(outer.lease_until()), inner.record("k").lease_until());
-            let step = inner.idempotency.operation("step").unwrap();
+            let step = inner.idempotency.operation("inner").unwrap();
             let nested = step
                 .run(Key::new("k").unwrap(), &1, || async {
                     Ok::<_, TestError>(current().unwrap().key().as_str().to_owned())
@@ -415,7 +416,7 @@ async fn a_handler_knows_its_claim_and_nested_operations_have_their_own() {
                 .await
                 .unwrap();
             assert_ne!(nested, outer.key().as_str());
-            assert!(nested.starts_with("tests/run:step#"), "{nested}");
+            assert!(nested.starts_with("tests/run:inner#"), "{nested}");
             assert_eq!(current().unwrap().key(), outer.key(), "the outer claim is back");
             Ok(String::new())
         })
@@ -497,6 +498,11 @@ fn what_is_wrong_is_refused_when_built() {
         (builder().function("f").operation("").build(), "operation"),
         (builder().function("f").operation("a/b").build(), "'/'"),
         (builder().function("f").retention(Duration::ZERO).build(), "retention"),
+        (builder().function("f").retention(Duration::MAX).build(), "retention"),
+        (builder().function("f").skew_margin(Duration::from_secs(3601)).build(), "skew_margin"),
+        (builder().function("f").lease_grace(Duration::MAX).build(), "lease_grace"),
+        (builder().function("f").lease_fallback(Duration::from_secs(86_401)).build(), "lease_fallback"),
+        (builder().function("f").lease_extension(Duration::MAX).build(), "lease_extension"),
         (builder().build(), "AWS_LAMBDA_FUNCTION_NAME"),
     ] {
         let error = built.err().unwrap_or_else(|| panic!("built: {says}"));
@@ -530,7 +536,7 @@ fn futures_and_handles_can_be_sent() {
     is_shared::<crate::ClaimHandle>();
     let bench = Bench::new();
     let key = Key::new("k").unwrap();
-    is_send(bench.idempotency.run(key, &1, pending::<Result<String, TestError>>));
+    is_send(bench.operation().run(key, &1, pending::<Result<String, TestError>>));
     is_send(bench.idempotency.for_invocation(Invocation::unknown()));
     let _: Timestamp = bench.now();
     let _: fn(&Record) -> Status = Record::status;

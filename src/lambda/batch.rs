@@ -180,6 +180,18 @@ impl<R, K, H> Batch<R, K, H> {
         }
     }
 
+    /// Names the operation: of a function with more than one such layer, each needs a name, so that they share no key.
+    /// Default: [`Builder::operation`](crate::Builder::operation)'s.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the name is empty, too long, or has other characters than ASCII
+    /// letters, digits, `-`, `_` and `.`.
+    pub fn operation(mut self, name: impl AsRef<str>) -> Result<Self, Error> {
+        self.idempotency = self.idempotency.named(name.as_ref())?;
+        Ok(self)
+    }
+
     /// Runs so many records at a time. Default: 10. What they have in memory at once is bounded by it, too.
     pub fn concurrency(mut self, records: NonZeroUsize) -> Self {
         self.choices.concurrency = records;

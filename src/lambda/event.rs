@@ -37,7 +37,7 @@ use serde_json::value::RawValue;
 use tower::{Layer, Service};
 
 use crate::{
-    engine::{Idempotency, Operation, Protected, Verdict, as_it_is},
+    engine::{Idempotency, Protected, Target, Verdict, as_it_is},
     error::{Error, ErrorKind, RecordedFailure, RunError, place},
     fingerprint::{Fingerprint, FingerprintBuilder},
     future::BoxFuture,
@@ -187,6 +187,18 @@ impl<T, F> EventLayer<T, F> {
         Ok(self)
     }
 
+    /// Names the operation: of a function with more than one such layer, each needs a name, so that they share no key.
+    /// Default: [`Builder::operation`](crate::Builder::operation)'s.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the name is empty, too long, or has other characters than ASCII
+    /// letters, digits, `-`, `_` and `.`.
+    pub fn operation(mut self, name: impl AsRef<str>) -> Result<Self, Error> {
+        self.idempotency = self.idempotency.named(name.as_ref())?;
+        Ok(self)
+    }
+
     /// What to do with an event that has no key. Default: refuse.
     pub fn missing_key(mut self, policy: MissingKey) -> Self {
         self.missing_key = policy;
@@ -294,7 +306,7 @@ where
         if let Some(tenant) = tenant(&context) {
             scope = scope.with_caller(tenant)?;
         }
-        let operation = Operation {
+        let operation = Target {
             key: StoredKey::new(&scope, &key),
             fingerprint: self.fingerprint(&raw)?,
             invocation,

@@ -122,7 +122,7 @@ use tower::{Layer, Service};
 
 use crate::{
     claim::{Replay, current},
-    engine::{Idempotency, Operation, Protected, Verdict},
+    engine::{Idempotency, Protected, Target, Verdict},
     error::{Error, ErrorKind, RecordedFailure},
     future::BoxFuture,
     invocation::{Invocation, Surroundings, within},
@@ -153,6 +153,20 @@ impl Idempotency {
 pub struct HttpLayer {
     idempotency: Idempotency,
     config: Arc<Config>,
+}
+
+impl HttpLayer {
+    /// Names the operation: of a function with more than one such layer, each needs a name, so that they share no key.
+    /// Default: [`Builder::operation`](crate::Builder::operation)'s.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the name is empty, too long, or has other characters than ASCII
+    /// letters, digits, `-`, `_` and `.`.
+    pub fn operation(mut self, name: impl AsRef<str>) -> Result<Self, Error> {
+        self.idempotency = self.idempotency.named(name.as_ref())?;
+        Ok(self)
+    }
 }
 
 impl<S> Layer<S> for HttpLayer {
@@ -261,7 +275,7 @@ impl HttpLayer {
             Err(problem) => return Ok(Answer::Whole(self.problem(problem))),
         };
         let for_replay = self.config.may_replay.as_ref().map(|may_replay| (may_replay, parts.clone()));
-        let operation = Operation {
+        let operation = Target {
             key: StoredKey::new(&scope, &key),
             fingerprint,
             invocation,

@@ -86,7 +86,7 @@ pub fn step_functions() -> KeyFields {
     KeyFields::known(&["/execution", "/state", "/entered"], &["/item"])
 }
 
-/// One record of a Kafka event, whose records you [`run`](crate::Idempotency::run) one by one: topic, partition and offset.
+/// One record of a Kafka event, whose records you [`run`](crate::Operation::run) one by one: topic, partition and offset.
 ///
 /// ```
 /// use lambda_idempotency::lambda::keys;
@@ -99,7 +99,7 @@ pub fn kafka_record() -> KeyFields {
     KeyFields::known(&["/topic", "/partition", "/offset"], &[])
 }
 
-/// One message of an Amazon MQ event, whose messages you [`run`](crate::Idempotency::run) one by one: ActiveMQ's
+/// One message of an Amazon MQ event, whose messages you [`run`](crate::Operation::run) one by one: ActiveMQ's
 /// `messageID`, or the `basicProperties.messageId` that a publisher to RabbitMQ has set.
 ///
 /// Let the payload be the message's `data`: `redelivered` and `brokerOutTime` tell of the delivery, and differ in the next.

@@ -453,6 +453,8 @@ async fn run(
     length: usize,
 ) -> Result<String, RunError<lambda_idempotency::Error>> {
     idempotency
+        .operation("charge")
+        .unwrap()
         .run(Key::new("one").unwrap(), &1, || async {
             staging().unwrap().add(one())?;
             // Nothing that compresses away.

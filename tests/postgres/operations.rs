@@ -57,7 +57,11 @@ impl Shop {
             self.insert(transaction).await?;
             Ok(format!("placed {key}"))
         };
-        self.idempotency.run_in(&self.store, client, &Key::new(key).unwrap(), payload, place).await
+        self.operation().run_in(&self.store, client, &Key::new(key).unwrap(), payload, place).await
+    }
+
+    fn operation(&self) -> lambda_idempotency::Operation {
+        self.idempotency.operation("place").unwrap()
     }
 
     async fn placed(&self) -> i64 {
@@ -66,7 +70,7 @@ impl Shop {
     }
 
     fn stored(&self, key: &str) -> StoredKey {
-        StoredKey::new(&self.idempotency.scope("run").unwrap(), &Key::new(key).unwrap())
+        self.operation().stored_key(&Key::new(key).unwrap())
     }
 }
 
@@ -92,7 +96,7 @@ async fn an_operation_happens_once_and_is_replayed() {
     assert_eq!(shop.placed().await, 2);
     // The store's own way meets the same record.
     let again: String = shop
-        .idempotency
+        .operation()
         .run(Key::new("a").unwrap(), "12", async || Err(std::io::Error::other("it ran")))
         .await
         .unwrap();
@@ -109,13 +113,14 @@ async fn what_fails_or_is_dropped_leaves_neither_work_nor_record() {
         shop.insert(transaction).await?;
         transaction.batch_execute("SELECT 1 / 0").await
     };
-    let failed = shop.idempotency.run_in(&shop.store, &mut client, &key, "12", failing).await;
+    let operation = shop.operation();
+    let failed = operation.run_in(&shop.store, &mut client, &key, "12", failing).await;
     assert!(matches!(failed, Err(RunError::Handler(_))), "{failed:?}");
     let never = async |transaction: &Transaction<'_>| {
         shop.insert(transaction).await?;
         std::future::pending::<Result<(), Error>>().await
     };
-    let dropped = shop.idempotency.run_in(&shop.store, &mut client, &key, "12", never);
+    let dropped = operation.run_in(&shop.store, &mut client, &key, "12", never);
     assert!(tokio::time::timeout(Duration::from_millis(200), dropped).await.is_err());
     assert_eq!((shop.placed().await, shop.store.read(&shop.stored("a")).await.unwrap()), (0, None));
     assert_eq!(shop.place(&mut client, "a", "12").await.unwrap(), "placed a");
@@ -131,7 +136,7 @@ async fn a_duplicate_meanwhile_is_in_progress_at_once() {
     let transaction = one.transaction().await.unwrap();
     let fingerprint = Fingerprint::of("12").unwrap();
     let key = Key::new("a").unwrap();
-    let begun = shop.idempotency.begin_in(shop.store.in_transaction(&transaction), &key, fingerprint).await;
+    let begun = shop.operation().begin_in(shop.store.in_transaction(&transaction), &key, fingerprint).await;
     let BegunIn::Open(operation) = begun.unwrap() else { panic!("it has an outcome") };
     shop.insert(&transaction).await.unwrap();
     let is_at_once = Instant::now();
@@ -230,7 +235,8 @@ async fn deliveries_with_a_claim_and_without_share_their_keys() {
             .skew_margin(Duration::from_millis(10)),
     );
     let fingerprint = Fingerprint::of("12").unwrap();
-    let begun = claiming.begin(Key::new("a").unwrap(), fingerprint).await.unwrap();
+    let begun =
+        claiming.operation("place").unwrap().begin(Key::new("a").unwrap(), fingerprint).await.unwrap();
     let impatient = Shop {
         idempotency: engine(Idempotency::builder(shop.store.clone()).skew_margin(Duration::from_millis(10))),
         orders: shop.orders.clone(),

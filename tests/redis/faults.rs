@@ -154,7 +154,12 @@ async fn a_completion_whose_answer_is_lost_is_resolved_by_the_engine() {
         })
         .await;
         claimed(&patient(&server.url()), &fresh_key()).await;
-        let engine = Idempotency::builder(hasty(&wire.url())).function("payments").build().unwrap();
+        let engine = Idempotency::builder(hasty(&wire.url()))
+            .function("payments")
+            .build()
+            .unwrap()
+            .operation("pay")
+            .unwrap();
         let key = Key::new(lambda_idempotency::Owner::random().unwrap().to_string()).unwrap();
         for _ in 0..2 {
             let done: String = engine
@@ -172,7 +177,12 @@ async fn a_first_run_is_two_requests_and_a_duplicate_one() {
     let Some(server) = shared() else { return };
     claimed(&patient(&server.url()), &fresh_key()).await;
     let wire = Wire::scripted(Some(server.address()), &[Reply::Forward]).await;
-    let engine = Idempotency::builder(patient(&wire.url())).function("payments").build().unwrap();
+    let engine = Idempotency::builder(patient(&wire.url()))
+        .function("payments")
+        .build()
+        .unwrap()
+        .operation("pay")
+        .unwrap();
     let key = Key::new(lambda_idempotency::Owner::random().unwrap().to_string()).unwrap();
     let run = || engine.run(key.clone(), &"12.50", async || Ok::<_, std::io::Error>("x".repeat(100_000)));
     let first: String = run().await.unwrap();

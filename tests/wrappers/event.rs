@@ -277,6 +277,8 @@ async fn run_inside_a_handler_takes_the_invocations_deadline() {
     context.request_id = "request".into();
     let answer = idempotency
         .for_context(&context)
+        .operation("step")
+        .unwrap()
         .run(Key::new("k").unwrap(), &1, || async { Ok::<_, std::io::Error>(7) })
         .await
         .unwrap();
@@ -384,8 +386,8 @@ async fn every_kind_of_answer_is_replayed_exactly() {
 async fn two_functions_in_one_lambda_and_nested_and_parallel_operations_share_no_key() {
     let idempotency = idempotency();
     let runs = Runs::default();
-    let charge = idempotency.operation("charge").unwrap().events(key).layer(handler(&runs));
-    let ship = idempotency.operation("ship").unwrap().events(key).layer(handler(&runs));
+    let charge = idempotency.events(key).operation("charge").unwrap().layer(handler(&runs));
+    let ship = idempotency.events(key).operation("ship").unwrap().layer(handler(&runs));
     for _ in 0..2 {
         charge.clone().oneshot(event(r#"{"id": "o"}"#)).await.unwrap();
         ship.clone().oneshot(event(r#"{"id": "o"}"#)).await.unwrap();
@@ -395,7 +397,7 @@ async fn two_functions_in_one_lambda_and_nested_and_parallel_operations_share_no
     // Inside a handler, with the handler's own key: each has its own claim, and `current()` is right in each.
     let steps = Runs::default();
     let (inner, counted) = (idempotency.clone(), steps.clone());
-    let nest = idempotency.operation("nest").unwrap().events(key).layer(service_fn(
+    let nest = idempotency.events(key).operation("nest").unwrap().layer(service_fn(
         move |order: LambdaEvent<Order>| {
             let (inner, counted) = (inner.clone(), counted.clone());
             async move {

@@ -140,16 +140,18 @@ async fn values_show_themselves() {
     let idempotency = Idempotency::builder(store.clone()).function("values").build().unwrap();
     let (key, payload) = (Key::new(secret("key")).unwrap(), secret("payload"));
     let fingerprint = Fingerprint::of(&payload).unwrap();
-    let begun = idempotency.begin(&key, fingerprint).await.unwrap();
+    let operation = idempotency.operation("charge").unwrap();
+    recording::shown(&operation.for_caller(secret("caller")).unwrap());
+    let begun = operation.begin(&key, fingerprint).await.unwrap();
     recording::shown(&begun);
     let Begun::Claimed(claim) = begun else { panic!("a first claim") };
     recording::shown(&claim);
-    recording::error(&idempotency.begin(&key, fingerprint).await.unwrap_err());
+    recording::error(&operation.begin(&key, fingerprint).await.unwrap_err());
     recording::shown(&claim.complete(secret("response")).await.unwrap());
-    recording::shown(&idempotency.begin(&key, fingerprint).await.unwrap());
+    recording::shown(&operation.begin(&key, fingerprint).await.unwrap());
     let other = Fingerprint::of(&secret("other")).unwrap();
-    recording::error(&idempotency.begin(&key, other).await.unwrap_err());
-    drop(idempotency.begin(Key::new(secret("dropped")).unwrap(), fingerprint).await.unwrap());
+    recording::error(&operation.begin(&key, other).await.unwrap_err());
+    drop(operation.begin(Key::new(secret("dropped")).unwrap(), fingerprint).await.unwrap());
 
     let caller = secret("caller");
     for caller in [Caller::Iam(&caller), Caller::Jwt { issuer: &caller, subject: &caller }] {
@@ -184,7 +186,7 @@ async fn what_goes_wrong_shows_itself() {
             recording::shown(&current().unwrap());
             Err::<(), _>("out of stock")
         };
-        idempotency.run(&key, payload, handler).await.unwrap_err()
+        idempotency.operation("charge").unwrap().run(&key, payload, handler).await.unwrap_err()
     };
     for payload in [&*payload, &*payload, "another"] {
         match run(payload).await {

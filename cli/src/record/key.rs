@@ -33,7 +33,7 @@ struct ScopeArguments {
     #[arg(long, value_enum, requires = "function")]
     via: Option<Via>,
 
-    /// What the code calls the operation, if it does: `idempotency.operation(NAME)`.
+    /// What the code calls the operation: `idempotency.operation(NAME)`, or the layer's `operation(NAME)`.
     #[arg(long, value_name = "NAME", requires = "function")]
     operation: Option<String>,
 
@@ -57,6 +57,10 @@ struct ScopeArguments {
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), requires = "function", group = "caller")]
     principal: Option<String>,
 
+    /// A step inside a handler, run for one caller or tenant: `operation.for_caller(ID)`.
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), requires = "function", group = "caller")]
+    for_caller: Option<String>,
+
     /// HTTP and events, in a function with tenant isolation: the tenant.
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), requires = "function")]
     tenant: Option<String>,
@@ -69,7 +73,7 @@ enum Via {
     Http,
     /// A typed event: `idempotency.events(…)`.
     Event,
-    /// A step inside a handler: `idempotency.run(…)` or `begin`.
+    /// A step inside a handler: `operation.run(…)` or `begin`.
     Run,
 }
 
@@ -107,11 +111,17 @@ impl ScopeArguments {
         let callers = [&self.jwt_subject, &self.iam, &self.cognito_identity, &self.principal];
         let has_caller = callers.into_iter().any(Option::is_some);
         match via {
+            Via::Run if self.operation.is_none() => Err(Problem::new(
+                "a step has a name: give --operation too, as in `idempotency.operation(NAME)`",
+            )),
+            Via::Http | Via::Event if self.for_caller.is_some() => Err(Problem::new(
+                "only a step is run for a caller: leave out --for-caller, or give --via run",
+            )),
             Via::Event | Via::Run if has_caller => Err(Problem::new(
                 "only an HTTP key has a caller: leave out --jwt-subject, --iam, --cognito-identity and --principal, or give --via http",
             )),
             Via::Run if self.tenant.is_some() => Err(Problem::new(
-                "a key of `run` has no tenant: leave out --tenant, or give --via http or event",
+                "a step has no tenant of its own: leave out --tenant and give --for-caller, or give --via http or event",
             )),
             _ => Ok(()),
         }
@@ -119,11 +129,12 @@ impl ScopeArguments {
 
     /// By the same way that the wrappers go.
     fn derive(&self, function: &str, via: Via, key: &str) -> Result<StoredKey, Error> {
-        let mut idempotency = Idempotency::builder(MemoryStore::new()).function(function).build()?;
-        if let Some(operation) = &self.operation {
-            idempotency = idempotency.operation(operation)?;
-        }
-        let scope = idempotency.scope(match via {
+        let builder = Idempotency::builder(MemoryStore::new()).function(function);
+        let builder = match &self.operation {
+            Some(operation) => builder.operation(operation),
+            None => builder,
+        };
+        let scope = builder.build()?.scope(match via {
             Via::Http => "http",
             Via::Event => "event",
             Via::Run => "run",
@@ -145,7 +156,7 @@ impl ScopeArguments {
         match via {
             Via::Http => scope_caller(caller, self.tenant.as_deref()),
             Via::Event => self.tenant.clone(),
-            Via::Run => None,
+            Via::Run => self.for_caller.clone(),
         }
     }
 }

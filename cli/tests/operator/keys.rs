@@ -30,9 +30,9 @@ async fn derived(bench: &Bench, via: &str, options: &[&str]) -> String {
 }
 
 async fn http(bench: &Bench, operation: Option<&str>, authorizer: Value, tenant: Option<&str>) {
-    let mut idempotency = bench.function();
+    let mut layer = bench.function().http();
     if let Some(operation) = operation {
-        idempotency = idempotency.operation(operation).unwrap();
+        layer = layer.operation(operation).unwrap();
     }
     let mut event = json!({
         "version": "2.0", "routeKey": "$default", "rawPath": "/", "rawQueryString": "",
@@ -52,7 +52,7 @@ async fn http(bench: &Bench, operation: Option<&str>, authorizer: Value, tenant:
         assert!(request.extensions().get::<lambda_idempotency::ClaimHandle>().is_some());
         Ok::<_, std::convert::Infallible>(Response::new(Body::Empty))
     });
-    let response = idempotency.http().layer(handler).oneshot(request).await.unwrap();
+    let response = layer.layer(handler).oneshot(request).await.unwrap();
     assert_eq!(response.status(), 200);
 }
 
@@ -97,13 +97,13 @@ async fn of_events_and_of_steps_inside_a_handler() {
         layer.layer(handler).oneshot(LambdaEvent::new(raw, context)).await.unwrap();
         assert_eq!(derived(&bench, "event", options).await, made(&bench).await.as_str());
     }
-    for (operation, options) in [(None, &[][..]), (Some("charge"), &["--operation", "charge"])] {
-        let mut idempotency = bench.function();
-        if let Some(operation) = operation {
-            idempotency = idempotency.operation(operation).unwrap();
-        }
+    let charge = bench.function().operation("charge").unwrap();
+    for (operation, options) in [
+        (charge.clone(), &["--operation", "charge"][..]),
+        (charge.for_caller(CALLER).unwrap(), &["--operation", "charge", "--for-caller", CALLER]),
+    ] {
         let key = Key::new(KEY).unwrap();
-        idempotency.run(key, &1, || async { Ok::<_, std::io::Error>(2) }).await.unwrap();
+        operation.run(key, &1, || async { Ok::<_, std::io::Error>(2) }).await.unwrap();
         assert_eq!(derived(&bench, "run", options).await, made(&bench).await.as_str());
     }
 }
@@ -112,13 +112,22 @@ async fn of_events_and_of_steps_inside_a_handler() {
 async fn options_that_the_wrapper_would_not_look_at_are_refused() {
     let bench = Bench::empty().await;
     for (via, option) in
-        [("event", "--iam"), ("run", "--principal"), ("run", "--tenant"), ("event", "--jwt-subject")]
+        [("event", "--iam"), ("run", "--principal"), ("run", "--tenant"), ("http", "--for-caller")]
     {
-        let answer = bench.run(&["inspect", KEY, "--function", "f", "--via", via, option, CALLER]).await;
+        let scope = ["inspect", KEY, "--function", "f", "--operation", "o", "--via", via];
+        let answer = bench.run(&[&scope[..], &[option, CALLER]].concat()).await;
         answer.is_bad_input(&["leave out", option]);
     }
-    bench.run(&["inspect", KEY, "--function", "f/g", "--via", "run"]).await.is_bad_input(&["function name"]);
-    bench.run(&["inspect", " ", "--function", "f", "--via", "run"]).await.is_bad_input(&["blank"]);
+    let unnamed = bench.run(&["inspect", KEY, "--function", "f", "--via", "run"]).await;
+    unnamed.is_bad_input(&["--operation"]);
+    bench
+        .run(&["inspect", KEY, "--function", "f/g", "--via", "run", "--operation", "o"])
+        .await
+        .is_bad_input(&["function name"]);
+    bench
+        .run(&["inspect", " ", "--function", "f", "--via", "run", "--operation", "o"])
+        .await
+        .is_bad_input(&["blank"]);
     bench.run(&["inspect", KEY]).await.is_bad_input(&["is no record's id", "--function"]);
     for incomplete in [&["--function", "f"][..], &["--via", "run"], &["--tenant", "t"]] {
         assert_eq!(bench.run(&[&["inspect", "k"], incomplete].concat()).await.code, 2);

@@ -27,7 +27,7 @@ async fn a_record_that_is_not_there_is_told() {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_state_is_told_with_what_comes_next() {
     let bench = Bench::new().await;
-    let (live, record) = bench.claim("run", 100).await;
+    let (live, record) = bench.claim("run:charge", 100).await;
     let (stale, _) = bench.claim("run:stale", -180).await;
     let (done, _) = bench.settled("run:done", completed(3600)).await;
     let (over, _) = bench.settled("run:over", completed(0)).await;
@@ -92,7 +92,7 @@ async fn each_state_is_told_with_what_comes_next() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_response_is_shown_to_whom_asks_for_it() {
     let bench = Bench::new().await;
-    let (key, _) = bench.settled("run", completed(3600)).await;
+    let (key, _) = bench.settled("run:charge", completed(3600)).await;
     for options in [&[][..], &["--json"]] {
         let hidden = bench.run(&[&["inspect", key.as_str()], options].concat()).await;
         assert!(!hidden.out.contains("receipt"), "{hidden:?}");
@@ -109,7 +109,7 @@ async fn a_response_is_shown_to_whom_asks_for_it() {
 async fn records_are_listed_by_what_is_asked_for() {
     let bench = Bench::new().await;
     assert_eq!(bench.run(&["list"]).await.out, "no such record\n");
-    let (live, _) = bench.claim("run", 100).await;
+    let (live, _) = bench.claim("run:charge", 100).await;
     let (stale, _) = bench.claim("run:stale", -180).await;
     let (done, _) = bench.settled("run:done", completed(3600)).await;
     let all = bench.run(&["list"]).await;
@@ -194,7 +194,8 @@ async fn unresolved_operations_are_counted_by_age() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupted_attempt_is_shown() {
     let bench = Bench::new().await;
-    let (key, _) = bench.claim_as("run", 60, |lock| Lock { attempt: 2, interrupted: true, ..lock }).await;
+    let (key, _) =
+        bench.claim_as("run:charge", 60, |lock| Lock { attempt: 2, interrupted: true, ..lock }).await;
     let shown = bench.run(&["inspect", key.as_str()]).await;
     has(&shown.out, &["interrupted  an earlier attempt ended without an answer"]);
     assert_eq!(bench.run(&["inspect", key.as_str(), "--json"]).await.json()["record"]["interrupted"], true);
@@ -210,7 +211,7 @@ async fn an_interrupted_attempt_is_shown() {
 async fn an_at_most_once_claim_never_expires() {
     let bench = Bench::new().await;
     let forever = |lock| Lock { expires_at: None, ..lock };
-    let (key, _) = bench.claim_as("run", -180, forever).await;
+    let (key, _) = bench.claim_as("run:charge", -180, forever).await;
     let shown = bench.run(&["inspect", key.as_str()]).await;
     let words = ["expires      never, until it's settled", "OutcomeUnknown (HTTP 409)", "at most once"];
     has(&shown.out, &words);
@@ -231,7 +232,7 @@ async fn an_at_most_once_claim_never_expires() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_read_is_listed_as_such() {
     let bench = Bench::new().await;
-    bench.claim("run", 100).await;
+    bench.claim("run:charge", 100).await;
     let id = format!("payments/run#{:064}", 7);
     let item = [("id", id.as_str()), ("response", KEY), ("status", CALLER)];
     let mut request = bench.client.put_item().table_name(TABLE);

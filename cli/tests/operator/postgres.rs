@@ -49,7 +49,7 @@ async fn every_command_works_on_its_table() {
         interrupted: false,
         request_id: None,
     };
-    let key = StoredKey::new(&Scope::new("payments", "run").unwrap(), &Key::new(KEY).unwrap());
+    let key = StoredKey::new(&Scope::new("payments", "run:charge").unwrap(), &Key::new(KEY).unwrap());
     assert_eq!(store.apply(&key, &Write::Claim(lock)).await.unwrap(), Written::Applied);
 
     let listed = run(&["list", "--unresolved", "--json"]).await.json();

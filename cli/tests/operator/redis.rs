@@ -77,7 +77,7 @@ fn has(text: &str, words: &[&str]) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_is_inspected() {
     let Some(bench) = Bench::new() else { return };
-    let (key, _) = bench.claim("run", 100).await;
+    let (key, _) = bench.claim("run:charge", 100).await;
     let shown = bench.run(&["inspect", key.as_str()]).await;
     assert_eq!(shown.code, 0, "{shown:?}");
     has(&shown.out, &[key.as_str(), "STARTED, live", "is refused: InProgress"]);
@@ -126,7 +126,7 @@ async fn records_are_listed_page_by_page() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_is_given_back_and_an_operation_completed() {
     let Some(bench) = Bench::new() else { return };
-    let (key, _) = bench.claim("run", -60).await;
+    let (key, _) = bench.claim("run:charge", -60).await;
     let dry = bench.run(&["release", key.as_str()]).await;
     has(&dry.out, &["DRY RUN: nothing was written", "--if-version STARTED-"]);
     assert_eq!(bench.status(&key).await, Status::Started);
@@ -155,7 +155,7 @@ async fn a_key_is_given_back_and_an_operation_completed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_url_names_the_store_and_its_password_is_shown_nowhere() {
     let Some(bench) = Bench::new() else { return };
-    let (key, _) = bench.claim("run", -60).await;
+    let (key, _) = bench.claim("run:charge", -60).await;
     let dry = run_in(&[], &["release", key.as_str(), "--store", &url(&bench.server)]).await;
     has(&dry.out, &["DRY RUN", &format!("--store 'redis://…@{}'", bench.server.address())]);
     // A table is another store than the environment's.

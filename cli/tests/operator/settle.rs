@@ -49,13 +49,13 @@ impl Bench {
 async fn run(function: &Idempotency) -> Result<serde_json::Value, String> {
     let key = Key::new(KEY).unwrap();
     let handler = || async { Ok::<_, std::io::Error>("ran".into()) };
-    function.run(key, KEY, handler).await.map_err(|error| error.to_string())
+    function.operation("charge").unwrap().run(key, KEY, handler).await.map_err(|error| error.to_string())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_is_shown_and_then_made() {
     let bench = Bench::new().await;
-    let (key, before) = bench.claim("run", -60).await;
+    let (key, before) = bench.claim("run:charge", -60).await;
     let dry = bench.run(&["release", key.as_str()]).await;
     assert_eq!(dry.code, 0);
     for words in [
@@ -88,7 +88,7 @@ async fn a_release_is_shown_and_then_made() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_release_means_depends_on_what_is_there() {
     let bench = Bench::new().await;
-    let (live, _) = bench.claim("run", 100).await;
+    let (live, _) = bench.claim("run:charge", 100).await;
     let (done, record) = bench.settled("run:done", completed(3600)).await;
     for (key, words) in
         [(&live, "ITS HANDLER MAY BE RUNNING NOW"), (&done, "THE OPERATION IS DONE: ITS EFFECT HAS HAPPENED")]
@@ -114,7 +114,7 @@ async fn a_completion_resolves_what_is_unknown() {
     let bench = Bench::new().await;
     let function = Idempotency::builder(bench.store.clone()).function("payments");
     let function = function.execution(Execution::AtMostOnce).build().unwrap();
-    let (key, _) = bench.claim("run", -60).await;
+    let (key, _) = bench.claim("run:charge", -60).await;
     assert!(run(&function).await.unwrap_err().contains("settle it by hand"));
 
     let file = File::with("response.json", RESPONSE);
@@ -140,20 +140,21 @@ async fn a_late_executor_answers_with_what_the_operator_recorded() {
     let bench = Bench::new().await;
     let file = File::with("late.json", "\"by hand\"");
     let function = bench.function();
-    let key = StoredKey::new(&function.scope("run").unwrap(), &Key::new(KEY).unwrap());
+    let charge = function.operation("charge").unwrap();
+    let key = charge.stored_key(&Key::new(KEY).unwrap());
     let handler = || async {
         let complete = ["complete", key.as_str(), "--response", file.path(), "--confirm"];
         assert_eq!(bench.run(&complete).await.code, 0);
         Ok::<_, std::io::Error>("too late".to_owned())
     };
-    let answer = function.run(Key::new(KEY).unwrap(), KEY, handler).await.unwrap();
+    let answer = charge.run(Key::new(KEY).unwrap(), KEY, handler).await.unwrap();
     assert_eq!(answer, "by hand");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_response_is_split_under_the_new_owner() {
     let bench = Bench::new().await;
-    let (key, _) = bench.claim("run", -60).await;
+    let (key, _) = bench.claim("run:charge", -60).await;
     let noise: String = (0..60_000u64)
         .map(|n| format!("{:016x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (n << 29)))
         .collect();
@@ -219,7 +220,7 @@ async fn what_a_replay_could_not_read_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn of_many_operators_one_is_faster() {
     let bench = Bench::new().await;
-    let (key, before) = bench.claim("run", -60).await;
+    let (key, before) = bench.claim("run:charge", -60).await;
     let version = bench.run(&["inspect", key.as_str(), "--json"]).await.json();
     let version = version["record"]["version"].as_str().unwrap().to_owned();
     let release = ["release", key.as_str(), "--if-version", &version, "--confirm"];

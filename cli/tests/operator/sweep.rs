@@ -23,7 +23,7 @@ async fn claim(store: &PostgresStore, name: &str, expired_for_s: Option<u64>) ->
         interrupted: false,
         request_id: None,
     };
-    let key = StoredKey::new(&Scope::new("payments", "run").unwrap(), &Key::new(name).unwrap());
+    let key = StoredKey::new(&Scope::new("payments", "run:charge").unwrap(), &Key::new(name).unwrap());
     assert_eq!(store.apply(&key, &Write::Claim(lock)).await.unwrap(), Written::Applied);
     key
 }

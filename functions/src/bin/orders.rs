@@ -28,11 +28,11 @@ struct Parcel {
 #[tokio::main]
 async fn main() -> Result<(), Error> {
     let telemetry = Telemetry::start()?;
-    let idempotency = Idempotency::from_env().await?.operation("ship")?; // IDEMPOTENCY_TABLE
+    let idempotency = Idempotency::from_env().await?; // IDEMPOTENCY_TABLE
 
     run(ServiceBuilder::new()
         .map_result(telemetry.flush_before())
-        .service(idempotency.sqs(|message| Key::from_json(message, "/order_id"), ship)))
+        .service(idempotency.sqs(|message| Key::from_json(message, "/order_id"), ship).operation("ship")?))
     .await
 }
 

@@ -86,13 +86,13 @@ where
 /// first that fails fails the event, and all of it is delivered again.
 async fn each(idempotency: &Idempotency, telemetry: Telemetry, key: KeyFields) -> Result<(), Error> {
     let handle = async |event: LambdaEvent<Value>| {
-        let idempotency = idempotency.for_context(&event.context);
+        let ship_parcel = idempotency.for_context(&event.context).operation("ship")?;
         let mut parcels = Vec::new();
         for record in records(&event.payload) {
             let key = key.key_of(record.to_string().as_bytes())?.ok_or_else(|| lacks("name"))?;
             // Not the whole record: it tells of its delivery, too.
             let payload = record.get("value").or(record.get("data")).ok_or_else(|| lacks("payload"))?;
-            let parcel: String = idempotency.run(key, payload, async || ship(&decoded(payload)?)).await?;
+            let parcel: String = ship_parcel.run(key, payload, async || ship(&decoded(payload)?)).await?;
             parcels.push(parcel);
         }
         Ok::<_, RunError<Error>>(parcels)

@@ -44,7 +44,7 @@ const SHORT_LEASE: Duration = Duration::from_secs(9);
 /// The key of the record that the operation `key` has.
 fn stored_key(key: u64) -> StoredKey {
     let key = Key::new(format!("key {key}")).unwrap_or_else(|error| panic!("a valid key: {error}"));
-    let scope = Scope::new("simulated", "run").unwrap_or_else(|error| panic!("a valid scope: {error}"));
+    let scope = Scope::new("simulated", "run:step").unwrap_or_else(|error| panic!("a valid scope: {error}"));
     StoredKey::new(&scope, &key)
 }
 
@@ -231,7 +231,8 @@ impl Executor {
         let idempotency =
             idempotency.unwrap_or_else(|error| panic!("the simulation's settings are valid: {error}"));
         let is_open = way != 0;
-        let run = idempotency.run(name, &payload, || self.handler(key, payload, is_open));
+        let operation = idempotency.operation("step").unwrap_or_else(|error| panic!("a valid name: {error}"));
+        let run = operation.run(name, &payload, || self.handler(key, payload, is_open));
         let mut run = pin!(run);
         let mut gives_up = pin!(self.world.sleep(patience.unwrap_or(u64::MAX / 4)));
         // Wakes the process at its deadline, for the scheduler to end it.

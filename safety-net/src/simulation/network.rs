@@ -78,7 +78,7 @@ impl Table {
     /// The claim that stands of the operation with this key: its owner, and until when it stands.
     pub fn claim_of(&self, key: &str) -> Option<([u8; 16], u64)> {
         let key = lambda_idempotency::Key::new(key).ok()?;
-        let scope = lambda_idempotency::Scope::new("simulated", "run").ok()?;
+        let scope = lambda_idempotency::Scope::new("simulated", "run:step").ok()?;
         // Nobody holds the table's lock while the auditor asks.
         let record = self.record(&StoredKey::new(&scope, &key))?;
         Some((*record.owner.as_bytes(), record.lease_until()?.as_millis()))

@@ -38,7 +38,7 @@ impl Bench {
     }
 
     async fn begin(&self, key: &str, request: &[u8]) -> Result<Begun, Error> {
-        self.idempotency.begin(Key::new(key).unwrap(), Fingerprint::of_bytes(request)).await
+        self.operation().begin(Key::new(key).unwrap(), Fingerprint::of_bytes(request)).await
     }
 
     async fn claim(&self, key: &str) -> crate::Claim {
@@ -250,9 +250,10 @@ async fn an_operators_write_that_nobody_knows_of_drops_the_copy_too() {
     let meddling = Meddling::default();
     let bench =
         Idempotency::builder(meddling.clone()).function("tests").local_cache(SMALLEST).build().unwrap();
-    let run = |value: u32| bench.run(Key::new("k").unwrap(), &1, async move || Ok::<_, TestError>(value));
+    let operation = bench.operation("step").unwrap();
+    let run = |value: u32| operation.run(Key::new("k").unwrap(), &1, async move || Ok::<_, TestError>(value));
     assert_eq!((run(1).await.unwrap(), run(2).await.unwrap()), (1, 1));
-    let key = StoredKey::new(&bench.scope("run").unwrap(), &Key::new("k").unwrap());
+    let key = operation.stored_key(&Key::new("k").unwrap());
     let seen = meddling.inner.read(&key).await.unwrap().unwrap();
     *meddling.hangs.lock().unwrap() = true;
     let dropped = bench.resolve(&key, &seen, Resolution::Release);
@@ -342,7 +343,8 @@ async fn what_was_asked_before_it_was_cleared_is_not_kept() {
     let builder = Idempotency::builder(meddling.clone()).function("tests");
     let idempotency = builder.local_cache(SMALLEST).build().unwrap();
     let run = async || {
-        let run = idempotency.run(Key::new("k").unwrap(), &1, async || Ok::<_, TestError>(1));
+        let step = idempotency.operation("step").unwrap();
+        let run = step.run(Key::new("k").unwrap(), &1, async || Ok::<_, TestError>(1));
         assert_eq!(run.await.unwrap(), 1);
         meddling.inner.take_calls()
     };
@@ -360,7 +362,7 @@ async fn each_operation_has_its_own() {
     let bench = cached();
     bench.ran("k").await;
     let mut other = bench.clone();
-    other.idempotency = bench.idempotency.operation("other").unwrap();
+    other.name = "other";
     assert_eq!(other.run("k", 1).await.unwrap(), "run 2");
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     assert_eq!(other.run("k", 1).await.unwrap(), "run 2");
@@ -485,7 +487,8 @@ async fn before_a_snapshot_is_taken_nothing_is_kept() {
         .build_in(|name| (name == "AWS_LAMBDA_INITIALIZATION_TYPE").then(|| "snap-start".to_owned()))
         .unwrap();
     let run = async |idempotency: &Idempotency| {
-        let run = idempotency.run(Key::new("k").unwrap(), &1, async || Ok::<_, TestError>(1));
+        let step = idempotency.operation("step").unwrap();
+        let run = step.run(Key::new("k").unwrap(), &1, async || Ok::<_, TestError>(1));
         assert_eq!(run.await.unwrap(), 1);
         store.take_calls()
     };

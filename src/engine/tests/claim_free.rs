@@ -113,7 +113,7 @@ async fn a_handler_that_fails_leaves_nothing_and_costs_nothing() {
     assert!(bench.store.take_calls().is_empty() && bench.store.inner.all().is_empty());
     // Unless it is to be recorded.
     let bench = Bench::with(|builder| builder.on_handler_error(OnHandlerError::Record)).claim_free(false);
-    assert!(matches!(bench.fail("k", 1).await, Err(RunError::Handler(TestError))));
+    assert!(matches!(bench.fail("k", 1).await, Err(RunError::Recorded(_))));
     assert_eq!(bench.record("k").status(), Status::Failed);
     assert!(matches!(bench.deposit("k", 1, "late").await, Err(RunError::Recorded(_))));
     assert_eq!(bench.in_the_till(), 0);

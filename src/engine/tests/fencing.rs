@@ -83,27 +83,27 @@ async fn the_low_level_settles_by_value() {
     let bench = Bench::new();
     let key = Key::new("k").unwrap();
     let fingerprint = Fingerprint::of(&1).unwrap();
-    let Begun::Claimed(claim) = bench.idempotency.begin(&key, fingerprint).await.unwrap() else {
+    let Begun::Claimed(claim) = bench.operation().begin(&key, fingerprint).await.unwrap() else {
         panic!("replay")
     };
-    assert_eq!(bench.idempotency.begin(&key, fingerprint).await.unwrap_err().kind(), ErrorKind::InProgress);
+    assert_eq!(bench.operation().begin(&key, fingerprint).await.unwrap_err().kind(), ErrorKind::InProgress);
     claim.release().await.unwrap();
-    let Begun::Claimed(claim) = bench.idempotency.begin(&key, fingerprint).await.unwrap() else {
+    let Begun::Claimed(claim) = bench.operation().begin(&key, fingerprint).await.unwrap() else {
         panic!("replay")
     };
     assert!(matches!(claim.complete("done").await.unwrap(), Completion::Recorded));
-    let Begun::Replay(replay) = bench.idempotency.begin(&key, fingerprint).await.unwrap() else {
+    let Begun::Replay(replay) = bench.operation().begin(&key, fingerprint).await.unwrap() else {
         panic!("claimed")
     };
     assert_eq!((replay.response().as_ref(), replay.is_failure()), (&b"done"[..], false));
     assert_eq!(replay.generation(), bench.record("k").generation);
 
     let other = Key::new("m").unwrap();
-    let Begun::Claimed(claim) = bench.idempotency.begin(&other, fingerprint).await.unwrap() else {
+    let Begun::Claimed(claim) = bench.operation().begin(&other, fingerprint).await.unwrap() else {
         panic!("replay")
     };
     assert!(matches!(claim.fail("never").await.unwrap(), Completion::Recorded));
-    let Begun::Replay(replay) = bench.idempotency.begin(&other, fingerprint).await.unwrap() else {
+    let Begun::Replay(replay) = bench.operation().begin(&other, fingerprint).await.unwrap() else {
         panic!("claimed")
     };
     assert!(replay.is_failure());
@@ -118,7 +118,7 @@ async fn the_low_level_tells_fenced_from_unrecorded() {
     let begin = |key: &'static str| {
         let bench = bench.clone();
         async move {
-            match bench.idempotency.begin(Key::new(key).unwrap(), fingerprint).await.unwrap() {
+            match bench.operation().begin(Key::new(key).unwrap(), fingerprint).await.unwrap() {
                 Begun::Claimed(claim) => claim,
                 Begun::Replay(_) => panic!("replay"),
             }

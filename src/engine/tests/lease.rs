@@ -234,7 +234,7 @@ async fn an_extension_that_hangs_does_not_keep_the_handler_from_settling() {
 #[tokio::test(start_paused = true)]
 async fn by_hand_a_lease_is_extended_and_never_shortened() {
     let bench = Bench::new();
-    let begun = bench.idempotency.begin(Key::new("k").unwrap(), Fingerprint::of(&1).unwrap()).await.unwrap();
+    let begun = bench.operation().begin(Key::new("k").unwrap(), Fingerprint::of(&1).unwrap()).await.unwrap();
     let Begun::Claimed(mut claim) = begun else { panic!("{begun:?}") };
     let start = bench.now();
     bench.store.take_calls();

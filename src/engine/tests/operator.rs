@@ -7,7 +7,7 @@ use crate::{Error, Resolution, Resolved, StoredKey};
 
 impl Bench {
     pub(super) fn stored_key(&self, key: &str) -> StoredKey {
-        StoredKey::new(&self.idempotency.scope("run").unwrap(), &Key::new(key).unwrap())
+        self.operation().stored_key(&Key::new(key).unwrap())
     }
 
     /// Resolves the record as it is.

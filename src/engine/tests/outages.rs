@@ -259,7 +259,8 @@ async fn at_most_once_a_retryable_refusal_of_a_step_is_released() {
     for (passes_on, status) in [(true, Status::Released), (false, Status::Failed)] {
         let step = steps.clone();
         let key = if passes_on { "passed on" } else { "swallowed" };
-        let outer = bench.idempotency.run(Key::new(key).unwrap(), &1, || async move {
+        let operation = bench.operation();
+        let outer = operation.run(Key::new(key).unwrap(), &1, || async move {
             match step.run("step", 1).await {
                 Err(error) if passes_on => Err(Box::new(error)),
                 Err(_) => Err(Box::new(RunError::Handler(TestError))),

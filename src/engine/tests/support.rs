@@ -19,7 +19,7 @@ use serde::Serialize;
 use super::bank::Bank;
 
 use crate::{
-    Builder, Idempotency, Invocation, Key, Owner, Record, RunError, StoredKey, Timestamp,
+    Builder, Idempotency, Invocation, Key, Operation, Owner, Record, RunError, StoredKey, Timestamp,
     future::BoxFuture,
     invocation::{Surroundings, within},
     store::{
@@ -133,7 +133,7 @@ impl ScriptedStore {
     }
 
     fn stored(&self, key: &str) -> StoredKey {
-        StoredKey::new(&crate::Scope::new("tests", "run").unwrap(), &Key::new(key).unwrap())
+        StoredKey::new(&crate::Scope::new("tests", "run:step").unwrap(), &Key::new(key).unwrap())
     }
 
     pub(super) fn next(&self, call: &'static str) -> Result<Script, StoreError> {
@@ -291,11 +291,17 @@ pub(super) struct Bench {
     pub(super) store: ScriptedStore,
     /// Milliseconds that the clock is ahead of the timer.
     pub(super) jump: Arc<AtomicU64>,
+    /// What it runs.
+    pub(super) name: &'static str,
     clock: TestClock,
     runs: Arc<AtomicUsize>,
 }
 
 impl Bench {
+    pub(super) fn operation(&self) -> Operation {
+        self.idempotency.operation(self.name).unwrap()
+    }
+
     pub(super) fn new() -> Self {
         Self::with(|builder| builder)
     }
@@ -316,7 +322,7 @@ impl Bench {
     ) -> Self {
         let builder = Idempotency::builder(store.clone()).function("tests").clock(clock.clone());
         let idempotency = configure(builder).build().unwrap();
-        Self { idempotency, store, jump: clock.jump.clone(), clock, runs }
+        Self { idempotency, store, jump: clock.jump.clone(), name: "step", clock, runs }
     }
 
     /// Another process: an engine of its own over the same store, with the same clock.
@@ -364,7 +370,7 @@ impl Bench {
         payload: impl Serialize,
         handler: impl Future<Output = Result<String, TestError>>,
     ) -> Result<String, RunError<TestError>> {
-        self.idempotency.run(Key::new(key).unwrap(), &payload, || handler).await
+        self.operation().run(Key::new(key).unwrap(), &payload, || handler).await
     }
 
     pub(super) async fn run(

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Begun, Claim, Commitment, Completion, Error, Idempotency, Staging,
-    engine::{Mode, Operation, Verdict},
+    engine::{Mode, Target, Verdict},
     staging,
     store::memory::MemoryStore,
 };
@@ -56,7 +56,7 @@ impl Bench {
 
     async fn hold(&self, key: &str) -> Claim {
         let fingerprint = Fingerprint::of(&1).unwrap();
-        match self.idempotency.begin(Key::new(key).unwrap(), fingerprint).await.unwrap() {
+        match self.operation().begin(Key::new(key).unwrap(), fingerprint).await.unwrap() {
             Begun::Claimed(claim) => claim,
             Begun::Replay(replay) => panic!("{replay:?}"),
         }
@@ -373,7 +373,7 @@ async fn without_a_claim_a_second_word_that_is_cut_off_is_not_told_that_nothing_
     for (is_late, told) in [(true, ErrorKind::InProgress), (false, ErrorKind::Unavailable)] {
         let bench = Bench::new().claim_free(false);
         bench.store.script([if is_late { Script::Late } else { Script::Pass }]);
-        let operation = Operation {
+        let operation = Target {
             key: bench.stored_key("k"),
             fingerprint: Fingerprint::of(&1).unwrap(),
             invocation: Invocation::entered(
@@ -443,7 +443,10 @@ async fn the_writes_of_a_handler_that_fails_are_dropped() {
             stage(Deposits::of("till", 1));
             Err(TestError)
         });
-        assert!(matches!(failing.await, Err(RunError::Handler(TestError))));
+        match policy {
+            OnHandlerError::Release => assert!(matches!(failing.await, Err(RunError::Handler(TestError)))),
+            OnHandlerError::Record => assert!(matches!(failing.await, Err(RunError::Recorded(_)))),
+        }
         assert_eq!((bench.store.take_calls(), bench.till()), (vec!["claim", "settle"], 0));
     }
     let bench = Bench::new();
@@ -506,7 +509,8 @@ async fn what_cannot_be_staged_is_refused_where_it_is_staged_and_nothing_is_adde
 #[tokio::test(start_paused = true)]
 async fn a_store_without_transactions_says_so_where_it_is_staged() {
     let idempotency = Idempotency::builder(MemoryStore::new()).function("tests").build().unwrap();
-    let run = idempotency.run(Key::new("k").unwrap(), &1, || async {
+    let step = idempotency.operation("step").unwrap();
+    let run = step.run(Key::new("k").unwrap(), &1, || async {
         let error = staging().unwrap().add(Deposits::of("till", 1)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         Err::<String, _>(error)

@@ -20,7 +20,7 @@ use super::{
     record, visibility,
 };
 use crate::{
-    engine::{Operation, Protected, Stopped, Verdict, as_it_is},
+    engine::{Protected, Stopped, Target, Verdict, as_it_is},
     error::{Error, ErrorKind, RecordedFailure},
     fingerprint::Fingerprint,
     invocation::{Invocation, Surroundings, within},
@@ -203,7 +203,7 @@ where
             Err(error) => return Fate::Returned(Reason::Refused(error.kind())),
         };
         let engine = self.batch.idempotency.engine();
-        let operation = Operation {
+        let operation = Target {
             key: key.clone(),
             fingerprint,
             invocation: self.invocation.clone(),

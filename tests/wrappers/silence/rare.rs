@@ -38,7 +38,11 @@ impl Bench {
     }
 
     async fn begin(&self) -> Result<Begun, lambda_idempotency::Error> {
-        self.engine.begin(&self.key, Fingerprint::of(&self.payload).unwrap()).await
+        self.engine
+            .operation("charge")
+            .unwrap()
+            .begin(&self.key, Fingerprint::of(&self.payload).unwrap())
+            .await
     }
 
     async fn claim(&self) -> Claim {
@@ -48,7 +52,9 @@ impl Bench {
 
     async fn run(&self) {
         let handler = || async { Ok::<_, Infallible>(secret("rare-response")) };
-        if let Err(error) = self.engine.run(&self.key, &self.payload, handler).await {
+        if let Err(error) =
+            self.engine.operation("charge").unwrap().run(&self.key, &self.payload, handler).await
+        {
             recording::error(&error);
         }
     }
@@ -95,7 +101,8 @@ async fn a_response_that_is_not_what_was_recorded() {
 async fn a_handler_that_is_cut_off() {
     let short = Duration::from_millis(20);
     let bench = Bench::new(|builder| builder.lease_grace(short / 2).lease_fallback(short));
-    let run = bench.engine.run(&bench.key, &bench.payload, pending::<Result<String, Infallible>>);
+    let charge = bench.engine.operation("charge").unwrap();
+    let run = charge.run(&bench.key, &bench.payload, pending::<Result<String, Infallible>>);
     recording::error(&run.await.unwrap_err());
 }
 
@@ -133,6 +140,7 @@ async fn an_outcome_that_is_not_stored() {
         let engine = engine.build().unwrap();
         let (key, payload) = (Key::new(secret("rare-key")).unwrap(), secret("rare-payload"));
         let handler = || async { Ok::<_, Infallible>(secret("rare-response")) };
+        let engine = engine.operation("charge").unwrap();
         engine.run(&key, &payload, handler).await.unwrap();
         let Begun::Claimed(claim) = engine
             .begin(Key::new(secret("rare-other")).unwrap(), Fingerprint::of(&payload).unwrap())

@@ -163,7 +163,7 @@ async fn in_transaction(
         clock::pause(Duration::from_millis(job.after_ms)).await;
         Ok::<_, Diagnostic>(world.run())
     };
-    let answer = idempotency.run_in(&records.store, &mut client, &key, &job, work).await;
+    let answer = idempotency.operation("job")?.run_in(&records.store, &mut client, &key, &job, work).await;
     *records.client.lock().await = Some(client);
     answer.map_err(Into::into)
 }

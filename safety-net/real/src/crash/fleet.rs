@@ -136,7 +136,7 @@ impl Fleet {
     /// The record of a key.
     pub(super) async fn record(&self, key: &str) -> Result<Option<Stored>> {
         // What the event layer claims, and what `run_in` does.
-        let via = if self.form == Form::PostgresTransaction { "run" } else { "event" };
+        let via = if self.form == Form::PostgresTransaction { "run:job" } else { "event" };
         let scope = Scope::new(FUNCTION, via).context("the scope")?;
         let id = StoredKey::new(&scope, &Key::new(key).context("the key")?);
         self.backend.record(&id).await

@@ -118,8 +118,8 @@ impl Sandbox {
 
     /// The key as it is stored.
     pub(super) fn stored(&self, key: &str) -> Result<StoredKey> {
-        let scope = self.engine.scope("run").context("a scope")?;
-        Ok(StoredKey::new(&scope, &Key::new(key).context("a key")?))
+        let operation = self.engine.operation("charge").context("an operation")?;
+        Ok(operation.stored_key(&Key::new(key).context("a key")?))
     }
 
     /// Delivers the operation until it has run, as a caller does whom the library told that nothing ran.
@@ -180,7 +180,8 @@ impl Sandbox {
             effect().await;
             Ok::<_, String>(response_to(key))
         };
-        let running = engine.run(Key::new(key).context("a key")?, key, handler);
+        let operation = engine.operation("charge").context("an operation")?;
+        let running = operation.run(Key::new(key).context("a key")?, key, handler);
         Ok(match tokio::time::timeout(now.until(deadline), running).await {
             Ok(Ok(value)) => Answer::Value(value),
             Ok(Err(RunError::Idempotency(error))) => Answer::Error(error.to_string()),

@@ -169,13 +169,13 @@ impl<'r> Run<'r> {
     fn new(stage: &'r Stage, case: &'r Case) -> Result<Self> {
         let random = Owner::random().context("a key")?;
         let key = Key::new(random.to_string()).context("a key")?;
-        let scope = Idempotency::builder(stage.direct.clone()).function("wire").build();
-        let scope = scope.and_then(|engine| engine.scope("run")).context("a scope")?;
+        let operation = Idempotency::builder(stage.direct.clone()).function("wire").build();
+        let operation = operation.and_then(|engine| engine.operation("charge")).context("an operation")?;
         let payload = if case.scenario.is_another_request { ANOTHER } else { ORIGINAL };
         Ok(Self {
             stage,
             case,
-            stored: StoredKey::new(&scope, &key),
+            stored: operation.stored_key(&key),
             key,
             payload,
             fingerprint: Fingerprint::of(payload).context("a fingerprint")?,
@@ -234,7 +234,7 @@ impl<'r> Run<'r> {
                     Handler::Panics => std::panic::resume_unwind(Box::new(PANICKED)),
                 }
             };
-            engine.run(key, payload, operation).await
+            engine.operation("charge")?.run(key, payload, operation).await
         });
         let (answer, retry_after) = match tokio::time::timeout(limit, &mut running).await {
             Ok(Ok(result)) => {

@@ -283,12 +283,12 @@ fn inline(json: &Bytes) -> Outcome {
     Outcome::Retained(StoredResponse::new(json.clone()))
 }
 
-/// A response as `Idempotency::run` records it.
+/// A response as `Operation::run` records it.
 fn json(text: &str) -> Bytes {
     serde_json::Value::from(text).to_string().into()
 }
 
-/// A failure as `Idempotency::run` records it.
+/// A failure as `Operation::run` records it.
 fn failure(text: &str) -> Bytes {
     serde_json::to_vec(&RecordedFailure::new("Wire", text)).unwrap_or_default().into()
 }

@@ -1,0 +1,185 @@
+//! A [`Operation`]: what a function does once for a key, such as charging a card.
+
+use std::{borrow::Borrow, fmt, future::Future};
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{
+    engine::{Begun, Idempotency, Protected, Target, Verdict, as_it_is, replayed},
+    error::{Error, RecordedFailure, RunError},
+    fingerprint::Fingerprint,
+    invocation::{self, Invocation},
+    key::{Key, Scope, StoredKey},
+    policy::OnHandlerError,
+};
+
+/// One operation of a function, by name: [`run`](Self::run) it, or [`begin`](Self::begin) and settle it yourself.
+///
+/// [`Idempotency::operation`] makes it. Two operations never share a key, whatever key they are given; the same operation may be
+/// run for as many keys as you like, and for one key again and again. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Operation {
+    idempotency: Idempotency,
+    scope: Scope,
+}
+
+impl Operation {
+    pub(crate) fn new(idempotency: &Idempotency, name: &str) -> Result<Self, Error> {
+        let idempotency = idempotency.named(name)?;
+        let scope = idempotency.scope("run")?;
+        Ok(Self { idempotency, scope })
+    }
+
+    /// The same operation for one caller or tenant, whose keys are then apart from everyone else's. Pass a verified identity,
+    /// never a token: the next token of the same caller would be another caller.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?;
+    /// let charge = idempotency.operation("charge")?;
+    /// let receipt = async |by: &'static str| {
+    ///     let run = || async move { Ok::<_, std::io::Error>(format!("{by}'s receipt")) };
+    ///     charge.for_caller(by)?.run(Key::new("order-17")?, &"12.50 EUR", run).await
+    /// };
+    /// assert_eq!(receipt("anna").await?, "anna's receipt");
+    /// assert_eq!(receipt("otto").await?, "otto's receipt");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the caller is empty or over 2,048 bytes.
+    pub fn for_caller(&self, caller: impl AsRef<str>) -> Result<Self, Error> {
+        Ok(Self { scope: self.scope.with_caller(caller)?, ..self.clone() })
+    }
+
+    /// The same operation in one invocation, whose deadline bounds its leases. The layers do this by themselves; a spawned
+    /// task needs it (see [`Invocation::current`]).
+    #[must_use]
+    pub fn for_invocation(&self, invocation: Invocation) -> Self {
+        Self { idempotency: self.idempotency.for_invocation(invocation), ..self.clone() }
+    }
+
+    /// Under which name the record of `key` is in the store: for an operator's tools.
+    pub fn stored_key(&self, key: &Key) -> StoredKey {
+        StoredKey::new(&self.scope, key)
+    }
+
+    #[cfg(feature = "postgres")]
+    pub(crate) fn idempotency(&self) -> &Idempotency {
+        &self.idempotency
+    }
+
+    /// Claims `key`, or finds its outcome: the low level, for operations that are no single closure.
+    ///
+    /// # Errors
+    ///
+    /// Nothing ran, and nothing is claimed:
+    ///
+    /// - [`ErrorKind::Mismatch`]: the key was used with another fingerprint.
+    /// - [`ErrorKind::InProgress`]: another claim stands; see [`Error::retry_after`].
+    /// - [`ErrorKind::OutcomeUnknown`]: at most once, and an earlier claim ended without an answer.
+    /// - [`ErrorKind::NotRetained`]: it is done, but the response was not kept.
+    /// - [`ErrorKind::Unavailable`]: the store could not be asked, or no time is left.
+    /// - [`ErrorKind::Corrupt`]: the record cannot be read.
+    /// - [`ErrorKind::Invalid`]: the store refuses the request as such: look at the source.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future may leave a claim that nobody holds; its lease frees the key.
+    pub async fn begin(&self, key: impl Borrow<Key>, fingerprint: Fingerprint) -> Result<Begun, Error> {
+        let key = self.stored_key(key.borrow());
+        let begun = self.idempotency.engine().begin(&key, fingerprint, &self.idempotency.invocation()).await;
+        begun.map_err(|refused| invocation::refused_within(refused.error))
+    }
+
+    /// Runs `operation` once for `key`, and answers every later call with its recorded result.
+    ///
+    /// `payload` is what must be the same when the key is used again. Two runs of one request must serialise it alike: a
+    /// `HashSet` comes in another order every time, so that every retry is a mismatch; sort it first.
+    ///
+    /// The result is recorded as JSON. Every integer and every finite float is replayed to the last bit. One that would not
+    /// read back, such as NaN, isn't recorded: the call answers with it, and its duplicates get
+    /// [`ErrorKind::NotRetained`](crate::ErrorKind::NotRetained).
+    ///
+    /// An error releases the key, unless [`OnHandlerError::Record`] is set: then this call and every later one fail with
+    /// [`RunError::Recorded`], so that whoever matches on the error's type sees the same one each time.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?;
+    /// let charge = idempotency.operation("charge")?;
+    /// let mut charged = 0;
+    /// for _ in 0..2 {
+    ///     let receipt: String = charge
+    ///         .run(Key::new("order-17")?, &"12.50 EUR", || async {
+    ///             charged += 1;
+    ///             Ok::<_, std::io::Error>("receipt 1".to_owned())
+    ///         })
+    ///         .await?;
+    ///     assert_eq!(receipt, "receipt 1");
+    /// }
+    /// assert_eq!(charged, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`RunError::Handler`] with the operation's own error, [`RunError::Recorded`] with one that an
+    /// earlier run recorded, or [`RunError::Idempotency`] as in [`begin`](Self::begin).
+    ///
+    /// # Panics
+    ///
+    /// If `operation` panics: the claim is settled, and the panic goes on.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the operation and settles nothing; the lease frees the key.
+    pub async fn run<T, E, P, F, Fut>(
+        &self,
+        key: impl Borrow<Key>,
+        payload: &P,
+        operation: F,
+    ) -> Result<T, RunError<E>>
+    where
+        T: Serialize + DeserializeOwned + 'static,
+        E: fmt::Display + 'static,
+        P: Serialize + ?Sized,
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        let target_key = self.stored_key(key.borrow());
+        let target = Target {
+            key: target_key.clone(),
+            fingerprint: Fingerprint::of(payload)?,
+            invocation: self.idempotency.invocation(),
+            cut_off: None,
+            mode: self.idempotency.mode(),
+        };
+        let judge = |result: Result<T, E>, on_error| match (result, on_error) {
+            (Ok(value), _) => (Verdict::result(&target_key, &value), Ok(value)),
+            (Err(error), OnHandlerError::Release) => (Verdict::Release, Err(RunError::Handler(error))),
+            (Err(error), OnHandlerError::Record) => {
+                let failure = RecordedFailure::new(std::any::type_name::<E>(), error.to_string());
+                // What is recorded is what every call gets, this one included.
+                (Verdict::failure(&failure), Err(RunError::Recorded(failure)))
+            }
+        };
+        match self
+            .idempotency
+            .engine()
+            .protect(target, operation, judge, as_it_is)
+            .await
+            .map_err(invocation::refused_within)?
+        {
+            Protected::Ran(result) | Protected::RanUnrecorded(result) => result,
+            Protected::Replayed(replay) => replayed(&replay),
+        }
+    }
+}

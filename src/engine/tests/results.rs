@@ -1,0 +1,131 @@
+//! What is recorded of a result, and what a duplicate reads of it.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::*;
+
+/// The result of the run, and that of its duplicate.
+async fn twice<T>(bench: &Bench, key: &str, result: T) -> [Result<T, RunError<TestError>>; 2]
+where
+    T: Serialize + DeserializeOwned + Clone + 'static,
+{
+    let operation = bench.operation();
+    let run = || operation.run(Key::new(key).unwrap(), &1, || async { Ok(result.clone()) });
+    [run().await, run().await]
+}
+
+/// Random bits (Marsaglia, "Xorshift RNGs"): the same on every run.
+fn random(state: &mut u64) -> u64 {
+    for (left, by) in [(true, 13), (false, 7), (true, 17)] {
+        *state ^= if left { *state << by } else { *state >> by };
+    }
+    *state
+}
+
+#[tokio::test(start_paused = true)]
+async fn numbers_are_replayed_to_the_last_bit() {
+    let (bench, mut state) = (Bench::new(), 0x2545_F491_4F6C_DD1D);
+    let mut floats = vec![0.0, -0.0, f64::MAX, f64::MIN, f64::MIN_POSITIVE, 5e-324, f64::EPSILON, 0.1 + 0.2];
+    let mut amounts = Vec::new();
+    for _ in 0..20_000 {
+        floats.extend(Some(f64::from_bits(random(&mut state))).filter(|float| float.is_finite()));
+        let cents = u32::try_from(random(&mut state) >> 40).unwrap();
+        amounts.push(f64::from(cents) * 1.19 / 3.0);
+    }
+    floats.extend(&amounts);
+    let [first, again] = twice(&bench, "floats", floats).await;
+    let bits = |floats: Vec<f64>| floats.into_iter().map(f64::to_bits).collect::<Vec<_>>();
+    assert!(bits(first.unwrap()) == bits(again.unwrap()), "a float replays as another one");
+
+    let singles: Vec<f32> = (0..20_000_u32).map(|n| f32::from_bits(n.wrapping_mul(214_013))).collect();
+    let singles: Vec<f32> = singles.into_iter().filter(|float| float.is_finite()).collect();
+    let [first, again] = twice(&bench, "singles", singles).await;
+    let bits = |floats: Vec<f32>| floats.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+    assert!(bits(first.unwrap()) == bits(again.unwrap()), "a float replays as another one");
+
+    let integers: Vec<i128> = (0..20_000)
+        .map(|n| i128::from(random(&mut state)) << (n % 64))
+        .chain([i128::MIN, i128::MAX])
+        .collect();
+    let [first, again] = twice(&bench, "integers", integers).await;
+    assert_eq!(first.unwrap(), again.unwrap());
+    let wide = (u128::MAX, u64::MAX, i64::MIN);
+    let [first, again] = twice(&bench, "wide", wide).await;
+    assert_eq!((first.unwrap(), again.unwrap()), (wide, wide));
+}
+
+/// Written, and never read back.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct OneWay {
+    #[serde(skip_serializing)]
+    secret: u8,
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_result_that_does_not_read_back_is_not_kept() {
+    let bench = Bench::new();
+    for (key, number) in [("nan", f64::NAN), ("infinite", f64::INFINITY)] {
+        let [first, again] = twice(&bench, key, number).await;
+        assert_eq!(first.unwrap().to_bits(), number.to_bits());
+        assert_eq!(kind(again), ErrorKind::NotRetained);
+    }
+    // It would read back as nothing.
+    let [first, again] = twice(&bench, "maybe", Some(f64::NAN)).await;
+    assert!(first.unwrap().is_some_and(f64::is_nan));
+    assert_eq!(kind(again), ErrorKind::NotRetained);
+    let [first, again] = twice(&bench, "one way", OneWay { secret: 7 }).await;
+    assert_eq!(first.unwrap().secret, 7);
+    assert_eq!(kind(again), ErrorKind::NotRetained);
+    let [first, again] = twice(&bench, "keys", HashMap::from([((1, 2), 3)])).await;
+    assert_eq!(first.unwrap().len(), 1);
+    assert_eq!(kind(again), ErrorKind::NotRetained);
+    // What is nothing reads back as nothing.
+    let [first, again] = twice(&bench, "none", (None::<f64>, ())).await;
+    assert_eq!((first.unwrap(), again.unwrap()), ((None, ()), (None, ())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_payload_with_nan_is_refused() {
+    let bench = Bench::new();
+    for payload in [Some(f64::NAN), Some(f64::NEG_INFINITY)] {
+        let Err(RunError::Idempotency(error)) = bench.run("k", payload).await else { panic!("it ran") };
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("not finite"), "{error}");
+    }
+    assert_eq!(bench.run("k", None::<f64>).await.unwrap(), "run 1");
+    assert!(bench.store.take_calls().len() == 2, "nothing was claimed for the others");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recorded_error_has_one_type() {
+    for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
+        let bench =
+            Bench::with(|builder| builder.execution(execution).on_handler_error(OnHandlerError::Record));
+        let recorded = async || match bench.fail("k", 1).await {
+            Err(RunError::Recorded(failure)) => failure,
+            other => panic!("{other:?}"),
+        };
+        let (first, again) = (recorded().await, recorded().await);
+        assert_eq!(first, again);
+        assert_eq!(first.error_type, std::any::type_name::<TestError>());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_of_one_operation_share_nothing() {
+    let bench = Bench::new();
+    let run = async |operation: &crate::Operation, answer: &'static str| {
+        let result =
+            operation.run(Key::new("k").unwrap(), &1, || async { Ok::<_, TestError>(answer.to_owned()) });
+        result.await.unwrap()
+    };
+    let operation = bench.operation();
+    let (anna, otto) = (operation.for_caller("anna").unwrap(), operation.for_caller("otto").unwrap());
+    for (operation, answer) in [(&operation, "nobody's"), (&anna, "anna's"), (&otto, "otto's")] {
+        assert_eq!(run(operation, answer).await, answer);
+        assert_eq!(run(operation, "another").await, answer);
+    }
+    assert_eq!(operation.for_caller("").unwrap_err().kind(), ErrorKind::Invalid);
+}
