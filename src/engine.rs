@@ -69,6 +69,10 @@ pub(crate) struct Engine {
     pub(crate) settings: Settings,
     pub(crate) function: String,
     pub(crate) local_cache: Option<LocalCache>,
+    /// Whether a function runs it, so that there are invocations.
+    pub(crate) is_in_lambda: bool,
+    /// Whether it was logged that an operation ran outside of any invocation.
+    pub(crate) no_invocation: std::sync::Once,
     /// Whether it was logged that a deadline is unknown.
     #[cfg(feature = "events")]
     pub(crate) unknown_deadline: std::sync::Once,
@@ -212,7 +216,13 @@ impl Idempotency {
         self.invocation
             .clone()
             .or_else(|| invocation::current().map(|surroundings| surroundings.invocation))
-            .unwrap_or_default()
+            .unwrap_or_else(|| {
+                let engine = &self.engine;
+                engine
+                    .no_invocation
+                    .call_once(|| observe::no_invocation(&engine.settings, engine.is_in_lambda));
+                Invocation::unknown()
+            })
     }
 }
 

@@ -15,6 +15,7 @@ use std::error::Error as StdError;
 use crate::{
     error::{Error, ErrorKind},
     key::StoredKey,
+    policy::Settings,
     protocol::Held,
     record::{Generation, Record, Status},
     time::{Stopwatch, Timestamp},
@@ -42,6 +43,22 @@ pub(crate) fn claimed(id: &StoredKey, held: &Held) {
         tracing::info!(
             target: TARGET, event = "claim_recovered", %id, generation = held.generation.get(),
             "the answer to the claim was lost; knew the claim again by its owner"
+        );
+    }
+}
+
+/// An operation doesn't know which invocation it runs in. Told once: outside Lambda there is none, inside it was lost.
+pub(crate) fn no_invocation(settings: &Settings, is_in_lambda: bool) {
+    let lease_ms = lease_ms(settings);
+    if is_in_lambda {
+        tracing::warn!(
+            target: TARGET, event = "no_invocation", lease_ms,
+            "an operation runs outside of any invocation, as in a spawned task, so that its deadline is unknown: take \
+             Invocation::current() before the task is spawned, and give it to for_invocation"
+        );
+    } else {
+        tracing::debug!(
+            target: TARGET, event = "no_invocation", lease_ms, "there is no invocation, and no deadline: not in Lambda"
         );
     }
 }
@@ -286,11 +303,16 @@ pub(crate) fn sent_again(attempt: u32, wait: std::time::Duration, cause: &str) {
 
 /// Once for each engine.
 #[cfg(feature = "events")]
-pub(crate) fn unknown_deadline(settings: &crate::policy::Settings) {
-    let lease_ms = u64::try_from(settings.lease_fallback.as_millis()).unwrap_or(u64::MAX);
+pub(crate) fn unknown_deadline(settings: &Settings) {
+    let lease_ms = lease_ms(settings);
     tracing::warn!(
         target: TARGET, event = "unknown_deadline", lease_ms,
         "the invocation's deadline is missing or makes no sense, as in some local emulators; leases have the fallback's \
          length, and handlers are cut off before they end. On Lambda, pass the invocation's own context"
     );
+}
+
+/// How long a lease is where no deadline is known.
+fn lease_ms(settings: &Settings) -> u64 {
+    u64::try_from(settings.lease_fallback.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,6 +1,6 @@
 //! How long to wait before the next attempt.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 
@@ -46,7 +46,7 @@ pub(super) fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duratio
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Some(Duration::from_secs(text.parse().unwrap_or(u64::MAX)));
     }
-    let date = |text: &str| httpdate::parse_http_date(text).ok().map(|at: SystemTime| Timestamp::from(at));
+    let date = |text: &str| httpdate::parse_http_date(text).ok().map(Timestamp::from);
     let sent = headers.get(DATE).and_then(|value| date(value.to_str().ok()?));
     Some(sent.unwrap_or(now).until(date(text)?))
 }

@@ -223,6 +223,8 @@ impl Builder {
             owners: self.owners,
             settings: self.settings,
             function,
+            is_in_lambda: variable("AWS_LAMBDA_RUNTIME_API").is_some(),
+            no_invocation: std::sync::Once::new(),
             #[cfg(feature = "events")]
             unknown_deadline: std::sync::Once::new(),
         };

@@ -75,6 +75,12 @@ impl Operation {
 
     /// Claims `key`, or finds its outcome: the low level, for operations that are no single closure.
     ///
+    /// The claim stands under a lease: until the invocation's deadline and
+    /// [`lease_grace`](crate::Settings::lease_grace), or for [`lease_fallback`](crate::Settings::lease_fallback) where no
+    /// deadline is known. Nothing cuts the work off, and nothing extends the lease but [`Claim::extend`](crate::Claim::extend):
+    /// end the work and settle the claim before [`ClaimHandle::lease_until`](crate::ClaimHandle::lease_until). From the skew
+    /// margin after that on, the next delivery takes over and runs as well.
+    ///
     /// # Errors
     ///
     /// Nothing ran, and nothing is claimed:

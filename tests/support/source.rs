@@ -67,10 +67,31 @@ pub(crate) fn follows(tokens: &[Token], words: &[&str]) -> bool {
     tokens.len() >= words.len() && tokens.iter().zip(words).all(|(token, word)| token.text == *word)
 }
 
-/// Every path in `tokens` that begins with `crate`, `self`, `super`, or one of `children`, the modules
-/// that the file itself declares. `module` is the file's own path.
+/// Every path in `tokens` that begins with `crate`, `self`, `super`, or one of the modules that the file itself declares.
+/// `module` is the file's own path.
 pub(crate) fn paths(tokens: &[Token], module: &[String]) -> Vec<Named> {
     let children = children(tokens);
+    paths_from(tokens, &|word, inline| {
+        let here: Vec<String> = module.iter().chain(inline).cloned().collect();
+        match word {
+            "crate" => Some(vec![]),
+            "self" => Some(here),
+            "super" => Some(here[..here.len().saturating_sub(1)].to_vec()),
+            child if children.iter().any(|name| name == child) => {
+                Some(module.iter().cloned().chain([child.to_owned()]).collect())
+            }
+            _ => None,
+        }
+    })
+}
+
+/// Every path in `tokens` that begins with one of `crates`.
+pub(crate) fn paths_of(tokens: &[Token], crates: &[&str]) -> Vec<Named> {
+    paths_from(tokens, &|word, _| crates.contains(&word).then(|| vec![word.to_owned()]))
+}
+
+/// Every path in `tokens` that begins where `start` says, given its first word and the inline modules around it.
+fn paths_from(tokens: &[Token], start: &dyn Fn(&str, &[String]) -> Option<Vec<String>>) -> Vec<Named> {
     let mut named = Vec::new();
     // The inline modules around, each with the depth of its brace.
     let mut inline: Vec<(String, usize)> = Vec::new();
@@ -88,18 +109,8 @@ pub(crate) fn paths(tokens: &[Token], module: &[String]) -> Vec<Named> {
                 inline.push((tokens[at + 1].text.clone(), depth + 1));
             }
             word if !after_colons && follows(&tokens[at + 1..], &["::"]) => {
-                let here: Vec<String> =
-                    module.iter().cloned().chain(inline.iter().map(|(name, _)| name.clone())).collect();
-                let start = match word {
-                    "crate" => Some(vec![]),
-                    "self" => Some(here),
-                    "super" => Some(here[..here.len().saturating_sub(1)].to_vec()),
-                    child if children.iter().any(|name| name == child) => {
-                        Some(module.iter().cloned().chain([child.to_owned()]).collect())
-                    }
-                    _ => None,
-                };
-                if let Some(start) = start {
+                let around: Vec<String> = inline.iter().map(|(name, _)| name.clone()).collect();
+                if let Some(start) = start(word, &around) {
                     spread(tokens, at + 2, start, &mut named);
                 }
             }
@@ -141,7 +152,12 @@ fn spread(tokens: &[Token], mut at: usize, start: Vec<String>, named: &mut Vec<N
                 return at + 1;
             }
             Some(word) if is_word(word) => path.push(word.to_owned()),
-            // `*`, `<` and whatever else cannot be followed.
+            Some("*") => {
+                path.push("*".to_owned());
+                named.push(Named { path, line });
+                return at + 1;
+            }
+            // `<` and whatever else cannot be followed.
             _ => {
                 named.push(Named { path, line });
                 return at + 1;

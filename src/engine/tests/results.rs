@@ -129,3 +129,21 @@ async fn callers_of_one_operation_share_nothing() {
     }
     assert_eq!(operation.for_caller("").unwrap_err().kind(), ErrorKind::Invalid);
 }
+
+/// A spawned task is outside of its handler's invocation.
+#[tokio::test(start_paused = true)]
+async fn a_lost_invocation_is_told_once() {
+    let bench = Bench::new();
+    let logged = async |bench: &Bench, keys: [&'static str; 2]| {
+        let events = bench.recorded(async {
+            for key in keys {
+                bench.run(key, 1).await.unwrap();
+            }
+        });
+        events.await.iter().filter(|event| event.contains("no_invocation")).count()
+    };
+    let invocation =
+        Invocation::entered(bench.now(), bench.now().saturating_add(Duration::from_secs(60)), "id");
+    assert_eq!(logged(&bench.within(invocation), ["a", "b"]).await, 0);
+    assert_eq!(logged(&bench, ["c", "d"]).await, 1);
+}
