@@ -162,7 +162,7 @@ pub struct Delivery {
     pub is_denied: bool,
     /// Whether it was told that nothing is claimed.
     pub is_refused: bool,
-    /// Whether the sweeper has removed a record while a claim of it was on its way.
+    /// Whether the sweeper has removed a record while a claim of this delivery was sent, or on its way.
     pub is_overtaken: bool,
 }
 

@@ -381,6 +381,13 @@ impl<'a, P: Protocol> Net<'a, P> {
                 delivery.is_overtaken = true;
             }
         }
+        // Nor does a claim that is with the store just now know what it meets.
+        let claims = |write: u32| self.write(write).is_some_and(|write| write.lock().is_some());
+        for slot in it.world.slots {
+            if slot.stage == Stage::Applying && claims(slot.write) {
+                it.world.deliveries[usize::from(slot.delivery)].is_overtaken = true;
+            }
+        }
         it.reach(match record.state {
             RecordState::Started { .. } => Mark::SweptLock,
             RecordState::Released => Mark::SweptReleased,
