@@ -61,8 +61,6 @@ enum Command {
     #[command(after_help = UNRESOLVED)]
     List(list::Arguments),
     /// Show one record, what the next delivery gets, and what you can do.
-    ///
-    /// What is stale or expired is computed with the default skew margin of 2 s.
     Inspect(inspect::Arguments),
     /// Give a key back: the next delivery runs. A dry run, unless --confirm is given.
     ///

@@ -6,7 +6,13 @@ use clap::Args;
 use lambda_idempotency::{Clock as _, Record, Status, Store, StoredKey, SystemClock};
 use serde_json::json;
 
-use super::{engine, key::KeyArguments, read, response::via, view::View};
+use super::{
+    engine,
+    key::KeyArguments,
+    read,
+    response::via,
+    view::{RuleArguments, View},
+};
 use crate::{
     problem::{Problem, Result},
     store::StoreArguments,
@@ -25,6 +31,9 @@ pub struct Arguments {
     json: bool,
 
     #[command(flatten)]
+    rules: RuleArguments,
+
+    #[command(flatten)]
     key: KeyArguments,
 
     #[command(flatten)]
@@ -40,7 +49,7 @@ pub async fn main(arguments: &Arguments) -> Result<ExitCode> {
         true => reveal(&store, &key, &record).await?,
         false => None,
     };
-    let view = View { key: &key, record: &record, now: SystemClock.now() };
+    let view = View { key: &key, record: &record, rules: arguments.rules, now: SystemClock.now() };
     if arguments.json {
         let mut document = json!({ "id": key.as_str(), "record": view.json() });
         if let Some(response) = revealed {

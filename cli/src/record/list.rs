@@ -12,7 +12,7 @@ use lambda_idempotency::{
 };
 use serde_json::json;
 
-use super::view::View;
+use super::view::{RuleArguments, View};
 use crate::{
     problem::{Problem, Result},
     store::{OpenStore, StoreArguments},
@@ -42,6 +42,9 @@ pub struct Arguments {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    rules: RuleArguments,
 
     #[command(flatten)]
     store: StoreArguments,
@@ -173,7 +176,8 @@ impl Listed {
 }
 
 fn print_json(listed: &Listed, arguments: &Arguments, now: Timestamp) -> Result<()> {
-    let records: Vec<_> = listed.found.iter().map(|(key, record)| as_json(key, record, now)).collect();
+    let records: Vec<_> =
+        listed.found.iter().map(|(key, record)| as_json(key, record, arguments.rules, now)).collect();
     let mut document = json!({ "records": records, "has_more": listed.has_more });
     if arguments.unresolved {
         document["unresolved"] = listed.unresolved.into();
@@ -186,7 +190,7 @@ fn print(listed: &Listed, arguments: &Arguments, now: Timestamp) -> Result<()> {
     let Listed { found, has_more, unresolved, unreadable } = listed;
     let mut text = String::new();
     if !found.is_empty() {
-        let rows: Vec<_> = found.iter().map(|(key, record)| row(key, record, now)).collect();
+        let rows: Vec<_> = found.iter().map(|(key, record)| row(key, record, arguments.rules, now)).collect();
         text = words::table(&["status", "claimed", "until", "attempt", "id", "request id"], &rows);
     } else if !arguments.unresolved {
         text.push_str("no such record\n");
@@ -208,16 +212,21 @@ impl Arguments {
     fn wants(&self, key: &StoredKey, record: &Result<Record, StoreError>, now: Timestamp) -> bool {
         let Ok(record) = record else { return true };
         if self.unresolved {
-            let view = View { key, record, now };
+            let view = View { key, record, rules: self.rules, now };
             return view.is_stale() && self.older_than.is_none_or(|age| view.age() > age);
         }
         self.status.is_none_or(|wanted| wanted.status() == record.status())
     }
 }
 
-fn row(key: &StoredKey, record: &Result<Record, StoreError>, now: Timestamp) -> Vec<String> {
+fn row(
+    key: &StoredKey,
+    record: &Result<Record, StoreError>,
+    rules: RuleArguments,
+    now: Timestamp,
+) -> Vec<String> {
     let view = match record {
-        Ok(record) => View { key, record, now },
+        Ok(record) => View { key, record, rules, now },
         Err(error) => {
             let blank = String::new;
             return vec!["UNREADABLE".into(), blank(), blank(), blank(), key.to_string(), error.to_string()];
@@ -246,9 +255,14 @@ fn row(key: &StoredKey, record: &Result<Record, StoreError>, now: Timestamp) -> 
     ]
 }
 
-fn as_json(key: &StoredKey, record: &Result<Record, StoreError>, now: Timestamp) -> serde_json::Value {
+fn as_json(
+    key: &StoredKey,
+    record: &Result<Record, StoreError>,
+    rules: RuleArguments,
+    now: Timestamp,
+) -> serde_json::Value {
     match record {
-        Ok(record) => View { key, record, now }.json(),
+        Ok(record) => View { key, record, rules, now }.json(),
         Err(error) => json!({ "id": key.as_str(), "status": null, "unreadable": error.to_string() }),
     }
 }

@@ -9,7 +9,14 @@ use lambda_idempotency::{
 };
 use serde_json::json;
 
-use super::{engine, inspect::absent, key::KeyArguments, read, response::ResponseArguments, view::View};
+use super::{
+    engine,
+    inspect::absent,
+    key::KeyArguments,
+    read,
+    response::ResponseArguments,
+    view::{RuleArguments, View},
+};
 use crate::{
     problem::{Problem, Result},
     store::StoreArguments,
@@ -58,6 +65,9 @@ struct WriteArguments {
     /// Only if the record is still this version, as `inspect` and the dry run show it.
     #[arg(long, value_name = "VERSION")]
     if_version: Option<String>,
+
+    #[command(flatten)]
+    rules: RuleArguments,
 
     /// Print JSON.
     #[arg(long)]
@@ -125,7 +135,7 @@ impl Planned<'_> {
     }
 
     fn view<'a>(&'a self, record: &'a Record) -> View<'a> {
-        View { key: &self.key, record, now: SystemClock.now() }
+        View { key: &self.key, record, rules: self.write.rules, now: SystemClock.now() }
     }
 
     /// The dry run.

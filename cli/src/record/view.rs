@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use clap::Args;
 use lambda_idempotency::{
     Encoding, Execution, Outcome, Place, Record, Settings, State, Status, StoredKey, Timestamp,
     protocol::{self, NextDelivery, Outlook, Rules},
@@ -10,18 +11,28 @@ use serde_json::{Value, json};
 
 use crate::words;
 
+/// The rules of the function that the records belong to, as far as they decide what a record is now.
+#[derive(Clone, Copy, Debug, Args)]
+pub(super) struct RuleArguments {
+    /// The function's `skew_margin`, as 2s or 500ms: a lease or an expiry has passed only when it's over by more than that.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = words::duration)]
+    skew_margin: Duration,
+}
+
 /// A record, and what it is now.
 #[derive(Debug)]
 pub(super) struct View<'a> {
     pub(super) key: &'a StoredKey,
     pub(super) record: &'a Record,
+    pub(super) rules: RuleArguments,
     pub(super) now: Timestamp,
 }
 
 impl View<'_> {
-    /// What the record is, by the library's default margin, where its function runs at least once or at most once.
+    /// What the record is, where its function runs at least once or at most once.
     fn outlook(&self, execution: Execution) -> Outlook {
-        let Settings { skew_margin, retention, .. } = Settings::default();
+        let RuleArguments { skew_margin } = self.rules;
+        let retention = Settings::default().retention;
         protocol::outlook(&Rules { skew_margin, retention, execution }, self.record, self.now)
     }
 
@@ -48,11 +59,17 @@ impl View<'_> {
         self.record.status() == Status::Started && !self.is_stale()
     }
 
-    /// The version of the record, for `--if-version`: whatever changes a record changes it.
+    /// The version of the record, for `--if-version`: whatever changes a record changes it, but for an extension of a
+    /// claim's lease.
     pub(super) fn version(&self) -> String {
-        let until = self.record.lease_until().or(self.record.expires_at);
-        let until = until.map_or_else(|| "never".to_owned(), |until| until.as_millis().to_string());
-        format!("{}-{}-{until}", self.record.status().as_str(), self.record.generation)
+        let Record { generation, expires_at, .. } = self.record;
+        let status = self.record.status().as_str();
+        match (self.record.status(), expires_at) {
+            // Its lease may be extended every few seconds; it's the same claim all the same.
+            (Status::Started, _) => format!("{status}-{generation}"),
+            (_, Some(expires_at)) => format!("{status}-{generation}-{}", expires_at.as_millis()),
+            (_, None) => format!("{status}-{generation}-never"),
+        }
     }
 
     /// The status, and what has become of it with the time.

@@ -251,3 +251,16 @@ async fn what_cannot_be_read_is_listed_as_such() {
     bench.run(&["inspect", &id]).await.is_bad_input(&["cannot be read", "`version` is missing"]);
     bench.run(&["release", &id, "--confirm"]).await.is_bad_input(&["cannot be read"]);
 }
+
+/// A lease that has just passed is stale by the function's own margin.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_functions_own_margin_counts() {
+    let bench = Bench::new().await;
+    let (key, _) = bench.claim("run:charge", -5).await;
+    let inspect = async |margin: &[&str]| bench.run(&[&["inspect", key.as_str()], margin].concat()).await.out;
+    assert!(inspect(&[]).await.contains("stale"));
+    assert!(inspect(&["--skew-margin", "10m"]).await.contains("within the skew margin"));
+    let list = async |margin: &[&str]| bench.run(&[&["list", "--unresolved"], margin].concat()).await.out;
+    assert!(list(&[]).await.contains("1 operation unresolved"));
+    assert!(list(&["--skew-margin", "10m"]).await.contains("0 operations unresolved"));
+}

@@ -138,7 +138,7 @@ async fn a_key_is_given_back_and_an_operation_completed() {
 
     let file = bench.server.folder().join("response.json");
     std::fs::write(&file, RESPONSE).unwrap();
-    let (key, _) = bench.claim("run:charge", -60).await;
+    let (key, _) = bench.claim("run:pay", -60).await;
     let complete = ["complete", key.as_str(), "--response", file.to_str().unwrap()];
     let dry = bench.run(&complete).await;
     assert!(dry.code == 0 && dry.out.contains("DRY RUN"), "{dry:?}");

@@ -1,9 +1,11 @@
 //! `release` and `complete`: the dry run, the write, and who is faster.
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, time::Duration};
 
 use lambda_idempotency::{
-    Execution, Idempotency, Key, Outcome, Place, Record, State, Status, StoredKey, lambda::http::replayed,
+    Execution, Idempotency, Key, Outcome, Place, Record, State, Status, Store as _, StoredKey,
+    lambda::http::replayed,
+    store::{Write, Written},
 };
 
 use super::bench::{Answer, Bench, KEY, RESPONSE, completed};
@@ -43,6 +45,25 @@ impl Bench {
         let outcome = self.function().outcome_of(key, &record).await.unwrap();
         String::from_utf8(outcome.response().to_vec()).unwrap()
     }
+}
+
+/// Its lease is extended between the operator's look and its write, which names the version that was seen.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_with_an_extended_lease_can_be_released() {
+    let bench = Bench::new().await;
+    let (key, seen) = bench.claim("run:charge", 100).await;
+    let shown = bench.run(&["inspect", key.as_str(), "--json"]).await.json();
+    let version = shown["record"]["version"].as_str().unwrap().to_owned();
+    let extend = Write::Extend {
+        owner: seen.owner,
+        generation: seen.generation,
+        lease_until: seen.lease_until().unwrap().saturating_add(Duration::from_secs(20)),
+        expires_at: seen.expires_at,
+    };
+    assert_eq!(bench.store.apply(&key, &extend).await.unwrap(), Written::Applied);
+    let release = ["release", key.as_str(), "--if-version", &version, "--confirm"];
+    assert_eq!(bench.run(&release).await.code, 0);
+    assert_eq!(bench.record(&key).await.status(), Status::Released);
 }
 
 /// Where the key and its fingerprint are those of `run` with [`KEY`].
