@@ -2,6 +2,37 @@
 //!
 //! An adapter translates: an event into a key and a fingerprint, a response into bytes and back. It has
 //! no rule about claims.
+//!
+//! # When a key is free again
+//!
+//! A handler that leaves no outcome keeps its key until the invocation's deadline, the
+//! [`lease_grace`](crate::Settings::lease_grace) and the [`skew_margin`](crate::Settings::skew_margin) have passed: 4 seconds
+//! after the deadline, by default. Until then, duplicates are in progress. Where the deadline is unknown, the key is free when
+//! [`lease_fallback`](crate::Settings::lease_fallback) and the margin have passed: 62 seconds after the claim.
+//! [`lease_extension`](crate::Settings::lease_extension) shortens both.
+//!
+//! # Lambda Managed Instances
+//!
+//! There, Lambda sends several invocations at once to one process. Start the service by `run_concurrent` of `lambda_runtime` or
+//! `lambda_http`, with that crate's feature `concurrency-tokio`: every wrapper is `Clone + Send + 'static`, as it asks. On
+//! demand, it does the same as `run`. Under `run` the process takes one invocation at a time, whatever
+//! `AWS_LAMBDA_MAX_CONCURRENCY` says.
+//!
+//! ```no_run
+//! # use lambda_idempotency::{Idempotency, Key};
+//! # use lambda_runtime::{Error, LambdaEvent, service_fn, tower::ServiceBuilder};
+//! # async fn refund(event: LambdaEvent<String>) -> Result<String, Error> { Ok(event.payload) }
+//! # async fn main_of(idempotency: Idempotency) -> Result<(), Error> {
+//! let layer = idempotency.events(|refund_id: &String| Key::new(refund_id));
+//! lambda_runtime::run_concurrent(ServiceBuilder::new().layer(layer).service(service_fn(refund))).await
+//! # }
+//! ```
+//!
+//! At the deadline, the caller gets an error and the process lives on. The library drops an async handler then. Code that
+//! blocks its thread, `spawn_blocking` and spawned tasks run on, and a duplicate can run beside them once the key is free. AWS
+//! reports that code can run on after a timeout on demand, too
+//! ([aws-lambda-rust-runtime#1155](https://github.com/aws/aws-lambda-rust-runtime/issues/1155)). Lambda rejects a late response
+//! with 410, which the runtime logs. A response that was recorded in time is still replayed to the next delivery.
 
 pub mod batch;
 pub mod event;

@@ -17,7 +17,7 @@ fn what_the_guide_names_is_there() {
         // A package from a registry has no other packages beside it.
         return;
     }
-    let sources = ["src", "tests", "safety-net", "cli/tests"].map(read_under);
+    let sources = ["src", "tests", "safety-net", "cli/tests", "functions/tests"].map(read_under);
     let tests: String = sources.into_iter().flatten().map(|(_, text)| text).collect();
     let points = fs::read_to_string(net.join("real/src/crash/point.rs")).unwrap();
     let guide = include_str!("../src/guide/failure_modes.md");

@@ -24,7 +24,7 @@ use std::{
 
 use aws_sdk_dynamodb::{Client, types::AttributeValue};
 use lambda_idempotency::{
-    Clock, Idempotency, Key, Record, Store, StoredKey, SystemClock, Timestamp, current,
+    Clock, Idempotency, Key, Owner, Record, Store, StoredKey, SystemClock, Timestamp, current,
     store::dynamodb::DynamoDbStore,
 };
 use lambda_runtime::LambdaEvent;
@@ -83,13 +83,42 @@ async fn function() {
 /// What was posted for an invocation: the response, or the error's type.
 type Posted = Result<String, String>;
 
+/// The id of one invocation, which a runtime sends back with its answer.
+const INVOCATION_ID: &str = "lambda-runtime-invocation-id";
+
+/// An invocation that has no answer yet.
+struct Pending {
+    event: String,
+    deadline: Timestamp,
+    answer: oneshot::Sender<Posted>,
+}
+
+/// The invocations without an answer, by their ids.
 #[derive(Default)]
-struct Unanswered(Mutex<HashMap<String, oneshot::Sender<Posted>>>);
+struct Unanswered(Mutex<HashMap<String, Pending>>);
+
+impl Unanswered {
+    /// Takes an answer, or rejects it: a late one, or one that doesn't name its invocation.
+    fn answered(&self, id: Option<&String>, posted: Posted) -> Reply {
+        let pending = id.and_then(|id| self.0.lock().unwrap().remove(id));
+        match pending {
+            Some(pending) if SystemClock.now() <= pending.deadline => {
+                let _ = pending.answer.send(posted);
+                Reply::Whole(202, vec![], b"{\"status\":\"OK\"}".to_vec())
+            }
+            _ => Reply::Whole(410, vec![], b"{\"errorType\":\"InvokeTimeout\"}".to_vec()),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.lock().unwrap().is_empty()
+    }
+}
 
 /// The Runtime API of one process, and the process.
 struct Function {
     process: Child,
-    invocations: mpsc::UnboundedSender<(String, String)>,
+    invocations: mpsc::UnboundedSender<String>,
     unanswered: Arc<Unanswered>,
     polls: Arc<AtomicUsize>,
     _server: Server,
@@ -97,7 +126,7 @@ struct Function {
 
 impl Function {
     async fn start(store: &str, table: &str) -> Self {
-        let (invocations, queue) = mpsc::unbounded_channel::<(String, String)>();
+        let (invocations, queue) = mpsc::unbounded_channel::<String>();
         let (queue, unanswered) = (Arc::new(AsyncMutex::new(queue)), Arc::<Unanswered>::default());
         let (answers, polls) = (unanswered.clone(), Arc::new(AtomicUsize::new(0)));
         let polled = polls.clone();
@@ -108,12 +137,12 @@ impl Function {
                 match path[3..] {
                     ["next"] => {
                         polled.fetch_add(1, Ordering::SeqCst);
-                        let Some((id, event)) = queue.lock().await.recv().await else {
+                        let Some(id) = queue.lock().await.recv().await else {
                             return Reply::Dropped;
                         };
-                        next(id, event)
+                        next(&id, &answers.0.lock().unwrap()[&id])
                     }
-                    [id, how] => {
+                    [_, how] => {
                         let body = String::from_utf8(received.body).unwrap();
                         let posted = match how {
                             "response" => Ok(serde_json::from_str(&body).unwrap()),
@@ -122,9 +151,7 @@ impl Function {
                                 Err(error["errorType"].as_str().unwrap().to_owned())
                             }
                         };
-                        let waits = answers.0.lock().unwrap().remove(id);
-                        let _ = waits.map(|waits| waits.send(posted));
-                        Reply::Whole(202, vec![], b"{\"status\":\"OK\"}".to_vec())
+                        answers.answered(received.headers.get(INVOCATION_ID), posted)
                     }
                     _ => Reply::Whole(404, vec![], vec![]),
                 }
@@ -154,13 +181,17 @@ impl Function {
 
     /// Delivers this work; four at once are taken.
     fn deliver(&self, id: &str, millis: u64) -> oneshot::Receiver<Posted> {
-        let (sender, answer) = oneshot::channel();
-        let request_id = format!("{}-{}", SystemClock.now().as_millis(), self.polls.load(Ordering::SeqCst));
-        let request_id = format!("{request_id}-{}", self.unanswered.0.lock().unwrap().len());
-        self.unanswered.0.lock().unwrap().insert(request_id.clone(), sender);
+        self.deliver_within(id, millis, DEADLINE)
+    }
+
+    fn deliver_within(&self, id: &str, millis: u64, limit: Duration) -> oneshot::Receiver<Posted> {
+        let (answer, answered) = oneshot::channel();
         let event = serde_json::to_string(&Work { id: id.to_owned(), millis }).unwrap();
-        self.invocations.send((request_id, event)).unwrap();
-        answer
+        let pending = Pending { event, deadline: SystemClock.now().saturating_add(limit), answer };
+        let invocation = Owner::random().unwrap().to_string();
+        self.unanswered.0.lock().unwrap().insert(invocation.clone(), pending);
+        self.invocations.send(invocation).unwrap();
+        answered
     }
 }
 
@@ -171,16 +202,16 @@ impl Drop for Function {
     }
 }
 
-fn next(request_id: String, event: String) -> Reply {
-    let deadline = SystemClock.now().saturating_add(DEADLINE).as_millis().to_string();
+fn next(id: &str, pending: &Pending) -> Reply {
     let headers = [
-        ("lambda-runtime-aws-request-id", request_id),
-        ("lambda-runtime-deadline-ms", deadline),
+        ("lambda-runtime-aws-request-id", format!("request-{id}")),
+        (INVOCATION_ID, id.to_owned()),
+        ("lambda-runtime-deadline-ms", pending.deadline.as_millis().to_string()),
         ("lambda-runtime-invoked-function-arn", "arn:aws:lambda:eu-west-1:123456789012:function:work".into()),
         ("content-type", "application/json".into()),
     ];
     let headers = headers.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    Reply::Whole(200, headers, event.into_bytes())
+    Reply::Whole(200, headers, pending.event.clone().into_bytes())
 }
 
 /// A connection to the store that can be cut.
@@ -319,4 +350,15 @@ async fn a_handler_whose_extension_fails_is_cut_off_before_its_lease_ends() {
     assert!(now < lease_until, "{now:?}, and its lease ends at {lease_until:?}");
     assert!(now.until(lease_until) <= GRACE + Duration::from_millis(50), "and not long before");
     assert_eq!(bench.effects("e").await, 1);
+}
+
+#[tokio::test]
+async fn a_late_answer_is_rejected_and_work_continues() {
+    let bench = Bench::new().await;
+    let function = bench.function().await;
+    let late = function.deliver_within("g", 100_000, Duration::from_millis(800));
+    assert!(late.await.is_err(), "rejected with 410");
+    assert!(function.unanswered.is_empty());
+    assert_eq!(bench.effects("g").await, 1);
+    assert_eq!(function.deliver("h", 100).await.unwrap(), Ok("done h".to_owned()));
 }

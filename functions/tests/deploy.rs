@@ -7,9 +7,13 @@
 mod any_api;
 #[path = "deploy/any_source.rs"]
 mod any_source;
+#[path = "deploy/any_work.rs"]
+mod any_work;
 #[path = "../../tests/support/api.rs"]
 #[expect(unreachable_pub, reason = "other tests use it too")]
 mod api;
+#[path = "deploy/aws.rs"]
+mod aws;
 #[path = "deploy/cargo_lambda.rs"]
 mod cargo_lambda;
 #[path = "../../tests/support/cases.rs"]
@@ -22,6 +26,8 @@ mod clauses;
 mod client;
 #[path = "deploy/contract.rs"]
 mod contract;
+#[path = "deploy/emulator.rs"]
+mod emulator;
 #[path = "deploy/events.rs"]
 mod events;
 #[path = "../../tests/support/front_ends.rs"]

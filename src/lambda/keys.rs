@@ -108,6 +108,11 @@ pub fn mq_message() -> KeyFields {
 }
 
 /// The invocation's request id, which Lambda's own retries of an asynchronous invoke share.
+///
+/// A caller who may choose the request id chooses the key. Lambda accepts a caller's id
+/// ([aws-lambda-dotnet#2508](https://github.com/aws/aws-lambda-dotnet/pull/2508)), so anyone with permission to invoke the
+/// function can get another request's recorded response by repeating its id and payload, or block a request by using its id
+/// first. Where callers don't trust each other, take a key from the payload, and put the caller's identity into it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RequestId;
 

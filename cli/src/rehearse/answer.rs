@@ -42,10 +42,13 @@ impl Answer {
     pub(crate) fn from_posted(posted: Posted) -> Self {
         match posted {
             Posted::Error(kind, message) => Self::Error { kind, message },
-            Posted::Response(bytes) => {
-                HttpAnswer::parse(&bytes).map_or_else(|| Self::Payload(bytes.to_vec()), Self::Http)
-            }
+            Posted::Response(bytes) => Self::from_response(&bytes),
         }
+    }
+
+    /// Reads a function's response.
+    pub fn from_response(response: &[u8]) -> Self {
+        HttpAnswer::parse(response).map_or_else(|| Self::Payload(response.to_vec()), Self::Http)
     }
 
     /// The HTTP answer, if it is one.

@@ -24,6 +24,9 @@ use super::{
 const VERSION: &str = "/2018-06-01";
 const FUNCTION_ARN: &str = "arn:aws:lambda:eu-central-1:123456789012:function:";
 
+/// The id of one invocation. A runtime sends it back with the answer: a request id may be the caller's, and come again.
+const INVOCATION_ID: &str = "lambda-runtime-invocation-id";
+
 /// Numbers the invocations of this process: no two share a request id, unless they are told to.
 static INVOCATIONS: AtomicU64 = AtomicU64::new(1);
 
@@ -51,15 +54,25 @@ pub(crate) enum Phase {
 #[derive(Debug)]
 struct Invocation {
     request_id: String,
+    id: String,
     event: Bytes,
     time_limit: Duration,
+}
+
+/// The latest invocation under a request id, until its answer is posted.
+#[derive(Debug)]
+struct Unanswered {
+    id: String,
+    /// In epoch milliseconds, once the function has it.
+    deadline: Option<u64>,
+    waiting: oneshot::Sender<Posted>,
 }
 
 #[derive(Debug)]
 struct Shared {
     function: String,
     queue: AsyncMutex<mpsc::UnboundedReceiver<Invocation>>,
-    unanswered: Mutex<HashMap<String, oneshot::Sender<Posted>>>,
+    unanswered: Mutex<HashMap<String, Unanswered>>,
     phase: watch::Sender<Phase>,
 }
 
@@ -100,8 +113,7 @@ impl RuntimeApi {
 
     /// Hands the event to the function when it next asks. Its deadline counts from then, as on Lambda.
     pub(crate) fn deliver(&self, event: Bytes, time_limit: Duration) -> oneshot::Receiver<Posted> {
-        let number = INVOCATIONS.fetch_add(1, Ordering::Relaxed);
-        self.deliver_as(format!("{:08x}-0000-4000-8000-{number:012x}", std::process::id()), event, time_limit)
+        self.deliver_as(fresh_id(), event, time_limit)
     }
 
     /// As [`Self::deliver`], under this request id: Lambda's own retries of an asynchronous invoke share one.
@@ -111,16 +123,22 @@ impl RuntimeApi {
         event: Bytes,
         time_limit: Duration,
     ) -> oneshot::Receiver<Posted> {
-        let (sender, answer) = oneshot::channel();
-        self.shared.unanswered().insert(request_id.clone(), sender);
+        let ((waiting, answer), id) = (oneshot::channel(), fresh_id());
+        let unanswered = Unanswered { id: id.clone(), deadline: None, waiting };
+        self.shared.unanswered().insert(request_id.clone(), unanswered);
         // The receiver lives in `shared`, which lives as long as `self`: this cannot fail.
-        let _ = self.invocations.send(Invocation { request_id, event, time_limit });
+        let _ = self.invocations.send(Invocation { request_id, id, event, time_limit });
         answer
     }
 }
 
+fn fresh_id() -> String {
+    let number = INVOCATIONS.fetch_add(1, Ordering::Relaxed);
+    format!("{:08x}-0000-4000-8000-{number:012x}", std::process::id())
+}
+
 impl Shared {
-    fn unanswered(&self) -> MutexGuard<'_, HashMap<String, oneshot::Sender<Posted>>> {
+    fn unanswered(&self) -> MutexGuard<'_, HashMap<String, Unanswered>> {
         self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -128,14 +146,15 @@ impl Shared {
         let (parts, body) = request.into_parts();
         let path = parts.uri.path().strip_prefix(VERSION).unwrap_or_default();
         let path: Vec<&str> = path.split('/').skip(1).collect();
+        let invocation = parts.headers.get(INVOCATION_ID).and_then(|id| id.to_str().ok());
         match (parts.method, path.as_slice()) {
             (Method::GET, ["runtime", "invocation", "next"]) => self.next().await,
             (Method::POST, ["runtime", "invocation", id, "response"]) => {
-                Ok(self.answered(id, Posted::Response(body)))
+                Ok(self.answered(id, invocation, Posted::Response(body)))
             }
             (Method::POST, ["runtime", "invocation", id, "error"]) => {
                 let (kind, message) = function_error(&body);
-                Ok(self.answered(id, Posted::Error(kind, message)))
+                Ok(self.answered(id, invocation, Posted::Error(kind, message)))
             }
             (Method::POST, ["runtime", "init", "error"]) => {
                 let (kind, message) = function_error(&body);
@@ -156,14 +175,20 @@ impl Shared {
             }
             first
         });
-        let Some(Invocation { request_id, event, time_limit }) = queue.recv().await else {
+        let Some(Invocation { request_id, id, event, time_limit }) = queue.recv().await else {
             return Err(HangUp);
         };
         let limit = clock::millis(time_limit);
         let deadline = clock::now_ms().saturating_add(limit);
+        if let Some(unanswered) =
+            self.unanswered().get_mut(&request_id).filter(|unanswered| unanswered.id == id)
+        {
+            unanswered.deadline = Some(deadline);
+        }
         Response::builder()
             .header("content-type", "application/json")
             .header("lambda-runtime-aws-request-id", &request_id)
+            .header(INVOCATION_ID, id)
             .header("lambda-runtime-deadline-ms", deadline)
             .header("lambda-runtime-invoked-function-arn", format!("{FUNCTION_ARN}{}", self.function))
             .header(
@@ -174,14 +199,22 @@ impl Shared {
             .map_err(|_| HangUp)
     }
 
-    /// A late answer is taken as well: what a process says after it was frozen past its deadline is evidence.
-    fn answered(&self, request_id: &str, posted: Posted) -> Response<Bytes> {
-        let Some(waiting) = self.unanswered().remove(request_id) else {
+    /// Lambda rejects a late answer, and one of an earlier invocation under the same request id; so does this. A late one
+    /// still goes to the driver, since what a process says after it was frozen past its deadline is evidence.
+    fn answered(&self, request_id: &str, invocation: Option<&str>, posted: Posted) -> Response<Bytes> {
+        let mut all = self.unanswered();
+        let Some(latest) = all.get(request_id) else {
             return refused(StatusCode::BAD_REQUEST, "InvalidRequestID", "no such invocation is unanswered");
         };
-        // Nobody may be waiting any more, for example after a deadline: the answer goes nowhere, as on Lambda.
+        let rejected = || refused(StatusCode::GONE, "InvokeTimeout", "Invoke timeout");
+        if invocation.is_some_and(|id| id != latest.id) {
+            return rejected();
+        }
+        let Some(Unanswered { deadline, waiting, .. }) = all.remove(request_id) else { return rejected() };
+        let is_late = deadline.is_some_and(|deadline| clock::now_ms() > deadline);
+        // The driver may wait no longer, for example after a deadline: the answer goes nowhere, as on Lambda.
         let _ = waiting.send(posted);
-        accepted()
+        if is_late { rejected() } else { accepted() }
     }
 }
 
@@ -207,13 +240,28 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(3);
 
     async fn call(api: &RuntimeApi, method: Method, path: &str, body: &'static str) -> Response<Bytes> {
+        call_of(api, method, path, body, None).await
+    }
+
+    /// As a runtime that sends this invocation's id back.
+    async fn call_of(
+        api: &RuntimeApi,
+        method: Method,
+        path: &str,
+        body: &'static str,
+        invocation: Option<&str>,
+    ) -> Response<Bytes> {
         let to = format!("http://{}", api.address()).parse().unwrap();
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(method)
             .uri(format!("/2018-06-01/runtime/{path}"))
             .header("host", "runtime")
+            .header(INVOCATION_ID, invocation.unwrap_or_default())
             .body(Bytes::from(body))
             .unwrap();
+        if invocation.is_none() {
+            request.headers_mut().remove(INVOCATION_ID);
+        }
         http::send(&to, request).await.unwrap()
     }
 
@@ -249,6 +297,44 @@ mod tests {
             assert_eq!(next(&api).await.0, "5c0f7b1e");
             call(&api, Method::POST, "invocation/5c0f7b1e/response", "1").await;
             assert_eq!(answer.await.unwrap(), Posted::Response(Bytes::from("1")));
+        }
+    }
+
+    /// Takes the next invocation, and reads its request id and its own.
+    async fn next_ids(api: &RuntimeApi) -> (String, String) {
+        let response = call(api, Method::GET, "invocation/next", "").await;
+        let header = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
+        (header("lambda-runtime-aws-request-id"), header(INVOCATION_ID))
+    }
+
+    #[tokio::test]
+    async fn a_stale_response_answers_no_later_invocation() {
+        let api = RuntimeApi::start("payments").await.unwrap();
+        let _timed_out = api.deliver_as("chosen".into(), Bytes::from("{}"), LIMIT);
+        let (_, first) = next_ids(&api).await;
+        let mut answer = api.deliver_as("chosen".into(), Bytes::from("{}"), LIMIT);
+        let (_, second) = next_ids(&api).await;
+        assert_ne!(first, second);
+        let path = "invocation/chosen/response";
+        let stale = call_of(&api, Method::POST, path, "1", Some(&first)).await;
+        assert_eq!(stale.status(), StatusCode::GONE);
+        assert!(answer.try_recv().is_err(), "the stale response must not answer it");
+        let posted = call_of(&api, Method::POST, path, "2", Some(&second)).await;
+        assert_eq!(posted.status(), StatusCode::ACCEPTED);
+        assert_eq!(answer.await.unwrap(), Posted::Response(Bytes::from("2")));
+    }
+
+    #[tokio::test]
+    async fn a_late_response_is_rejected_with_410() {
+        let api = RuntimeApi::start("payments").await.unwrap();
+        for how in ["response", "error"] {
+            let answer = api.deliver(Bytes::from("{}"), Duration::from_millis(50));
+            let (request, id) = next_ids(&api).await;
+            clock::pause(Duration::from_millis(80)).await;
+            let path = format!("invocation/{request}/{how}");
+            let late = call_of(&api, Method::POST, &path, "{}", Some(&id)).await;
+            assert_eq!(late.status(), StatusCode::GONE, "{how}");
+            assert!(answer.await.is_ok(), "the driver sees it as evidence");
         }
     }
 

@@ -8,7 +8,7 @@ use lambda_idempotency::{
     Idempotency, Key, current,
     lambda::batch::{Failure, SqsMessage},
 };
-use lambda_runtime::{Error, run, tower::ServiceBuilder, tracing};
+use lambda_runtime::{Error, run_concurrent, tower::ServiceBuilder, tracing};
 use serde::{Deserialize, Serialize};
 
 /// A message's body; its `order_id` is the key.
@@ -30,9 +30,11 @@ async fn main() -> Result<(), Error> {
     let telemetry = Telemetry::start()?;
     let idempotency = Idempotency::from_env().await?; // IDEMPOTENCY_TABLE
 
-    run(ServiceBuilder::new()
-        .map_result(telemetry.flush_before())
-        .service(idempotency.sqs(|message| Key::from_json(message, "/order_id"), ship).operation("ship")?))
+    run_concurrent(
+        ServiceBuilder::new().map_result(telemetry.flush_before()).service(
+            idempotency.sqs(|message| Key::from_json(message, "/order_id"), ship).operation("ship")?,
+        ),
+    )
     .await
 }
 

@@ -6,7 +6,9 @@
 use aws_lambda_events::eventbridge::EventBridgeEvent;
 use example_functions::Telemetry;
 use lambda_idempotency::{Idempotency, Key, current};
-use lambda_runtime::{Diagnostic, Error, LambdaEvent, run, service_fn, tower::ServiceBuilder, tracing};
+use lambda_runtime::{
+    Diagnostic, Error, LambdaEvent, run_concurrent, service_fn, tower::ServiceBuilder, tracing,
+};
 use serde::{Deserialize, Serialize};
 
 /// What the bus says of a payment.
@@ -28,12 +30,14 @@ async fn main() -> Result<(), Error> {
     let telemetry = Telemetry::start()?;
     let idempotency = Idempotency::from_env().await?; // IDEMPOTENCY_TABLE
 
-    run(ServiceBuilder::new()
-        .map_result(telemetry.flush_before())
-        .layer(idempotency.events(|event: &EventBridgeEvent<PaymentMade>| {
-            event.id.as_deref().map(Key::new).transpose() // an event without an id is refused
-        }))
-        .service(service_fn(handle)))
+    run_concurrent(
+        ServiceBuilder::new()
+            .map_result(telemetry.flush_before())
+            .layer(idempotency.events(|event: &EventBridgeEvent<PaymentMade>| {
+                event.id.as_deref().map(Key::new).transpose() // an event without an id is refused
+            }))
+            .service(service_fn(handle)),
+    )
     .await
 }
 

@@ -3,7 +3,9 @@
 
 use example_functions::Telemetry;
 use lambda_idempotency::{Idempotency, Key, current};
-use lambda_runtime::{Diagnostic, Error, LambdaEvent, run, service_fn, tower::ServiceBuilder, tracing};
+use lambda_runtime::{
+    Diagnostic, Error, LambdaEvent, run_concurrent, service_fn, tower::ServiceBuilder, tracing,
+};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Deserialize)]
@@ -25,10 +27,12 @@ async fn main() -> Result<(), Error> {
     let telemetry = Telemetry::start()?;
     let idempotency = Idempotency::from_env().await?; // IDEMPOTENCY_TABLE
 
-    run(ServiceBuilder::new()
-        .map_result(telemetry.flush_before())
-        .layer(idempotency.events(|refund: &Refund| Key::new(&refund.refund_id)))
-        .service(service_fn(handle)))
+    run_concurrent(
+        ServiceBuilder::new()
+            .map_result(telemetry.flush_before())
+            .layer(idempotency.events(|refund: &Refund| Key::new(&refund.refund_id)))
+            .service(service_fn(handle)),
+    )
     .await
 }
 

@@ -58,5 +58,5 @@ async fn serve() -> Result<(), Error> {
         Service::clone(&services[layered]).oneshot(request)
     };
     let flushing = ServiceBuilder::new().map_result(telemetry.flush_before());
-    lambda_http::run(flushing.service(service_fn(choose))).await
+    lambda_http::run_concurrent(flushing.service(service_fn(choose))).await
 }

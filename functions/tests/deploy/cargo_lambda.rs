@@ -4,7 +4,7 @@
 use std::{
     fs::{self, File},
     path::{Path, PathBuf},
-    process::{Output, Stdio},
+    process::{Command, Output, Stdio},
     time::Duration,
 };
 
@@ -13,16 +13,16 @@ use lambda_idempotency_cli::rehearse::{clock, database::Database};
 use serde_json::{Value, json};
 use tokio::{
     net::{TcpListener, TcpStream},
-    process::{Child, Command},
+    process::Child,
 };
 
-use super::stage::{TABLE, database, environment, project};
+use super::stage::{TABLE, database, environment, project, tool, without_ours};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cargo_lambda_runs_an_event_once_over_four_processes() {
-    let Some(tool) = tool() else { return };
+    let Some(tool) = tool("cargo-lambda") else { return };
     build().await;
     let database = database().await;
     let mut watch = Watch::start(&tool, &database).await;
@@ -82,41 +82,19 @@ async fn twenty_at_once(watch: &Watch, database: &Database, round: u32) {
     assert!(kept >= DAY && kept < DAY + Duration::from_secs(60), "kept for {kept:?}");
 }
 
-/// cargo-lambda, as `scripts/tools` installs it, or as it is installed already. Without it there is nothing to test:
-/// in CI that is a failure.
-fn tool() -> Option<PathBuf> {
-    let installed = project().join("target/tools/bin");
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::iter::once(installed)
-        .chain(std::env::split_paths(&path))
-        .map(|folder| folder.join("cargo-lambda"))
-        .find(|tool| tool.is_file());
-    if found.is_none() {
-        let missing = "cargo-lambda is missing: run scripts/tools, which installs it into the build folder";
-        assert!(std::env::var_os("CI").is_none(), "{missing}");
-        eprintln!("skipped: {missing}");
-    }
-    found
-}
-
 /// Builds what the tool will run, as it does: so that a function that does not build is told here.
 async fn build() {
     let mut cargo = Command::new("cargo");
     cargo.args(["build", "--locked", "--bin", "refunds", "--bin", "payments"]);
-    let built = undisturbed(&mut cargo).stdin(Stdio::null()).output().await.unwrap();
+    let built = undisturbed(cargo).stdin(Stdio::null()).output().await.unwrap();
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
 }
 
-/// In the project's folder, and without what the `cargo test` around this test tells its children.
-fn undisturbed(command: &mut Command) -> &mut Command {
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        let is_cargos = text.starts_with("CARGO") && text != "CARGO_HOME" && text != "CARGO_TARGET_DIR";
-        if is_cargos || text.starts_with("AWS_") || text.starts_with("IDEMPOTENCY_") || text == "RUST_LOG" {
-            command.env_remove(&name);
-        }
-    }
-    command.current_dir(project())
+/// In the project's folder, and without what this test has around it.
+fn undisturbed(command: Command) -> tokio::process::Command {
+    let mut command = command;
+    without_ours(&mut command).current_dir(project());
+    command.into()
 }
 
 /// `cargo lambda watch`, and what it writes.
@@ -135,7 +113,7 @@ impl Watch {
         let mut command = Command::new(tool);
         command.args(["lambda", "watch", "--ignore-changes", "--concurrency", "4"]);
         command.args(["--invoke-address", "127.0.0.1", "--invoke-port", &port.to_string()]);
-        let child = undisturbed(&mut command)
+        let child = undisturbed(command)
             .envs(environment(database))
             .stdin(Stdio::null())
             .stdout(file.try_clone().unwrap())
@@ -161,7 +139,7 @@ impl Watch {
         let mut command = Command::new(&self.tool);
         command.args(["lambda", "invoke", function, "--invoke-address", "127.0.0.1"]);
         command.args(["--invoke-port", &self.port.to_string()]).args(event);
-        let output = undisturbed(&mut command).stdin(Stdio::null()).output().await.unwrap();
+        let output = undisturbed(command).stdin(Stdio::null()).output().await.unwrap();
         let Output { status, stdout, stderr } = output;
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         if status.success() { Ok(text(stdout)) } else { Err(text(stderr)) }

@@ -20,7 +20,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use super::{
     http_server::{Received, Reply, Server},
-    stage::{PAYMENTS, Running, database, project},
+    stage::{Delivers, PAYMENTS, Running, database, project},
 };
 
 /// What goes wrong with a request.

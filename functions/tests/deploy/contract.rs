@@ -12,7 +12,7 @@ use super::{
     cases::{Api, Case, Found},
     clauses::CASES,
     front_ends::FRONT_ENDS,
-    stage::{Running, database},
+    stage::{Delivers, Running, database},
 };
 
 /// A function's processes: one, and another for what comes while that is busy.

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{
     sources,
-    stage::{Running, database, functions, project},
+    stage::{Delivers, Running, database, functions, project},
 };
 
 /// What an event is to be answered with.
@@ -97,16 +97,18 @@ async fn every_event_is_answered_as_its_name_says() {
     let database = database().await;
     for (function, story) in STORY {
         let mut running = Running::start(function, &database).await;
-        let mut ran = 0;
-        for (event, expected) in *story {
-            let answer = running.deliver(&format!("{function}/{event}")).await;
-            let runs = running.marks().await - ran;
-            ran += runs;
-            assert!(
-                is_as(*expected, &answer, runs),
-                "{function}/{event}: {expected:?}, {runs} runs: {answer:?}"
-            );
-        }
+        tell(function, story, &mut running).await;
+    }
+}
+
+/// Delivers a function's events, and looks at each answer.
+pub(crate) async fn tell(function: &str, story: &[(&str, Expected)], to: &mut impl Delivers) {
+    let mut ran = 0;
+    for (event, expected) in story {
+        let answer = to.deliver(&format!("{function}/{event}")).await;
+        let runs = to.marks().await - ran;
+        ran += runs;
+        assert!(is_as(*expected, &answer, runs), "{function}/{event}: {expected:?}, {runs} runs: {answer:?}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use lambda_idempotency_cli::rehearse::answer::Answer;
 
-use super::stage::{PAYMENTS, Running, TABLE, database, program_and_mark};
+use super::stage::{Delivers, PAYMENTS, Running, TABLE, database, program_and_mark};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_payment_is_made_with_its_outcome_and_once() {

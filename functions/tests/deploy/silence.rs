@@ -20,7 +20,7 @@ use super::{
     front_ends::{AUTHORIZATION, COOKIE, set_header},
     secrets::Secrets,
     sources,
-    stage::{Running, database, program_and_mark, project},
+    stage::{Delivers, Running, database, program_and_mark, project},
 };
 
 /// A folder for what the processes of one test write.

@@ -12,7 +12,7 @@ use super::{
     any_source,
     events::{Runs, come_back},
     secrets::Secrets,
-    stage::{Running, database, project},
+    stage::{Delivers, Running, database, project},
 };
 
 /// The folder of their events.
@@ -79,7 +79,7 @@ pub(crate) const STORY: &[(&str, &[(&str, Expected)])] = &[
 ];
 
 /// The request that Lambda tries again.
-const REQUEST: &str = "8f5b2c70-4d1e-4a93-b6c8-0e7d9a3f1b52";
+pub(crate) const REQUEST: &str = "8f5b2c70-4d1e-4a93-b6c8-0e7d9a3f1b52";
 
 /// The names of all events.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
@@ -93,12 +93,9 @@ pub(crate) fn read(event: &str) -> Value {
 }
 
 /// Delivers an event, under a request id of its own, unless it is Lambda that tries again.
-pub(crate) async fn deliver(running: &mut Running, name: &str, event: Value) -> Answer {
-    let event = Event::new(event);
-    match name {
-        "async-invoke" | "async-invoke-again" => running.deliver_event_as(REQUEST, &event).await,
-        _ => running.deliver_event(&event).await,
-    }
+pub(crate) async fn deliver(to: &mut impl Delivers, name: &str, event: Value) -> Answer {
+    let request_id = matches!(name, "async-invoke" | "async-invoke-again").then_some(REQUEST);
+    to.deliver_event_as(request_id, &Event::new(event)).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -106,15 +103,20 @@ async fn every_source_is_handled_once_and_answered_alike_again() {
     let database = database().await;
     for (source, story) in STORY {
         let mut running = Running::command(&any_source::command(source), any_source::MARK, &database).await;
-        let (mut ran, mut before) = (0, None);
-        for (event, expected) in *story {
-            let answer = deliver(&mut running, event, read(event)).await;
-            let runs = running.marks().await - ran;
-            ran += runs;
-            let is_right = is_as(*expected, before.as_ref(), &answer, runs);
-            assert!(is_right, "{event}: {expected:?}, {runs} runs: {answer:?}, after {before:?}");
-            before = Some(answer);
-        }
+        tell(story, &mut running).await;
+    }
+}
+
+/// Delivers a story's events, and looks at each answer.
+pub(crate) async fn tell(story: &[(&str, Expected)], to: &mut impl Delivers) {
+    let (mut ran, mut before) = (0, None);
+    for (event, expected) in story {
+        let answer = deliver(to, event, read(event)).await;
+        let runs = to.marks().await - ran;
+        ran += runs;
+        let is_right = is_as(*expected, before.as_ref(), &answer, runs);
+        assert!(is_right, "{event}: {expected:?}, {runs} runs: {answer:?}, after {before:?}");
+        before = Some(answer);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::Command,
     time::Duration,
 };
 
@@ -70,6 +71,56 @@ pub(crate) fn environment(database: &Database) -> Vec<(&'static str, String)> {
     ]
 }
 
+/// A tool, as `scripts/tools` installs it, or as it is installed already. Without it there is nothing to test: in CI that is a
+/// failure.
+pub(crate) fn tool(name: &str) -> Option<PathBuf> {
+    let installed = project().join("target/tools/bin");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::iter::once(installed)
+        .chain(std::env::split_paths(&path))
+        .map(|folder| folder.join(name))
+        .find(|tool| tool.is_file());
+    if found.is_none() {
+        let missing =
+            format!("{name} is missing: run scripts/tools, which installs it into the build folder");
+        assert!(std::env::var_os("CI").is_none(), "{missing}");
+        eprintln!("skipped: {missing}");
+    }
+    found
+}
+
+/// Without what the `cargo test` around this test tells its children, and without anything that names a real AWS account.
+pub(crate) fn without_ours(command: &mut Command) -> &mut Command {
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        let is_cargos = text.starts_with("CARGO") && text != "CARGO_HOME" && text != "CARGO_TARGET_DIR";
+        if is_cargos || text.starts_with("AWS_") || text.starts_with("IDEMPOTENCY_") || text == "RUST_LOG" {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
+/// A process that events are delivered to.
+pub(crate) trait Delivers {
+    /// Delivers this event, under this request id or a fresh one.
+    async fn deliver_event_as(&mut self, request_id: Option<&str>, event: &Event) -> Answer;
+
+    /// How often the handler's mark has been written by now.
+    async fn marks(&self) -> usize;
+
+    /// Delivers this event.
+    async fn deliver_event(&mut self, event: &Event) -> Answer {
+        self.deliver_event_as(None, event).await
+    }
+
+    /// Delivers `events/<path>.json`.
+    async fn deliver(&mut self, path: &str) -> Answer {
+        let event = Event::read(&project().join("events").join(format!("{path}.json"))).unwrap();
+        self.deliver_event(&event).await
+    }
+}
+
 /// One process of a function.
 pub(crate) struct Running {
     sandbox: Sandbox,
@@ -119,27 +170,18 @@ impl Running {
         let sandbox = Sandbox::start(&function, &environment, marks.clone()).await.unwrap();
         Self { sandbox, marks, recording: Some(Recording { file, mark }) }
     }
+}
 
-    /// Delivers `events/<path>.json`.
-    pub(crate) async fn deliver(&mut self, path: &str) -> Answer {
-        let event = Event::read(&project().join("events").join(format!("{path}.json"))).unwrap();
-        self.deliver_event(&event).await
-    }
-
-    /// Delivers this event.
-    pub(crate) async fn deliver_event(&mut self, event: &Event) -> Answer {
-        let delivery = self.sandbox.deliver(event, LIMIT);
+impl Delivers for Running {
+    async fn deliver_event_as(&mut self, request_id: Option<&str>, event: &Event) -> Answer {
+        let delivery = match request_id {
+            Some(id) => self.sandbox.deliver_as(id, event, LIMIT),
+            None => self.sandbox.deliver(event, LIMIT),
+        };
         self.sandbox.answer(delivery).await
     }
 
-    /// Delivers this event under this request id, as Lambda retries an asynchronous invoke.
-    pub(crate) async fn deliver_event_as(&mut self, request_id: &str, event: &Event) -> Answer {
-        let delivery = self.sandbox.deliver_as(request_id, event, LIMIT);
-        self.sandbox.answer(delivery).await
-    }
-
-    /// How often the mark has been written by now.
-    pub(crate) async fn marks(&self) -> usize {
+    async fn marks(&self) -> usize {
         if let Some(Recording { file, mark }) = &self.recording {
             return fs::read_to_string(file).unwrap().lines().filter(|line| line.contains(mark)).count();
         }

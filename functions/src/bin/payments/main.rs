@@ -11,7 +11,7 @@ mod payment;
 
 use example_functions::Telemetry;
 use lambda_http::{
-    Body, Error, Request, RequestExt, Response, http::Method, http::StatusCode, run, service_fn,
+    Body, Error, Request, RequestExt, Response, http::Method, http::StatusCode, run_concurrent, service_fn,
     tower::ServiceBuilder, tracing,
 };
 use lambda_idempotency::{Idempotency, store::dynamodb::Transaction};
@@ -24,10 +24,12 @@ async fn main() -> Result<(), Error> {
     let idempotency = Idempotency::from_env().await?; // IDEMPOTENCY_TABLE, or IDEMPOTENCY_STORE=<url>
     let payments = Payments::from_env().await?; // PAYMENTS_TABLE
 
-    run(ServiceBuilder::new()
-        .map_result(telemetry.flush_before())
-        .layer(idempotency.http()) // reads Idempotency-Key; a request without one passes through
-        .service(service_fn(move |request| handle(payments.clone(), request))))
+    run_concurrent(
+        ServiceBuilder::new()
+            .map_result(telemetry.flush_before())
+            .layer(idempotency.http()) // reads Idempotency-Key; a request without one passes through
+            .service(service_fn(move |request| handle(payments.clone(), request))),
+    )
     .await
 }
 

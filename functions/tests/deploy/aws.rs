@@ -1,0 +1,225 @@
+//! The functions and the wrappers under AWS's own Runtime Interface Emulator, on demand and on Managed Instances.
+
+use std::time::Duration;
+
+use lambda_idempotency::{Key, Scope, StoredKey};
+use lambda_idempotency_cli::rehearse::{answer::Answer, clock, database::Database, event::Event};
+use serde_json::{Value, json};
+
+use super::{
+    any_api, any_source,
+    any_work::{self, FALLBACK, GRACE, MARGIN, Work},
+    cases::{Api, Found},
+    clauses::CASES,
+    contract::walk,
+    emulator::{Emulator, Hosted, Mode, TIMEOUT},
+    events, sources,
+    stage::{Delivers, TABLE, database},
+};
+
+use Mode::{ManagedInstances, OnDemand};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn functions_answer_every_event_on_demand() {
+    functions_answer_every_event(OnDemand).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn functions_answer_every_event_on_managed_instances() {
+    functions_answer_every_event(ManagedInstances).await;
+}
+
+/// HTTP, typed events and batches: first runs, replays, mismatches, errors and partial failures.
+async fn functions_answer_every_event(mode: Mode) {
+    let database = database().await;
+    for (function, story) in events::STORY {
+        let Some(mut emulator) = Emulator::start(mode, &Hosted::example(function), &database).await else {
+            return;
+        };
+        events::tell(function, story, &mut emulator).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sources_are_handled_once_on_demand() {
+    sources_are_handled_once(OnDemand).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sources_are_handled_once_on_managed_instances() {
+    sources_are_handled_once(ManagedInstances).await;
+}
+
+async fn sources_are_handled_once(mode: Mode) {
+    let database = database().await;
+    for (source, story) in sources::STORY {
+        let command = any_source::command(source);
+        let hosted = Hosted { name: source, command, mark: any_source::MARK, timeout: TIMEOUT };
+        let Some(mut emulator) = Emulator::start(mode, &hosted, &database).await else { return };
+        sources::tell(story, &mut emulator).await;
+        if *source == "async-invoke" {
+            // Lambda accepts a request id of the caller's choice: here it's the key.
+            let other = Event::new(json!({ "another": "request" }));
+            let answer = emulator.deliver_event_as(Some(sources::REQUEST), &other).await;
+            assert!(is_error(&answer, "Idempotency.Mismatch"), "{answer:?}");
+        }
+    }
+}
+
+fn is_error(answer: &Answer, expected: &str) -> bool {
+    matches!(answer, Answer::Error { kind, .. } if kind == expected)
+}
+
+/// The emulator as a front end: on demand with another process for a request during another, and on Managed Instances with
+/// the same one.
+struct Hosts {
+    first: Emulator,
+    other: Option<Emulator>,
+}
+
+impl Api for Hosts {
+    async fn send(&self, event: Value, is_busy: bool) -> Found {
+        let host = self.other.as_ref().filter(|_| is_busy).unwrap_or(&self.first);
+        let answer = host.invoke(None, &Event::new(event)).await;
+        let Answer::Http(http) = answer else { panic!("{answer:?}") };
+        Found { status: http.status.try_into().unwrap(), headers: http.headers, body: http.body }
+    }
+
+    async fn runs(&self) -> usize {
+        let all = std::iter::once(&self.first).chain(&self.other);
+        all.map(|host| host.lines(any_api::MARK)).sum()
+    }
+
+    fn counts(&self, _: u16) -> bool {
+        true
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_http_contract_holds_on_demand() {
+    the_http_contract_holds(OnDemand).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_http_contract_holds_on_managed_instances() {
+    the_http_contract_holds(ManagedInstances).await;
+}
+
+async fn the_http_contract_holds(mode: Mode) {
+    let database = database().await;
+    let hosted = Hosted {
+        name: "any",
+        command: any_api::command(),
+        mark: any_api::MARK,
+        timeout: Duration::from_secs(30),
+    };
+    let Some(first) = Emulator::start(mode, &hosted, &database).await else { return };
+    let other = match mode {
+        OnDemand => Some(Emulator::start(mode, &hosted, &database).await.expect("it started before")),
+        ManagedInstances => None,
+    };
+    walk(CASES, &Hosts { first, other }).await;
+}
+
+/// The timeout of the function whose handlers outlive it.
+const SHORT: Duration = Duration::from_secs(2);
+/// How long an answer takes that waits for nothing, a process's start included.
+const SOON: Duration = Duration::from_secs(3);
+
+async fn working(mode: Mode, database: &Database) -> Option<Emulator> {
+    let hosted = Hosted { name: "work", command: any_work::command(), mark: any_work::MARK, timeout: SHORT };
+    let emulator = Emulator::start(mode, &hosted, database).await?;
+    // The first invocation's timeout includes the process's start.
+    let ready = deliver(&emulator, &Work { id: "ready".into(), millis: 0, blocks: false }).await;
+    assert!(ready.is_success(), "{ready:?}: {}", emulator.written());
+    Some(emulator)
+}
+
+async fn deliver(emulator: &Emulator, work: &Work) -> Answer {
+    emulator.invoke(None, &Event::new(serde_json::to_value(work).unwrap())).await
+}
+
+/// When the claim on this work was made, and until when it lasts.
+async fn lease(database: &Database, work: &Work) -> (u64, u64) {
+    let key = StoredKey::new(&Scope::new("work", "event").unwrap(), &Key::new(&work.id).unwrap());
+    let record = database.record(TABLE, key.as_str()).await.unwrap();
+    let number = |name: &str| record[name]["N"].as_str().unwrap().parse().unwrap();
+    (number("lock_acquired_at"), number("lease_until"))
+}
+
+/// Delivers work that outlives its timeout, and again until it's done. Its key must be free once its lease and the margin
+/// are over, and not before.
+async fn is_taken_over(emulator: &Emulator, database: &Database, work: &Work) -> (u64, u64) {
+    let before = emulator.lines(any_work::MARK);
+    let answer = deliver(emulator, work).await;
+    assert_eq!(answer, Answer::TimedOut(SHORT), "{}", emulator.written());
+    let (claimed, lease_until) = lease(database, work).await;
+    let free = lease_until + clock::millis(MARGIN);
+    let answer = loop {
+        let answer = deliver(emulator, work).await;
+        if !is_error(&answer, "Idempotency.InProgress") {
+            break answer;
+        }
+        assert!(clock::now_ms() < free + clock::millis(SOON), "the key isn't free: {}", emulator.written());
+        clock::pause(Duration::from_millis(50)).await;
+    };
+    assert!(clock::now_ms() > free, "taken over within its lease: {}", emulator.written());
+    let done = serde_json::to_vec(&format!("{}, attempt 2", work.id)).unwrap();
+    assert_eq!(answer, Answer::Payload(done));
+    assert_eq!(emulator.lines(any_work::MARK) - before, 2);
+    (claimed, lease_until)
+}
+
+/// The first attempt must not work on after the second began.
+fn attempts_do_not_overlap(emulator: &Emulator, id: &str) {
+    let written = emulator.written();
+    let first = written.rfind(&any_work::tick(id, 1)).expect("the first attempt worked");
+    let second = written.find(&any_work::tick(id, 2)).expect("the second attempt worked");
+    assert!(first < second, "{written}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_at_its_deadline_work_is_taken_over() {
+    let database = database().await;
+    let Some(emulator) = working(OnDemand, &database).await else { return };
+    let work = Work { id: "blocks".into(), millis: 60_000, blocks: true };
+    let (claimed, lease_until) = is_taken_over(&emulator, &database, &work).await;
+    let lease = Duration::from_millis(lease_until - claimed);
+    assert!(lease <= SHORT + GRACE, "until the deadline and the grace: {lease:?}");
+    attempts_do_not_overlap(&emulator, "blocks");
+    assert!(!emulator.written().contains("unknown_deadline"), "{}", emulator.written());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn work_past_its_timeout_ends_and_replays() {
+    let database = database().await;
+    let Some(emulator) = working(ManagedInstances, &database).await else { return };
+    let work = Work { id: "late".into(), millis: 3500, blocks: false };
+    let began = emulator.lines(any_work::MARK);
+    assert_eq!(deliver(&emulator, &work).await, Answer::TimedOut(SHORT));
+    let again = deliver(&emulator, &work).await;
+    assert!(is_error(&again, "Idempotency.InProgress"), "its handler works on: {again:?}");
+    let rejected = "response is too late for timed out invoke";
+    let limit = clock::now_ms() + clock::millis(SOON * 2);
+    while !emulator.log().contains(rejected) {
+        assert!(clock::now_ms() < limit, "no late response: {}", emulator.written());
+        clock::pause(Duration::from_millis(20)).await;
+    }
+    let replayed = deliver(&emulator, &work).await;
+    assert_eq!(replayed, Answer::Payload(b"\"late, attempt 1\"".to_vec()));
+    assert_eq!(emulator.lines(any_work::MARK) - began, 1);
+    assert!(emulator.written().contains("410"), "the runtime logs the rejection: {}", emulator.written());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn work_is_cut_off_before_its_takeover() {
+    let database = database().await;
+    let Some(emulator) = working(ManagedInstances, &database).await else { return };
+    let work = Work { id: "endless".into(), millis: 60_000, blocks: false };
+    let (claimed, lease_until) = is_taken_over(&emulator, &database, &work).await;
+    // The emulator's deadline is weeks away.
+    assert_eq!(Duration::from_millis(lease_until - claimed), FALLBACK);
+    assert_eq!(emulator.lines("unknown_deadline"), 1, "{}", emulator.written());
+    clock::pause(Duration::from_millis(300)).await;
+    attempts_do_not_overlap(&emulator, "endless");
+}
