@@ -24,7 +24,7 @@ use lambda_idempotency::{
     },
 };
 
-const PASSWORD: &str = "correct-horse";
+pub(super) const PASSWORD: &str = "correct-horse";
 /// How to get what is missing.
 const INSTALL: &str = "install PostgreSQL: apt-get install postgresql (its servers need not run)";
 /// Stops the server when whoever holds the other end of its input is gone: also one that was killed. A line in the input
@@ -63,9 +63,9 @@ pub struct Server {
 
 /// Who runs the server: PostgreSQL refuses to be run by root.
 #[derive(Clone, Copy, Debug)]
-struct User {
-    uid: u32,
-    gid: u32,
+pub(super) struct User {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
 }
 
 impl Server {
@@ -225,7 +225,7 @@ pub fn fresh_table() -> String {
     format!("test_{}", Owner::random().unwrap())
 }
 
-fn command(program: &Path, folder: &Path, user: Option<User>) -> Command {
+pub(super) fn command(program: &Path, folder: &Path, user: Option<User>) -> Command {
     let mut command = Command::new(program);
     command.current_dir(folder).env_clear().env("PATH", "/usr/bin:/bin").env("LC_ALL", "C");
     if let Some(user) = user {
@@ -249,7 +249,7 @@ fn programs() -> Option<PathBuf> {
 }
 
 /// Whom to run the server as, if this is root.
-fn other_user() -> Option<User> {
+pub(super) fn other_user() -> Option<User> {
     if fs::metadata("/proc/self").is_ok_and(|me| me.uid() != 0) {
         return None;
     }
@@ -262,6 +262,6 @@ fn other_user() -> Option<User> {
     })
 }
 
-fn free_port() -> u16 {
+pub(super) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
