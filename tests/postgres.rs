@@ -13,10 +13,13 @@ mod postgres {
     mod faults;
     mod fixtures;
     mod operations;
+    mod pooler;
+    mod pools;
     mod rows;
     mod statements;
     mod sweep;
     mod tables;
+    mod timeouts;
     mod tls;
     mod transactions;
     mod wire;

@@ -61,8 +61,11 @@
 mod builder;
 mod codec;
 mod connections;
+mod direct;
 mod fault;
+mod limits;
 mod scan;
+mod source;
 mod statements;
 mod sweep;
 mod table;
@@ -72,6 +75,7 @@ mod values;
 mod writes;
 
 pub use builder::PostgresStoreBuilder;
+pub use limits::Timeouts;
 pub use scan::{ScanPage, ScanPosition};
 pub use table::{TableCreation, TableProblem};
 pub use transaction::{Looked, PostgresTransaction};
@@ -81,7 +85,7 @@ pub use deadpool_postgres::{self, tokio_postgres};
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use deadpool_postgres::{Object, Pool};
+use deadpool_postgres::Pool;
 use sha2::{Digest as _, Sha256};
 use tokio_postgres::{
     Row,
@@ -90,8 +94,9 @@ use tokio_postgres::{
 
 use self::{
     codec::Unreadable,
-    connections::{Connections, Patience},
+    connections::{Connections, Lent, Patience},
     fault::Fault,
+    limits::Limits,
     statements::{FOUND, MADE, STANDBY, Statement, Statements},
     table::TableName,
     values::Value,
@@ -122,8 +127,10 @@ struct Inner {
     statements: Statements,
     connect_timeout: Duration,
     statement_timeout: Duration,
-    /// As PostgreSQL reads it.
-    lock_timeout: String,
+    limits: Limits,
+    /// The statements for a transaction of the user's, and their wait for a row as PostgreSQL reads it, if they limit it.
+    in_transaction: Statements,
+    lock_timeout: Option<String>,
     /// Whether statements are prepared.
     prepared: bool,
     /// Where the database is, for errors: empty, or ` in database … at …`.
@@ -179,9 +186,13 @@ impl PostgresStore {
     async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<Written, StoreError> {
         let inner = &*self.inner;
         let draft = Draft::of(write).map_err(|fault| inner.error(fault))?;
-        let (statement, values) = (inner.statements.of(write), draft.values(key, &inner.lock_timeout, write));
+        let (statement, values) = (inner.statements.of(write), draft.values(key, None, write));
         let mut patience = inner.patience();
         for _ in 0..MAX_SENT {
+            // The server has to end the statement before the store gives it up.
+            if !patience.stating.has(inner.limits.statement()) {
+                break;
+            }
             let rows = inner.run_within(statement, &values, Sends::Write, &mut patience).await?;
             if let Some(written) = inner.written(key, write, &rows)? {
                 return Ok(written);
@@ -225,7 +236,7 @@ impl Inner {
     ) -> Result<Vec<Row>, StoreError> {
         let mut may_repeat = sends == Sends::Question;
         loop {
-            let connection = self.connection(Some(statement), patience).await?;
+            let connection = self.connection(patience).await?;
             let fault = match self.send(&connection, statement, values, patience).await {
                 Ok(rows) => {
                     self.connections.keep(connection);
@@ -249,30 +260,28 @@ impl Inner {
 
     async fn send(
         &self,
-        connection: &Object,
+        connection: &Lent,
         statement: &Statement,
         values: &[Value<'_>],
         patience: &mut Patience,
     ) -> Result<Vec<Row>, Fault> {
         let stating = &mut patience.stating;
-        let answer = if self.prepared {
+        let values = typed(statement, values);
+        let sent = if self.prepared {
             let preparation = connection.prepare_typed_cached(&statement.sql, &statement.types);
             let prepared = match stating.spend(preparation).await {
                 Some(Ok(prepared)) => prepared,
                 Some(Err(error)) => return Err(Fault::sent(&error).of_question()),
                 None => return Err(Fault::timed_out().of_question()),
             };
-            let values: Vec<&(dyn ToSql + Sync)> = values.iter().map(|value| value as _).collect();
-            stating.spend(connection.query(&prepared, &values)).await
+            let values: Vec<&(dyn ToSql + Sync)> = values.iter().map(|(value, _)| *value).collect();
+            let sent = async { connection.query(&prepared, &values).await };
+            stating.spend(self.limits.hold(connection, sent)).await
         } else {
-            let values = typed(statement, values);
-            stating.spend(connection.query_typed(&statement.sql, &values)).await
+            let sent = connection.query_typed(&statement.sql, &values);
+            stating.spend(self.limits.hold(connection, sent)).await
         };
-        match answer {
-            Some(Ok(rows)) => Ok(rows),
-            Some(Err(error)) => Err(Fault::sent(&error)),
-            None => Err(Fault::timed_out()),
-        }
+        sent.unwrap_or_else(|| Err(Fault::timed_out()))
     }
 
     /// What became of `write`, as its statement answered; `None` if it is to be sent again.
