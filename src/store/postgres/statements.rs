@@ -60,6 +60,8 @@ pub(super) const STANDBY: &str = "standby";
 pub(super) const FREE: &str = "free";
 /// The column of `sweep` that says how many records it has deleted.
 pub(super) const SWEPT: &str = "swept";
+/// The column of `scan` with the record's key.
+pub(super) const SCANNED_KEY: &str = "id";
 /// The columns of `session`: the server's process, and its limits in milliseconds.
 pub(super) const PROCESS: &str = "process";
 pub(super) const STATEMENT_LIMIT: &str = "statement_limit";
@@ -237,8 +239,8 @@ impl Statements {
             },
             scan: Statement {
                 sql: format!(
-                    "SELECT r.id, {} FROM {table} AS r WHERE r.id > $1 ORDER BY r.id LIMIT $2",
-                    of_row()
+                    "SELECT r.id AS {SCANNED_KEY}, {} FROM {table} AS r WHERE r.id > $1 ORDER BY r.id LIMIT $2",
+                    of_row_unread()
                 ),
                 types: vec![Type::TEXT, Type::INT8],
             },
@@ -304,8 +306,22 @@ fn nothing(columns: &[Column]) -> String {
 
 /// All that is read of a row.
 fn of_row() -> String {
+    row_with(|name| format!("r.{name}"))
+}
+
+/// The same with an empty response for one that is there, which the server needn't fetch.
+fn of_row_unread() -> String {
+    row_with(|name| match name {
+        _ if name == Column::Response.name() => {
+            format!("CASE WHEN r.{name} IS NOT NULL THEN ''::bytea END AS {name}")
+        }
+        _ => format!("r.{name}"),
+    })
+}
+
+fn row_with(column: impl Fn(&str) -> String) -> String {
     let columns = Column::RECORD.into_iter().chain(Column::LATER_RESPONSE);
-    columns.map(|column| format!("r.{}", column.name())).collect::<Vec<_>>().join(", ")
+    columns.map(|of_row| column(of_row.name())).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
