@@ -10,6 +10,7 @@ mod support;
 
 mod postgres {
     mod drops;
+    mod failover;
     mod faults;
     mod fixtures;
     mod operations;
