@@ -58,6 +58,7 @@
 //! # }
 //! ```
 
+mod binding;
 mod builder;
 mod codec;
 mod connections;
