@@ -221,7 +221,9 @@ impl PostgresStoreBuilder {
                  role set statement_timeout and lock_timeout",
             ),
             (Source::Pool(pool), _) => Ok(source::Source::Pool(pool.clone())),
-            (Source::Url(_), Some(target)) => self.manager(target, limits).map(source::Source::Url),
+            (Source::Url(_), Some(target)) => {
+                self.manager(target, limits).map(|manager| source::Source::Url(Box::new(manager)))
+            }
             (Source::Url(_), None) => invalid("the URL of the database has not been read"),
         }
     }

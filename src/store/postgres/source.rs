@@ -15,7 +15,7 @@ pub(super) type Object = managed::Object<Source>;
 #[derive(Debug)]
 pub(super) enum Source {
     /// For a URL.
-    Url(Manager),
+    Url(Box<Manager>),
     /// As the user's pool does. Its hooks belong to the pool, and don't run.
     Pool(deadpool_postgres::Pool),
 }
