@@ -50,7 +50,9 @@ async fn a_certificate_is_verified_by_the_root_that_is_named() {
     let builder = |mode| PostgresStore::builder(url(mode)).statement_timeout(Duration::from_secs(5));
 
     let file = folder.join("server.crt").display().to_string();
-    let store = PostgresStore::builder(format!("{}&sslrootcert={file}", url("verify-full"))).build().unwrap();
+    let store = PostgresStore::builder(format!("{}&sslrootcert={file}&prepared=true", url("verify-full")))
+        .build()
+        .unwrap();
     store.create_table().await.unwrap();
     make(&store, &key("tls"), &Write::Claim(lock())).await;
     let client = builder("require").root_certificates(pem).build().unwrap();
