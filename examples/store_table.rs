@@ -238,8 +238,8 @@ async fn effects(client: &aws_sdk_dynamodb::Client) {
     create.send().await.unwrap();
 }
 
-/// How PostgreSQL's statements are sent, by the URL's parameters: by default, as before unnamed ones were the default, and behind
-/// a pooler.
+/// The ways to send PostgreSQL's statements, by the URL's parameters: unnamed and prepared over direct connections, and as
+/// behind a pooler.
 const POSTGRES: [(&str, &str); 3] = [
     ("PostgreSQL", ""),
     ("PostgreSQL, `?prepared=true`", "&prepared=true"),

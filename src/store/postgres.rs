@@ -46,21 +46,21 @@
 //! # Connections
 //!
 //! Each sandbox of a function holds [two](PostgresStoreBuilder::connections), so that a thousand sandboxes hold 2,000, and
-//! PostgreSQL takes 100 by default, of all its clients together. Limit the function's concurrency to half of what is free, or
-//! put a pooler in between. On a pool of yours, the store has these two besides the pool's: handlers hold the pool's while they
-//! work, and a completion that waits behind them is lost.
+//! PostgreSQL takes 100 by default, of all its clients together. Limit the function's concurrency to half of the free
+//! connections, or put a pooler in between. On a pool of yours, the store has these two besides the pool's: handlers hold the
+//! pool's while they work, and a completion that waits behind them comes too late.
 //!
 //! With several hosts in the URL (`postgres://app@one,two/shop`), the store finds the one that takes writes, unless
-//! `target_session_attrs` says otherwise. After a fail-over, the next call finds the standby that was promoted. Each host has its
-//! share of the [time to connect](PostgresStoreBuilder::connect_timeout). `channel_binding=require` is supported.
+//! `target_session_attrs` says otherwise. After a fail-over, the next call finds the standby that was promoted. Each host has
+//! its share of the [time to connect](PostgresStoreBuilder::connect_timeout). `channel_binding=require` is supported.
 //!
 //! # Time limits
 //!
 //! The store stops waiting for a statement after a [second](PostgresStoreBuilder::statement_timeout), and closes the
-//! connection. The server doesn't notice while it waits for a lock, and would apply a claim that was given up when the lock is
-//! free: the key is then blocked until the claim's lease ends, though no handler runs. So `statement_timeout` and
-//! `lock_timeout` are set at the server, as [`Timeouts`] or `?timeouts=` says. The store reads them back on each new connection,
-//! and refuses to work without. They cover locks on the whole table too.
+//! connection. The server doesn't notice while it waits for a lock, and would apply a claim that was given up when the lock
+//! is free: the key is then blocked until the claim's lease ends, though no handler runs. So `statement_timeout` and
+//! `lock_timeout` are set at the server, as [`Timeouts`] or `?timeouts=` says. The store reads them back on each new
+//! connection, and refuses to work without them. They cover locks on the whole table too.
 //!
 //! A claim that the network delivers late is applied all the same, if no other delivery has claimed the key by then. It never
 //! replaces another's claim or outcome, and it blocks the key for its lease at most.
@@ -77,9 +77,9 @@
 //! `ALTER ROLE app SET lock_timeout = '250ms'`. No statement of the store sets anything then.
 //! [`run_in`](crate::Idempotency::run_in) takes an advisory lock, which may pin a proxy's session too.
 //!
-//! Statements have no names, since a pooler gives a name to whichever session is free: with names that begin anew in each
-//! process, one function's claims went into another's table and were acknowledged. `?prepared=true` is for direct connections,
-//! and refused where another server process answers than the one that took the connection.
+//! Statements have no names, since a pooler sends a name to any session that is free. Each process counts its names from the
+//! beginning, so that one function's claims went into another's table and were acknowledged. `?prepared=true` is for direct
+//! connections, and refused where another server process answers than the one that took the connection.
 //!
 //! An unnamed statement is planned each time, still in one round trip. The price, for a whole run on loopback:
 //!
@@ -89,9 +89,9 @@
 //! | `?prepared=true` | 1.13 ms | 0.36 ms | 0.56 ms | 0.12 ms |
 //! | `?timeouts=transaction` | 2.35 ms | 1.20 ms | 1.30 ms | 0.51 ms |
 //!
-//! Medians of five runs of `cargo run --example store_table --features postgres,redis`, in a build without optimization, on two
-//! busy cores that the server, the caller and other work shared. Compare the rows with each other: on a machine of its own,
-//! each is faster.
+//! Medians of five runs of `cargo run --example store_table --features postgres,redis`, in a build without optimization, on
+//! two busy cores that the server, the caller and other work shared. Compare the rows with each other: an idle machine is
+//! faster.
 //!
 //! # Permissions
 //!

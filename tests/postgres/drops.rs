@@ -20,7 +20,7 @@ use super::{
 /// What a test waits for a call that has to succeed.
 const LONG: Duration = Duration::from_secs(20);
 
-/// A patient store with so many connections.
+/// A patient store with this many connections.
 fn patient(url: &str, connections: usize) -> PostgresStoreBuilder {
     let builder = PostgresStore::builder(url).connections(connections);
     builder.connect_timeout(LONG).statement_timeout(LONG).lock_timeout(LONG / 2)
@@ -76,7 +76,7 @@ async fn dropped_calls_leave_the_pool_usable() {
     assert_eq!([one.unwrap(), other.unwrap()], large.map(|(_, record)| Some(record)));
 }
 
-/// Waits until so many statements on `table` wait for a lock.
+/// Waits until `count` statements on `table` wait for a lock.
 async fn wait_for_locked(client: &Client, table: &str, count: i64) {
     let waiting = format!(
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{table}%'"

@@ -63,7 +63,7 @@ async fn a_promoted_standby_is_found() {
 async fn a_silent_host_leaves_the_next_its_time() {
     let Some(server) = Server::shared() else { return };
     let own = format!("127.0.0.1:{}/", server.port());
-    // Its queue is full, so that the kernel drops whoever else connects.
+    // Its queue is full, so that the kernel drops further connections.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let silent = socket.listen(1).unwrap();

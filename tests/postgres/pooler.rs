@@ -20,7 +20,7 @@ use lambda_idempotency::{
 use super::fixtures::{Server, fresh_table, key, lock, make, server};
 use crate::support::pgbouncer::PgBouncer;
 
-/// What the other process is told: the URL with its table.
+/// The other process's variable with the URL and its table.
 const URL: &str = "POOLED_STORE";
 /// And when both begin.
 const BEGINS: &str = "POOLED_BEGINS";
@@ -49,14 +49,14 @@ fn process(url: &str, begins: Timestamp) -> Child {
         .unwrap()
 }
 
-/// A table of its own, and how many rows it has.
+/// Counts the rows of `table`.
 async fn rows(server: &Server, table: &str) -> i64 {
     let count = format!("SELECT count(*) FROM {table}");
     server.client().await.query_one(&count, &[]).await.unwrap().get(0)
 }
 
-/// Two functions, each with its table, share the pooler's sessions. The names of prepared statements begin anew in each
-/// process, so that one would run the other's statement.
+/// Two functions, each with its table, share the pooler's sessions. Both processes name their prepared statements s0, s1, …,
+/// so that one would run the other's.
 #[tokio::test]
 async fn processes_behind_a_pooler_keep_their_tables() {
     let server = server!();
@@ -82,7 +82,7 @@ fn behind(server: &Server, pooler: &PgBouncer, user: &str, table: &str, paramete
     PostgresStore::builder(format!("{url}?table={table}&{parameters}")).build().unwrap()
 }
 
-/// Nothing is prepared in a session of somebody else's before it's known whose it is.
+/// Nothing is prepared in a session before the store knows that it has the session for itself.
 #[tokio::test]
 async fn prepared_statements_behind_a_pooler_are_refused() {
     let server = server!();
@@ -103,19 +103,20 @@ async fn prepared_statements_behind_a_pooler_are_refused() {
     make(&direct.build().unwrap(), &key("direct"), &Write::Claim(lock())).await;
 }
 
-/// A role that has the limits, as `?timeouts=role` wants it.
+/// Makes a role that has the limits, as `?timeouts=role` needs it.
 const LIMITED: &str = "DO $$ BEGIN CREATE ROLE limited SUPERUSER LOGIN PASSWORD 'correct-horse'; \
     EXCEPTION WHEN duplicate_object OR unique_violation THEN END $$; \
     ALTER ROLE limited SET statement_timeout = '750ms'; ALTER ROLE limited SET lock_timeout = '250ms'";
 
-/// Who takes a URL for a direct connection to a pooler is told what to write, whatever the pooler makes of it.
+/// A URL for direct connections leads to a pooler: the error names the parameter to add, whether the pooler refuses startup
+/// options or forgets them.
 #[tokio::test]
-async fn limits_not_in_effect_are_refused_with_the_cure() {
+async fn missing_limits_are_refused_with_the_cure() {
     let server = server!();
     let table = server.store(|builder| builder).await.table();
     server.client().await.batch_execute(LIMITED).await.unwrap();
     for (configuration, user, parameters, is_fit) in [
-        // Refuses startup options; or takes and forgets them.
+        // This pooler refuses startup options; the next one forgets them.
         ("", "test", "timeouts=startup", false),
         ("ignore_startup_parameters = options", "test", "timeouts=startup", false),
         ("", "test", "timeouts=role", false),
@@ -137,7 +138,7 @@ async fn limits_not_in_effect_are_refused_with_the_cure() {
     }
 }
 
-/// The next transaction in the same session, of anybody, has the limits that it had.
+/// The next transaction in the same session, which may be another client's, has the session's own limits.
 #[tokio::test]
 async fn limits_do_not_leak_into_pooled_sessions() {
     let server = server!();

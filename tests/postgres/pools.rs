@@ -1,4 +1,4 @@
-//! The store on a pool of the user's own.
+//! The store beside the user's pool.
 
 use std::{
     sync::{
@@ -10,14 +10,17 @@ use std::{
 
 use lambda_idempotency::{
     Idempotency, Key,
-    store::postgres::{
-        PostgresStore, PostgresStoreBuilder,
-        deadpool_postgres::{Manager, Pool},
-        tokio_postgres::NoTls,
+    store::{
+        Write,
+        postgres::{
+            PostgresStoreBuilder,
+            deadpool_postgres::{Manager, Pool},
+            tokio_postgres::NoTls,
+        },
     },
 };
 
-use super::fixtures::{fresh_table, server};
+use super::fixtures::{fresh_table, key, lock, make, server};
 
 fn pool_of(url: &str, connections: usize) -> Pool {
     let manager = Manager::new(url.parse().unwrap(), NoTls);
@@ -68,21 +71,9 @@ async fn handlers_holding_the_pool_get_recorded() {
 async fn a_pool_that_is_used_up_serves_records() {
     let server = server!();
     let pool = pool_of(&server.url(), 1);
-    let store = PostgresStore::new(pool.clone()).unwrap();
-    let store = {
-        let _shown = format!("{store:?}");
-        PostgresStoreBuilder::of_pool(pool.clone())
-            .table(fresh_table())
-            .connect_timeout(Duration::from_millis(500))
-            .build()
-            .unwrap()
-    };
+    let builder = PostgresStoreBuilder::of_pool(pool.clone()).table(fresh_table());
+    let store = builder.connect_timeout(Duration::from_secs(1)).build().unwrap();
     let _lent = pool.get().await.unwrap();
     store.create_table().await.unwrap();
-    super::fixtures::make(
-        &store,
-        &super::fixtures::key("used-up"),
-        &lambda_idempotency::store::Write::Claim(super::fixtures::lock()),
-    )
-    .await;
+    make(&store, &key("used-up"), &Write::Claim(lock())).await;
 }

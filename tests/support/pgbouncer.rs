@@ -16,7 +16,7 @@ use super::postgres::{PASSWORD, Server, command, free_port, other_user};
 
 /// How to get what is missing.
 const INSTALL: &str = "install PgBouncer: apt-get install pgbouncer (its service need not run)";
-/// Stops the pooler when whoever holds the other end of its input is gone.
+/// Stops the pooler when the tests' process ends, and its end of the input with it.
 const SUPERVISOR: &str = r#"
 trap : HUP INT TERM
 "$1" -q "$2/pgbouncer.ini" >>"$2/log" 2>&1 &
@@ -33,7 +33,7 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// One before `server`, with so many sessions per user, and with these lines more in its configuration; none if
+    /// One before `server`, with this many sessions per user, and with these lines more in its configuration; none if
     /// PgBouncer is not installed, which is a failure where `CI` is `true`.
     pub fn before(server: &Server, sessions: u32, configuration: &str) -> Option<Self> {
         let Some(program) = program() else {

@@ -1,5 +1,5 @@
 //! Channel binding of the type `tls-server-end-point` (RFC 5929): the hash of the server's certificate, which the password's
-//! proof covers, so that nobody can pass it on from another TLS session.
+//! proof covers, so that a server in between can't pass it on.
 
 use sha2::{Digest as _, Sha224, Sha256, Sha384, Sha512};
 
@@ -12,9 +12,9 @@ enum Hash {
     Sha512,
 }
 
-/// The hash of the DER `certificate`, by the function that it is signed with; SHA-256 in place of MD5 and SHA-1. `None` if the
-/// RFC has no rule for it: Ed25519 has no such function. RSA-PSS is left out too, since servers before PostgreSQL 16 can't
-/// tell its hash.
+/// The hash of the DER `certificate`, by the function that it is signed with; SHA-256 in place of MD5 and SHA-1. `None` if
+/// the RFC has no rule for it: Ed25519 has no such function. RSA-PSS has no binding here: its hash is in parameters that this
+/// reader leaves unread.
 pub(super) fn server_end_point(certificate: &[u8]) -> Option<Vec<u8>> {
     Some(match signature_hash(certificate)? {
         Hash::Sha224 => Sha224::digest(certificate).to_vec(),

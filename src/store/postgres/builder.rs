@@ -58,8 +58,8 @@ impl PostgresStoreBuilder {
         Self::new(Source::Url(url))
     }
 
-    /// Makes the store's connections as `pool` makes its own: same server, TLS and credentials. The pool's hooks don't run on
-    /// them.
+    /// Makes the store's connections as `pool` makes its own: same server, TLS and credentials. The pool's hooks don't run
+    /// on them.
     ///
     /// They are [`connections`](Self::connections) more than the pool's. The store takes none of the pool's, which handlers
     /// hold while they work: a completion would wait behind them until it's given up.
@@ -95,10 +95,10 @@ impl PostgresStoreBuilder {
         self
     }
 
-    /// Holds at most so many connections. Default 2.
+    /// Holds at most this many connections. Default 2.
     ///
-    /// Each sandbox of the function has so many: a thousand sandboxes hold 2,000, and the server takes `max_connections` (100
-    /// by default) of all its clients together. Limit the function's concurrency to fit, or put a pooler in between.
+    /// Each sandbox of the function holds as many: a thousand sandboxes hold 2,000, and the server takes `max_connections`
+    /// (100 by default) of all its clients together. Limit the function's concurrency to fit, or put a pooler in between.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections;
         self
@@ -134,7 +134,7 @@ impl PostgresStoreBuilder {
         self
     }
 
-    /// Who limits statements at the server. Default [`Timeouts::Startup`] for a URL, where `?timeouts=` says otherwise, and
+    /// Chooses how statements are limited at the server. Default [`Timeouts::Startup`] for a URL, where `?timeouts=` says otherwise, and
     /// [`Timeouts::Transaction`] for a pool of yours.
     pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
         self.timeouts = Some(timeouts);
@@ -144,8 +144,8 @@ impl PostgresStoreBuilder {
     /// Whether statements are prepared, once a connection, where the connections lead directly to the server. Default no, or
     /// what `?prepared=` says.
     ///
-    /// It saves the server the planning; see [what that costs](super::postgres#poolers). Behind a pooler, each use of the store
-    /// is refused: sessions that several processes share confuse their statements.
+    /// It saves the server the planning; the [module's documentation](super#poolers) has the price. Behind a pooler, the store
+    /// refuses every call: processes that share a session there would run each other's statements.
     pub fn prepared_statements(mut self, prepared: bool) -> Self {
         self.prepared = Some(prepared);
         self

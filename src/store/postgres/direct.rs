@@ -1,7 +1,8 @@
 //! Whether a connection leads to one session of the server, or to a pooler that has many.
 //!
-//! A prepared statement lives in one session, under a name that begins anew in each process (s0, s1, …). Behind a pooler that
-//! gives each transaction another session, such a name runs whatever another process has prepared there, against its table.
+//! A prepared statement lives in one session, under a name that each process counts from the beginning (s0, s1, …). Behind a
+//! pooler that gives each transaction another session, the name runs the statement that another process has prepared there,
+//! on its table.
 
 use std::{
     convert::Infallible,
@@ -18,9 +19,9 @@ use tokio_postgres::{
 };
 
 /// The process that took the connection, as it said then. It is the one that runs the statements, unless a pooler took the
-/// connection, which answers with a number of its own.
+/// connection, which answers with its own number.
 ///
-/// The client keeps that number for cancel requests alone. So one is written here, and sent to nobody.
+/// The client keeps that number for cancel requests alone. So one is written here, and never sent.
 pub(super) async fn process_at_connect(client: &Client) -> Option<i32> {
     let mut request = Unsent::default();
     client.cancel_token().cancel_query_raw(&mut request, AsIs).await.ok()?;
@@ -30,7 +31,7 @@ pub(super) async fn process_at_connect(client: &Client) -> Option<i32> {
     process.try_into().ok().map(i32::from_be_bytes)
 }
 
-/// Takes what is written. What is read agrees to a session of TLS, should it be asked for one.
+/// Keeps the bytes that are written. A read yields `S`, which agrees to a TLS session.
 #[derive(Default)]
 struct Unsent(Vec<u8>);
 

@@ -226,7 +226,7 @@ impl Fault {
         self
     }
 
-    /// The same, of a statement that may have been made, whatever the error says of its own part.
+    /// The same, for a statement that may have been applied whatever the error says.
     #[must_use]
     pub(super) fn in_doubt(mut self) -> Self {
         self.maybe_applied = true;

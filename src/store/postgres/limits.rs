@@ -1,8 +1,8 @@
 //! How long a statement may run at the server, and wait for locks there.
 //!
-//! The store stops waiting for an answer after a while, and closes the connection. The server doesn't notice: without a limit
-//! of its own, it would make the claim when the lock in its way is gone, minutes after the caller was told to come back. A
-//! cancel request is no help. It can be lost, or come before the statement does.
+//! The store stops waiting for an answer after a while, and closes the connection. The server doesn't notice: without its
+//! own limit, it would apply the claim when the lock in its way is gone, minutes after the caller got its error. A cancel
+//! request doesn't help. It can be lost, or arrive before the statement does.
 
 use std::time::Duration;
 
@@ -12,25 +12,25 @@ use tokio_postgres::Row;
 
 use super::fault::Fault;
 
-/// Who limits the time of the store's statements at the server, so that one that was given up isn't applied later.
+/// Sets the time limits of the store's statements at the server, so that one that was given up isn't applied later.
 ///
 /// The store reads the limits back on every new connection, and fails with the cure if there are none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Timeouts {
-    /// The connection's startup options: costs nothing, on direct connections. Poolers refuse or ignore them. The default
+    /// Sets them as startup options, which costs nothing, for direct connections. Poolers refuse or ignore them. The default
     /// for a URL.
     Startup,
-    /// A transaction around each statement sets them for itself (`BEGIN`, `SET LOCAL`, `COMMIT`), in the same round trip: for
-    /// any pooler in transaction mode. The default for a pool of yours.
+    /// Sets them in a transaction around each statement (`BEGIN`, `SET LOCAL`, `COMMIT`), in the same round trip, for any
+    /// pooler in transaction mode. The default for a pool of yours.
     Transaction,
-    /// The role or the database: `ALTER ROLE … SET statement_timeout = '750ms'`, and `lock_timeout = '250ms'`. The store sets
-    /// nothing: for proxies that pin a session as soon as a statement sets something, as Amazon RDS Proxy does.
+    /// Sets nothing: you have set them for the role or the database (`ALTER ROLE … SET statement_timeout = '750ms'`, and
+    /// `lock_timeout = '250ms'`). For proxies that pin a session when a statement sets something, as Amazon RDS Proxy does.
     Role,
 }
 
 impl Timeouts {
-    /// As it stands in a URL.
+    /// Parses a URL's value.
     pub(super) fn parse(text: &str) -> Option<Self> {
         match text {
             "startup" => Some(Self::Startup),
@@ -41,7 +41,7 @@ impl Timeouts {
     }
 }
 
-/// The limits, and who sets them.
+/// The limits, and how they are set.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) timeouts: Timeouts,
@@ -55,8 +55,8 @@ impl Limits {
         Self { timeouts, patience, lock }
     }
 
-    /// The limit at the server is lower than the store's patience: the server has to end its wait first. What is left lets a
-    /// statement be sent again that has waited for a lock in vain.
+    /// The limit at the server is lower than the store's patience: the server has to end its wait first. The rest of the
+    /// time allows one more try after a wait for a lock.
     pub(super) fn statement(&self) -> Duration {
         self.patience * 3 / 4
     }
@@ -87,8 +87,8 @@ impl Limits {
         )))
     }
 
-    /// Sends one statement under the limits, and waits for its end. In a transaction of its own, the three messages go out
-    /// at once: what is polled first is sent first.
+    /// Sends one statement under the limits, and waits for its end. With a transaction around it, the three messages go out
+    /// at once: the first polled is the first sent.
     pub(super) async fn hold(
         &self,
         client: &ClientWrapper,

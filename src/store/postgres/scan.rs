@@ -10,8 +10,8 @@ const PAGE: i64 = 500;
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ScanPage {
-    /// The records by their keys, in the order of the keys; one that cannot be read is an error. Responses aren't fetched: of
-    /// one that was retained, the kept bytes are empty, and its length and digest are there.
+    /// The records by their keys, in the order of the keys; one that cannot be read is an error. Responses aren't fetched:
+    /// a retained one has its length and digest, and no bytes.
     pub records: Vec<(StoredKey, Result<Record, StoreError>)>,
     /// Where to go on, if there is more.
     pub next: Option<ScanPosition>,

@@ -1,4 +1,4 @@
-//! Where the store's connections come from: a pool of its own, of a URL's connections or of those that the user's pool makes.
+//! The store's own pool, which makes connections for a URL, or as the user's pool makes its own.
 //!
 //! Handlers hold the user's connections for as long as they work. A completion that had to wait for one would come too late
 //! where every handler waits for the next one, so that the store never takes a connection of theirs.
@@ -11,7 +11,7 @@ pub(super) type Pool = managed::Pool<Source>;
 /// A connection of it.
 pub(super) type Object = managed::Object<Source>;
 
-/// What makes a connection.
+/// Makes connections.
 #[derive(Debug)]
 pub(super) enum Source {
     /// For a URL.
