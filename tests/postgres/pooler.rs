@@ -25,13 +25,16 @@ const URL: &str = "POOLED_STORE";
 /// And when both begin.
 const BEGINS: &str = "POOLED_BEGINS";
 const CLAIMS: usize = 300;
+/// On a busy machine, a connection takes its time.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// One of the processes below.
 #[tokio::test]
 #[ignore = "the test below runs it, twice at once"]
 async fn claims_in_its_own_process() {
     let (Ok(url), Ok(begins)) = (env::var(URL), env::var(BEGINS)) else { return };
-    let store = PostgresStore::builder(url).build().unwrap();
+    let builder = PostgresStore::builder(url).connect_timeout(PATIENCE).statement_timeout(PATIENCE);
+    let store = builder.build().unwrap();
     let begins = Timestamp::from_millis(begins.parse().unwrap());
     tokio::time::sleep(SystemClock.now().until(begins)).await;
     for n in 0..CLAIMS {
@@ -79,7 +82,8 @@ async fn processes_behind_a_pooler_keep_their_tables() {
 /// The store behind `pooler`, by a URL with these parameters and this user.
 fn behind(server: &Server, pooler: &PgBouncer, user: &str, table: &str, parameters: &str) -> PostgresStore {
     let url = server.url_at(pooler.port()).replace("://test:", &format!("://{user}:"));
-    PostgresStore::builder(format!("{url}?table={table}&{parameters}")).build().unwrap()
+    let builder = PostgresStore::builder(format!("{url}?table={table}&{parameters}"));
+    builder.connect_timeout(PATIENCE).statement_timeout(Duration::from_secs(2)).build().unwrap()
 }
 
 /// Nothing is prepared in a session before the store knows that it has the session for itself.
@@ -100,7 +104,8 @@ async fn prepared_statements_behind_a_pooler_are_refused() {
     }
     assert_eq!(rows(server, &table).await, 0);
     let direct = PostgresStore::builder(format!("{}?table={table}&prepared=true", server.url()));
-    make(&direct.build().unwrap(), &key("direct"), &Write::Claim(lock())).await;
+    let direct = direct.connect_timeout(PATIENCE).build().unwrap();
+    make(&direct, &key("direct"), &Write::Claim(lock())).await;
 }
 
 /// Makes a role that has the limits, as `?timeouts=role` needs it.
@@ -170,7 +175,7 @@ async fn pooled_claims_given_up_are_not_applied() {
         operator.batch_execute(&format!("BEGIN; LOCK TABLE {table}")).await.unwrap();
         let late = key(&format!("late {user}"));
         assert!(store.apply(&late, &Write::Claim(lock())).await.is_err());
-        tokio::time::sleep(Duration::from_millis(1200)).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
         operator.batch_execute("COMMIT").await.unwrap();
         tokio::time::sleep(Duration::from_millis(300)).await;
         assert_eq!(store.read(&late).await.unwrap(), None, "{timeouts}");

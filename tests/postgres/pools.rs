@@ -37,7 +37,7 @@ async fn handlers_holding_the_pool_get_recorded() {
     let table = fresh_table();
     let store = PostgresStoreBuilder::of_pool(pool.clone()).table(&table).build().unwrap();
     store.create_table().await.unwrap();
-    let builder = Idempotency::builder(store).function("orders").settle_within(Duration::from_secs(2));
+    let builder = Idempotency::builder(store).function("orders").settle_within(Duration::from_secs(4));
     let idempotency = builder.build().unwrap();
     let effects = Arc::new(AtomicU32::new(0));
     for delivery in ["first", "second"] {
@@ -72,7 +72,7 @@ async fn a_pool_that_is_used_up_serves_records() {
     let server = server!();
     let pool = pool_of(&server.url(), 1);
     let builder = PostgresStoreBuilder::of_pool(pool.clone()).table(fresh_table());
-    let store = builder.connect_timeout(Duration::from_secs(1)).build().unwrap();
+    let store = builder.connect_timeout(Duration::from_secs(5)).build().unwrap();
     let _lent = pool.get().await.unwrap();
     store.create_table().await.unwrap();
     make(&store, &key("used-up"), &Write::Claim(lock())).await;

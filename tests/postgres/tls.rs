@@ -95,7 +95,8 @@ async fn channel_binding_is_made_where_required() {
         let url = server.url().replace("127.0.0.1", "localhost") + "?sslmode=require&channel_binding=";
         let store = |binding: &str| {
             let builder = PostgresStore::builder(format!("{url}{binding}")).root_certificates(pem.clone());
-            builder.statement_timeout(Duration::from_secs(5)).build().unwrap()
+            let patience = Duration::from_secs(10);
+            builder.connect_timeout(patience).statement_timeout(patience).build().unwrap()
         };
         store("prefer").create_table().await.unwrap();
         store("disable").read(&key("bound")).await.unwrap();
