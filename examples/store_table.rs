@@ -4,6 +4,9 @@
 //!
 //! It starts the servers itself: an embedded DynamoDB in this process, a PostgreSQL and a Redis. Where a delay is named, a
 //! request takes that much longer, as one to a real service does.
+//!
+//! PostgreSQL has a row for each way to send its statements. Their server CPU is the processor time of the store's sessions
+//! for one run, from `/proc/PID/schedstat`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement may end where it stands")]
 
@@ -133,6 +136,8 @@ struct Times {
     requests: f64,
     p50: Duration,
     p99: Duration,
+    /// The server's processor time for one run, where it was measured.
+    cpu: Option<Duration>,
 }
 
 /// Runs `operation` for so many keys, and says what a run took.
@@ -148,7 +153,7 @@ async fn times(requests: &AtomicU64, runs: usize, mut operation: impl AsyncFnMut
     }
     times.sort();
     let requests = requests.load(Ordering::Relaxed) as f64 / runs as f64;
-    Times { requests, p50: times[runs / 2], p99: times[runs * 99 / 100] }
+    Times { requests, p50: times[runs / 2], p99: times[runs * 99 / 100], cpu: None }
 }
 
 async fn row(name: &str, store: Arc<dyn Store>, delay: Duration, form: Form) -> Row {
@@ -209,7 +214,9 @@ async fn main() {
     let server = postgres_server::Server::shared().expect("PostgreSQL");
     let postgres = PostgresStore::builder(server.url()).build().unwrap();
     let _ = postgres.create_table().await.unwrap();
-    rows.push(row("PostgreSQL", Arc::new(postgres.clone()), none, Form::Claimed).await);
+    for (name, parameters) in POSTGRES {
+        rows.push(by_statements(server, name, parameters).await);
+    }
     rows.push(in_postgres(server, postgres).await);
     let redis = redis_server::shared().expect("Redis");
     let redis = RedisStore::builder(redis.url()).build().unwrap();
@@ -230,6 +237,53 @@ async fn effects(client: &aws_sdk_dynamodb::Client) {
     let create = client.create_table().table_name(EFFECTS).key_schema(key);
     let create = create.attribute_definitions(id.build().unwrap()).billing_mode(BillingMode::PayPerRequest);
     create.send().await.unwrap();
+}
+
+/// The ways to send PostgreSQL's statements, by the URL's parameters: unnamed and prepared over direct connections, and as
+/// behind a pooler.
+const POSTGRES: [(&str, &str); 3] = [
+    ("PostgreSQL", ""),
+    ("PostgreSQL, `?prepared=true`", "&prepared=true"),
+    ("PostgreSQL, `?timeouts=transaction`", "&timeouts=transaction"),
+];
+
+/// One of them, on its own table, over its own one connection.
+async fn by_statements(server: &postgres_server::Server, name: &str, parameters: &str) -> Row {
+    let url = format!("{}?table={}{parameters}", server.url(), postgres_server::fresh_table());
+    let store = PostgresStore::builder(url).connections(1).build().unwrap();
+    let _ = store.create_table().await.unwrap();
+    let requests = Arc::new(AtomicU64::new(0));
+    let store = Measured { inner: Arc::new(store), delay: Duration::ZERO, requests: Arc::clone(&requests) };
+    let idempotency =
+        Idempotency::builder(store).function("bench").build().unwrap().operation("once").unwrap();
+    let mut run = async |key: &str| {
+        let work = async || Ok::<_, io::Error>("a receipt".to_owned());
+        let _: String = idempotency.run(Key::new(key).unwrap(), "12.50 EUR", work).await.unwrap();
+    };
+    run("warm up").await;
+    run("warm up").await;
+    let client = server.client().await;
+    let (mut rows, runs) = (Vec::new(), RUNS as u32);
+    for _ in ["first", "duplicate"] {
+        let before = server_cpu(&client).await;
+        let measured = times(&requests, RUNS, &mut run).await;
+        let cpu = server_cpu(&client).await.saturating_sub(before) / runs;
+        rows.push(Times { cpu: Some(cpu), ..measured });
+    }
+    let (duplicate, first) = (rows.pop().unwrap(), rows.pop().unwrap());
+    Row { name: name.to_owned(), first, duplicate }
+}
+
+/// The processor time of all sessions of stores until now.
+async fn server_cpu(client: &tokio_postgres::Client) -> Duration {
+    let sessions = "SELECT pid FROM pg_stat_activity WHERE application_name = 'lambda-idempotency'";
+    let sessions = client.query(sessions, &[]).await.unwrap();
+    let nanos = sessions.iter().map(|session| {
+        let path = format!("/proc/{}/schedstat", session.get::<_, i32>(0));
+        let times = std::fs::read_to_string(path).unwrap_or_default();
+        times.split(' ').next().and_then(|on_cpu| on_cpu.parse().ok()).unwrap_or(0)
+    });
+    Duration::from_nanos(nanos.sum())
 }
 
 /// The record in the user's own transaction.
@@ -258,13 +312,17 @@ async fn in_postgres(server: &postgres_server::Server, store: PostgresStore) -> 
 fn print(rows: &[Row]) -> io::Result<()> {
     let mut out = io::stdout();
     let micros = |time: Duration| format!("{:.2} ms", time.as_secs_f64() * 1000.0);
-    writeln!(out, "| store | first run: requests | p50 | p99 | duplicate: requests | p50 | p99 |")?;
-    writeln!(out, "|---|---|---|---|---|---|---|")?;
+    writeln!(
+        out,
+        "| store | first run: requests | p50 | p99 | server CPU | duplicate: requests | p50 | p99 | server CPU |"
+    )?;
+    writeln!(out, "|---|---|---|---|---|---|---|---|---|")?;
     for Row { name, first, duplicate } in rows {
         let cells = |times: &Times| {
             let requests =
                 if times.requests == 0.0 { "-".to_owned() } else { format!("{:.1}", times.requests) };
-            format!("{requests} | {} | {}", micros(times.p50), micros(times.p99))
+            let cpu = times.cpu.map_or_else(|| "-".to_owned(), micros);
+            format!("{requests} | {} | {} | {cpu}", micros(times.p50), micros(times.p99))
         };
         writeln!(out, "| {name} | {} | {} |", cells(first), cells(duplicate))?;
     }

@@ -146,7 +146,7 @@ impl Idempotency {
     /// | `dynamodb://TABLE` | that table; also `?endpoint=URL`, `&region=NAME`, `&sort_key=ATTRIBUTE` | `dynamodb` |
     /// | `redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]`, `rediss://…` for TLS | that server of Redis or Valkey; also `?prefix=TEXT` | `redis` |
     /// | `redis-cluster://…`, `rediss-cluster://…` for TLS | that cluster; also `&node=HOST:PORT` | `redis` |
-    /// | `postgres://USER:PASSWORD@HOST[:PORT]/DATABASE` | that PostgreSQL; also `?table=NAME`, `&sslmode=MODE`, `&sslrootcert=FILE` | `postgres` |
+    /// | `postgres://USER:PASSWORD@HOST[:PORT]/DATABASE` | that PostgreSQL; also `?table=NAME`, `&sslmode=MODE`, `&sslrootcert=FILE`, `&timeouts=startup`, `transaction` or `role`, `&prepared=true` | `postgres` |
     /// | `memory:` | this process's memory: for a try on one machine only | |
     ///
     /// For DynamoDB, credentials, Region and endpoint come from the environment as for any AWS SDK. Call it once, when
@@ -351,6 +351,22 @@ mod tests {
                 Err(error) => format!("{error} {error:?}"),
             };
             assert!(!shown.contains("secret"), "{shown}");
+        }
+    }
+
+    /// The command line and the environment choose what a builder does.
+    #[cfg(feature = "postgres")]
+    #[tokio::test]
+    async fn a_url_chooses_timeouts_and_prepared_statements() {
+        let open = async |parameters: &str| {
+            let url = format!("postgres://app@db.internal/shop?{parameters}");
+            NamedStore::from_url(&url)?.open().await.map(drop)
+        };
+        for parameters in ["timeouts=transaction", "timeouts=role&prepared=true", "prepared=false"] {
+            assert!(open(parameters).await.is_ok(), "{parameters}");
+        }
+        for parameters in ["timeouts=session", "prepared=yes"] {
+            assert_eq!(open(parameters).await.unwrap_err().kind(), ErrorKind::Invalid, "{parameters}");
         }
     }
 

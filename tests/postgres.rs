@@ -10,13 +10,17 @@ mod support;
 
 mod postgres {
     mod drops;
+    mod failover;
     mod faults;
     mod fixtures;
     mod operations;
+    mod pooler;
+    mod pools;
     mod rows;
     mod statements;
     mod sweep;
     mod tables;
+    mod timeouts;
     mod tls;
     mod transactions;
     mod wire;

@@ -134,11 +134,19 @@ mod postgres {
         BoxFuture, Record, StoredKey,
         store::{
             Write, Written,
-            postgres::{Looked, PostgresStore, PostgresStoreBuilder, deadpool_postgres, tokio_postgres},
+            postgres::{
+                Looked, PostgresStore, PostgresStoreBuilder, Timeouts, deadpool_postgres, tokio_postgres,
+            },
         },
     };
 
-    use super::{support::postgres::Server, *};
+    use super::{
+        support::{
+            pgbouncer::PgBouncer,
+            postgres::{Server, fresh_table},
+        },
+        *,
+    };
 
     async fn prove_as(configure: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder) {
         let Some(server) = Server::shared() else { return };
@@ -163,8 +171,26 @@ mod postgres {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn conforms_with_many_connections_and_none_prepared() {
-        prove_as(|builder| builder.connections(16).prepared_statements(false)).await;
+    async fn conforms_with_many_connections_and_prepared() {
+        prove_as(|builder| builder.connections(16).prepared_statements(true)).await;
+    }
+
+    /// Every statement in whichever of two sessions is free.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn conforms_behind_a_pooler() {
+        let Some(server) = Server::shared() else { return };
+        let Some(pooler) = PgBouncer::before(server, 2, "") else { return };
+        let patience = Duration::from_secs(30);
+        let store = PostgresStore::builder(server.url_at(pooler.port()))
+            .table(fresh_table())
+            .connections(8)
+            .timeouts(Timeouts::Transaction)
+            .connect_timeout(2 * patience)
+            .statement_timeout(2 * patience)
+            .lock_timeout(patience);
+        let store = store.build().unwrap();
+        store.create_table().await.unwrap();
+        prove(Arc::new(store), 500).await;
     }
 
     /// Every write and every read in a transaction of its own, that somebody else has opened.

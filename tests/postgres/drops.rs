@@ -6,11 +6,7 @@ use lambda_idempotency::{
     Outcome, Record, Store as _, StoredKey, StoredResponse,
     store::{
         Settlement, StoreErrorKind, Write, Written,
-        postgres::{
-            PostgresStore, PostgresStoreBuilder,
-            deadpool_postgres::{Manager, Pool},
-            tokio_postgres::NoTls,
-        },
+        postgres::{PostgresStore, PostgresStoreBuilder, tokio_postgres::Client},
     },
 };
 
@@ -24,12 +20,10 @@ use super::{
 /// What a test waits for a call that has to succeed.
 const LONG: Duration = Duration::from_secs(20);
 
-/// A pool of so many connections, and a patient store on it.
-fn pool_at(url: &str, connections: usize) -> (Pool, PostgresStoreBuilder) {
-    let manager = Manager::new(url.parse().unwrap(), NoTls);
-    let pool = Pool::builder(manager).max_size(connections).build().unwrap();
-    let builder = PostgresStoreBuilder::of_pool(pool.clone()).connect_timeout(LONG).statement_timeout(LONG);
-    (pool, builder)
+/// A patient store with this many connections.
+fn patient(url: &str, connections: usize) -> PostgresStoreBuilder {
+    let builder = PostgresStore::builder(url).connections(connections);
+    builder.connect_timeout(LONG).statement_timeout(LONG).lock_timeout(LONG / 2)
 }
 
 /// A completed record with so large a response that its answer comes in many pieces.
@@ -49,8 +43,7 @@ async fn put_large(store: &PostgresStore, name: &str, byte: u8) -> (StoredKey, R
 #[tokio::test]
 async fn dropped_calls_leave_the_pool_usable() {
     let server = server!();
-    let (pool, builder) = pool_at(&server.url(), 2);
-    let store = builder.table(fresh_table()).build().unwrap();
+    let store = patient(&server.url(), 2).table(fresh_table()).build().unwrap();
     store.create_table().await.unwrap();
     let large = [put_large(&store, "a", 1).await, put_large(&store, "b", 2).await];
     let mut dropped = 0;
@@ -71,19 +64,37 @@ async fn dropped_calls_leave_the_pool_usable() {
         assert!(there.is_none() || there == Some(lock.into()), "round {round}: {there:?}");
     }
     assert!(dropped > 30, "only {dropped} calls were dropped");
-    let status = pool.status();
-    assert!(status.size <= 2 && status.available == status.size, "{status:?}");
-    let both =
-        tokio::time::timeout(LONG, async { (pool.get().await.unwrap(), pool.get().await.unwrap()) }).await;
-    assert!(both.is_ok(), "the pool has lost a place");
+    // Two calls at once have a connection each, and wait there for an operator.
+    let operator = server.client().await;
+    operator.batch_execute(&format!("BEGIN; LOCK TABLE {}", store.table())).await.unwrap();
+    let calls = async { tokio::join!(store.read(&large[0].0), store.read(&large[1].0)) };
+    let free = async {
+        wait_for_locked(&server.client().await, &store.table(), 2).await;
+        operator.batch_execute("ROLLBACK").await.unwrap();
+    };
+    let ((one, other), ()) = tokio::join!(calls, free);
+    assert_eq!([one.unwrap(), other.unwrap()], large.map(|(_, record)| Some(record)));
+}
+
+/// Waits until `count` statements on `table` wait for a lock.
+async fn wait_for_locked(client: &Client, table: &str, count: i64) {
+    let waiting = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{table}%'"
+    );
+    for _ in 0..1000 {
+        if client.query_one(&waiting, &[]).await.unwrap().get::<_, i64>(0) == count {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("the pool has lost a place");
 }
 
 /// A statement that is given up while it waits for another transaction must not be waited for by the next call.
 #[tokio::test]
 async fn calls_dropped_behind_a_lock_free_their_connection() {
     let server = server!();
-    let (_, builder) = pool_at(&server.url(), 1);
-    let store = builder.table(fresh_table()).lock_timeout(LONG / 2).build().unwrap();
+    let store = patient(&server.url(), 1).table(fresh_table()).build().unwrap();
     store.create_table().await.unwrap();
     let (lock, operator) = (lock(), server.client().await);
     make(&store, &key("locked"), &Write::Claim(lock.clone())).await;
@@ -115,16 +126,22 @@ async fn dropped_calls_close_their_silent_connection() {
     let wire = Wire::to(server.port()).await;
     let table = server.store(|builder| builder).await.table();
     for (stage, check_after) in [("check", Duration::ZERO), ("statement", LONG)] {
-        let (pool, builder) = pool_at(&server.url_at(wire.port()), 1);
+        let builder = patient(&server.url_at(wire.port()), 1);
         let store = builder.table(&table).check_after(check_after).build().unwrap();
         let (key, lock) = (key(stage), lock());
+        wire.requests();
         make(&store, &key, &Write::Claim(lock.clone())).await;
+        let of_a_new_connection = wire.requests();
         wire.fail_next(Fault::Silence);
         let settle = completion(&lock);
         let call = tokio::time::timeout(Duration::from_millis(150), store.apply(&key, &settle));
         assert!(call.await.is_err() && wire.has_failed(), "{stage}");
-        assert_eq!(pool.status().size, 0, "{stage}: the silent connection is still in the pool");
+        wire.requests();
+        let connections = wire.connections();
         make(&store, &key, &settle).await;
+        assert_eq!(wire.connections(), connections + 1, "{stage}");
+        // A silent connection in the pool would be asked first.
+        assert_eq!(wire.requests(), of_a_new_connection, "{stage}");
     }
 }
 

@@ -12,7 +12,7 @@ use futures_util::future::join_all;
 use lambda_idempotency::{
     BegunIn, CompletionIn, ErrorKind, Fingerprint, Idempotency, Key, RunError, Store as _, StoredKey,
     store::postgres::{
-        PostgresStore,
+        Looked, PostgresStore,
         tokio_postgres::{Client, Error, NoTls, Transaction},
     },
 };
@@ -174,6 +174,24 @@ async fn of_many_at_once_one_is_done() {
         }
         assert_eq!((done.load(Ordering::SeqCst), shop.placed().await), (8, round + 1));
     }
+}
+
+/// Two functions in one database, each with its table: a key of one is not the other's. One table is itself by any name.
+#[tokio::test]
+async fn tables_do_not_block_each_others_keys() {
+    let server = server!();
+    let (shop, other) = (Shop::new(server).await, Shop::new(server).await);
+    let mut client = server.client().await;
+    let transaction = client.transaction().await.unwrap();
+    let stored = shop.stored("a");
+    let looked = shop.store.in_transaction(&transaction).lock_and_read(&stored).await.unwrap();
+    assert_eq!(looked, Looked::Free(None));
+    assert_eq!(other.stored("a"), stored);
+    let mut second = server.client().await;
+    assert_eq!(other.place(&mut second, "a", "12").await.unwrap(), "placed a");
+    let qualified = format!("public.{}", shop.store.table());
+    let same = PostgresStore::builder(server.url()).table(qualified).build().unwrap();
+    assert_eq!(same.look(&stored).await.unwrap(), Looked::Busy);
 }
 
 /// The commit arrives or it does not, and nobody says: the record tells.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lambda_idempotency::{
-    Encoding, Generation, Lock, Outcome, Owner, Place, Record, Store as _, StoredResponse,
+    Encoding, Generation, Lock, Outcome, Owner, Place, Record, State, Store as _, StoredResponse,
     store::{Seen, Settlement, StoreErrorKind, Write, Written, memory::MemoryStore},
 };
 
@@ -268,6 +268,33 @@ async fn a_scan_passes_all_records_in_the_order_of_their_keys() {
     assert_eq!((keys.len(), pages), (1201, 3));
     assert!(keys.is_sorted());
     assert_eq!(unreadable, ["f/o#0700"]);
+}
+
+/// A list shows no response, and doesn't have the server fetch them all.
+#[tokio::test]
+async fn a_scan_leaves_responses_unread() {
+    let server = server!();
+    let (store, operator) = (server.store(|builder| builder).await, server.client().await);
+    let (whole, broken) = (key("a"), key("b"));
+    for key in [&whole, &broken] {
+        let lock = lock();
+        make(&store, key, &Write::Claim(lock.clone())).await;
+        make(&store, key, &completion(&lock)).await;
+    }
+    let sql = format!("UPDATE {} SET response = NULL WHERE id = '{broken}'", store.table());
+    operator.batch_execute(&sql).await.unwrap();
+    let page = store.scan(None).await.unwrap();
+    for (key, record) in page.records {
+        if key == broken {
+            assert!(record.unwrap_err().to_string().contains("`response` is missing"));
+            continue;
+        }
+        let State::Completed(Outcome::Retained(found)) = record.unwrap().state else { panic!("{key}") };
+        let read = store.read(&key).await.unwrap().unwrap();
+        let State::Completed(Outcome::Retained(kept)) = read.state else { panic!("{key}") };
+        assert_eq!(found.place, Place::Inline(bytes::Bytes::new()));
+        assert_eq!((found.length, found.sha256), (kept.length, kept.sha256));
+    }
 }
 
 /// 6 MB, as Lambda's largest answer; in one statement, and back in one.

@@ -9,10 +9,13 @@ use lambda_idempotency::{
 
 use super::fixtures::{Server, key, lock, make, server};
 
-/// A certificate for `localhost` that signs itself, and its key.
-fn certificate(folder: &std::path::Path) -> Option<()> {
+const RSA: [&str; 2] = ["-newkey", "rsa:2048"];
+
+/// A certificate for `localhost` that signs itself, and its key; with these of openssl's options.
+fn certificate(folder: &std::path::Path, options: &[&str]) -> Option<()> {
     let made = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"])
+        .args(["req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=localhost"])
+        .args(options)
         .args(["-addext", "subjectAltName=DNS:localhost", "-addext", "basicConstraints=critical,CA:FALSE"])
         .arg("-keyout")
         .arg(folder.join("server.key"))
@@ -36,7 +39,7 @@ fn certificate(folder: &std::path::Path) -> Option<()> {
 async fn a_certificate_is_verified_by_the_root_that_is_named() {
     let folder = std::env::temp_dir().join(super::fixtures::fresh_table());
     fs::create_dir(&folder).unwrap();
-    let Some(()) = certificate(&folder) else { return };
+    let Some(()) = certificate(&folder, &RSA) else { return };
     let (key_pem, pem) =
         (fs::read(folder.join("server.key")).unwrap(), fs::read(folder.join("server.crt")).unwrap());
     let Some(server) = Server::start_with("ssl = on", &[("server.key", &key_pem), ("server.crt", &pem)])
@@ -47,7 +50,9 @@ async fn a_certificate_is_verified_by_the_root_that_is_named() {
     let builder = |mode| PostgresStore::builder(url(mode)).statement_timeout(Duration::from_secs(5));
 
     let file = folder.join("server.crt").display().to_string();
-    let store = PostgresStore::builder(format!("{}&sslrootcert={file}", url("verify-full"))).build().unwrap();
+    let store = PostgresStore::builder(format!("{}&sslrootcert={file}&prepared=true", url("verify-full")))
+        .build()
+        .unwrap();
     store.create_table().await.unwrap();
     make(&store, &key("tls"), &Write::Claim(lock())).await;
     let client = builder("require").root_certificates(pem).build().unwrap();
@@ -70,6 +75,40 @@ async fn a_certificate_is_verified_by_the_root_that_is_named() {
     assert_eq!(store.read(&key("tls")).await.unwrap_err().kind(), StoreErrorKind::Rejected);
     assert!(builder("disable").build().unwrap().read(&key("tls")).await.unwrap().is_some());
     fs::remove_dir_all(&folder).unwrap();
+}
+
+/// What hosted PostgreSQL's URLs say. The server refuses a binding to any other certificate.
+#[tokio::test]
+async fn channel_binding_is_made_where_required() {
+    let p384 = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-384", "-sha384"];
+    let ed25519 = ["-newkey", "ed25519"];
+    let rsa512 = ["-newkey", "rsa:2048", "-sha512"];
+    for (options, is_bound) in [(&RSA[..], true), (&rsa512, true), (&p384, true), (&ed25519, false)] {
+        let folder = std::env::temp_dir().join(super::fixtures::fresh_table());
+        fs::create_dir(&folder).unwrap();
+        let Some(()) = certificate(&folder, options) else { return };
+        let read = |name: &str| fs::read(folder.join(name)).unwrap();
+        let (key_pem, pem) = (read("server.key"), read("server.crt"));
+        fs::remove_dir_all(&folder).unwrap();
+        let files = [("server.key", &key_pem[..]), ("server.crt", &pem[..])];
+        let Some(server) = Server::start_with("ssl = on", &files) else { return };
+        let url = server.url().replace("127.0.0.1", "localhost") + "?sslmode=require&channel_binding=";
+        let store = |binding: &str| {
+            let builder = PostgresStore::builder(format!("{url}{binding}")).root_certificates(pem.clone());
+            let patience = Duration::from_secs(10);
+            builder.connect_timeout(patience).statement_timeout(patience).build().unwrap()
+        };
+        store("prefer").create_table().await.unwrap();
+        store("disable").read(&key("bound")).await.unwrap();
+        let read = store("require").read(&key("bound")).await;
+        if is_bound {
+            assert_eq!(read.unwrap(), None, "{options:?}");
+            continue;
+        }
+        let error = read.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Rejected);
+        assert!(error.to_string().contains("offers no channel binding"), "{error}");
+    }
 }
 
 #[tokio::test]

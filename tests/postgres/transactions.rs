@@ -50,7 +50,7 @@ async fn record_and_work_are_committed_together_or_not_at_all() {
 #[tokio::test]
 async fn a_key_is_busy_until_its_transaction_ends() {
     let server = server!();
-    let store = server.store(|builder| builder.lock_timeout(Duration::from_millis(800))).await;
+    let store = server.store(|builder| builder.lock_timeout(Duration::from_millis(400))).await;
     let (mut one, mut other) = (server.client().await, server.client().await);
     let key = key("busy");
     for end in ["commit", "rollback", "killed"] {

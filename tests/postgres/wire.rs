@@ -26,6 +26,8 @@ pub(super) enum Fault {
     Silence,
     /// The server has it and answers; the answer never comes.
     SilenceAfter,
+    /// The server gets it when [`Wire::deliver`] says so, and whoever sent it may have gone.
+    Late,
 }
 
 /// A proxy on loopback.
@@ -39,6 +41,7 @@ pub(super) struct Wire {
     requests: Arc<Mutex<u32>>,
     connections: Arc<Mutex<u32>>,
     cut: Arc<Notify>,
+    late: Arc<Notify>,
     serving: JoinHandle<()>,
 }
 
@@ -48,24 +51,26 @@ impl Wire {
         let port = listener.local_addr().unwrap().port();
         let (next, requests) = (Arc::<Mutex<Option<Fault>>>::default(), Arc::<Mutex<u32>>::default());
         let (connections, cut) = (Arc::<Mutex<u32>>::default(), Arc::new(Notify::new()));
+        let late = Arc::new(Notify::new());
         let silence = Arc::<AtomicBool>::default();
         let shared = (Arc::clone(&next), Arc::clone(&requests), Arc::clone(&silence));
         let counted = Arc::clone(&connections);
-        let cut_all = Arc::clone(&cut);
+        let (cut_all, delivered) = (Arc::clone(&cut), Arc::clone(&late));
         let serving = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 *counted.lock().unwrap() += 1;
                 let ((next, requests, silence), cut_all) = (shared.clone(), Arc::clone(&cut_all));
+                let delivered = Arc::clone(&delivered);
                 tokio::spawn(async move {
                     let server = TcpStream::connect((Ipv4Addr::LOCALHOST, server)).await.unwrap();
                     tokio::select! {
-                        () = carry(client, server, &next, &requests, &silence) => {}
+                        () = carry(client, server, &next, &requests, &silence, &delivered) => {}
                         () = cut_all.notified() => {}
                     }
                 });
             }
         });
-        Self { port, next, silence, requests, connections, cut, serving }
+        Self { port, next, silence, requests, connections, cut, late, serving }
     }
 
     pub(super) fn port(&self) -> u16 {
@@ -102,6 +107,11 @@ impl Wire {
         *self.connections.lock().unwrap()
     }
 
+    /// Gives the server what was kept from it.
+    pub(super) fn deliver(&self) {
+        self.late.notify_waiters();
+    }
+
     /// Cuts every connection that there is.
     pub(super) fn cut_all(&self) {
         self.cut.notify_waiters();
@@ -120,6 +130,7 @@ async fn carry(
     next: &Mutex<Option<Fault>>,
     requests: &Mutex<u32>,
     silence: &AtomicBool,
+    delivered: &Notify,
 ) {
     let (mut up, mut down) = (vec![0; 65_536], vec![0; 65_536]);
     loop {
@@ -133,6 +144,9 @@ async fn carry(
                 }
                 if fault == Some(Fault::Silence) || silence.load(Ordering::Relaxed) {
                     return std::future::pending().await;
+                }
+                if fault == Some(Fault::Late) {
+                    delivered.notified().await;
                 }
                 server.write_all(&up[..count]).await.unwrap();
                 if fault.is_some() {

@@ -24,7 +24,7 @@ use lambda_idempotency::{
     },
 };
 
-const PASSWORD: &str = "correct-horse";
+pub(super) const PASSWORD: &str = "correct-horse";
 /// How to get what is missing.
 const INSTALL: &str = "install PostgreSQL: apt-get install postgresql (its servers need not run)";
 /// Stops the server when whoever holds the other end of its input is gone: also one that was killed. A line in the input
@@ -63,9 +63,9 @@ pub struct Server {
 
 /// Who runs the server: PostgreSQL refuses to be run by root.
 #[derive(Clone, Copy, Debug)]
-struct User {
-    uid: u32,
-    gid: u32,
+pub(super) struct User {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
 }
 
 impl Server {
@@ -119,25 +119,52 @@ impl Server {
                 std::os::unix::fs::chown(&path, Some(user.uid), Some(user.gid)).unwrap();
             }
         }
+        let settings = format!(
+            "listen_addresses = '127.0.0.1'\nfsync = off\nmax_connections = 200\nshared_buffers = 32MB\n\
+             autovacuum = off\nshared_preload_libraries = 'pg_stat_statements'\n{configuration}\n"
+        );
+        fs::OpenOptions::new()
+            .append(true)
+            .open(data.join("postgresql.conf"))
+            .unwrap()
+            .write_all(settings.as_bytes())
+            .unwrap();
+        Some(Self::run(&programs, folder, user, "ready to accept connections"))
+    }
+
+    /// A standby of this server, which follows it until it is promoted.
+    pub fn standby(&self) -> Self {
+        let programs = programs().unwrap();
+        let folder = std::env::temp_dir().join(format!("idempotency-standby-{}", Owner::random().unwrap()));
+        fs::create_dir(&folder).unwrap();
+        let user = other_user();
+        if let Some(user) = user {
+            std::os::unix::fs::chown(&folder, Some(user.uid), Some(user.gid)).unwrap();
+        }
+        let mut copy = command(&programs.join("pg_basebackup"), &folder, user);
+        copy.args(["--write-recovery-conf", "--checkpoint=fast", "--no-sync", "--host=127.0.0.1"]);
+        copy.args(["--username=test", &format!("--port={}", self.port)]).env("PGPASSWORD", PASSWORD);
+        let made = copy.arg("--pgdata").arg(folder.join("data")).output().unwrap();
+        assert!(made.status.success(), "pg_basebackup: {}", String::from_utf8_lossy(&made.stderr));
+        Self::run(&programs, folder, user, "ready to accept read-only connections")
+    }
+
+    /// Starts the server in `folder`, and waits until it says that it is ready.
+    fn run(programs: &Path, folder: PathBuf, user: Option<User>, ready: &str) -> Self {
         // A port that is free now may be taken before the server has it.
         for _ in 0..5 {
             let port = free_port();
-            let mut settings =
-                fs::OpenOptions::new().append(true).open(data.join("postgresql.conf")).unwrap();
-            let lines = format!(
-                "listen_addresses = '127.0.0.1'\nport = {port}\nfsync = off\nmax_connections = 200\n\
-                 shared_buffers = 32MB\nautovacuum = off\nshared_preload_libraries = 'pg_stat_statements'\n\
-                 {configuration}\n"
-            );
-            settings.write_all(lines.as_bytes()).unwrap();
+            let settings = folder.join("data/postgresql.conf");
+            let mut settings = fs::OpenOptions::new().append(true).open(settings).unwrap();
+            settings.write_all(format!("port = {port}\n").as_bytes()).unwrap();
             let mut supervisor = command(Path::new("/bin/sh"), &folder, user);
             supervisor.args(["-c", SUPERVISOR, "sh"]).arg(programs.join("postgres")).arg(&folder);
             // A group of its own: the terminal's interrupt goes to the tests, which end, and then this.
             supervisor.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
             let log = folder.join("log");
             let server = Self { port, log, supervisor: supervisor.spawn().unwrap() };
-            if server.says("ready to accept connections") {
-                return Some(server);
+            if server.says(ready) {
+                return server;
             }
         }
         panic!("PostgreSQL did not start: {}", fs::read_to_string(folder.join("log")).unwrap_or_default());
@@ -225,7 +252,7 @@ pub fn fresh_table() -> String {
     format!("test_{}", Owner::random().unwrap())
 }
 
-fn command(program: &Path, folder: &Path, user: Option<User>) -> Command {
+pub(super) fn command(program: &Path, folder: &Path, user: Option<User>) -> Command {
     let mut command = Command::new(program);
     command.current_dir(folder).env_clear().env("PATH", "/usr/bin:/bin").env("LC_ALL", "C");
     if let Some(user) = user {
@@ -249,7 +276,7 @@ fn programs() -> Option<PathBuf> {
 }
 
 /// Whom to run the server as, if this is root.
-fn other_user() -> Option<User> {
+pub(super) fn other_user() -> Option<User> {
     if fs::metadata("/proc/self").is_ok_and(|me| me.uid() != 0) {
         return None;
     }
@@ -262,6 +289,6 @@ fn other_user() -> Option<User> {
     })
 }
 
-fn free_port() -> u16 {
+pub(super) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

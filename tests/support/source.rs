@@ -90,8 +90,11 @@ pub(crate) fn paths_of(tokens: &[Token], crates: &[&str]) -> Vec<Named> {
     paths_from(tokens, &|word, _| crates.contains(&word).then(|| vec![word.to_owned()]))
 }
 
-/// Every path in `tokens` that begins where `start` says, given its first word and the inline modules around it.
-fn paths_from(tokens: &[Token], start: &dyn Fn(&str, &[String]) -> Option<Vec<String>>) -> Vec<Named> {
+/// Where a path begins, given its first word and the inline modules around it.
+type Start<'a> = &'a dyn Fn(&str, &[String]) -> Option<Vec<String>>;
+
+/// Every path in `tokens` that begins where `start` says.
+fn paths_from(tokens: &[Token], start: Start<'_>) -> Vec<Named> {
     let mut named = Vec::new();
     // The inline modules around, each with the depth of its brace.
     let mut inline: Vec<(String, usize)> = Vec::new();

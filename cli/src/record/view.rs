@@ -245,6 +245,8 @@ impl View<'_> {
         };
         let Outcome::Retained(response) = outcome else { return json!({ "is_retained": false }) };
         let (kept_bytes, parts) = match &response.place {
+            // A list leaves responses unread.
+            Place::Inline(kept) if kept.is_empty() && response.length > 0 => (None, None),
             Place::Inline(kept) => (Some(kept.len()), None),
             Place::Parts(count) => (None, Some(count)),
         };

@@ -72,6 +72,31 @@ async fn every_command_works_on_its_table() {
     assert!(shown.out.contains(RESPONSE), "{shown:?}");
 }
 
+/// The URL says how statements are sent, as it does in a function's environment.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_url_chooses_how_statements_are_sent() {
+    let Some(server) = Server::shared() else { return };
+    let table = fresh_table();
+    let run = async |parameters: &str| {
+        let url = format!("{}?table={table}&{parameters}", server.url());
+        run_in(&[("IDEMPOTENCY_STORE", url.as_str())], &["list"]).await
+    };
+    PostgresStore::builder(format!("{}?table={table}", server.url()))
+        .build()
+        .unwrap()
+        .create_table()
+        .await
+        .unwrap();
+    for parameters in ["prepared=true", "timeouts=startup", "timeouts=transaction&prepared=true"] {
+        let listed = run(parameters).await;
+        assert_eq!((listed.code, listed.out.as_str()), (0, "no such record\n"), "{parameters}");
+    }
+    // The role of the tests has no limits.
+    let refused = run("timeouts=role").await;
+    assert!(refused.code != 0 && refused.err.contains("timeouts=transaction"), "{refused:?}");
+    run("timeouts=session").await.is_bad_input(&["startup, transaction or role"]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_wrong_is_one_line() {
     for command in [&["list"][..], &["table", "create"], &["table", "check"]] {

@@ -2,14 +2,20 @@
 
 use std::{fmt, net::IpAddr, sync::Arc, time::Duration};
 
-use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
+use deadpool_postgres::{Manager, Pool};
 use tokio_postgres::{
     Config,
-    config::{Host, SslMode},
+    config::{ChannelBinding, Host, SslMode, TargetSessionAttrs},
 };
 
 use super::{
-    Inner, PostgresStore, connections::Connections, statements::Statements, table::TableName, tls::Tls,
+    Inner, PostgresStore,
+    connections::Connections,
+    limits::{Limits, Timeouts},
+    source,
+    statements::{LockWait, Statements},
+    table::TableName,
+    tls::Tls,
 };
 use crate::error::{Error, ErrorKind};
 
@@ -36,7 +42,8 @@ pub struct PostgresStoreBuilder {
     statement_timeout: Duration,
     lock_timeout: Duration,
     check_after: Duration,
-    prepared: bool,
+    timeouts: Option<Timeouts>,
+    prepared: Option<bool>,
 }
 
 /// Where the connections come from.
@@ -51,10 +58,11 @@ impl PostgresStoreBuilder {
         Self::new(Source::Url(url))
     }
 
-    /// Takes the connections of `pool`, and leaves their making to it: TLS, credentials, their number.
+    /// Makes the store's connections as `pool` makes its own: same server, TLS and credentials. The pool's hooks don't run
+    /// on them.
     ///
-    /// An idle connection of it that may be dead is checked before it is used, and where one is, the other idle ones are
-    /// closed too.
+    /// They are [`connections`](Self::connections) more than the pool's. The store takes none of the pool's, which handlers
+    /// hold while they work: a completion would wait behind them until it's given up.
     pub fn of_pool(pool: Pool) -> Self {
         Self::new(Source::Pool(pool))
     }
@@ -69,7 +77,8 @@ impl PostgresStoreBuilder {
             statement_timeout: DEFAULT_STATEMENT_TIMEOUT,
             lock_timeout: DEFAULT_LOCK_TIMEOUT,
             check_after: DEFAULT_CHECK_AFTER,
-            prepared: true,
+            timeouts: None,
+            prepared: None,
         }
     }
 
@@ -86,7 +95,10 @@ impl PostgresStoreBuilder {
         self
     }
 
-    /// Holds at most so many connections. Default 2. A pool that was given stays as it is.
+    /// Holds at most this many connections. Default 2.
+    ///
+    /// Each sandbox of the function holds as many: a thousand sandboxes hold 2,000, and the server takes `max_connections`
+    /// (100 by default) of all its clients together. Limit the function's concurrency to fit, or put a pooler in between.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections;
         self
@@ -101,14 +113,15 @@ impl PostgresStoreBuilder {
 
     /// How long a call's statement may take, including its preparation and its repetitions. Default 1 s.
     ///
+    /// The server ends a statement after three quarters of it, so that none goes on that was given up; see [`Timeouts`].
     /// A call of the store takes at most this and the connection's time-out together.
     pub fn statement_timeout(mut self, statement_timeout: Duration) -> Self {
         self.statement_timeout = statement_timeout;
         self
     }
 
-    /// How long a statement waits for another transaction that has its record, before it is a conflict. Default 250 ms; it
-    /// has to be less than the time that a statement may take.
+    /// How long a statement waits for another transaction that has its record or its table, before it is a conflict. Default
+    /// 250 ms; it has to be less than the time that a statement may take.
     pub fn lock_timeout(mut self, lock_timeout: Duration) -> Self {
         self.lock_timeout = lock_timeout;
         self
@@ -121,11 +134,20 @@ impl PostgresStoreBuilder {
         self
     }
 
-    /// Whether statements are prepared, once a connection. Default yes. Switch it off behind a pooler that gives each
-    /// transaction another session (PgBouncer below 1.21), or that a prepared statement keeps from doing so (Amazon RDS
-    /// Proxy): then a statement is parsed every time, and still takes one round trip.
+    /// Chooses how statements are limited at the server. Default [`Timeouts::Startup`] for a URL, where `?timeouts=` says otherwise, and
+    /// [`Timeouts::Transaction`] for a pool of yours.
+    pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
+        self.timeouts = Some(timeouts);
+        self
+    }
+
+    /// Whether statements are prepared, once a connection, where the connections lead directly to the server. Default no, or
+    /// what `?prepared=` says.
+    ///
+    /// It saves the server the planning; the [module's documentation](super#poolers) has the price. Behind a pooler, the store
+    /// refuses every call: processes that share a session there would run each other's statements.
     pub fn prepared_statements(mut self, prepared: bool) -> Self {
-        self.prepared = prepared;
+        self.prepared = Some(prepared);
         self
     }
 
@@ -137,25 +159,36 @@ impl PostgresStoreBuilder {
     /// zero, and root certificates that cannot be read.
     pub fn build(self) -> Result<PostgresStore, Error> {
         self.check()?;
-        let (pool, place, table_in_url) = match &self.source {
-            Source::Pool(pool) => (pool.clone(), String::new(), None),
-            Source::Url(url) => {
-                let target = Target::parse(url)?;
-                let (place, table) = (target.place(), target.table.clone());
-                (self.pool(target)?, place, table)
-            }
+        let target = match &self.source {
+            Source::Url(url) => Some(Target::parse(url)?),
+            Source::Pool(_) => None,
         };
-        let name = self.table.or(table_in_url);
+        let said = target.as_ref().map(|target| target.said.clone()).unwrap_or_default();
+        let place = target.as_ref().map(Target::place).unwrap_or_default();
+        let name = self.table.clone().or(said.table);
         let table = TableName::new(name.as_deref().unwrap_or(DEFAULT_TABLE))?;
+        let default = if target.is_some() { Timeouts::Startup } else { Timeouts::Transaction };
+        let timeouts = self.timeouts.or(said.timeouts).unwrap_or(default);
+        let limits = Limits::new(timeouts, self.statement_timeout, self.lock_timeout);
+        let pool = source::Pool::builder(self.source(target, limits)?).max_size(self.connections).build();
+        let pool = pool.map_err(|error| {
+            Error::new(ErrorKind::Invalid, "the pool of connections cannot be made").with_source(error)
+        })?;
+        let (wait, lock_timeout) = match timeouts {
+            Timeouts::Role => (LockWait::OfSession, None),
+            _ => (LockWait::OfStatement, Some(format!("{}ms", self.lock_timeout.as_millis()))),
+        };
         Ok(PostgresStore {
             inner: Arc::new(Inner {
                 connections: Connections::new(pool, self.check_after),
-                statements: Statements::new(&table),
+                statements: Statements::new(&table, LockWait::OfSession),
+                in_transaction: Statements::new(&table, wait),
                 table,
                 connect_timeout: self.connect_timeout,
                 statement_timeout: self.statement_timeout,
-                lock_timeout: format!("{}ms", self.lock_timeout.as_millis()),
-                prepared: self.prepared,
+                limits,
+                lock_timeout,
+                prepared: self.prepared.or(said.prepared).unwrap_or(false),
                 place,
             }),
         })
@@ -180,8 +213,23 @@ impl PostgresStoreBuilder {
         Ok(())
     }
 
-    fn pool(&self, target: Target) -> Result<Pool, Error> {
-        let pem = match (&self.root_certificates, &target.root_certificates) {
+    /// What makes the connections.
+    fn source(&self, target: Option<Target>, limits: Limits) -> Result<source::Source, Error> {
+        match (&self.source, target) {
+            (Source::Pool(_), _) if limits.timeouts == Timeouts::Startup => invalid(
+                "a pool of yours has its own startup options; say Timeouts::Transaction, or Timeouts::Role if they or the \
+                 role set statement_timeout and lock_timeout",
+            ),
+            (Source::Pool(pool), _) => Ok(source::Source::Pool(pool.clone())),
+            (Source::Url(_), Some(target)) => {
+                self.manager(target, limits).map(|manager| source::Source::Url(Box::new(manager)))
+            }
+            (Source::Url(_), None) => invalid("the URL of the database has not been read"),
+        }
+    }
+
+    fn manager(&self, target: Target, limits: Limits) -> Result<Manager, Error> {
+        let pem = match (&self.root_certificates, &target.said.root_certificates) {
             (Some(pem), _) => Some(pem.clone()),
             (None, Some(file)) => Some(std::fs::read(file).map_err(|error| {
                 Error::new(ErrorKind::Invalid, format!("sslrootcert {file:?} cannot be read"))
@@ -189,15 +237,19 @@ impl PostgresStoreBuilder {
             })?),
             (None, None) => None,
         };
-        let how = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-        let manager = if target.config.get_ssl_mode() == SslMode::Disable {
-            Manager::from_config(target.config, tokio_postgres::NoTls, how)
+        let mut config = target.config;
+        if limits.timeouts == Timeouts::Startup {
+            config.options(limits.options(config.get_options()));
+        }
+        let hosts = config.get_hosts().len().max(config.get_hostaddrs().len()).max(1);
+        if config.get_connect_timeout().is_none() {
+            // A host that is silent leaves the next one its time.
+            config.connect_timeout(self.connect_timeout / u32::try_from(hosts).unwrap_or(u32::MAX));
+        }
+        Ok(if config.get_ssl_mode() == SslMode::Disable {
+            Manager::new(config, tokio_postgres::NoTls)
         } else {
-            Manager::from_config(target.config, Tls::new(pem.as_deref())?, how)
-        };
-        let pool = Pool::builder(manager).max_size(self.connections).build();
-        pool.map_err(|error| {
-            Error::new(ErrorKind::Invalid, "the pool of connections cannot be made").with_source(error)
+            Manager::new(config, Tls::new(pem.as_deref())?)
         })
     }
 }
@@ -205,8 +257,16 @@ impl PostgresStoreBuilder {
 /// What a URL says.
 struct Target {
     config: Config,
+    said: Said,
+}
+
+/// The parameters that are this library's own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Said {
     table: Option<String>,
     root_certificates: Option<String>,
+    timeouts: Option<Timeouts>,
+    prepared: Option<bool>,
 }
 
 impl Target {
@@ -224,12 +284,14 @@ impl Target {
                 "the URL of the database has a `?` before an `@`; percent-encode what is not of letters and digits: {SHAPE}"
             ));
         }
-        let (mut table, mut root_certificates, mut mode, mut rest) = (None, None, None, Vec::new());
+        let (mut said, mut mode, mut rest) = (Said::default(), None, Vec::new());
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             match name {
-                "table" => table = Some(value.to_owned()),
-                "sslrootcert" => root_certificates = Some(decoded(value)?),
+                "table" => said.table = Some(value.to_owned()),
+                "sslrootcert" => said.root_certificates = Some(decoded(value)?),
+                "timeouts" => said.timeouts = Some(timeouts(value)?),
+                "prepared" => said.prepared = Some(prepared(value)?),
                 "sslmode" => mode = Some(ssl_mode(value)?),
                 _ => rest.push(pair),
             }
@@ -254,10 +316,22 @@ impl Target {
             return invalid(format!("the URL of the database names no host: {SHAPE}"));
         }
         config.ssl_mode(mode.unwrap_or_else(|| default_ssl_mode(&config)));
+        if config.get_ssl_mode() == SslMode::Disable
+            && config.get_channel_binding() == ChannelBinding::Require
+        {
+            return invalid(
+                "the URL requires channel binding, which needs TLS: say sslmode=require, or leave out channel_binding",
+            );
+        }
+        // The first of several hosts may be the standby.
+        let names_attributes = rest.iter().any(|pair| pair.starts_with("target_session_attrs="));
+        if config.get_hosts().len() > 1 && !names_attributes {
+            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
         if config.get_application_name().is_none() {
             config.application_name("lambda-idempotency");
         }
-        Ok(Self { config, table, root_certificates })
+        Ok(Self { config, said })
     }
 
     /// Where the database is, for errors.
@@ -278,6 +352,17 @@ impl Target {
         let database = self.config.get_dbname().map(|name| format!(" in database `{name}`"));
         format!("{} at {}", database.unwrap_or_default(), hosts.join(", "))
     }
+}
+
+fn timeouts(value: &str) -> Result<Timeouts, Error> {
+    Timeouts::parse(value).map_or_else(
+        || invalid("the URL's timeouts isn't a known value; use startup, transaction or role"),
+        Ok,
+    )
+}
+
+fn prepared(value: &str) -> Result<bool, Error> {
+    value.parse().or_else(|_| invalid("the URL's prepared isn't a known value; use true or false"))
 }
 
 /// The server is verified in each of the modes that have TLS, so that the stricter ones of other clients are the same.
@@ -335,6 +420,7 @@ impl fmt::Debug for PostgresStoreBuilder {
             .field("statement_timeout", &self.statement_timeout)
             .field("lock_timeout", &self.lock_timeout)
             .field("check_after", &self.check_after)
+            .field("timeouts", &self.timeouts)
             .field("prepared", &self.prepared)
             .finish_non_exhaustive()
     }
@@ -364,11 +450,16 @@ mod tests {
             let target = Target::parse(url).unwrap();
             assert_eq!((target.place().as_str(), target.config.get_ssl_mode()), (place, mode));
         }
-        let target = Target::parse("postgres://a@h/d?table=s.t&sslrootcert=/a%20b.pem").unwrap();
-        assert_eq!(
-            (target.table.as_deref(), target.root_certificates.as_deref()),
-            (Some("s.t"), Some("/a b.pem"))
-        );
+        let own = "table=s.t&sslrootcert=/a%20b.pem&timeouts=role&prepared=true";
+        let target = Target::parse(&format!("postgres://a@h/d?{own}")).unwrap();
+        let expected = Said {
+            table: Some("s.t".to_owned()),
+            root_certificates: Some("/a b.pem".to_owned()),
+            timeouts: Some(Timeouts::Role),
+            prepared: Some(true),
+        };
+        assert_eq!(target.said, expected);
+        assert_eq!(Target::parse("postgres://a@h/d").unwrap().said, Said::default());
     }
 
     #[test]
@@ -383,6 +474,9 @@ mod tests {
             ("postgres://u:secret@h/d?sslmode=secret", "sslmode"),
             ("postgres://u:secret@h/d?sslrootcert=/no/such/file", "sslrootcert"),
             ("postgres://u:secret@h/d?table=t-t", "table"),
+            ("postgres://u:secret@h/d?timeouts=secret", "startup, transaction or role"),
+            ("postgres://u:secret@h/d?prepared=secret", "true or false"),
+            ("postgres://u:secret@localhost/d?channel_binding=require", "sslmode=require"),
         ] {
             let error = build(url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");

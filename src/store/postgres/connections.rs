@@ -11,9 +11,16 @@ use std::{
     time::Duration,
 };
 
-use deadpool_postgres::{Object, ObjectId, Pool};
+use deadpool_postgres::ObjectId;
+use tokio_postgres::Row;
 
-use super::{Inner, fault::Fault, statements::Statement};
+use super::{
+    Inner,
+    direct::process_at_connect,
+    fault::Fault,
+    source::{Object, Pool},
+    statements::{LOCK_LIMIT, PROCESS, SCHEMA_VERSION, STATEMENT_LIMIT},
+};
 use crate::{
     store::StoreError,
     time::{self, Clock as _, Stopwatch, SystemClock, Timestamp},
@@ -87,6 +94,11 @@ impl Allowance {
         answer
     }
 
+    /// Whether so much is left.
+    pub(super) fn has(&self, time: Duration) -> bool {
+        self.0 >= time
+    }
+
     /// Waits for `future`, but no longer than what is left.
     pub(super) async fn spend<T>(&mut self, future: impl Future<Output = T>) -> Option<T> {
         self.within(Duration::MAX, future).await
@@ -127,13 +139,8 @@ impl Inner {
         Patience { connecting: Allowance(self.connect_timeout), stating: Allowance(self.statement_timeout) }
     }
 
-    /// A connection that answers, to a server with a table of the right version. If `next` is given, and statements are
-    /// prepared, it is prepared on the way.
-    pub(super) async fn connection(
-        &self,
-        next: Option<&Statement>,
-        patience: &mut Patience,
-    ) -> Result<Lent, StoreError> {
+    /// A connection that answers, to a server that limits statements, with a table of the right version.
+    pub(super) async fn connection(&self, patience: &mut Patience) -> Result<Lent, StoreError> {
         let mut last = None;
         for _ in 0..ATTEMPTS {
             let connection = self.any_connection(patience).await.map_err(|fault| self.error(fault))?;
@@ -148,7 +155,7 @@ impl Inner {
                 }
                 continue;
             }
-            match self.check(&connection, next, patience).await {
+            match self.check(&connection, patience).await {
                 Ok(Some(version)) => {
                     if let Err(error) = self.judge_version(version) {
                         connection.release();
@@ -193,24 +200,28 @@ impl Inner {
         }
     }
 
-    /// Asks for the schema's version, in one round trip with the preparation of `next`, whose own use finds whatever is
-    /// wrong with it.
-    async fn check(
-        &self,
-        connection: &Lent,
-        next: Option<&Statement>,
-        patience: &mut Patience,
-    ) -> Result<Option<i64>, Fault> {
+    /// Asks for the schema's version, and looks at the session that answers. `None` if there is no table.
+    async fn check(&self, connection: &Lent, patience: &mut Patience) -> Result<Option<i64>, Fault> {
         let limit = if connection.is_old() { CHECK_TIMEOUT } else { Duration::MAX };
-        let preparation = async {
-            if let Some(next) = next.filter(|_| self.prepared) {
-                let _found_later = connection.prepare_typed_cached(&next.sql, &next.types).await;
-            }
-        };
-        let both = futures_util::future::join(self.version(connection), preparation);
-        match patience.connecting.within(limit, both).await {
-            Some((version, ())) => version,
-            None => Err(Fault::timed_out()),
+        let question = connection.query_typed(&self.statements.session.sql, &[]);
+        let sent = patience.connecting.within(limit, self.limits.hold(connection, question)).await;
+        match sent.unwrap_or_else(|| Err(Fault::timed_out())) {
+            Ok(rows) => self.judge_session(connection, &rows).await,
+            Err(fault) if fault.is_missing_table() => Ok(None),
+            Err(fault) => Err(fault.of_question()),
         }
+    }
+
+    async fn judge_session(&self, connection: &Lent, rows: &[Row]) -> Result<Option<i64>, Fault> {
+        let Some(row) = rows.first() else { return Ok(None) };
+        let number = |column| row.try_get::<_, i64>(column).unwrap_or_default();
+        self.limits.judge(number(STATEMENT_LIMIT), number(LOCK_LIMIT))?;
+        if self.prepared {
+            let process = process_at_connect(connection).await;
+            if process.is_none() || row.try_get(PROCESS).ok() != process {
+                return Err(Fault::not_direct());
+            }
+        }
+        Ok(row.try_get(SCHEMA_VERSION).ok().flatten())
     }
 }

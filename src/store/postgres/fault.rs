@@ -54,8 +54,12 @@ enum Class {
     Unfit,
     /// The user may not do this.
     Permission,
-    /// A pooler has given the statement to another session than the one that it was prepared in.
+    /// A pooler has given the statement to another session than the one that it was prepared in, or would.
     Pooler,
+    /// The server sets no limit to a statement's time, or refuses to be told one as the connection begins.
+    Unlimited,
+    /// The connection has to be bound to the TLS session, and can't be.
+    Unbound,
     /// The transaction that the statement was to be part of had failed before.
     FailedTransaction,
     /// The content is too large for a row, or has characters that the database can't store.
@@ -82,6 +86,8 @@ impl Class {
             | Self::Unfit
             | Self::Permission
             | Self::Pooler
+            | Self::Unlimited
+            | Self::Unbound
             | Self::FailedTransaction
             | Self::Refused => StoreErrorKind::Rejected,
         }
@@ -177,6 +183,16 @@ impl Fault {
         }
     }
 
+    /// The server doesn't limit how long a statement takes.
+    pub(super) fn unlimited(why: &str) -> Self {
+        Self::unsent(Class::Unlimited, why)
+    }
+
+    /// Another process of the server answers than the one that took the connection.
+    pub(super) fn not_direct() -> Self {
+        Self::unsent(Class::Pooler, "another process answers than the one that took the connection")
+    }
+
     pub(super) fn is_lost(&self) -> bool {
         self.class == Class::Lost
     }
@@ -210,6 +226,14 @@ impl Fault {
         self
     }
 
+    /// The same, for a statement that may have been applied whatever the error says.
+    #[must_use]
+    pub(super) fn in_doubt(mut self) -> Self {
+        self.maybe_applied = true;
+        self.ends_connection = true;
+        self
+    }
+
     fn unsent(class: Class, text: &str) -> Self {
         let cause = Cause { text: text.to_owned(), code: None };
         Self { class, cause, maybe_applied: false, ends_connection: true }
@@ -217,12 +241,19 @@ impl Fault {
 
     fn of_connection(error: &tokio_postgres::Error) -> Self {
         if let Some(error) = error.as_db_error() {
-            return Self { maybe_applied: false, ends_connection: true, ..Self::of_server(error) };
+            let fault = Self::of_server(error);
+            // In PgBouncer's words, and in those of Amazon RDS Proxy.
+            let is_about_options = ["startup parameter", "command-line options"]
+                .iter()
+                .any(|words| error.message().contains(words));
+            let class = if is_about_options { Class::Unlimited } else { fault.class };
+            return Self { class, maybe_applied: false, ends_connection: true, ..fault };
         }
         let handshake = error.source().and_then(|source| source.downcast_ref::<tls::Failure>());
         // The kinds of the client's error have no other mark than their text.
         let class = match error.to_string().as_str() {
             "error performing TLS handshake" if handshake.is_none_or(tls::Failure::is_refusal) => Class::Tls,
+            "authentication error" if innermost(error).contains("channel binding") => Class::Unbound,
             // No password, or one for a method that the client does not have.
             "authentication error" => Class::Credentials,
             "invalid configuration" => Class::Refused,
@@ -314,7 +345,17 @@ impl Fault {
             ),
             Class::Pooler => format!(
                 "a pooler before {the_table} gives statements to other sessions than those that they were prepared \
-                 in; switch prepared statements off"
+                 in; leave out `prepared=true`, which is for direct connections"
+            ),
+            Class::Unlimited => format!(
+                "statements on {the_table} have no time limit at the server, so one that was given up could be applied \
+                 later. Behind a pooler, add `timeouts=transaction` to the URL; or set statement_timeout and \
+                 lock_timeout for the role, and add `timeouts=role`"
+            ),
+            Class::Unbound => format!(
+                "the server of {the_table} offers no channel binding, which the URL requires: it needs TLS, \
+                 scram-sha-256 and a certificate with a known hash. Leave out `channel_binding=require` if there is a \
+                 pooler in between"
             ),
             Class::FailedTransaction => {
                 format!(

@@ -1,6 +1,6 @@
 //! Going through all records of the table, for an operator.
 
-use super::{PostgresStore, Sends, values::Value};
+use super::{PostgresStore, Sends, statements::SCANNED_KEY, values::Value};
 use crate::{key::StoredKey, record::Record, store::StoreError};
 
 /// How many records a page has.
@@ -10,7 +10,8 @@ const PAGE: i64 = 500;
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ScanPage {
-    /// The records by their keys, in the order of the keys; one that cannot be read is an error.
+    /// The records by their keys, in the order of the keys; one that cannot be read is an error. Responses aren't fetched:
+    /// a retained one has its length and digest, and no bytes.
     pub records: Vec<(StoredKey, Result<Record, StoreError>)>,
     /// Where to go on, if there is more.
     pub next: Option<ScanPosition>,
@@ -22,7 +23,7 @@ pub struct ScanPosition(String);
 
 impl PostgresStore {
     /// Some of the table's records, from the beginning or from where an earlier page ended: for an operator, and not for a
-    /// handler, since it reads them with their responses. The whole is no snapshot.
+    /// handler. [`Store::read`](crate::Store::read) fetches a record with its response. The whole is no snapshot.
     ///
     /// # Errors
     ///
@@ -56,7 +57,8 @@ impl PostgresStore {
         let rows = inner.run(&inner.statements.scan, &values, Sends::Question).await?;
         let mut records = Vec::with_capacity(rows.len());
         for row in &rows {
-            let key = StoredKey::from_stored(row.try_get::<_, &str>(0).map_err(|_| inner.odd_answer())?);
+            let key =
+                StoredKey::from_stored(row.try_get::<_, &str>(SCANNED_KEY).map_err(|_| inner.odd_answer())?);
             let record = inner.decode(&key, row);
             records.push((key, record));
         }

@@ -6,8 +6,9 @@
 //! record (or none) which meets the condition: then the one that stood in the way came in between, and the statement is
 //! to be sent again. In every other case the answer is that of the snapshot's moment, and final.
 //!
-//! Each statement waits no longer for a row than `$2` says, and puts the session's own `lock_timeout` back: it may run in
-//! a transaction of somebody else's, or behind a pooler that gives each statement another session.
+//! The server limits how long a statement runs and waits for locks; see `limits`. In a transaction of the user's own,
+//! whose settings stay the user's, a statement limits its wait for a row by `$2`, and then puts the session's own
+//! `lock_timeout` back. Behind a proxy that takes any `set_config` for a change of the session, it doesn't.
 
 use tokio_postgres::types::Type;
 
@@ -41,8 +42,8 @@ pub(super) struct Statements {
     pub(super) read: Statement,
     /// Takes a key's lock until the transaction ends, if it is free, and reads the record and the schema's version.
     pub(super) lock_and_read: Statement,
-    /// The schema's version.
-    pub(super) version: Statement,
+    /// The schema's version, and what the session is.
+    pub(super) session: Statement,
     /// Deletes some expired records.
     pub(super) sweep: Statement,
     /// Some records, in the order of their keys.
@@ -57,7 +58,15 @@ pub(super) const FOUND: &str = "found";
 pub(super) const STANDBY: &str = "standby";
 /// The column of `lock_and_read` that says whether the key's lock was free.
 pub(super) const FREE: &str = "free";
-/// The column of `lock_and_read` and `version` with the schema's version.
+/// The column of `sweep` that says how many records it has deleted.
+pub(super) const SWEPT: &str = "swept";
+/// The column of `scan` with the record's key.
+pub(super) const SCANNED_KEY: &str = "id";
+/// The columns of `session`: the server's process, and its limits in milliseconds.
+pub(super) const PROCESS: &str = "process";
+pub(super) const STATEMENT_LIMIT: &str = "statement_limit";
+pub(super) const LOCK_LIMIT: &str = "lock_limit";
+/// The column of `lock_and_read` and `session` with the schema's version.
 pub(super) const SCHEMA_VERSION: &str = "schema_version";
 
 /// The columns that T2 compares with the version seen.
@@ -81,13 +90,25 @@ const HELD: [Column; 2] = [Column::Owner, Column::Generation];
 const KEY: &str = "r.id = $1";
 const STARTED: &str = "r.status = 'STARTED'";
 
+/// Who limits the wait of a writing statement for its row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LockWait {
+    /// The session.
+    OfSession,
+    /// The statement, by its second value.
+    OfStatement,
+}
+
 /// The parameters of a writing statement, in the order of its values.
 struct Parameters(Vec<Type>);
 
 impl Parameters {
-    /// The key, and the time-out of a lock.
-    fn new() -> Self {
-        Self(vec![Type::TEXT, Type::TEXT])
+    /// The key, and the time-out of a lock if the statement has one.
+    fn new(wait: LockWait) -> Self {
+        Self(match wait {
+            LockWait::OfSession => vec![Type::TEXT],
+            LockWait::OfStatement => vec![Type::TEXT, Type::TEXT],
+        })
     }
 
     /// One for a value of `column`.
@@ -137,13 +158,17 @@ impl Parameters {
 }
 
 impl Statements {
-    pub(super) fn new(table: &TableName) -> Self {
+    pub(super) fn new(table: &TableName, wait: LockWait) -> Self {
         let columns = names(&Column::RECORD);
+        let (from, writing) = match wait {
+            LockWait::OfSession => ("", writing as fn(&TableName, &dyn Fn(&mut Parameters) -> String) -> _),
+            LockWait::OfStatement => ("FROM s", waiting as _),
+        };
         // A record that the snapshot shows is asked for first: the insertion by itself would wait for a transaction that
         // has changed it.
         let insert = |with: &mut Parameters| {
             format!(
-                "INSERT INTO {table} (id, {columns}) SELECT $1, {} FROM s \
+                "INSERT INTO {table} (id, {columns}) SELECT $1, {} {from} \
                  WHERE NOT EXISTS (SELECT FROM {table} AS r WHERE {KEY}) ON CONFLICT (id) DO NOTHING",
                 with.list(&Column::RECORD)
             )
@@ -151,9 +176,9 @@ impl Statements {
         // What is set comes before what is compared, in the statement and in its parameters.
         let update = |set: &dyn Fn(&mut Parameters) -> String,
                       condition: &dyn Fn(&mut Parameters) -> String| {
-            writing(table, |with| {
+            writing(table, &|with| {
                 let set = set(with);
-                format!("UPDATE {table} AS r SET {set} FROM s WHERE {KEY} AND {}", condition(with))
+                format!("UPDATE {table} AS r SET {set} {from} WHERE {KEY} AND {}", condition(with))
             })
         };
         let put = |with: &mut Parameters| {
@@ -162,17 +187,17 @@ impl Statements {
         };
         let held = |with: &mut Parameters| format!("{STARTED} AND {}", with.as_seen(&HELD));
         Self {
-            insert: writing(table, insert),
+            insert: writing(table, &insert),
             reclaim: update(&put, &|with| with.as_seen(&RECLAIM)),
             conclude: update(&put, &|with| with.as_seen(&VERSION)),
             take_over: update(&|with| with.set(&Column::TAKEOVER), &|with| {
                 format!("{STARTED} AND {}", with.as_seen(&TAKEOVER))
             }),
             settle: update(&Parameters::settle, &held),
-            extend: writing(table, |with| {
+            extend: writing(table, &|with| {
                 let (lease, expiry) = (with.of(Column::LeaseUntil), with.of(Column::ExpiresAt));
                 format!(
-                    "UPDATE {table} AS r SET lease_until = {lease}, expires_at = {expiry} FROM s \
+                    "UPDATE {table} AS r SET lease_until = {lease}, expires_at = {expiry} {from} \
                      WHERE {KEY} AND {} AND r.lease_until < {lease}",
                     held(with)
                 )
@@ -183,10 +208,24 @@ impl Statements {
             read: reading(table, &format!("pg_is_in_recovery() AS {STANDBY}"), vec![Type::TEXT]),
             lock_and_read: reading(
                 table,
-                &format!("pg_try_advisory_xact_lock($2) AS {FREE}, ({}) AS {SCHEMA_VERSION}", version(table)),
+                // By the table's own number: two tables have nothing to do with each other, and one is itself by any name.
+                &format!(
+                    "pg_try_advisory_xact_lock($2 # ('{table}'::regclass::oid::bigint << 32)) AS {FREE}, \
+                     ({}) AS {SCHEMA_VERSION}",
+                    version(table)
+                ),
                 vec![Type::TEXT, Type::INT8],
             ),
-            version: Statement { sql: version(table), types: vec![] },
+            session: Statement {
+                sql: format!(
+                    "SELECT ({}) AS {SCHEMA_VERSION}, pg_backend_pid() AS {PROCESS}, {} AS {STATEMENT_LIMIT}, \
+                     {} AS {LOCK_LIMIT}",
+                    version(table),
+                    millis_of("statement_timeout"),
+                    millis_of("lock_timeout")
+                ),
+                types: vec![],
+            },
             sweep: Statement {
                 // `NULL < $1` is never true, so a record without an expiry stays. The lock reads the row again, so a row
                 // whose expiry has moved stays too.
@@ -194,14 +233,14 @@ impl Statements {
                     "WITH old AS MATERIALIZED (SELECT id FROM {table} WHERE expires_at < $1 \
                      ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED), \
                      gone AS (DELETE FROM {table} AS r USING old WHERE r.id = old.id RETURNING 1) \
-                     SELECT count(*) FROM gone"
+                     SELECT count(*) AS {SWEPT} FROM gone"
                 ),
                 types: vec![Type::NUMERIC, Type::INT8],
             },
             scan: Statement {
                 sql: format!(
-                    "SELECT r.id, {} FROM {table} AS r WHERE r.id > $1 ORDER BY r.id LIMIT $2",
-                    of_row()
+                    "SELECT r.id AS {SCANNED_KEY}, {} FROM {table} AS r WHERE r.id > $1 ORDER BY r.id LIMIT $2",
+                    of_row_unread()
                 ),
                 types: vec![Type::TEXT, Type::INT8],
             },
@@ -209,11 +248,22 @@ impl Statements {
     }
 }
 
-/// A statement that makes the write and answers as the module says. `s` is evaluated before the row is waited for, since
-/// the write reads it; whether the write was made is asked before the old `lock_timeout` is put back, and before the
-/// record is read, which is left out where it was.
-fn writing(table: &TableName, write: impl Fn(&mut Parameters) -> String) -> Statement {
-    let mut parameters = Parameters::new();
+/// A statement that makes the write and answers as the module says. The record is left out where the write was made.
+fn writing(table: &TableName, write: &dyn Fn(&mut Parameters) -> String) -> Statement {
+    let mut parameters = Parameters::new(LockWait::OfSession);
+    let (write, columns) = (write(&mut parameters), of_row());
+    let sql = format!(
+        "WITH w AS ({write} RETURNING 1) \
+         SELECT m.{MADE}, r.id IS NOT NULL AS {FOUND}, {columns} \
+         FROM (SELECT EXISTS (SELECT FROM w) AS {MADE}) AS m LEFT JOIN {table} AS r ON {KEY} AND NOT m.{MADE}"
+    );
+    Statement { sql, types: parameters.0 }
+}
+
+/// The same, with a limit of its own to the wait for the row. `s` is evaluated before the row is waited for, since the
+/// write reads it; whether the write was made is asked before the old `lock_timeout` is put back.
+fn waiting(table: &TableName, write: &dyn Fn(&mut Parameters) -> String) -> Statement {
+    let mut parameters = Parameters::new(LockWait::OfStatement);
     let (write, columns) = (write(&mut parameters), of_row());
     let sql = format!(
         "WITH s AS MATERIALIZED (\
@@ -240,6 +290,11 @@ fn version(table: &TableName) -> String {
     format!("SELECT max(version)::bigint AS {SCHEMA_VERSION} FROM {}", table.marker())
 }
 
+/// A setting that is a time, in milliseconds; 0 is none.
+fn millis_of(setting: &str) -> String {
+    format!("(extract(epoch FROM current_setting('{setting}')::interval) * 1000)::bigint")
+}
+
 fn names(columns: &[Column]) -> String {
     columns.iter().map(|column| column.name()).collect::<Vec<_>>().join(", ")
 }
@@ -251,8 +306,22 @@ fn nothing(columns: &[Column]) -> String {
 
 /// All that is read of a row.
 fn of_row() -> String {
+    row_with(|name| format!("r.{name}"))
+}
+
+/// The same with an empty response for one that is there, which the server needn't fetch.
+fn of_row_unread() -> String {
+    row_with(|name| match name {
+        _ if name == Column::Response.name() => {
+            format!("CASE WHEN r.{name} IS NOT NULL THEN ''::bytea END AS {name}")
+        }
+        _ => format!("r.{name}"),
+    })
+}
+
+fn row_with(column: impl Fn(&str) -> String) -> String {
     let columns = Column::RECORD.into_iter().chain(Column::LATER_RESPONSE);
-    columns.map(|column| format!("r.{}", column.name())).collect::<Vec<_>>().join(", ")
+    columns.map(|of_row| column(of_row.name())).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -263,6 +332,20 @@ mod tests {
     #[test]
     fn every_parameter_has_a_type() {
         let table = TableName::new("idempotency").unwrap();
+        for wait in [LockWait::OfSession, LockWait::OfStatement] {
+            assert_typed(Statements::new(&table, wait));
+        }
+    }
+
+    /// A proxy may take any call of it for a change of the session.
+    #[test]
+    fn only_waiting_statements_set_anything() {
+        let table = TableName::new("idempotency").unwrap();
+        let sets = |wait| format!("{:?}", Statements::new(&table, wait)).contains("set_config");
+        assert!(!sets(LockWait::OfSession) && sets(LockWait::OfStatement));
+    }
+
+    fn assert_typed(statements: Statements) {
         let Statements {
             insert,
             reclaim,
@@ -273,10 +356,10 @@ mod tests {
             resolve,
             read,
             lock_and_read,
-            version,
+            session,
             sweep,
             scan,
-        } = Statements::new(&table);
+        } = statements;
         for Statement { sql, types } in [
             insert,
             reclaim,
@@ -287,7 +370,7 @@ mod tests {
             resolve,
             read,
             lock_and_read,
-            version,
+            session,
             sweep,
             scan,
         ] {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{PostgresStore, Sends, values::Value};
+use super::{PostgresStore, Sends, statements::SWEPT, values::Value};
 use crate::{store::StoreError, time::Timestamp};
 
 /// How long after its expiry a record is left in peace: longer than clocks are apart.
@@ -36,7 +36,7 @@ impl PostgresStore {
         let values =
             [Value::Number(now.saturating_sub(MARGIN).as_millis()), Value::Integer(i64::from(batch))];
         let rows = self.inner.run(&self.inner.statements.sweep, &values, Sends::Write).await?;
-        let count: i64 = self.inner.only(&rows)?.try_get(0).map_err(|_| self.inner.odd_answer())?;
+        let count: i64 = self.inner.only(&rows)?.try_get(SWEPT).map_err(|_| self.inner.odd_answer())?;
         Ok(u64::try_from(count).unwrap_or_default())
     }
 }

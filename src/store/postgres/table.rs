@@ -2,10 +2,11 @@
 
 use std::fmt;
 
-use tokio_postgres::Client;
+use tokio_postgres::{Client, types::Type};
 
 use super::{
     Inner, PostgresStore, advisory_key, connections::Lent, fault::Fault, statements::SCHEMA_VERSION,
+    values::Value,
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -164,15 +165,15 @@ fn schema_mismatch(found: i64, needed: i64) -> String {
 }
 
 /// Whether the table and its marker are there.
-const IS_THERE: &str = "SELECT to_regclass($1) IS NOT NULL AND to_regclass($2) IS NOT NULL";
+const IS_THERE: &str = "SELECT to_regclass($1) IS NOT NULL AND to_regclass($2) IS NOT NULL AS is_there";
 
 /// What can be wrong with the table, but for its version.
-const CHECK: &str = "SELECT pg_is_in_recovery(), current_setting('synchronous_commit') = 'off', \
-    c.relpersistence = 'u', \
+const CHECK: &str = "SELECT pg_is_in_recovery() AS standby, \
+    current_setting('synchronous_commit') = 'off' AS asynchronous, c.relpersistence = 'u' AS unlogged, \
     EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0] \
-        WHERE i.indrelid = c.oid AND i.indisvalid AND a.attname = 'expires_at'), \
+        WHERE i.indrelid = c.oid AND i.indisvalid AND a.attname = 'expires_at') AS indexed, \
     ARRAY(SELECT p FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) p \
-        WHERE NOT has_table_privilege(c.oid, p)) \
+        WHERE NOT has_table_privilege(c.oid, p)) AS missing \
     FROM pg_class c WHERE c.oid = to_regclass($1)";
 
 impl PostgresStore {
@@ -207,14 +208,19 @@ impl PostgresStore {
         let inner = &*self.inner;
         let connection = inner.lend().await?;
         let names = [inner.table.to_string(), inner.table.marker()];
-        let is_there = within(inner, connection.query_one(IS_THERE, &[&names[0], &names[1]])).await?;
-        let creation = if is_there.try_get(0).unwrap_or(false) {
+        let [table, marker] = names.each_ref().map(|name| Value::Text(name));
+        let names = [(&table as _, Type::TEXT), (&marker as _, Type::TEXT)];
+        let is_there = within(inner, connection.query_typed(IS_THERE, &names)).await?;
+        let creation = if is_there.first().is_some_and(|row| row.try_get("is_there").unwrap_or(false)) {
             TableCreation::AlreadyThere
         } else {
             // Who makes the table at the same time is waited for: CREATE TABLE IF NOT EXISTS is not safe against its
             // like. Sent as one, the statements are one transaction.
             let lock = advisory_key(&inner.table.plain());
-            let sql = format!("SELECT pg_advisory_xact_lock({lock}); {}", self.schema_sql());
+            let sql = format!(
+                "SELECT set_config('lock_timeout', '0', true), pg_advisory_xact_lock({lock}); {}",
+                self.schema_sql()
+            );
             within(inner, connection.batch_execute(&sql)).await?;
             TableCreation::Created
         };
@@ -239,24 +245,28 @@ impl PostgresStore {
     pub async fn check_table(&self) -> Result<Vec<TableProblem>, StoreError> {
         let inner = &*self.inner;
         let connection = inner.lend().await?;
-        let row = within(inner, connection.query_opt(CHECK, &[&inner.table.to_string()])).await?;
+        let name = inner.table.to_string();
+        let name = Value::Text(&name);
+        let rows = within(inner, connection.query_typed(CHECK, &[(&name, Type::TEXT)])).await?;
         let version = inner.version_within(&connection).await?;
         connection.release();
-        let (Some(row), Some(found)) = (row, version) else { return Ok(vec![TableProblem::Missing]) };
+        let (Some(row), Some(found)) = (rows.first(), version) else {
+            return Ok(vec![TableProblem::Missing]);
+        };
         let mut problems = Vec::new();
         if found != NEEDED {
             problems.push(TableProblem::Schema { found, needed: NEEDED });
         }
-        let flag = |at: usize| row.try_get::<_, bool>(at).unwrap_or(false);
-        let missing: Vec<String> = row.try_get(4).unwrap_or_default();
+        let flag = |column: &str| row.try_get::<_, bool>(column).unwrap_or(false);
+        let missing: Vec<String> = row.try_get("missing").unwrap_or_default();
         if !missing.is_empty() {
             problems.push(TableProblem::Privileges { missing });
         }
         for (is_so, problem) in [
-            (flag(0), TableProblem::Standby),
-            (flag(2), TableProblem::Unlogged),
-            (!flag(3), TableProblem::NoIndex),
-            (flag(1), TableProblem::AsynchronousCommit),
+            (flag("standby"), TableProblem::Standby),
+            (flag("unlogged"), TableProblem::Unlogged),
+            (!flag("indexed"), TableProblem::NoIndex),
+            (flag("asynchronous"), TableProblem::AsynchronousCommit),
         ] {
             if is_so {
                 problems.push(problem);
@@ -291,8 +301,8 @@ impl Inner {
     }
 
     /// The version that the marker says; `None` if there is no marker.
-    pub(super) async fn version(&self, client: &Client) -> Result<Option<i64>, Fault> {
-        match client.query_typed(&self.statements.version.sql, &[]).await {
+    async fn version(&self, client: &Client) -> Result<Option<i64>, Fault> {
+        match client.query_typed(&self.statements.session.sql, &[]).await {
             Ok(rows) => Ok(rows.first().and_then(|row| row.try_get(SCHEMA_VERSION).ok().flatten())),
             Err(error) => {
                 let fault = Fault::sent(&error).of_question();

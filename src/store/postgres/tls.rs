@@ -17,6 +17,7 @@ use tokio_rustls::{
     },
 };
 
+use super::binding::server_end_point;
 use crate::{
     error::{Error, ErrorKind},
     future::BoxFuture,
@@ -113,9 +114,11 @@ impl StdError for Failure {}
 pub(super) struct Stream(Box<RustlsStream<Socket>>);
 
 impl TlsStream for Stream {
-    /// None: the certificate is verified, so the password may be sent as it is without one.
     fn channel_binding(&self) -> ChannelBinding {
-        ChannelBinding::none()
+        let (_, session) = self.0.get_ref();
+        let certificate = session.peer_certificates().and_then(<[_]>::first);
+        let hash = certificate.and_then(|certificate| server_end_point(certificate));
+        hash.map_or_else(ChannelBinding::none, ChannelBinding::tls_server_end_point)
     }
 }
 

@@ -138,7 +138,8 @@ impl PostgresTransaction<'_> {
     pub async fn apply(&self, key: &StoredKey, write: &Write) -> Result<Written, StoreError> {
         let inner = self.inner;
         let draft = Draft::of(write).map_err(|fault| inner.error(fault))?;
-        let (statement, values) = (inner.statements.of(write), draft.values(key, &inner.lock_timeout, write));
+        let statement = inner.in_transaction.of(write);
+        let values = draft.values(key, inner.lock_timeout.as_deref(), write);
         for _ in 0..MAX_SENT {
             let rows = self.run(statement, &values).await?;
             if let Some(written) = inner.written(key, write, &rows)? {

@@ -66,15 +66,16 @@ impl Draft {
         })
     }
 
-    /// The values of the statement that makes `write` on `key`.
+    /// The values of the statement that makes `write` on `key`; `lock_timeout` if the statement has one.
     pub(super) fn values<'a>(
         &'a self,
         key: &'a StoredKey,
-        lock_timeout: &'a str,
+        lock_timeout: Option<&'a str>,
         write: &'a Write,
     ) -> Vec<Value<'a>> {
         let mut values = Vec::with_capacity(23);
-        values.extend([Value::Text(key.as_str()), Value::Text(lock_timeout)]);
+        values.push(Value::Text(key.as_str()));
+        values.extend(lock_timeout.map(Value::Text));
         if let Self::Record(draft) = self {
             let columns = if matches!(write, Write::TakeOver { .. }) {
                 &Column::TAKEOVER[..]

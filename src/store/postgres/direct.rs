@@ -1,0 +1,83 @@
+//! Whether a connection leads to one session of the server, or to a pooler that has many.
+//!
+//! A prepared statement lives in one session, under a name that each process counts from the beginning (s0, s1, …). Behind a
+//! pooler that gives each transaction another session, the name runs the statement that another process has prepared there,
+//! on its table.
+
+use std::{
+    convert::Infallible,
+    future::{Ready, ready},
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_postgres::{
+    Client,
+    tls::{ChannelBinding, TlsConnect, TlsStream},
+};
+
+/// The process that took the connection, as it said then. It is the one that runs the statements, unless a pooler took the
+/// connection, which answers with its own number.
+///
+/// The client keeps that number for cancel requests alone. So one is written here, and never sent.
+pub(super) async fn process_at_connect(client: &Client) -> Option<i32> {
+    let mut request = Unsent::default();
+    client.cancel_token().cancel_query_raw(&mut request, AsIs).await.ok()?;
+    // Its last 16 bytes: the length, the code, the process, the secret.
+    let end = request.0.len().checked_sub(16)?;
+    let process = request.0.get(end + 8..end + 12)?;
+    process.try_into().ok().map(i32::from_be_bytes)
+}
+
+/// Keeps the bytes that are written. A read yields `S`, which agrees to a TLS session.
+#[derive(Default)]
+struct Unsent(Vec<u8>);
+
+impl AsyncRead for Unsent {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if buffer.remaining() > 0 {
+            buffer.put_slice(b"S");
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Unsent {
+    fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.0.extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl TlsStream for &mut Unsent {
+    fn channel_binding(&self) -> ChannelBinding {
+        ChannelBinding::none()
+    }
+}
+
+/// No TLS.
+struct AsIs;
+
+impl<'a> TlsConnect<&'a mut Unsent> for AsIs {
+    type Stream = &'a mut Unsent;
+    type Error = Infallible;
+    type Future = Ready<Result<&'a mut Unsent, Infallible>>;
+
+    fn connect(self, stream: &'a mut Unsent) -> Self::Future {
+        ready(Ok(stream))
+    }
+}

@@ -1,0 +1,138 @@
+//! How long a statement may run at the server, and wait for locks there.
+//!
+//! The store stops waiting for an answer after a while, and closes the connection. The server doesn't notice: without its
+//! own limit, it would apply the claim when the lock in its way is gone, minutes after the caller got its error. A cancel
+//! request doesn't help. It can be lost, or arrive before the statement does.
+
+use std::time::Duration;
+
+use deadpool_postgres::ClientWrapper;
+use futures_util::future::join3;
+use tokio_postgres::Row;
+
+use super::fault::Fault;
+
+/// Sets the time limits of the store's statements at the server, so that one that was given up isn't applied later.
+///
+/// The store reads the limits back on every new connection, and fails with the cure if there are none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Timeouts {
+    /// Sets them as startup options, which costs nothing, for direct connections. Poolers refuse or ignore them. The default
+    /// for a URL.
+    Startup,
+    /// Sets them in a transaction around each statement (`BEGIN`, `SET LOCAL`, `COMMIT`), in the same round trip, for any
+    /// pooler in transaction mode. The default for a pool of yours.
+    Transaction,
+    /// Sets nothing: you have set them for the role or the database (`ALTER ROLE … SET statement_timeout = '750ms'`, and
+    /// `lock_timeout = '250ms'`). For proxies that pin a session when a statement sets something, as Amazon RDS Proxy does.
+    Role,
+}
+
+impl Timeouts {
+    /// Parses a URL's value.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        match text {
+            "startup" => Some(Self::Startup),
+            "transaction" => Some(Self::Transaction),
+            "role" => Some(Self::Role),
+            _ => None,
+        }
+    }
+}
+
+/// The limits, and how they are set.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) timeouts: Timeouts,
+    /// How long the store waits for a statement.
+    patience: Duration,
+    lock: Duration,
+}
+
+impl Limits {
+    pub(super) const fn new(timeouts: Timeouts, patience: Duration, lock: Duration) -> Self {
+        Self { timeouts, patience, lock }
+    }
+
+    /// The limit at the server is lower than the store's patience: the server has to end its wait first. The rest of the
+    /// time allows one more try after a wait for a lock.
+    pub(super) fn statement(&self) -> Duration {
+        self.patience * 3 / 4
+    }
+
+    fn millis(&self) -> (u128, u128) {
+        let statement = self.statement().as_millis().max(1);
+        // A wait that ends with the statement wouldn't tell a conflict from a slow server.
+        (statement, self.lock.as_millis().min(statement * 9 / 10).max(1))
+    }
+
+    /// As startup options, which follow those that are there.
+    pub(super) fn options(&self, before: Option<&str>) -> String {
+        let (statement, lock) = self.millis();
+        let options = format!("-c statement_timeout={statement} -c lock_timeout={lock}");
+        before.map_or(options.clone(), |before| format!("{before} {options}"))
+    }
+
+    /// Whether a server with these limits in milliseconds, of which 0 is none, has ended a statement when the store gives
+    /// it up.
+    pub(super) fn judge(&self, statement: i64, lock: i64) -> Result<(), Fault> {
+        let most = i64::try_from(self.patience.as_millis()).unwrap_or(i64::MAX);
+        let is_low = |limit: i64| (1..=most).contains(&limit);
+        if is_low(statement) && is_low(lock) {
+            return Ok(());
+        }
+        Err(Fault::unlimited(&format!(
+            "statement_timeout is {statement} ms and lock_timeout {lock} ms, where 0 is none; at most {most} ms are needed"
+        )))
+    }
+
+    /// Sends one statement under the limits, and waits for its end. With a transaction around it, the three messages go out
+    /// at once: the first polled is the first sent.
+    pub(super) async fn hold(
+        &self,
+        client: &ClientWrapper,
+        statement: impl Future<Output = Result<Vec<Row>, tokio_postgres::Error>>,
+    ) -> Result<Vec<Row>, Fault> {
+        if self.timeouts != Timeouts::Transaction {
+            return statement.await.map_err(|error| Fault::sent(&error));
+        }
+        let (of_statement, of_lock) = self.millis();
+        let begin = format!(
+            "BEGIN; SET LOCAL statement_timeout = {of_statement}; SET LOCAL lock_timeout = {of_lock}"
+        );
+        let sent = join3(client.batch_execute(&begin), statement, client.batch_execute("COMMIT"));
+        let (begun, rows, committed) = sent.await;
+        // If it couldn't begin, the statement may have been made without a transaction.
+        begun.map_err(|error| Fault::sent(&error).in_doubt())?;
+        let rows = rows.map_err(|error| Fault::sent(&error))?;
+        committed.map_err(|error| Fault::sent(&error))?;
+        Ok(rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(patience: u64, lock: u64) -> Limits {
+        let (patience, lock) = (Duration::from_millis(patience), Duration::from_millis(lock));
+        Limits::new(Timeouts::Startup, patience, lock)
+    }
+
+    #[test]
+    fn the_server_ends_a_statement_first() {
+        assert_eq!(limits(1000, 250).options(None), "-c statement_timeout=750 -c lock_timeout=250");
+        let options = limits(1000, 900).options(Some("-c search_path=a"));
+        assert_eq!(options, "-c search_path=a -c statement_timeout=750 -c lock_timeout=675");
+    }
+
+    #[test]
+    fn limits_are_needed_and_low() {
+        for (statement, lock, is_enough) in
+            [(750, 250, true), (1000, 1000, true), (1001, 250, false), (0, 250, false), (750, 0, false)]
+        {
+            assert_eq!(limits(1000, 250).judge(statement, lock).is_ok(), is_enough, "{statement} {lock}");
+        }
+    }
+}

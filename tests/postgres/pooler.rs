@@ -1,0 +1,205 @@
+//! The store behind PgBouncer in transaction mode, which gives each transaction whichever session is free.
+
+use std::{
+    env,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use lambda_idempotency::{
+    Clock as _, Store as _, SystemClock, Timestamp,
+    store::{
+        StoreErrorKind, Write, Written,
+        postgres::{
+            PostgresStore,
+            tokio_postgres::{self, SimpleQueryMessage},
+        },
+    },
+};
+
+use super::fixtures::{Server, fresh_table, key, lock, make, server};
+use crate::support::pgbouncer::PgBouncer;
+
+/// The other process's variable with the URL and its table.
+const URL: &str = "POOLED_STORE";
+/// And when both begin.
+const BEGINS: &str = "POOLED_BEGINS";
+const CLAIMS: usize = 300;
+/// On a busy machine, a connection takes its time.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// One of the processes below.
+#[tokio::test]
+#[ignore = "the test below runs it, twice at once"]
+async fn claims_in_its_own_process() {
+    let (Ok(url), Ok(begins)) = (env::var(URL), env::var(BEGINS)) else { return };
+    let builder = PostgresStore::builder(url).connect_timeout(PATIENCE).statement_timeout(PATIENCE);
+    let store = builder.build().unwrap();
+    let begins = Timestamp::from_millis(begins.parse().unwrap());
+    tokio::time::sleep(SystemClock.now().until(begins)).await;
+    for n in 0..CLAIMS {
+        make(&store, &key(&format!("{} {n}", store.table())), &Write::Claim(lock())).await;
+    }
+}
+
+fn process(url: &str, begins: Timestamp) -> Child {
+    Command::new(env::current_exe().unwrap())
+        .args(["--exact", "postgres::pooler::claims_in_its_own_process", "--ignored", "--nocapture"])
+        .env(URL, url)
+        .env(BEGINS, begins.as_millis().to_string())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// Counts the rows of `table`.
+async fn rows(server: &Server, table: &str) -> i64 {
+    let count = format!("SELECT count(*) FROM {table}");
+    server.client().await.query_one(&count, &[]).await.unwrap().get(0)
+}
+
+/// Two functions, each with its table, share the pooler's sessions. Both processes name their prepared statements s0, s1, …,
+/// so that one would run the other's.
+#[tokio::test]
+async fn processes_behind_a_pooler_keep_their_tables() {
+    let server = server!();
+    let Some(pooler) = PgBouncer::before(server, 2, "") else { return };
+    let tables = [fresh_table(), fresh_table()];
+    let (mut processes, begins) = (Vec::new(), SystemClock.now().saturating_add(Duration::from_secs(1)));
+    for table in &tables {
+        let store = PostgresStore::builder(server.url()).table(table).build().unwrap();
+        store.create_table().await.unwrap();
+        processes.push(process(
+            &format!("{}?timeouts=transaction&table={table}", server.url_at(pooler.port())),
+            begins,
+        ));
+    }
+    let ended: Vec<bool> = processes.iter_mut().map(|process| process.wait().unwrap().success()).collect();
+    let found = [rows(server, &tables[0]).await, rows(server, &tables[1]).await];
+    assert_eq!((found, ended), ([CLAIMS as i64; 2], vec![true; 2]), "rows in each table, and successes");
+}
+
+/// The store behind `pooler`, by a URL with these parameters and this user.
+fn behind(server: &Server, pooler: &PgBouncer, user: &str, table: &str, parameters: &str) -> PostgresStore {
+    let url = server.url_at(pooler.port()).replace("://test:", &format!("://{user}:"));
+    let builder = PostgresStore::builder(format!("{url}?table={table}&{parameters}"));
+    builder.connect_timeout(PATIENCE).statement_timeout(Duration::from_secs(2)).build().unwrap()
+}
+
+/// Nothing is prepared in a session before the store knows that it has the session for itself.
+#[tokio::test]
+async fn prepared_statements_behind_a_pooler_are_refused() {
+    let server = server!();
+    let Some(pooler) = PgBouncer::before(server, 1, "") else { return };
+    let table = server.store(|builder| builder).await.table();
+    for timeouts in ["transaction", "role"] {
+        let parameters = format!("timeouts={timeouts}&prepared=true");
+        server.client().await.batch_execute(LIMITED).await.unwrap();
+        let store = behind(server, &pooler, "limited", &table, &parameters);
+        for _ in 0..3 {
+            let error = store.apply(&key("refused"), &Write::Claim(lock())).await.unwrap_err();
+            assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Rejected, false));
+            assert!(error.to_string().contains("leave out `prepared=true`"), "{error:?}");
+        }
+    }
+    assert_eq!(rows(server, &table).await, 0);
+    let direct = PostgresStore::builder(format!("{}?table={table}&prepared=true", server.url()));
+    let direct = direct.connect_timeout(PATIENCE).build().unwrap();
+    make(&direct, &key("direct"), &Write::Claim(lock())).await;
+}
+
+/// Makes a role that has the limits, as `?timeouts=role` needs it.
+const LIMITED: &str = "DO $$ BEGIN CREATE ROLE limited SUPERUSER LOGIN PASSWORD 'correct-horse'; \
+    EXCEPTION WHEN duplicate_object OR unique_violation THEN END $$; \
+    ALTER ROLE limited SET statement_timeout = '750ms'; ALTER ROLE limited SET lock_timeout = '250ms'";
+
+/// A URL for direct connections leads to a pooler: the error names the parameter to add, whether the pooler refuses startup
+/// options or forgets them.
+#[tokio::test]
+async fn missing_limits_are_refused_with_the_cure() {
+    let server = server!();
+    let table = server.store(|builder| builder).await.table();
+    server.client().await.batch_execute(LIMITED).await.unwrap();
+    for (configuration, user, parameters, is_fit) in [
+        // This pooler refuses startup options; the next one forgets them.
+        ("", "test", "timeouts=startup", false),
+        ("ignore_startup_parameters = options", "test", "timeouts=startup", false),
+        ("", "test", "timeouts=role", false),
+        ("", "limited", "timeouts=role", true),
+        ("", "test", "timeouts=transaction", true),
+    ] {
+        let Some(pooler) = PgBouncer::before(server, 2, configuration) else { return };
+        let store = behind(server, &pooler, user, &table, parameters);
+        let key = key(&format!("{configuration} {user} {parameters}"));
+        let written = store.apply(&key, &Write::Claim(lock())).await;
+        if is_fit {
+            assert_eq!(written.unwrap(), Written::Applied);
+            continue;
+        }
+        let error = written.unwrap_err();
+        assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Rejected, false), "{error:?}");
+        assert!(error.to_string().contains("timeouts=transaction"), "{error}");
+        assert_eq!(PostgresStore::read(&store, &key).await.unwrap_err().kind(), StoreErrorKind::Rejected);
+    }
+}
+
+/// The next transaction in the same session, which may be another client's, has the session's own limits.
+#[tokio::test]
+async fn limits_do_not_leak_into_pooled_sessions() {
+    let server = server!();
+    let Some(pooler) = PgBouncer::before(server, 1, "") else { return };
+    let table = server.store(|builder| builder).await.table();
+    let store = behind(server, &pooler, "test", &table, "timeouts=transaction");
+    make(&store, &key("leak"), &Write::Claim(lock())).await;
+    let other = tokio_postgres::connect(&server.url_at(pooler.port()), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(other.1);
+    let shown = other
+        .0
+        .simple_query("SELECT current_setting('statement_timeout') || current_setting('lock_timeout')");
+    let shown = shown.await.unwrap();
+    let is_none = |message: &SimpleQueryMessage| matches!(message, SimpleQueryMessage::Row(row) if row.get(0) == Some("00"));
+    assert!(shown.iter().any(is_none), "{shown:?}");
+}
+
+/// A table lock behind a pooler: the statement ends at the server too.
+#[tokio::test]
+async fn pooled_claims_given_up_are_not_applied() {
+    let server = server!();
+    let Some(pooler) = PgBouncer::before(server, 2, "") else { return };
+    let table = server.store(|builder| builder).await.table();
+    server.client().await.batch_execute(LIMITED).await.unwrap();
+    for (user, timeouts) in [("test", "transaction"), ("limited", "role")] {
+        let store = behind(server, &pooler, user, &table, &format!("timeouts={timeouts}"));
+        make(&store, &key(user), &Write::Claim(lock())).await;
+        let operator = server.client().await;
+        operator.batch_execute(&format!("BEGIN; LOCK TABLE {table}")).await.unwrap();
+        let late = key(&format!("late {user}"));
+        assert!(store.apply(&late, &Write::Claim(lock())).await.is_err());
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        operator.batch_execute("COMMIT").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(store.read(&late).await.unwrap(), None, "{timeouts}");
+    }
+}
+
+/// All of the pooler's sessions are in use: it keeps the claim, and forgets it when its sender has gone.
+#[tokio::test]
+async fn claims_given_up_in_the_queue_vanish() {
+    let server = server!();
+    let Some(pooler) = PgBouncer::before(server, 1, "") else { return };
+    let table = server.store(|builder| builder).await.table();
+    server.client().await.batch_execute(LIMITED).await.unwrap();
+    for (user, timeouts) in [("test", "transaction"), ("limited", "role")] {
+        let store = behind(server, &pooler, user, &table, &format!("timeouts={timeouts}"));
+        make(&store, &key(user), &Write::Claim(lock())).await;
+        let url = server.url_at(pooler.port()).replace("://test:", &format!("://{user}:"));
+        let (holder, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        holder.batch_execute("BEGIN").await.unwrap();
+        let late = key(&format!("queued {user}"));
+        assert!(store.apply(&late, &Write::Claim(lock())).await.is_err());
+        holder.batch_execute("COMMIT").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert_eq!(store.read(&late).await.unwrap(), None, "{timeouts}");
+    }
+}

@@ -1,0 +1,83 @@
+//! The store beside the user's pool.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use lambda_idempotency::{
+    Idempotency, Key,
+    store::{
+        Write,
+        postgres::{
+            PostgresStoreBuilder,
+            deadpool_postgres::{Manager, Pool},
+            tokio_postgres::NoTls,
+        },
+    },
+};
+
+use super::fixtures::{fresh_table, key, lock, make, server};
+
+fn pool_of(url: &str, connections: usize) -> Pool {
+    let manager = Manager::new(url.parse().unwrap(), NoTls);
+    Pool::builder(manager).max_size(connections).build().unwrap()
+}
+
+/// More handlers than the pool has connections, each with one of them for as long as it works: their completions do not
+/// wait behind them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn handlers_holding_the_pool_get_recorded() {
+    const HANDLERS: u32 = 8;
+    let server = server!();
+    let pool = pool_of(&server.url(), 1);
+    let table = fresh_table();
+    let store = PostgresStoreBuilder::of_pool(pool.clone()).table(&table).build().unwrap();
+    store.create_table().await.unwrap();
+    let builder = Idempotency::builder(store).function("orders").settle_within(Duration::from_secs(4));
+    let idempotency = builder.build().unwrap();
+    let effects = Arc::new(AtomicU32::new(0));
+    for delivery in ["first", "second"] {
+        let mut handlers = tokio::task::JoinSet::new();
+        for n in 0..HANDLERS {
+            let (idempotency, pool, effects) = (idempotency.clone(), pool.clone(), Arc::clone(&effects));
+            handlers.spawn(async move {
+                let work = async || {
+                    let client = pool.get().await.map_err(std::io::Error::other)?;
+                    effects.fetch_add(1, Ordering::SeqCst);
+                    let sleep = client.batch_execute("SELECT pg_sleep(1)").await;
+                    sleep.map_err(std::io::Error::other)?;
+                    // The next handler has the connection at once, and this one's completion comes after it.
+                    drop(client);
+                    Ok::<_, std::io::Error>(n)
+                };
+                idempotency
+                    .operation("order")
+                    .unwrap()
+                    .run(Key::new(format!("order-{n}")).unwrap(), &n, work)
+                    .await
+            });
+        }
+        while let Some(handled) = handlers.join_next().await {
+            handled.unwrap().unwrap_or_else(|error| panic!("{delivery}: {error}"));
+        }
+    }
+    let count = format!("SELECT count(*) FROM {table} WHERE status = 'COMPLETED'");
+    let completed: i64 = server.client().await.query_one(&count, &[]).await.unwrap().get(0);
+    assert_eq!((effects.load(Ordering::SeqCst), completed), (HANDLERS, i64::from(HANDLERS)));
+}
+
+/// Every connection of the user's is lent, for longer than the store waits.
+#[tokio::test]
+async fn a_pool_that_is_used_up_serves_records() {
+    let server = server!();
+    let pool = pool_of(&server.url(), 1);
+    let builder = PostgresStoreBuilder::of_pool(pool.clone()).table(fresh_table());
+    let store = builder.connect_timeout(Duration::from_secs(5)).build().unwrap();
+    let _lent = pool.get().await.unwrap();
+    store.create_table().await.unwrap();
+    make(&store, &key("used-up"), &Write::Claim(lock())).await;
+}

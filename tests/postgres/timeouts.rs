@@ -1,0 +1,111 @@
+//! Statements that are given up, and what becomes of them at the server.
+
+use std::time::Duration;
+
+use lambda_idempotency::{
+    Idempotency, Key, Store as _,
+    store::{
+        StoreErrorKind, Write,
+        postgres::{PostgresStore, PostgresStoreBuilder, Timeouts},
+    },
+};
+
+use super::{
+    fixtures::{completion, fresh_table, key, lock, make, server},
+    wire::{Fault, Wire},
+};
+
+fn impatient(builder: PostgresStoreBuilder) -> PostgresStoreBuilder {
+    builder.statement_timeout(Duration::from_millis(600)).lock_timeout(Duration::from_millis(300))
+}
+
+/// Migrations, `VACUUM FULL` and `LOCK TABLE` keep statements waiting before they begin. One that the store has given up
+/// must not be made when the table is free again.
+#[tokio::test]
+async fn claims_given_up_behind_locks_are_not_applied() {
+    let server = server!();
+    for timeouts in [Timeouts::Startup, Timeouts::Transaction] {
+        let store = server.store(|builder| impatient(builder).timeouts(timeouts)).await;
+        make(&store, &key("warm"), &Write::Claim(lock())).await;
+        let operator = server.client().await;
+        operator.batch_execute(&format!("BEGIN; LOCK TABLE {}", store.table())).await.unwrap();
+        let key = key("late");
+        let error = store.apply(&key, &Write::Claim(lock())).await.unwrap_err();
+        assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Conflict, false));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        operator.batch_execute("COMMIT").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert_eq!(store.read(&key).await.unwrap(), None, "{timeouts:?}");
+    }
+}
+
+/// A trigger of the user's, or a full I/O queue: what takes long is not a lock.
+#[tokio::test]
+async fn slow_claims_given_up_are_not_applied() {
+    let server = server!();
+    for timeouts in [Timeouts::Startup, Timeouts::Transaction] {
+        let store = server.store(|builder| impatient(builder).timeouts(timeouts)).await;
+        let (table, operator) = (store.table(), server.client().await);
+        let slow = format!(
+            "CREATE FUNCTION {table}_slow() RETURNS trigger LANGUAGE plpgsql AS \
+             $$ BEGIN PERFORM pg_sleep(1.5); RETURN NEW; END $$; \
+             CREATE TRIGGER slow BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION {table}_slow()"
+        );
+        operator.batch_execute(&slow).await.unwrap();
+        assert!(store.apply(&key("slow"), &Write::Claim(lock())).await.is_err());
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(store.read(&key("slow")).await.unwrap(), None, "{timeouts:?}");
+    }
+}
+
+/// The network keeps a claim, and the server gets it after its sender was told of an error: no limit at the server helps.
+#[tokio::test]
+async fn late_claims_never_replace_an_outcome() {
+    let server = server!();
+    let wire = Wire::to(server.port()).await;
+    let builder = PostgresStore::builder(server.url_at(wire.port())).table(fresh_table());
+    let store = impatient(builder).build().unwrap();
+    store.create_table().await.unwrap();
+    make(&store, &key("warm"), &Write::Claim(lock())).await;
+    let (key, second) = (key("kept"), lock());
+    wire.fail_next(Fault::Late);
+    let error = store.apply(&key, &Write::Claim(lock())).await.unwrap_err();
+    assert!(error.is_maybe_applied() && wire.has_failed(), "{error:?}");
+    make(&store, &key, &Write::Claim(second.clone())).await;
+    make(&store, &key, &completion(&second)).await;
+    let before = store.read(&key).await.unwrap();
+    wire.deliver();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(store.read(&key).await.unwrap(), before);
+}
+
+/// The same where nothing has come in between: the claim stands for as long as its lease, and the next delivery runs then.
+#[tokio::test]
+async fn late_claims_block_until_their_lease_ends() {
+    let server = server!();
+    let wire = Wire::to(server.port()).await;
+    let builder = PostgresStore::builder(server.url_at(wire.port())).table(fresh_table());
+    let store = impatient(builder).build().unwrap();
+    store.create_table().await.unwrap();
+    let margin = Duration::from_millis(10);
+    let engine = Idempotency::builder(store.clone()).function("late").skew_margin(margin).build().unwrap();
+    let operation = engine.operation("late").unwrap();
+    let stored = operation.stored_key(&Key::new("a").unwrap());
+    let mut late = lock();
+    late.fingerprint = lambda_idempotency::Fingerprint::of("12").unwrap();
+    late.lease_until = late.lock_acquired_at.saturating_add(Duration::from_secs(3));
+    make(&store, &key("warm"), &Write::Claim(lock())).await;
+    wire.fail_next(Fault::Late);
+    assert!(store.apply(&stored, &Write::Claim(late.clone())).await.is_err());
+    wire.deliver();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(store.read(&stored).await.unwrap(), Some(late.into()));
+    let run = async || {
+        let work = async || Ok::<_, std::io::Error>("done".to_owned());
+        operation.run(Key::new("a").unwrap(), "12", work).await
+    };
+    let busy = run().await.unwrap_err();
+    assert!(busy.to_string().contains("another delivery"), "{busy}");
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(run().await.unwrap(), "done");
+}

@@ -1,0 +1,97 @@
+//! A real PgBouncer in transaction mode before a server, on a free port of loopback. It ends with the process.
+
+use std::{
+    fs,
+    net::TcpStream,
+    os::unix::process::CommandExt as _,
+    path::{Path, PathBuf},
+    process::{Child, Stdio},
+    thread,
+    time::Duration,
+};
+
+use lambda_idempotency::Owner;
+
+use super::postgres::{PASSWORD, Server, command, free_port, other_user};
+
+/// How to get what is missing.
+const INSTALL: &str = "install PgBouncer: apt-get install pgbouncer (its service need not run)";
+/// Stops the pooler when the tests' process ends, and its end of the input with it.
+const SUPERVISOR: &str = r#"
+trap : HUP INT TERM
+"$1" -q "$2/pgbouncer.ini" >>"$2/log" 2>&1 &
+read -r line
+kill -QUIT $!
+rm -rf "$2"
+"#;
+
+/// A pooler that gives each transaction whichever of its few sessions is free.
+#[derive(Debug)]
+pub struct PgBouncer {
+    port: u16,
+    supervisor: Child,
+}
+
+impl PgBouncer {
+    /// One before `server`, with this many sessions per user, and with these lines more in its configuration; none if
+    /// PgBouncer is not installed, which is a failure where `CI` is `true`.
+    pub fn before(server: &Server, sessions: u32, configuration: &str) -> Option<Self> {
+        let Some(program) = program() else {
+            assert!(std::env::var("CI").as_deref() != Ok("true"), "no PgBouncer is installed; {INSTALL}");
+            eprintln!("SKIPPED: no PgBouncer is installed, and this test needs one; {INSTALL}");
+            return None;
+        };
+        let folder = std::env::temp_dir().join(format!("idempotency-pgbouncer-{}", Owner::random().unwrap()));
+        fs::create_dir(&folder).unwrap();
+        let user = other_user();
+        if let Some(user) = user {
+            std::os::unix::fs::chown(&folder, Some(user.uid), Some(user.gid)).unwrap();
+        }
+        for _ in 0..5 {
+            let (port, shown) = (free_port(), folder.display());
+            let settings = format!(
+                "[databases]\n* = host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
+                 unix_socket_dir =\nauth_type = trust\nauth_file = {shown}/users\npool_mode = transaction\n\
+                 default_pool_size = {sessions}\nmax_client_conn = 200\n{configuration}\n",
+                server.port()
+            );
+            fs::write(folder.join("pgbouncer.ini"), settings).unwrap();
+            // The role of the tests, and those that a test makes with a name of this form.
+            fs::write(folder.join("users"), format!("\"test\" \"{PASSWORD}\"\n\"limited\" \"{PASSWORD}\"\n"))
+                .unwrap();
+            let mut supervisor = command(Path::new("/bin/sh"), &folder, user);
+            supervisor.args(["-c", SUPERVISOR, "sh"]).arg(&program).arg(&folder);
+            supervisor.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+            let mut pooler = Self { port, supervisor: supervisor.spawn().unwrap() };
+            if pooler.answers() {
+                return Some(pooler);
+            }
+        }
+        panic!("PgBouncer did not start");
+    }
+
+    fn answers(&mut self) -> bool {
+        (0..200).any(|_| {
+            thread::sleep(Duration::from_millis(25));
+            TcpStream::connect(("127.0.0.1", self.port)).is_ok()
+        })
+    }
+
+    /// Where it listens, on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl Drop for PgBouncer {
+    fn drop(&mut self) {
+        drop(self.supervisor.stdin.take());
+        let _ended = self.supervisor.wait();
+    }
+}
+
+fn program() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
+    folders.map(|folder| folder.join("pgbouncer")).find(|program| program.exists())
+}
