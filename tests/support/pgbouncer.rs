@@ -21,7 +21,9 @@ const SUPERVISOR: &str = r#"
 trap : HUP INT TERM
 "$1" -q "$2/pgbouncer.ini" >>"$2/log" 2>&1 &
 read -r line
-kill -QUIT $!
+# A shell's background process ignores INT and QUIT.
+kill -TERM $!
+wait $!
 rm -rf "$2"
 "#;
 
