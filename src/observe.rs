@@ -85,6 +85,18 @@ pub(crate) fn caller_missing() {
     tracing::info!(target: TARGET, event = "refused", kind = "CallerMissing", "refused: the caller is not known");
 }
 
+/// Nothing ran: the request carries credentials, and nothing says whose they are. `found` is where they are.
+#[cfg(feature = "http")]
+pub(crate) fn caller_unknown(found: &str) {
+    count(Metric::CallerUnknown);
+    tracing::error!(
+        target: TARGET, event = "refused", kind = "CallerUnknown", found,
+        "refused a keyed request whose caller has no name: authenticate outside this layer and pass the caller on by \
+         `HttpLayer::caller`; or call `HttpLayer::shared_namespace` if all callers may have each other's answers; or, for \
+         cookies that prove nothing, `HttpLayer::ignore_cookies`"
+    );
+}
+
 /// A record of a batch comes back. `identifier` is the source's own name for it.
 #[cfg(feature = "events")]
 pub(crate) fn returned(

@@ -26,7 +26,8 @@
 //! |---|---|---|
 //! | a key is required and there is none | 400 | `key-missing` |
 //! | the key is malformed, empty, too long, doubled, or not of the form that is asked for | 400 | `key-invalid` |
-//! | nobody verified who calls, though somebody had to; or who it is cannot be told | 403 | `caller-missing` |
+//! | a caller is required, and the request has none; or `caller` failed | 403 | `caller-missing` |
+//! | the request carries credentials, and nothing names their owner | 500 | `caller-unknown` |
 //! | the caller may not have the recorded answer | 403 | `replay-forbidden` |
 //! | the key was used with another request | 422 | `key-reused` |
 //! | the operation is still running | 409 | `in-progress` |
@@ -50,10 +51,17 @@
 //! back (at most once, 5xx are recorded as well). A handler's error gives the key back too. [`Recording`] and
 //! [`HttpLayer::record_when`] say otherwise.
 //!
-//! A key belongs to the caller that the front end verified: an API Gateway JWT's issuer and subject, a
-//! Lambda authorizer's principal, an IAM principal, and the tenant of the invocation. An API without an
-//! authorizer has one namespace for all its callers, unless [`HttpLayer::caller`] tells them apart or
-//! [`HttpLayer::require_caller`] refuses them. Where an authorizer ran and named nobody, the request is refused.
+//! # Whose answer a replay is
+//!
+//! A key belongs to its caller: another caller can neither replay it, nor block it, nor learn that it exists. The layer takes
+//! the caller that the front end verified, such as the issuer and subject of an API Gateway JWT; [`guide::callers`](crate::guide::callers) has
+//! the table. [`HttpLayer::caller`] names another one.
+//!
+//! **Authenticate outside this layer.** A replay doesn't reach the handler, so a token that the handler checks, or a layer inside
+//! this one, isn't checked for a replay. The layer therefore refuses a keyed request that carries credentials whose owner
+//! it can't name: 500, `caller-unknown`, before anything is claimed. Pass the caller on by [`HttpLayer::caller`], or say
+//! [`HttpLayer::shared_namespace`]. Keyed requests without credentials share one anonymous namespace, unless
+//! [`HttpLayer::require_caller`] refuses them.
 //!
 //! # Large responses, and streams
 //!
@@ -96,6 +104,7 @@
 mod answer;
 mod caller;
 mod config;
+mod credentials;
 mod front_end;
 mod key;
 mod problem;
@@ -134,8 +143,11 @@ use crate::{
 };
 use answer::{Answer, Buffered, Read, Streamed};
 use caller::Verified;
-use config::{Config, Predicate};
+use config::{Config, Predicate, Unnamed};
 use problem::Problem;
+
+/// Where the credentials of a caller are that the front end verified and didn't name.
+const VERIFIED: &str = "the front end's authorizer";
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -336,11 +348,33 @@ impl HttpLayer {
             (Some(resolved), _) => resolved.as_deref().map(Caller::Resolved),
             (None, Verified::Caller(caller)) => Some(caller),
             (None, Verified::Nobody) => None,
-            (None, Verified::Unnamed) => return Err(caller_missing()),
+            (None, Verified::Unnamed) => {
+                return self.unnamed_is_shared(VERIFIED).and_then(|()| self.scoped(parts, None));
+            }
         };
-        if caller.is_none() && self.config.require_caller {
-            return Err(caller_missing());
+        if caller.is_none() {
+            let credentials = credentials::carried_in(&parts.headers, &self.config.ignored_cookies);
+            match (credentials, self.config.unnamed) {
+                (Some(header), _) => self.unnamed_is_shared(header.as_str())?,
+                (None, Unnamed::Refused) => return Err(caller_missing()),
+                (None, _) => {}
+            }
         }
+        self.scoped(parts, caller)
+    }
+
+    /// # Errors
+    ///
+    /// The refusal, unless the API says that callers without a name share one namespace.
+    fn unnamed_is_shared(&self, found: &str) -> Result<(), Problem> {
+        if self.config.unnamed == Unnamed::Shared {
+            return Ok(());
+        }
+        observe::caller_unknown(found);
+        Err(ProblemKind::CallerUnknown.into())
+    }
+
+    fn scoped(&self, parts: &Parts, caller: Option<Caller<'_>>) -> Result<Scope, Problem> {
         let tenant = parts.extensions.lambda_context_ref().and_then(tenant);
         let scope = self.idempotency.scope("http").and_then(|scope| match scope_caller(caller, tenant) {
             Some(caller) => scope.with_caller(caller),

@@ -1,3 +1,5 @@
+#[path = "http/callers.rs"]
+mod callers;
 #[path = "http/cors.rs"]
 mod cors;
 #[path = "http/decided.rs"]

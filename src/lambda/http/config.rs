@@ -7,6 +7,7 @@ use lambda_http::Body;
 
 use super::{
     HttpLayer,
+    credentials::IgnoredCookies,
     key::{KeyFormat, KeyRules, KeySyntax},
     problem::ProblemKind,
     response,
@@ -44,6 +45,18 @@ pub enum Recording {
     Release,
 }
 
+/// How the layer treats keyed requests whose caller nothing has named.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Unnamed {
+    /// Those without credentials share one namespace. Those with credentials are refused.
+    #[default]
+    Anonymous,
+    /// They all share one namespace, credentials or not.
+    Shared,
+    /// They are refused, credentials or not.
+    Refused,
+}
+
 /// See the methods of [`HttpLayer`].
 #[derive(Clone)]
 pub(super) struct Config {
@@ -52,7 +65,8 @@ pub(super) struct Config {
     pub(super) required: Option<Predicate>,
     pub(super) passes: Option<Predicate>,
     pub(super) resolver: Option<Resolver>,
-    pub(super) require_caller: bool,
+    pub(super) unnamed: Unnamed,
+    pub(super) ignored_cookies: IgnoredCookies,
     pub(super) fingerprinted_headers: Vec<HeaderName>,
     /// Of a JSON body; none is the whole.
     pub(super) fingerprinted_fields: Option<Vec<Selector>>,
@@ -76,7 +90,8 @@ impl Default for Config {
             required: None,
             passes: None,
             resolver: None,
-            require_caller: false,
+            unnamed: Unnamed::default(),
+            ignored_cookies: IgnoredCookies::default(),
             fingerprinted_headers: Vec::new(),
             fingerprinted_fields: None,
             max_body: MAX_BODY,
@@ -96,7 +111,8 @@ impl fmt::Debug for Config {
         f.debug_struct("Config")
             .field("keys", &self.keys)
             .field("methods", &self.methods)
-            .field("require_caller", &self.require_caller)
+            .field("unnamed", &self.unnamed)
+            .field("ignored_cookies", &self.ignored_cookies)
             .field("fingerprinted_headers", &self.fingerprinted_headers)
             .field("fingerprinted_fields", &self.fingerprinted_fields)
             .field("max_body", &self.max_body)
@@ -169,9 +185,13 @@ impl HttpLayer {
         self.with(|config| config.keys.names.push(name))
     }
 
-    /// Says who calls, in place of what the front end verified: from an extension that an authentication layer outside
-    /// of this one has set, say. The text must be one that the caller cannot choose, and the same over a refreshed
-    /// token; it is hashed, and stands nowhere in clear. `None` is a caller that nobody knows.
+    /// Names the caller, in place of what the front end verified: from an extension that an authentication layer outside
+    /// this one has set, for example. The text must be one that the caller can't choose, and must stay the same over a
+    /// refreshed token. The layer hashes it and never stores it in plaintext. `None` is a caller without a name: see
+    /// [`shared_namespace`](Self::shared_namespace) for what happens then.
+    ///
+    /// Put the authentication **outside** this layer. A layer that checks a token inside this one checks it after a
+    /// replay was answered, or not at all.
     ///
     /// ```
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
@@ -192,9 +212,35 @@ impl HttpLayer {
         self.with(|config| config.resolver = Some(Arc::new(resolve)))
     }
 
-    /// Refuses a request with a key whose caller nobody verified: 403. Default: all such callers share one namespace.
+    /// Refuses keyed requests without a named caller, credentials or not: 403 without credentials. Of this and
+    /// [`shared_namespace`](Self::shared_namespace), the later call counts.
     pub fn require_caller(self) -> Self {
-        self.with(|config| config.require_caller = true)
+        self.with(|config| config.unnamed = Unnamed::Refused)
+    }
+
+    /// Puts all keys of callers without a name into one namespace, whatever credentials their requests carry: **each of
+    /// these callers gets the others' recorded answers** if it sends the same key and request. It's for APIs whose answers
+    /// hold nothing that depends on the caller. Named callers keep their own namespaces.
+    ///
+    /// Without it, a keyed request with credentials (`Authorization`, an API key, a client certificate, a cookie) and
+    /// without a named caller is refused before anything is claimed, with 500 and `caller-unknown`: the handler may be
+    /// what checks the credentials, and a replay would never reach it. Keyed requests without credentials share the
+    /// anonymous namespace.
+    pub fn shared_namespace(self) -> Self {
+        self.with(|config| config.unnamed = Unnamed::Shared)
+    }
+
+    /// Doesn't count these cookies as credentials, such as those for analytics or settings. A name that ends with `*`
+    /// means every name that begins with the rest. Load balancers' stickiness cookies never count.
+    ///
+    /// ```
+    /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
+    /// # let idempotency = lambda_idempotency::Idempotency::builder(store).function("payments").build()?;
+    /// let layer = idempotency.http().ignore_cookies(["theme", "_ga*"]);
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn ignore_cookies(self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.with(|config| config.ignored_cookies.add(names))
     }
 
     /// Counts these request headers to what must be the same when a key is used again, such as an API's version.

@@ -19,6 +19,8 @@ pub enum ProblemKind {
     KeyInvalid,
     /// 403: nobody has verified who calls, though somebody had to.
     CallerMissing,
+    /// 500: the request carries credentials, or the front end verified them, and the API's code doesn't say whose they are.
+    CallerUnknown,
     /// 403: the caller may not have the recorded answer (any more).
     ReplayForbidden,
     /// 422: the key was used with another request.
@@ -52,6 +54,7 @@ impl ProblemKind {
             Self::KeyMissing => "key-missing",
             Self::KeyInvalid => "key-invalid",
             Self::CallerMissing => "caller-missing",
+            Self::CallerUnknown => "caller-unknown",
             Self::ReplayForbidden => "replay-forbidden",
             Self::KeyReused => "key-reused",
             Self::InProgress => "in-progress",
@@ -76,7 +79,7 @@ impl ProblemKind {
             Self::InProgress | Self::OutcomeUnknown | Self::NotRetained | Self::Declined => {
                 StatusCode::CONFLICT
             }
-            Self::OperationFailed | Self::RecordUnreadable | Self::Misconfigured => {
+            Self::CallerUnknown | Self::OperationFailed | Self::RecordUnreadable | Self::Misconfigured => {
                 StatusCode::INTERNAL_SERVER_ERROR
             }
             Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
@@ -104,6 +107,10 @@ impl ProblemKind {
             Self::CallerMissing => (
                 "The caller is not known",
                 "An Idempotency-Key belongs to its caller, and nobody has verified who that is. Nothing was done.",
+            ),
+            Self::CallerUnknown => (
+                "The API does not say whose Idempotency-Key this is",
+                "The request carries credentials, and the API is not set up to name their owner. Nothing was done.",
             ),
             Self::ReplayForbidden => (
                 "The recorded answer is not for this caller",

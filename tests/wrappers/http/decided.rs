@@ -119,13 +119,13 @@ async fn a_caller_that_must_be_known_and_is_not_is_403_before_the_store() {
     let answer = service.oneshot(post(Some("k"), "{}")).await.unwrap();
     assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (403, "caller-missing"));
 
-    // An authorizer ran, and named nobody: refused, whether a caller is required or not.
+    // An authorizer ran and named nobody, which the API's owner has to mend: whether a caller is required or not.
     let mut event: Value =
         serde_json::from_str(include_str!("../../../events/payments/http-api.json")).unwrap();
     event["requestContext"]["authorizer"] = json!({"lambda": {"plan": "gold"}});
     let request = lambda_http::request::from_str(&event.to_string()).unwrap();
     let answer = down.http().layer(handler(&runs)).oneshot(request).await.unwrap();
-    assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (403, "caller-missing"));
+    assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (500, "caller-unknown"));
     assert_eq!(runs.count(), 0);
 }
 
@@ -207,7 +207,7 @@ async fn cookies_are_replayed_by_choice_and_the_marker_has_the_users_name() {
 #[tokio::test]
 async fn a_right_that_was_taken_away_is_403_and_not_the_stored_answer() {
     let runs = Runs::default();
-    let layer = idempotency().http().replay_if(|request| async move {
+    let layer = idempotency().http().shared_namespace().replay_if(|request| async move {
         request.headers.get("authorization").is_some_and(|token| token == "c4n4ry-good")
     });
     let with = |token| with_header(post(Some("k"), "{}"), "authorization", token);
@@ -223,7 +223,7 @@ async fn with_a_local_cache_a_caller_gets_the_same() {
     let runs = Runs::default();
     let builder = Idempotency::builder(empty_store()).function("payments");
     let idempotency = builder.local_cache(1024 * 1024).build().unwrap();
-    let layer = idempotency.http().replay_if(|request| async move {
+    let layer = idempotency.http().shared_namespace().replay_if(|request| async move {
         request.headers.get("authorization").is_none_or(|token| token == "c4n4ry-good")
     });
     let with = |token| with_header(post(Some("k"), "{}"), "authorization", token);
