@@ -97,6 +97,16 @@ pub(crate) fn caller_unknown(found: &str) {
     );
 }
 
+/// When the layer is configured.
+#[cfg(feature = "http")]
+pub(crate) fn record_when_unused() {
+    tracing::warn!(
+        target: TARGET, event = "record_when_unused",
+        "`record_when` isn't asked in a function that runs at most once: every answer is recorded, unless the response \
+         carries `Recording::Release`"
+    );
+}
+
 /// A record of a batch comes back. `identifier` is the source's own name for it.
 #[cfg(feature = "events")]
 pub(crate) fn returned(

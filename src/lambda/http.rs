@@ -47,9 +47,12 @@
 //! marked with `Idempotent-Replayed: true`. What an API's owner publishes of all this is
 //! [`guide::idempotency_specification`](crate::guide::idempotency_specification).
 //!
-//! Recorded are 2xx, 3xx and final 4xx; 401, 403, 408, 409, 413, 421, 423, 425, 429 and 5xx give the key
-//! back (at most once, 5xx are recorded as well). A handler's error gives the key back too. [`Recording`] and
-//! [`HttpLayer::record_when`] say otherwise.
+//! Recorded are 2xx, 3xx and final 4xx; 401, 403, 408, 409, 413, 421, 423, 425, 429 and 5xx release the key. A handler's error
+//! releases it too. [`Recording`] and [`HttpLayer::record_when`] say otherwise.
+//!
+//! At most once, every answer is recorded, whatever its status, unless it carries [`Recording::Release`]: a layer inside this one
+//! may have answered after the handler's effect. [`ReleaseRejections`] wraps a layer, and marks what it rejects before it calls the
+//! handler.
 //!
 //! # Whose answer a replay is
 //!
@@ -108,15 +111,18 @@ mod credentials;
 mod front_end;
 mod key;
 mod problem;
+mod recording;
+mod rejections;
 mod request;
 mod response;
 mod streaming;
 
 pub use answer::ResponseBody;
 pub use caller::{Caller, scope_caller};
-pub use config::Recording;
 pub use key::{KeyFormat, KeySyntax};
 pub use problem::ProblemKind;
+pub use recording::Recording;
+pub use rejections::{RejectionsHandler, RejectionsService, ReleaseRejections};
 pub use response::{recorded, replayed};
 pub use streaming::{StreamingHttpLayer, StreamingHttpService};
 
@@ -138,7 +144,7 @@ use crate::{
     key::{Key, Scope, StoredKey},
     lambda::{take_ready, tenant},
     observe,
-    policy::{Execution, OnHandlerError},
+    policy::OnHandlerError,
     staging::{AnyAnswer, staging},
 };
 use answer::{Answer, Buffered, Read, Streamed};
@@ -400,32 +406,6 @@ impl HttpLayer {
             Ok(Answer::Streamed(_, Streamed::TooLarge)) => Verdict::Release,
             Ok(Answer::Streamed(_, Streamed::Broken)) => failed("the response broke off"),
             Err(_) => failed("the handler returned an error"),
-        }
-    }
-
-    fn is_recorded(&self, response: &Response<Body>) -> bool {
-        match (self.is_recorded_by_head(response), &self.config.record_when) {
-            (Some(is_recorded), _) => is_recorded,
-            (None, Some(is_outcome)) => is_outcome(response),
-            (None, None) => true,
-        }
-    }
-
-    /// Whether the response is recorded, where that can be said without its body.
-    fn is_recorded_by_head<A>(&self, response: &Response<A>) -> Option<bool> {
-        match (response.extensions().get::<Recording>(), &self.config.record_when) {
-            (None, Some(_)) => None,
-            _ => Some(self.is_outcome_by_head(response)),
-        }
-    }
-
-    /// What the handler says of the response, or its status does.
-    fn is_outcome_by_head<A>(&self, response: &Response<A>) -> bool {
-        let at_most_once = self.idempotency.settings().execution == Execution::AtMostOnce;
-        let status = response.status();
-        match response.extensions().get::<Recording>() {
-            Some(said) => *said == Recording::Record,
-            None => response::is_outcome(status) || at_most_once && status.is_server_error(),
         }
     }
 

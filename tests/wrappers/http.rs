@@ -6,6 +6,8 @@ mod cors;
 mod decided;
 #[path = "http/draft.rs"]
 mod draft;
+#[path = "http/recorded.rs"]
+mod recorded;
 #[path = "http/streaming.rs"]
 mod streaming;
 

@@ -15,6 +15,7 @@ use super::{
 use crate::{
     error::Error,
     future::BoxFuture,
+    observe,
     selector::{self, Selector},
 };
 
@@ -25,25 +26,6 @@ pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 type Resolver = Arc<dyn Fn(&Parts) -> Result<Option<String>, Error> + Send + Sync>;
 type MayReplay = Arc<dyn Fn(Parts) -> BoxFuture<'static, bool> + Send + Sync>;
 type Judge = Arc<dyn Fn(&Response<Body>) -> bool + Send + Sync>;
-
-/// What becomes of one response, where the handler knows better than its status says; put it into the response's
-/// extensions.
-///
-/// ```
-/// use lambda_http::{Body, Response};
-/// use lambda_idempotency::lambda::http::Recording;
-///
-/// // A 500 that came after the money had moved: final, and not to be tried again.
-/// let mut response = Response::builder().status(500).body(Body::Empty).unwrap();
-/// response.extensions_mut().insert(Recording::Record);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Recording {
-    /// It is the operation's outcome: record and replay it.
-    Record,
-    /// It is none: give the key back, so that a retry runs the handler again.
-    Release,
-}
 
 /// How the layer treats keyed requests whose caller nothing has named.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -283,10 +265,16 @@ impl HttpLayer {
         self.with(|config| config.answer_within = Some(limit))
     }
 
-    /// Decides by the whole response whether it is the operation's outcome, in place of the list of statuses. What the
-    /// handler says by [`Recording`] stands above it. A streamed response that is too large to be recorded is not shown to
-    /// it: of that the status decides.
+    /// Decides by the whole response whether it's the operation's outcome, in place of the list of statuses. What the
+    /// handler says by [`Recording`](super::Recording) overrides it. It isn't asked about a streamed response that is too large to be
+    /// recorded: the status decides that.
+    ///
+    /// At most once it isn't asked either, and a warning says so when it's set: every answer may have come after an effect, so
+    /// every answer is recorded unless it carries [`Recording::Release`](super::Recording::Release).
     pub fn record_when(self, is_outcome: impl Fn(&Response<Body>) -> bool + Send + Sync + 'static) -> Self {
+        if self.is_at_most_once() {
+            observe::record_when_unused();
+        }
         self.with(|config| config.record_when = Some(Arc::new(is_outcome)))
     }
 

@@ -53,13 +53,6 @@ enum Kind {
     Binary,
 }
 
-/// Whether a response with this status is the operation's outcome. The others mean that it was not
-/// begun, or that it may go better next time.
-pub(super) fn is_outcome(status: StatusCode) -> bool {
-    !status.is_server_error()
-        && !matches!(status.as_u16(), 401 | 403 | 408 | 409 | 413 | 421 | 423 | 425 | 429)
-}
-
 /// The response as bytes to record; `None` for a body of a kind that is not known here.
 ///
 /// `Set-Cookie` is recorded `with_cookies` alone: a session that is replayed is a session that is given away.
@@ -255,16 +248,6 @@ mod tests {
         let newer = String::from_utf8(good.to_vec()).unwrap().replacen("\"v\":1", "\"v\":2", 1);
         for bytes in [&b""[..], b"\n", b"{}\n", b"null", newer.as_bytes(), &good[..10]] {
             assert_eq!(decode(bytes, &REPLAYED).unwrap_err().kind(), ErrorKind::Corrupt);
-        }
-    }
-
-    #[test]
-    fn final_answers_are_outcomes_and_passing_ones_are_not() {
-        for status in [200, 201, 204, 303, 400, 404, 412, 422] {
-            assert!(is_outcome(StatusCode::from_u16(status).unwrap()), "{status}");
-        }
-        for status in [401, 403, 408, 409, 413, 421, 423, 425, 429, 500, 502, 503, 504] {
-            assert!(!is_outcome(StatusCode::from_u16(status).unwrap()), "{status}");
         }
     }
 }
