@@ -118,7 +118,7 @@ mod response;
 mod streaming;
 
 pub use answer::ResponseBody;
-pub use caller::{Caller, scope_caller};
+pub use caller::{Caller, Verified, scope_caller, verified_caller};
 pub use key::{KeyFormat, KeySyntax};
 pub use problem::ProblemKind;
 pub use recording::Recording;
@@ -148,7 +148,6 @@ use crate::{
     staging::{AnyAnswer, staging},
 };
 use answer::{Answer, Buffered, Read, Streamed};
-use caller::Verified;
 use config::{Config, Predicate, Unnamed};
 use problem::Problem;
 
@@ -270,15 +269,18 @@ impl HttpLayer {
                 return Ok(Answer::Whole(self.problem(&error)));
             }
         };
-        let scope = match self.scope(&parts) {
-            Ok(scope) => scope,
+        let scoped =
+            self.caller_of(&parts).and_then(|caller| Ok((self.scope(&parts, caller.as_ref())?, caller)));
+        let (scope, caller) = match scoped {
+            Ok(scoped) => scoped,
             Err(problem) => return Ok(Answer::Whole(self.problem(problem))),
         };
         let (fingerprint, body) = match request::fingerprinted(&self.config, &parts, body).await {
             Ok(read) => read,
             Err(problem) => return Ok(Answer::Whole(self.problem(problem))),
         };
-        let for_replay = self.config.may_replay.as_ref().map(|may_replay| (may_replay, parts.clone()));
+        let for_replay =
+            self.config.may_replay.as_ref().map(|may_replay| (may_replay, parts.clone(), caller));
         let operation = Operation {
             key: StoredKey::new(&scope, &key),
             fingerprint,
@@ -306,7 +308,7 @@ impl HttpLayer {
             Ok(Protected::Ran(result) | Protected::RanUnrecorded(result)) => result,
             Ok(Protected::Replayed(replay)) => {
                 let may_replay = match for_replay {
-                    Some((may_replay, parts)) => may_replay(parts).await,
+                    Some((may_replay, parts, caller)) => may_replay(parts, caller).await,
                     None => true,
                 };
                 Ok(Answer::Whole(if may_replay {
@@ -343,20 +345,16 @@ impl HttpLayer {
         Ok(key)
     }
 
-    /// The namespace of the caller's keys.
-    fn scope(&self, parts: &Parts) -> Result<Scope, Problem> {
-        let resolved = match &self.config.resolver {
-            Some(resolve) => Some(resolve(parts).map_err(|error| not_scoped(&error))?),
-            None => None,
-        };
-        let context = parts.extensions.request_context_ref();
-        let caller = match (&resolved, caller::verified(context)) {
-            (Some(resolved), _) => resolved.as_deref().map(Caller::Resolved),
-            (None, Verified::Caller(caller)) => Some(caller),
-            (None, Verified::Nobody) => None,
-            (None, Verified::Unnamed) => {
-                return self.unnamed_is_shared(VERIFIED).and_then(|()| self.scoped(parts, None));
-            }
+    /// The caller whose key it is: as the API names it, or as the front end does.
+    fn caller_of(&self, parts: &Parts) -> Result<Option<Caller>, Problem> {
+        let caller = match &self.config.resolver {
+            Some(resolve) => resolve(parts).map_err(|error| not_scoped(&error))?.map(Caller::Resolved),
+            None => match (verified_caller(parts), &self.config.api_name) {
+                (Verified::Caller(caller), Some(name)) => Some(caller.of_api(name)),
+                (Verified::Caller(caller), None) => Some(caller),
+                (Verified::Nobody, _) => None,
+                (Verified::Unnamed, _) => return self.unnamed_is_shared(VERIFIED).map(|()| None),
+            },
         };
         if caller.is_none() {
             let credentials = credentials::carried_in(&parts.headers, &self.config.ignored_cookies);
@@ -366,7 +364,7 @@ impl HttpLayer {
                 (None, _) => {}
             }
         }
-        self.scoped(parts, caller)
+        Ok(caller)
     }
 
     /// # Errors
@@ -380,7 +378,8 @@ impl HttpLayer {
         Err(ProblemKind::CallerUnknown.into())
     }
 
-    fn scoped(&self, parts: &Parts, caller: Option<Caller<'_>>) -> Result<Scope, Problem> {
+    /// The namespace of the caller's keys.
+    fn scope(&self, parts: &Parts, caller: Option<&Caller>) -> Result<Scope, Problem> {
         let tenant = parts.extensions.lambda_context_ref().and_then(tenant);
         let scope = self.idempotency.scope("http").and_then(|scope| match scope_caller(caller, tenant) {
             Some(caller) => scope.with_caller(caller),

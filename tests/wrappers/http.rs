@@ -1,3 +1,5 @@
+#[path = "http/caller_table.rs"]
+mod caller_table;
 #[path = "http/callers.rs"]
 mod callers;
 #[path = "http/cors.rs"]

@@ -7,6 +7,7 @@ use lambda_http::Body;
 
 use super::{
     HttpLayer,
+    caller::Caller,
     credentials::IgnoredCookies,
     key::{KeyFormat, KeyRules, KeySyntax},
     problem::ProblemKind,
@@ -24,7 +25,7 @@ const MAX_BODY: usize = 10 * 1024 * 1024;
 
 pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 type Resolver = Arc<dyn Fn(&Parts) -> Result<Option<String>, Error> + Send + Sync>;
-type MayReplay = Arc<dyn Fn(Parts) -> BoxFuture<'static, bool> + Send + Sync>;
+type MayReplay = Arc<dyn Fn(Parts, Option<Caller>) -> BoxFuture<'static, bool> + Send + Sync>;
 type Judge = Arc<dyn Fn(&Response<Body>) -> bool + Send + Sync>;
 
 /// How the layer treats keyed requests whose caller nothing has named.
@@ -48,6 +49,7 @@ pub(super) struct Config {
     pub(super) passes: Option<Predicate>,
     pub(super) resolver: Option<Resolver>,
     pub(super) unnamed: Unnamed,
+    pub(super) api_name: Option<String>,
     pub(super) ignored_cookies: IgnoredCookies,
     pub(super) fingerprinted_headers: Vec<HeaderName>,
     /// Of a JSON body; none is the whole.
@@ -73,6 +75,7 @@ impl Default for Config {
             passes: None,
             resolver: None,
             unnamed: Unnamed::default(),
+            api_name: None,
             ignored_cookies: IgnoredCookies::default(),
             fingerprinted_headers: Vec::new(),
             fingerprinted_fields: None,
@@ -94,6 +97,7 @@ impl fmt::Debug for Config {
             .field("keys", &self.keys)
             .field("methods", &self.methods)
             .field("unnamed", &self.unnamed)
+            .field("api_name", &self.api_name)
             .field("ignored_cookies", &self.ignored_cookies)
             .field("fingerprinted_headers", &self.fingerprinted_headers)
             .field("fingerprinted_fields", &self.fingerprinted_fields)
@@ -192,6 +196,23 @@ impl HttpLayer {
         resolve: impl Fn(&Parts) -> Result<Option<String>, Error> + Send + Sync + 'static,
     ) -> Self {
         self.with(|config| config.resolver = Some(Arc::new(resolve)))
+    }
+
+    /// Gives the API a name of your choice, in place of the ids that its events carry: a retry that arrives after the API was
+    /// replaced, its stage was renamed, or its custom domain got another base path is still the same operation. All APIs and
+    /// stages of one name that call this function are one.
+    ///
+    /// It matters where the caller is one API's: a Lambda authorizer's principal, an API key, a client certificate. By default
+    /// such a caller belongs to `<API id>/<stage>`. The path is then compared without the stage and the base path.
+    ///
+    /// ```
+    /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
+    /// # let idempotency = lambda_idempotency::Idempotency::builder(store).function("payments").build()?;
+    /// let layer = idempotency.http().api_name("payments-production");
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn api_name(self, name: impl Into<String>) -> Self {
+        self.with(|config| config.api_name = Some(name.into()))
     }
 
     /// Refuses keyed requests without a named caller, credentials or not: 403 without credentials. Of this and
@@ -300,23 +321,30 @@ impl HttpLayer {
     }
 
     /// Asks, before each replay, whether the caller may have the recorded answer: for rights that can be taken away
-    /// between two deliveries, and that the handler would have checked. Where not, the answer is 403. The future is
-    /// given the request without its body.
+    /// between two deliveries, and that the handler would have checked. Where not, the answer is 403. The closure gets the
+    /// request without its body, and the caller whose key it is, if that has a name.
     ///
     /// ```
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
     /// # let idempotency = lambda_idempotency::Idempotency::builder(store).function("payments").build()?;
-    /// # async fn may_pay(_: Option<&lambda_http::http::HeaderValue>) -> bool { true }
-    /// let layer = idempotency
-    ///     .http()
-    ///     .replay_if(|request| async move { may_pay(request.headers.get("authorization")).await });
+    /// # async fn may_pay(_: &str) -> bool { true }
+    /// use lambda_idempotency::lambda::http::Caller;
+    ///
+    /// let layer = idempotency.http().replay_if(|_request, caller| async move {
+    ///     match caller {
+    ///         Some(Caller::Jwt { subject, .. }) => may_pay(&subject).await,
+    ///         _ => false,
+    ///     }
+    /// });
     /// # Ok::<(), lambda_idempotency::Error>(())
     /// ```
     pub fn replay_if<F, Fut>(self, may_replay: F) -> Self
     where
-        F: Fn(Parts) -> Fut + Send + Sync + 'static,
+        F: Fn(Parts, Option<Caller>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = bool> + Send + 'static,
     {
-        self.with(|config| config.may_replay = Some(Arc::new(move |parts| Box::pin(may_replay(parts)))))
+        self.with(|config| {
+            config.may_replay = Some(Arc::new(move |parts, caller| Box::pin(may_replay(parts, caller))));
+        })
     }
 }

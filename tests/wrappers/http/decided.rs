@@ -207,7 +207,7 @@ async fn cookies_are_replayed_by_choice_and_the_marker_has_the_users_name() {
 #[tokio::test]
 async fn a_right_that_was_taken_away_is_403_and_not_the_stored_answer() {
     let runs = Runs::default();
-    let layer = idempotency().http().shared_namespace().replay_if(|request| async move {
+    let layer = idempotency().http().shared_namespace().replay_if(|request, _| async move {
         request.headers.get("authorization").is_some_and(|token| token == "c4n4ry-good")
     });
     let with = |token| with_header(post(Some("k"), "{}"), "authorization", token);
@@ -223,7 +223,7 @@ async fn with_a_local_cache_a_caller_gets_the_same() {
     let runs = Runs::default();
     let builder = Idempotency::builder(empty_store()).function("payments");
     let idempotency = builder.local_cache(1024 * 1024).build().unwrap();
-    let layer = idempotency.http().shared_namespace().replay_if(|request| async move {
+    let layer = idempotency.http().shared_namespace().replay_if(|request, _| async move {
         request.headers.get("authorization").is_none_or(|token| token == "c4n4ry-good")
     });
     let with = |token| with_header(post(Some("k"), "{}"), "authorization", token);
