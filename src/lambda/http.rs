@@ -44,11 +44,11 @@
 //! Each is `application/problem+json` (RFC 9457) with the `type` `urn:lambda-idempotency:problem:<code>`, or the page that
 //! you name by [`HttpLayer::documentation`], and a boolean `retryable`; those that are carry `Retry-After`: what the lease has left,
 //! and 5 s at most. A replay is
-//! marked with `Idempotent-Replayed: true`. What an API's owner publishes of all this is
+//! marked with `Idempotent-Replayed: true`, and leaves out headers of one exchange, such as `Set-Cookie`, `Date` and `x-request-id`. What an API's owner publishes of all this is
 //! [`guide::idempotency_specification`](crate::guide::idempotency_specification).
 //!
-//! Recorded are 2xx, 3xx and final 4xx; 401, 403, 408, 409, 413, 421, 423, 425, 429 and 5xx release the key. A handler's error
-//! releases it too. [`Recording`] and [`HttpLayer::record_when`] say otherwise.
+//! Recorded are 2xx, 3xx and final 4xx. 5xx release the key, and so do the 4xx after which the same body may succeed, such as 401, 404,
+//! 415 and 429: [the page](crate::guide::idempotency_specification) has the table. A handler's error releases it too. [`Recording`] and [`HttpLayer::record_when`] say otherwise.
 //!
 //! At most once, every answer is recorded, whatever its status, unless it carries [`Recording::Release`]: a layer inside this one
 //! may have answered after the handler's effect. [`ReleaseRejections`] wraps a layer, and marks what it rejects before it calls the
@@ -109,6 +109,7 @@ mod caller;
 mod config;
 mod credentials;
 mod front_end;
+mod headers;
 mod key;
 mod problem;
 mod recording;
@@ -395,7 +396,7 @@ impl HttpLayer {
         };
         match result {
             Ok(Answer::Whole(response)) if self.is_recorded(response) => {
-                response::encode(response, self.config.replay_cookies)
+                response::encode(response, &self.config.headers)
                     .map_or(Verdict::CompleteOmitted, Verdict::Complete)
             }
             Ok(Answer::Whole(_) | Answer::Streamed(_, Streamed::Unrecorded)) => Verdict::Release,

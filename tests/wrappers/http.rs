@@ -230,7 +230,8 @@ async fn an_in_flight_duplicate_is_409_with_retry_after() {
 
 #[tokio::test]
 async fn passing_failures_give_the_key_back_and_final_ones_are_replayed() {
-    for (status, runs_twice) in [("404", false), ("422", false), ("429", true), ("500", true), ("503", true)]
+    for (status, runs_twice) in
+        [("404", true), ("410", false), ("422", false), ("429", true), ("500", true), ("503", true)]
     {
         let runs = Runs::default();
         let service = idempotency().http().layer(handler(&runs));

@@ -9,6 +9,7 @@ use super::{
     HttpLayer,
     caller::Caller,
     credentials::IgnoredCookies,
+    headers::HeaderRules,
     key::{KeyFormat, KeyRules, KeySyntax},
     problem::ProblemKind,
     response,
@@ -58,7 +59,7 @@ pub(super) struct Config {
     /// How long the front end waits.
     pub(super) answer_within: Option<Duration>,
     pub(super) record_when: Option<Judge>,
-    pub(super) replay_cookies: bool,
+    pub(super) headers: HeaderRules,
     pub(super) marker: HeaderName,
     /// The last one of a kind counts.
     pub(super) statuses: Vec<(ProblemKind, StatusCode)>,
@@ -82,7 +83,7 @@ impl Default for Config {
             max_body: MAX_BODY,
             answer_within: None,
             record_when: None,
-            replay_cookies: false,
+            headers: HeaderRules::default(),
             marker: response::REPLAYED,
             statuses: Vec::new(),
             documentation: None,
@@ -102,7 +103,7 @@ impl fmt::Debug for Config {
             .field("fingerprinted_headers", &self.fingerprinted_headers)
             .field("fingerprinted_fields", &self.fingerprinted_fields)
             .field("max_body", &self.max_body)
-            .field("replay_cookies", &self.replay_cookies)
+            .field("headers", &self.headers)
             .field("marker", &self.marker)
             .field("statuses", &self.statuses)
             .field("documentation", &self.documentation)
@@ -299,9 +300,20 @@ impl HttpLayer {
         self.with(|config| config.record_when = Some(Arc::new(is_outcome)))
     }
 
-    /// Records and replays `Set-Cookie` too. Default: a session that is replayed is a session that is given away.
-    pub fn replay_cookies(self) -> Self {
-        self.with(|config| config.replay_cookies = true)
+    /// Replays this header, or doesn't, whatever the list says. By default, headers of one exchange aren't recorded: `Set-Cookie`, `Date`,
+    /// tracing, rate limits, those that `Connection` names, and more. [The page](crate::guide::idempotency_specification) has
+    /// the list.
+    ///
+    /// ```
+    /// # use lambda_http::http::header;
+    /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
+    /// # let idempotency = lambda_idempotency::Idempotency::builder(store).function("payments").build()?;
+    /// // Whoever gets the replay gets the session too.
+    /// let layer = idempotency.http().replay_header(header::SET_COOKIE, true).replay_header(header::SERVER, false);
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn replay_header(self, name: HeaderName, is_replayed: bool) -> Self {
+        self.with(|config| config.headers.set(name, is_replayed))
     }
 
     /// Marks replays by this header. Default: `idempotent-replayed`.

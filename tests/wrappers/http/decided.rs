@@ -187,7 +187,7 @@ async fn cookies_are_replayed_by_choice_and_the_marker_has_the_users_name() {
     for with_cookies in [false, true] {
         let mut layer = idempotency().http().replay_marker(marker.clone());
         if with_cookies {
-            layer = layer.replay_cookies();
+            layer = layer.replay_header(lambda_http::http::header::SET_COOKIE, true);
         }
         let answer = |_: Request| async {
             let response = Response::builder().header("set-cookie", "a=1").header("set-cookie", "b=2");

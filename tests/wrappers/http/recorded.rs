@@ -1,5 +1,6 @@
 //! Which answers are recorded.
 
+use lambda_http::http::HeaderName;
 use lambda_idempotency::lambda::http::ReleaseRejections;
 use tower_http::timeout::TimeoutLayer;
 
@@ -127,4 +128,84 @@ async fn nothing_is_marked_where_extensions_are_lost() {
         let late = service.clone().oneshot(request).await.unwrap();
         assert_eq!((late.status().as_u16(), is_replay(&late), runs.count()), (408, is_replayed, 1));
     }
+}
+
+/// The same body succeeds with another header, other rights, or after a deployment.
+#[tokio::test]
+async fn a_corrected_request_runs_again() {
+    for status in ["404", "405", "406", "407", "411", "412", "415", "426", "428", "431"] {
+        let runs = Runs::default();
+        let service = idempotency().http().layer(handler(&runs));
+        let rejected = with_header(post(Some("k"), "{}"), "status", status);
+        assert_eq!(service.clone().oneshot(rejected).await.unwrap().status().as_str(), status);
+        let corrected = service.oneshot(post(Some("k"), "{}")).await.unwrap();
+        assert_eq!((corrected.status().as_u16(), is_replay(&corrected)), (201, false), "{status}");
+    }
+}
+
+/// The page that API owners publish says what the layer does, for each status.
+#[tokio::test]
+async fn the_page_lists_released_statuses() {
+    let page = include_str!("../../../src/guide/idempotency_specification.md");
+    let row = page.lines().find(|line| line.contains("a 5xx") && line.contains("| a new run")).unwrap();
+    let listed: Vec<u16> = row
+        .split(|c: char| !c.is_ascii_digit())
+        .filter_map(|word| word.parse().ok().filter(|status| *status >= 100))
+        .collect();
+    for status in 200..600_u16 {
+        let is_released = listed.contains(&status) || status >= 500;
+        let service = idempotency().http().layer(service_fn(move |_: Request| async move {
+            Ok::<_, Infallible>(Response::builder().status(status).body(Body::Empty).unwrap())
+        }));
+        service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
+        let again = service.oneshot(post(Some("k"), "{}")).await.unwrap();
+        assert_eq!(is_replay(&again), !is_released, "{status}");
+    }
+}
+
+const OF_ONE_EXCHANGE: [&str; 18] = [
+    "x-request-id",
+    "ratelimit",
+    "ratelimit-policy",
+    "ratelimit-remaining",
+    "x-ratelimit-remaining",
+    "traceparent",
+    "tracestate",
+    "server-timing",
+    "via",
+    "x-amz-cf-id",
+    "x-amz-cf-pop",
+    "x-amz-apigw-id",
+    "x-amzn-requestid",
+    "x-cache",
+    "clear-site-data",
+    "proxy-authentication-info",
+    "keep-alive",
+    "x-hop",
+];
+
+#[tokio::test]
+async fn headers_of_one_exchange_are_not_replayed() {
+    let answer = |_: Request| async {
+        let response = Response::builder().header("connection", "close, X-Hop").header("x-own", "1");
+        let response =
+            OF_ONE_EXCHANGE.into_iter().fold(response, |response, name| response.header(name, "1"));
+        Ok::<_, Infallible>(response.body(Body::Empty).unwrap())
+    };
+    let service = idempotency().http().layer(service_fn(answer));
+    let first = service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
+    let again = service.oneshot(post(Some("k"), "{}")).await.unwrap();
+    for name in OF_ONE_EXCHANGE {
+        assert!(first.headers().contains_key(name) && !again.headers().contains_key(name), "{name}");
+    }
+    assert_eq!(again.headers()["x-own"], "1");
+
+    // The API may say otherwise.
+    let via = HeaderName::from_static("via");
+    let layer =
+        idempotency().http().replay_header(via, true).replay_header(HeaderName::from_static("x-own"), false);
+    let service = layer.layer(service_fn(answer));
+    service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
+    let again = service.oneshot(post(Some("k"), "{}")).await.unwrap();
+    assert!(again.headers().contains_key("via") && !again.headers().contains_key("x-own"));
 }
