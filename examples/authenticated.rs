@@ -40,7 +40,7 @@ fn app(idempotency: &Idempotency, tokens: Tokens) -> Router {
     let layer = idempotency
         .http()
         .caller(|request| Ok(request.extensions.get::<Account>().map(|account| account.id.clone())))
-        .require_caller();
+        .require_caller(true);
     Router::new()
         .route("/payments", post(create_payment))
         .layer(layer)

@@ -97,6 +97,17 @@ pub(crate) fn caller_unknown(found: &str) {
     );
 }
 
+/// The handler ran and failed, and that's the operation's outcome. Its error isn't passed on to the runtime, and its text isn't
+/// logged: it may hold anything.
+#[cfg(feature = "http")]
+pub(crate) fn failure_recorded(how: &'static str, error_type: &'static str) {
+    tracing::error!(
+        target: TARGET, event = "failure_recorded", error_type,
+        "{how}, which is recorded as the outcome: this request and its duplicates get 500 `operation-failed`. Log the \
+         error's text in the handler"
+    );
+}
+
 /// When the layer is configured.
 #[cfg(feature = "http")]
 pub(crate) fn record_when_unused() {

@@ -41,8 +41,8 @@
 //! | the body is over 10 MiB | 413 | `body-too-large` |
 //! | the body breaks off | 400 | `body-unreadable` |
 //!
-//! Each is `application/problem+json` (RFC 9457) with the `type` `urn:lambda-idempotency:problem:<code>`, or the page that
-//! you name by [`HttpLayer::documentation`], and a boolean `retryable`; those that are carry `Retry-After`: what the lease has left,
+//! Each is `application/problem+json` (RFC 9457). Its `type` is its row on [the page](crate::guide::idempotency_specification), or on yours
+//! ([`HttpLayer::documentation`]), and a `Link` leads there. It has a boolean `retryable`; those that are carry `Retry-After`: what the lease has left,
 //! and 5 s at most. A replay is
 //! marked with `Idempotent-Replayed: true`, and leaves out headers of one exchange, such as `Set-Cookie`, `Date` and `x-request-id`. What an API's owner publishes of all this is
 //! [`guide::idempotency_specification`](crate::guide::idempotency_specification).
@@ -85,6 +85,7 @@
 //!
 //! ```
 //! use lambda_http::{http::HeaderName, service_fn, tower::ServiceBuilder};
+//! use lambda_idempotency::lambda::http::EXPOSED_HEADERS;
 //! use tower_http::cors::{Any, CorsLayer};
 //! # let store = lambda_idempotency::store::memory::MemoryStore::new();
 //! # let idempotency = lambda_idempotency::Idempotency::builder(store).function("payments").build()?;
@@ -92,11 +93,10 @@
 //! #     Ok(lambda_http::Response::default())
 //! # }
 //!
-//! let names = |names: [&'static str; 2]| names.map(HeaderName::from_static);
 //! let cors = CorsLayer::new()
 //!     .allow_origin(Any)
-//!     .allow_headers(names(["content-type", "idempotency-key"]))
-//!     .expose_headers(names(["idempotent-replayed", "retry-after"]));
+//!     .allow_headers(["content-type", "idempotency-key"].map(HeaderName::from_static))
+//!     .expose_headers(EXPOSED_HEADERS);
 //! let service = ServiceBuilder::new()
 //!     .layer(cors)
 //!     .layer(idempotency.http())
@@ -121,7 +121,7 @@ mod streaming;
 pub use answer::ResponseBody;
 pub use caller::{Caller, Verified, scope_caller, verified_caller};
 pub use key::{KeyFormat, KeySyntax};
-pub use problem::ProblemKind;
+pub use problem::{EXPOSED_HEADERS, ProblemKind};
 pub use recording::Recording;
 pub use rejections::{RejectionsHandler, RejectionsService, ReleaseRejections};
 pub use response::{recorded, replayed};
@@ -300,7 +300,7 @@ impl HttpLayer {
             let response = inner.call(request);
             async { Ok(self.unmarked(M::read(self, response.await?).await)) }
         };
-        let judge = |result, on_error| (self.verdict(&result, on_error), result);
+        let judge = |result, on_error| self.judged(result, on_error);
         let again = |answer: AnyAnswer| {
             let response = answer.downcast::<Result<S::Response, S::Error>>().ok()?;
             Some(async { Ok(self.unmarked(M::read(self, (*response)?).await)) })
@@ -389,23 +389,31 @@ impl HttpLayer {
         scope.map_err(|error| not_scoped(&error))
     }
 
-    fn verdict<E>(&self, result: &Result<Answer, E>, on_error: OnHandlerError) -> Verdict {
-        let failed = |how: &str| match on_error {
-            OnHandlerError::Record => Verdict::failure(&RecordedFailure::new("HandlerError", how)),
-            OnHandlerError::Release => Verdict::Release,
+    /// What the key is settled with, and what the caller gets. A failure that is recorded is answered as its duplicates are.
+    fn judged<E>(&self, result: Result<Answer, E>, on_error: OnHandlerError) -> (Verdict, Result<Answer, E>) {
+        let how = match &result {
+            Err(_) => "the handler returned an error",
+            Ok(Answer::Streamed(_, Streamed::Broken)) => "the response broke off",
+            Ok(answer) => return (self.verdict(answer), result),
         };
-        match result {
-            Ok(Answer::Whole(response)) if self.is_recorded(response) => {
+        if on_error == OnHandlerError::Release {
+            return (Verdict::Release, result);
+        }
+        observe::failure_recorded(how, std::any::type_name::<E>());
+        let failure = RecordedFailure::new("HandlerError", how);
+        (Verdict::failure(&failure), Ok(Answer::Whole(self.problem(ProblemKind::OperationFailed))))
+    }
+
+    fn verdict(&self, answer: &Answer) -> Verdict {
+        match answer {
+            Answer::Whole(response) if self.is_recorded(response) => {
                 response::encode(response, &self.config.headers)
                     .map_or(Verdict::CompleteOmitted, Verdict::Complete)
             }
-            Ok(Answer::Whole(_) | Answer::Streamed(_, Streamed::Unrecorded)) => Verdict::Release,
-            Ok(Answer::Streamed(response, Streamed::TooLarge)) if self.is_outcome_by_head(response) => {
+            Answer::Streamed(response, Streamed::TooLarge) if self.is_outcome_by_head(response) => {
                 Verdict::CompleteOmitted
             }
-            Ok(Answer::Streamed(_, Streamed::TooLarge)) => Verdict::Release,
-            Ok(Answer::Streamed(_, Streamed::Broken)) => failed("the response broke off"),
-            Err(_) => failed("the handler returned an error"),
+            _ => Verdict::Release,
         }
     }
 

@@ -176,7 +176,7 @@ async fn a_key_is_optional_unless_required() {
         assert_eq!(optional.clone().oneshot(post(None, "{}")).await.unwrap().status(), 201);
     }
     assert_eq!(runs.count(), 2);
-    let required = idempotency().http().required().layer(handler(&runs));
+    let required = idempotency().http().required(true).layer(handler(&runs));
     let answer = required.clone().oneshot(post(None, "{}")).await.unwrap();
     assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (400, "key-missing"));
     let mut get = post(None, "");
@@ -302,7 +302,7 @@ async fn an_axum_router_is_wrapped_whole_or_by_route() {
 
     let routed = Router::new()
         .route("/payments", routing::post(pay))
-        .route_layer(idempotency.http().required())
+        .route_layer(idempotency.http().required(true))
         .route("/free", routing::post(pay));
     let send = |path: &str, key: Option<&str>| {
         let mut request = axum::extract::Request::post(path);

@@ -11,7 +11,7 @@ use super::{
     credentials::IgnoredCookies,
     headers::HeaderRules,
     key::{KeyFormat, KeyRules, KeySyntax},
-    problem::ProblemKind,
+    problem::{self, ProblemKind},
     response,
 };
 use crate::{
@@ -55,6 +55,7 @@ pub(super) struct Config {
     pub(super) fingerprinted_headers: Vec<HeaderName>,
     /// Of a JSON body; none is the whole.
     pub(super) fingerprinted_fields: Option<Vec<Selector>>,
+    pub(super) raw_body: bool,
     pub(super) max_body: usize,
     /// How long the front end waits.
     pub(super) answer_within: Option<Duration>,
@@ -63,7 +64,7 @@ pub(super) struct Config {
     pub(super) marker: HeaderName,
     /// The last one of a kind counts.
     pub(super) statuses: Vec<(ProblemKind, StatusCode)>,
-    pub(super) documentation: Option<String>,
+    pub(super) documentation: String,
     pub(super) may_replay: Option<MayReplay>,
 }
 
@@ -80,13 +81,14 @@ impl Default for Config {
             ignored_cookies: IgnoredCookies::default(),
             fingerprinted_headers: Vec::new(),
             fingerprinted_fields: None,
+            raw_body: false,
             max_body: MAX_BODY,
             answer_within: None,
             record_when: None,
             headers: HeaderRules::default(),
             marker: response::REPLAYED,
             statuses: Vec::new(),
-            documentation: None,
+            documentation: problem::PAGE.into(),
             may_replay: None,
         }
     }
@@ -102,6 +104,7 @@ impl fmt::Debug for Config {
             .field("ignored_cookies", &self.ignored_cookies)
             .field("fingerprinted_headers", &self.fingerprinted_headers)
             .field("fingerprinted_fields", &self.fingerprinted_fields)
+            .field("raw_body", &self.raw_body)
             .field("max_body", &self.max_body)
             .field("headers", &self.headers)
             .field("marker", &self.marker)
@@ -117,9 +120,9 @@ impl HttpLayer {
         self
     }
 
-    /// Refuses a request of a protected method without a key. Default: such a request runs unprotected.
-    pub fn required(self) -> Self {
-        self.required_when(|_| true)
+    /// Whether a request of a protected method needs a key: 400 without one. Default: no, it runs unprotected.
+    pub fn required(self, is_required: bool) -> Self {
+        self.required_when(move |_| is_required)
     }
 
     /// Refuses a request of a protected method without a key where `is_required` says so. Behind API Gateway the URI's path
@@ -189,7 +192,7 @@ impl HttpLayer {
     /// let layer = idempotency
     ///     .http()
     ///     .caller(|request| Ok(request.extensions.get::<Account>().map(|account| account.0.clone())))
-    ///     .require_caller();
+    ///     .require_caller(true);
     /// # Ok::<(), lambda_idempotency::Error>(())
     /// ```
     pub fn caller(
@@ -216,10 +219,10 @@ impl HttpLayer {
         self.with(|config| config.api_name = Some(name.into()))
     }
 
-    /// Refuses keyed requests without a named caller, credentials or not: 403 without credentials. Of this and
+    /// Whether keyed requests need a named caller, credentials or not: 403 without credentials. Default: no. Between this and
     /// [`shared_namespace`](Self::shared_namespace), the later call counts.
-    pub fn require_caller(self) -> Self {
-        self.with(|config| config.unnamed = Unnamed::Refused)
+    pub fn require_caller(self, is_required: bool) -> Self {
+        self.with(|config| config.unnamed = if is_required { Unnamed::Refused } else { Unnamed::Anonymous })
     }
 
     /// Puts all keys of callers without a name into one namespace, whatever credentials their requests carry: **each of
@@ -271,6 +274,12 @@ impl HttpLayer {
     pub fn fingerprint_fields<'a>(self, fields: impl IntoIterator<Item = &'a str>) -> Result<Self, Error> {
         let fields = selector::some_of(fields)?;
         Ok(self.with(|config| config.fingerprinted_fields = Some(fields)))
+    }
+
+    /// Whether bodies are compared byte for byte, whatever their type. Default: no, a body is compared as JSON if it is JSON and its
+    /// `Content-Type` is a JSON type or missing.
+    pub fn fingerprint_raw_body(self, is_raw: bool) -> Self {
+        self.with(|config| config.raw_body = is_raw)
     }
 
     /// Answers a request whose body is over so many bytes with 413. Default: 10 MiB, API Gateway's limit.
@@ -326,10 +335,11 @@ impl HttpLayer {
         self.with(|config| config.statuses.push((kind, status)))
     }
 
-    /// The page that documents the API's idempotency: a problem's `type` is then this URI with its code as the
-    /// fragment, and each links to it (the draft, section 2.7). Default: a URN.
+    /// The page that documents the API's idempotency: a problem's `type` is this URI with its code as the
+    /// fragment, and each problem links to it (the draft, section 2.7). Default: this library's
+    /// [specification](crate::guide::idempotency_specification), which is true as long as you change no default.
     pub fn documentation(self, uri: impl Into<String>) -> Self {
-        self.with(|config| config.documentation = Some(uri.into()))
+        self.with(|config| config.documentation = uri.into())
     }
 
     /// Asks, before each replay, whether the caller may have the recorded answer: for rights that can be taken away

@@ -2,7 +2,7 @@
 
 use std::{any::Any, borrow::Cow};
 
-use http::request::Parts;
+use http::{header, request::Parts};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use lambda_http::{RequestExt, aws_lambda_events::query_map::QueryMap, request::RequestContext};
 
@@ -55,8 +55,17 @@ fn fingerprint(config: &Config, parts: &Parts, body: &[u8]) -> Fingerprint {
     }
     match config.fingerprinted_fields.as_deref().and_then(|fields| selector::found_in(fields, body)) {
         Some(found) => found.into_iter().fold(builder, FingerprintBuilder::field).finish(),
+        None if config.raw_body || !may_be_json(parts) => builder.part("body", body).finish(),
         None => builder.json_or_bytes("body", body).finish(),
     }
+}
+
+/// Whether the type is JSON (RFC 6839, section 3.1), or the client sent none.
+fn may_be_json(parts: &Parts) -> bool {
+    let Some(content_type) = parts.headers.get(header::CONTENT_TYPE) else { return true };
+    let essence = content_type.to_str().unwrap_or_default().split(';').next().unwrap_or_default();
+    let essence = essence.trim().to_ascii_lowercase();
+    matches!(essence.as_str(), "application/json" | "text/json") || essence.ends_with("+json")
 }
 
 fn path(builder: FingerprintBuilder, parts: &Parts) -> FingerprintBuilder {

@@ -32,7 +32,7 @@ fn as_method(method: Method) -> Request {
 #[tokio::test]
 async fn methods_are_the_apis_own_and_a_safe_one_is_never_protected() {
     let runs = Runs::default();
-    let layer = idempotency().http().required().methods([Method::PUT, Method::GET]);
+    let layer = idempotency().http().required(true).methods([Method::PUT, Method::GET]);
     let twice = |method: Method| [as_method(method.clone()), as_method(method)];
     assert_eq!(deliver(layer.clone(), &runs, twice(Method::PUT)).await, [(201, false), (201, true)]);
     for method in [Method::GET, Method::HEAD, Method::OPTIONS, Method::POST, Method::DELETE] {
@@ -77,7 +77,7 @@ async fn of_two_keys_behind_a_rest_api_one_is_seen() {
 async fn keys_are_written_and_named_as_the_api_says() {
     let runs = Runs::default();
     let alias = HeaderName::from_static("x-idempotency-key");
-    let layer = idempotency().http().required().key_alias(alias).key_format(KeyFormat::AtLeast(10));
+    let layer = idempotency().http().required(true).key_alias(alias).key_format(KeyFormat::AtLeast(10));
     let by_alias = |key| with_header(post(None, "{}"), "x-idempotency-key", key);
     let both = with_header(post(Some("key"), "{}"), "x-idempotency-key", "c4n4ry-yek");
     let sent = [by_alias("c4n4ry-key"), post(Some("key"), "{}"), both, by_alias("c4n4ry-k")];
@@ -98,7 +98,7 @@ async fn a_caller_of_the_users_own_has_keys_of_its_own() {
     let layer = idempotency()
         .http()
         .caller(|request| Ok(request.extensions.get::<Account>().map(|account| account.0.to_owned())))
-        .require_caller();
+        .require_caller(true);
     let by = |account| {
         recording::secrets(|secrets| secrets.add(account));
         let mut request = post(Some("k"), "{}");
@@ -115,7 +115,7 @@ async fn a_caller_of_the_users_own_has_keys_of_its_own() {
 async fn a_caller_that_must_be_known_and_is_not_is_403_before_the_store() {
     let runs = Runs::default();
     let down = Idempotency::builder(Down).function("payments").build().unwrap();
-    let service = down.http().require_caller().layer(handler(&runs));
+    let service = down.http().require_caller(true).layer(handler(&runs));
     let answer = service.oneshot(post(Some("k"), "{}")).await.unwrap();
     assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (403, "caller-missing"));
 

@@ -209,3 +209,40 @@ async fn headers_of_one_exchange_are_not_replayed() {
     let again = service.oneshot(post(Some("k"), "{}")).await.unwrap();
     assert!(again.headers().contains_key("via") && !again.headers().contains_key("x-own"));
 }
+
+#[tokio::test]
+async fn a_recorded_error_has_one_answer() {
+    for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
+        let builder = Idempotency::builder(empty_store()).function("payments").execution(execution);
+        let idempotency =
+            builder.on_handler_error(lambda_idempotency::OnHandlerError::Record).build().unwrap();
+        let fails = |_: Request| async { Err::<&str, _>(std::io::Error::other("c4n4ry-out of stock")) };
+        let service = idempotency.http().layer(service_fn(fails));
+        let first = service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
+        let again = service.oneshot(post(Some("k"), "{}")).await.unwrap();
+        assert_eq!((first.status().as_u16(), code(&first).as_str()), (500, "operation-failed"));
+        assert_eq!((first.status(), first.body()), (again.status(), again.body()));
+    }
+}
+
+#[tokio::test]
+async fn bodies_are_compared_by_their_type() {
+    // Equal as JSON, and different in their bytes.
+    let (one, other) = (r#"{"a":1,"b":2}"#, r#"{"b":2, "a":1}"#);
+    for (content_type, raw, status) in [
+        (None, false, 201),
+        (Some("application/json; charset=utf-8"), false, 201),
+        (Some("application/merge-patch+JSON"), false, 201),
+        (Some("text/plain"), false, 422),
+        (Some("application/octet-stream"), false, 422),
+        (Some("application/json"), true, 422),
+    ] {
+        let service = idempotency().http().fingerprint_raw_body(raw).layer(handler(&Runs::default()));
+        let of = |body: &str| match content_type {
+            Some(content_type) => with_header(post(Some("k"), body), "content-type", content_type),
+            None => post(Some("k"), body),
+        };
+        assert_eq!(service.clone().oneshot(of(one)).await.unwrap().status(), 201);
+        assert_eq!(service.oneshot(of(other)).await.unwrap().status(), status, "{content_type:?}, {raw}");
+    }
+}
