@@ -40,6 +40,7 @@
 //! | the store cannot be used | 503 | `store-unavailable` |
 //! | the body is over 10 MiB | 413 | `body-too-large` |
 //! | the body breaks off | 400 | `body-unreadable` |
+//! | [`run`] can't read the event: its body isn't base64 as it says, or its host and path make no URI | 400 | `request-unreadable` |
 //!
 //! Each is `application/problem+json` (RFC 9457). Its `type` is its row on [the page](crate::guide::idempotency_specification), or on yours
 //! ([`HttpLayer::documentation`]), and a `Link` leads there. It has a boolean `retryable`; those that are carry `Retry-After`: what the lease has left,
@@ -74,8 +75,8 @@
 //!
 //! # What a front end hides
 //!
-//! What a front end hides, this layer cannot see: `lambda_http` hands over one value of a header that a REST API or a load
-//! balancer got twice, so that two keys there count as the one that it shows.
+//! `lambda_http` keeps one value of a header that a client sent to a REST API twice, so two different keys there count as one.
+//! [`run`], in place of `lambda_http::run`, keeps both, and the layer refuses them.
 //!
 //! # Browsers
 //!
@@ -109,6 +110,7 @@ mod caller;
 mod config;
 mod credentials;
 mod front_end;
+mod guard;
 mod headers;
 mod key;
 mod problem;
@@ -120,6 +122,7 @@ mod streaming;
 
 pub use answer::ResponseBody;
 pub use caller::{Caller, Verified, scope_caller, verified_caller};
+pub use guard::{Guarded, Readable, run};
 pub use key::{KeyFormat, KeySyntax};
 pub use problem::{EXPOSED_HEADERS, ProblemKind};
 pub use recording::Recording;

@@ -8,6 +8,8 @@ mod cors;
 mod decided;
 #[path = "http/draft.rs"]
 mod draft;
+#[path = "http/guard.rs"]
+mod guard;
 #[path = "http/recorded.rs"]
 mod recorded;
 #[path = "http/streaming.rs"]

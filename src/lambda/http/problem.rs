@@ -52,6 +52,8 @@ pub enum ProblemKind {
     BodyTooLarge,
     /// 400: the body breaks off.
     BodyUnreadable,
+    /// 400: the event can't be read; see [`run`](super::run).
+    RequestUnreadable,
 }
 
 impl ProblemKind {
@@ -74,13 +76,16 @@ impl ProblemKind {
             Self::StoreUnavailable => "store-unavailable",
             Self::BodyTooLarge => "body-too-large",
             Self::BodyUnreadable => "body-unreadable",
+            Self::RequestUnreadable => "request-unreadable",
         }
     }
 
     /// Its status, unless [`HttpLayer::status`](super::HttpLayer::status) says another.
     pub const fn status(self) -> StatusCode {
         match self {
-            Self::KeyMissing | Self::KeyInvalid | Self::BodyUnreadable => StatusCode::BAD_REQUEST,
+            Self::KeyMissing | Self::KeyInvalid | Self::BodyUnreadable | Self::RequestUnreadable => {
+                StatusCode::BAD_REQUEST
+            }
             Self::CallerMissing | Self::ReplayForbidden => StatusCode::FORBIDDEN,
             Self::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
             Self::InProgress | Self::OutcomeUnknown | Self::NotRetained | Self::Declined => {
@@ -162,6 +167,10 @@ impl ProblemKind {
             Self::BodyTooLarge => (
                 "The request body is too large",
                 "The body is larger than this API compares for idempotency. Nothing was done.",
+            ),
+            Self::RequestUnreadable => (
+                "The request could not be read",
+                "Its body is not the base64 that it says it is, or its host, path or query is malformed. Nothing was done.",
             ),
             Self::BodyUnreadable => (
                 "The request body could not be read",
@@ -317,8 +326,9 @@ mod tests {
             P::StoreUnavailable,
             P::BodyTooLarge,
             P::BodyUnreadable,
+            P::RequestUnreadable,
         ];
-        assert_eq!(all.len(), P::BodyUnreadable as usize + 1, "the last one's number: all are here");
+        assert_eq!(all.len(), P::RequestUnreadable as usize + 1, "the last one's number: all are here");
         for kind in all {
             let row = format!("| <a id=\"{0}\"></a>`{0}` | {1} |", kind.code(), kind.status().as_u16());
             assert!(page.contains(&row), "{row}");
