@@ -10,10 +10,13 @@ pub use metric::Metric;
 #[cfg(feature = "metrics")]
 pub use metric::describe_metrics;
 
-use std::error::Error as StdError;
+use std::{
+    error::Error as StdError,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use crate::{
-    error::{Error, ErrorKind},
+    error::{Error, ErrorKind, causes},
     key::StoredKey,
     protocol::Held,
     record::{Generation, Record, Status},
@@ -24,6 +27,7 @@ use metric::{count, measure};
 const TARGET: &str = "lambda_idempotency";
 
 pub(crate) fn claimed(id: &StoredKey, held: &Held) {
+    IS_OUT.store(false, Ordering::Relaxed);
     count(Metric::Executed);
     if held.is_takeover {
         count(Metric::Takeover);
@@ -47,6 +51,7 @@ pub(crate) fn claimed(id: &StoredKey, held: &Held) {
 }
 
 pub(crate) fn replayed(id: &StoredKey, record: &Record) {
+    IS_OUT.store(false, Ordering::Relaxed);
     count(Metric::Replayed);
     tracing::debug!(
         target: TARGET, event = "replayed", %id, generation = record.generation.get(),
@@ -63,12 +68,28 @@ pub(crate) fn recalled(id: &StoredKey, record: &Record) {
     );
 }
 
+/// Whether the store failed when this process asked it last.
+static IS_OUT: AtomicBool = AtomicBool::new(false);
+
 /// Nothing ran. `is_store_failure` tells whether the store failed, or a rule said no.
 pub(crate) fn refused(id: &StoredKey, error: &Error, is_store_failure: bool) {
     count(refusal(error.kind(), is_store_failure));
+    if is_store_failure && !IS_OUT.swap(true, Ordering::Relaxed) {
+        // The sentence that helps, such as a missing credential or a wrong Region, is in the causes.
+        tracing::warn!(
+            target: TARGET, event = "store_unavailable", %id, kind = error.kind().as_str(), cause = causes(error),
+            "the store can't be used; until it can, further refusals are logged at INFO: {error}"
+        );
+        return;
+    }
     tracing::info!(
         target: TARGET, event = "refused", %id, kind = error.kind().as_str(), "refused: {error}"
     );
+}
+
+/// The calling code has to be corrected.
+pub(crate) fn misused(error: &Error) {
+    tracing::error!(target: TARGET, event = "misused", kind = error.kind().as_str(), "{error}");
 }
 
 /// Nothing ran, and the store was not asked: there is no key that could be claimed.

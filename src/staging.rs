@@ -116,7 +116,7 @@ impl Staging {
     ///
     /// `D` is the store's type, and `T` the type that the wrapped handler's future has: for
     /// [`run`](crate::Idempotency::run) and a layered service a `Result`. Another one is found out when it is needed,
-    /// and is [`ErrorKind::Invalid`].
+    /// and is [`ErrorKind::Invalid`] (over HTTP, 500 `misconfigured`), with the expected type in a log line at ERROR.
     ///
     /// ```
     /// # use lambda_idempotency::{Staging, store::dynamodb::Declined};

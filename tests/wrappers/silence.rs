@@ -39,6 +39,7 @@ const TOLD: &[&str] = &[
     "event=replayed",
     "event=local_cache_hit",
     "event=settled",
+    "event: WARN lambda_idempotency message=the store can't be used",
     "event=refused",
     "event=failure_recorded",
     "event=record_when_unused",
@@ -75,7 +76,7 @@ const TOLD: &[&str] = &[
     "shown: MemoryStore {",
     "shown: Claim {",
     "shown: ClaimHandle {",
-    "shown: Error {",
+    "event=misused",
     "said: ",
     "panicked at",
 ];
