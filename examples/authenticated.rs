@@ -15,7 +15,7 @@ use axum::{
 };
 use lambda_idempotency::{Idempotency, store::memory::MemoryStore};
 
-/// Who calls: set by [`authenticate`], and by nothing else.
+/// The caller. Only [`authenticate`] sets it.
 #[derive(Clone)]
 struct Account {
     id: String,

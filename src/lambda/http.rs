@@ -392,7 +392,7 @@ impl HttpLayer {
         scope.map_err(|error| not_scoped(&error))
     }
 
-    /// What the key is settled with, and what the caller gets. A failure that is recorded is answered as its duplicates are.
+    /// Decides how the key is settled and what the caller gets. A failure that is recorded is answered as its duplicates are.
     fn judged<E>(&self, result: Result<Answer, E>, on_error: OnHandlerError) -> (Verdict, Result<Answer, E>) {
         let how = match &result {
             Err(_) => "the handler returned an error",

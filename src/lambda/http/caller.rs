@@ -39,7 +39,7 @@ pub enum Caller {
     Principal {
         /// The API: `<API id>/<stage>`, or [`HttpLayer::api_name`](super::HttpLayer::api_name).
         api: String,
-        /// What the authorizer calls the principal.
+        /// The principal, as the authorizer calls it.
         name: String,
     },
     /// The owner of a client certificate, in one API and stage: the API's trust store decides what an issuer's name is worth.
@@ -121,10 +121,10 @@ pub fn scope_caller(caller: Option<&Caller>, tenant: Option<&str>) -> Option<Str
     }
 }
 
-/// What the front end says about a request's caller; see [`verified_caller`].
+/// The front end's word on a request's caller; see [`verified_caller`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verified {
-    /// The front end verified nobody.
+    /// The front end verified no caller.
     Nobody,
     /// It verified someone and gives no name that this library understands: an authorizer that names no principal, for
     /// example. The layer refuses such requests, so that they don't share a namespace.

@@ -181,7 +181,7 @@ impl HttpLayer {
     /// [`shared_namespace`](Self::shared_namespace) for what happens then.
     ///
     /// Put the authentication **outside** this layer. A layer that checks a token inside this one checks it after a
-    /// replay was answered, or not at all.
+    /// replay was answered, or never.
     ///
     /// ```
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
@@ -296,8 +296,8 @@ impl HttpLayer {
         self.with(|config| config.answer_within = Some(limit))
     }
 
-    /// Decides by the whole response whether it's the operation's outcome, in place of the list of statuses. What the
-    /// handler says by [`Recording`](super::Recording) overrides it. It isn't asked about a streamed response that is too large to be
+    /// Decides by the whole response whether it's the operation's outcome, in place of the list of statuses. The
+    /// handler's [`Recording`](super::Recording) overrides it. It isn't asked about a streamed response that is too large to be
     /// recorded: the status decides that.
     ///
     /// At most once it isn't asked either, and a warning says so when it's set: every answer may have come after an effect, so

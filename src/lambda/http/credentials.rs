@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderName, header};
 
 /// Headers that carry a credential. Load balancers write the last two groups: the session of an OpenID Connect login
 /// (`x-amzn-oidc-*`), and the client's certificate (`x-amzn-mtls-clientcert*`). A function can't tell whether its load
-/// balancer wrote them or the client did, so they name nobody, but they count.
+/// balancer wrote them or the client did, so they name no caller, but they count.
 const HEADERS: [HeaderName; 7] = [
     header::AUTHORIZATION,
     header::PROXY_AUTHORIZATION,

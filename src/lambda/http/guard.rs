@@ -66,7 +66,7 @@ where
     lambda_runtime::run(Guarded::new(service)).await
 }
 
-/// What [`run`] gives to the runtime: for other runtimes' loops, and tests.
+/// The service that [`run`] gives to the runtime: for other runtimes' loops, and tests.
 #[derive(Clone)]
 #[expect(missing_debug_implementations, reason = "the adapter has none")]
 pub struct Guarded<S>(Adapter<'static, Response<Body>, Readable<S>>);
@@ -152,7 +152,7 @@ fn repaired(event: LambdaRequest) -> LambdaRequest {
     match event {
         LambdaRequest::ApiGatewayV1(mut event) => {
             keep_repeated(&mut event.headers, &event.multi_value_headers);
-            // Of what it makes a URI, and no more.
+            // Only the parts that make the URI.
             let mut uri = ApiGatewayProxyRequest::default();
             uri.headers = event.headers.clone();
             uri.path.clone_from(&event.path);

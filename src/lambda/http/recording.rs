@@ -54,7 +54,7 @@ impl HttpLayer {
         Some(self.is_outcome_by_head(response))
     }
 
-    /// What the response says by [`Recording`]; else, at most once, that it is; else what its status says. At most once, any
+    /// Asks the response's [`Recording`] first, then its status. At most once, a response without one is an outcome: any
     /// answer may have come after an effect: a timeout layer's 408, for example.
     pub(super) fn is_outcome_by_head<A>(&self, response: &Response<A>) -> bool {
         match response.extensions().get::<Recording>() {

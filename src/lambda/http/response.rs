@@ -118,10 +118,13 @@ fn decoded(bytes: &[u8], marker: &HeaderName) -> Option<Response<Body>> {
     Some(response)
 }
 
-/// Whether `lambda_http` writes one value for each name alone, and drops the others: as of 1.3.2 for payload 2.0 and a
-/// load balancer.
+/// Whether `lambda_http` writes one value for each name alone, and drops the others: as of 1.3.2 for payload 2.0, a
+/// load balancer, and VPC Lattice.
 pub(super) fn needs_joining(context: Option<&RequestContext>) -> bool {
-    matches!(context, Some(RequestContext::ApiGatewayV2(_) | RequestContext::Alb(_)))
+    matches!(
+        context,
+        Some(RequestContext::ApiGatewayV2(_) | RequestContext::Alb(_) | RequestContext::VpcLattice(_))
+    )
 }
 
 /// Joins the values of each name into one (RFC 9110, section 5.3), but for `Set-Cookie`, which cannot be joined.

@@ -65,7 +65,7 @@ async fn every_credential_needs_a_named_caller() {
 }
 
 #[tokio::test]
-async fn ignored_cookies_are_no_credentials() {
+async fn ignored_cookies_need_no_caller() {
     let runs = Runs::default();
     let service = idempotency().http().ignore_cookies(["theme", "_ga*"]).layer(handler(&runs));
     let with = |cookies| with_header(post(Some("k"), "{}"), "cookie", cookies);

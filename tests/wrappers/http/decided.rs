@@ -119,7 +119,7 @@ async fn a_caller_that_must_be_known_and_is_not_is_403_before_the_store() {
     let answer = service.oneshot(post(Some("k"), "{}")).await.unwrap();
     assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (403, "caller-missing"));
 
-    // An authorizer ran and named nobody, which the API's owner has to mend: whether a caller is required or not.
+    // An authorizer ran and named no principal. The API's owner has to mend that, whether a caller is required or not.
     let mut event: Value =
         serde_json::from_str(include_str!("../../../events/payments/http-api.json")).unwrap();
     event["requestContext"]["authorizer"] = json!({"lambda": {"plan": "gold"}});
@@ -253,6 +253,7 @@ fn through(front_end: &str) -> Request {
         "http-api" => include_str!("../../../events/payments/http-api.json"),
         "function-url" => include_str!("../../../events/payments/function-url.json"),
         "rest-api" => include_str!("../../../events/payments/rest-api.json"),
+        "vpc-lattice" => include_str!("vpc-lattice.json"),
         _ => include_str!("../../../events/payments/alb.json"),
     };
     lambda_http::request::from_str(text).unwrap()
@@ -260,9 +261,13 @@ fn through(front_end: &str) -> Request {
 
 #[tokio::test]
 async fn repeated_headers_come_through_every_front_end() {
-    for (front_end, joined) in
-        [("http-api", true), ("function-url", true), ("alb", true), ("rest-api", false)]
-    {
+    for (front_end, joined) in [
+        ("http-api", true),
+        ("function-url", true),
+        ("alb", true),
+        ("vpc-lattice", true),
+        ("rest-api", false),
+    ] {
         let answer = |_: Request| async {
             let response = Response::builder().header("link", "</a>").header("link", "</b>");
             Ok::<_, Infallible>(response.body(Body::Empty).unwrap())
