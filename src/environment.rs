@@ -19,6 +19,10 @@ const TABLE: &str = "IDEMPOTENCY_TABLE";
 /// Names any store, by a URL.
 const STORE: &str = "IDEMPOTENCY_STORE";
 
+/// Lambda sets it in every sandbox; emulators of the Runtime API don't ("Defined runtime environment variables", AWS
+/// Lambda developer guide).
+const INITIALIZATION: &str = "AWS_LAMBDA_INITIALIZATION_TYPE";
+
 /// A store by its name, before it is known whether its feature is on.
 #[derive(Debug, PartialEq, Eq)]
 enum Choice {
@@ -74,7 +78,7 @@ impl NamedStore {
     /// [`ErrorKind::Invalid`] if neither variable is set, both are, or one makes no sense, or names a store whose feature
     /// is off.
     pub fn from_env() -> Result<Self, Error> {
-        choice(variable(TABLE), variable(STORE))?.named()
+        choice_in(variable(INITIALIZATION).is_some(), variable(TABLE), variable(STORE))?.named()
     }
 
     /// The store that `url` names, one of those that [`Idempotency::from_env`] lists.
@@ -147,7 +151,7 @@ impl Idempotency {
     /// | `redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]`, `rediss://…` for TLS | that server of Redis or Valkey; also `?prefix=TEXT` | `redis` |
     /// | `redis-cluster://…`, `rediss-cluster://…` for TLS | that cluster; also `&node=HOST:PORT` | `redis` |
     /// | `postgres://USER:PASSWORD@HOST[:PORT]/DATABASE` | that PostgreSQL; also `?table=NAME`, `&sslmode=MODE`, `&sslrootcert=FILE`, `&timeouts=startup`, `transaction` or `role`, `&prepared=true` | `postgres` |
-    /// | `memory:` | this process's memory: for a try on one machine only | |
+    /// | `memory:` | this process's memory: for a try on one machine only. Refused inside Lambda | |
     ///
     /// For DynamoDB, credentials, Region and endpoint come from the environment as for any AWS SDK. Call it once, when
     /// the function starts.
@@ -228,6 +232,17 @@ fn table_builder(
     builder
 }
 
+/// The choice, in a function that Lambda runs or in any other process.
+fn choice_in(lambda: bool, table: Option<String>, store: Option<String>) -> Result<Choice, Error> {
+    match choice(table, store)? {
+        Choice::Memory if lambda => Err(invalid(format!(
+            "{STORE} is `memory:`, which each sandbox of a Lambda function has for itself and loses: a duplicate in another \
+             one runs again. Name a table or a server"
+        ))),
+        choice => Ok(choice),
+    }
+}
+
 fn choice(table: Option<String>, store: Option<String>) -> Result<Choice, Error> {
     match (table, store) {
         (Some(table), None) => Ok(Choice::DynamoDb { table, endpoint: None, region: None, sort_key: None }),
@@ -292,6 +307,14 @@ mod tests {
 
     fn some(text: &str) -> Option<String> {
         Some(text.to_owned())
+    }
+
+    #[test]
+    fn memory_is_refused_inside_lambda() {
+        let memory = || Some("memory:".to_owned());
+        assert!(choice_in(true, None, memory()).unwrap_err().to_string().contains("each sandbox"));
+        assert_eq!(choice_in(false, None, memory()).unwrap(), Choice::Memory);
+        assert!(choice_in(true, Some("t".into()), None).is_ok());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Errors: what went wrong, and what the caller should do about it.
 
 use std::{
+    any::Any,
     borrow::Cow,
     error::Error as StdError,
     fmt,
@@ -170,7 +171,12 @@ impl fmt::Display for Error {
 }
 
 impl fmt::Debug for Error {
+    /// A sentence with its causes, since that's what an error that leaves `main` prints. `{:#?}` shows the fields.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !f.alternate() {
+            write!(f, "{} ({})", self.message, self.kind.as_str())?;
+            return causes(self).map_or(Ok(()), |causes| write!(f, ": {causes}"));
+        }
         let mut debug = f.debug_struct("Error");
         debug.field("kind", &self.kind).field("message", &self.message);
         if let Some(retry_after) = self.retry_after {
@@ -187,6 +193,17 @@ impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         self.source.as_deref().map(|source| source as &(dyn StdError + 'static))
     }
+}
+
+/// The causes of an error, in one line; none if it has none.
+pub(crate) fn causes(error: &dyn StdError) -> Option<String> {
+    let mut causes = error.source()?.to_string();
+    let mut next = error.source().and_then(StdError::source);
+    while let Some(cause) = next {
+        causes = format!("{causes}: {cause}");
+        next = cause.source();
+    }
+    Some(causes)
 }
 
 /// Where a text is not the JSON that it should be: all that may be told, since the error's own text may quote it.
@@ -239,10 +256,16 @@ impl<E: fmt::Display> fmt::Display for RunError<E> {
     }
 }
 
-impl<E: StdError + 'static> StdError for RunError<E> {
+/// Of every error that can be shown, `lambda_runtime::Error` among them, so that `?` works in handlers that return it. Such a
+/// boxed error isn't a `std::error::Error`, so the bound can't ask for one.
+impl<E: fmt::Debug + fmt::Display + 'static> StdError for RunError<E> {
+    /// The cause of this library's error, or of a boxed handler's error. A handler's error of another type is shown by `Display`; match
+    /// [`RunError::Handler`] for its cause.
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            Self::Handler(error) => error.source(),
+            Self::Handler(error) => {
+                (error as &dyn Any).downcast_ref::<Source>().and_then(|error| error.source())
+            }
             Self::Recorded(_) => None,
             Self::Idempotency(error) => error.source(),
         }
@@ -260,6 +283,28 @@ mod tests {
         assert_eq!(error.to_string(), "the store did not answer");
         assert_eq!(error.source().map(ToString::to_string).as_deref(), Some("connection refused"));
         assert!(error.is_retryable());
+    }
+
+    /// A handler that returns `lambda_runtime::Error` uses `?` on `run`.
+    #[test]
+    fn a_run_error_is_boxed_by_the_question_mark() {
+        fn handler(error: RunError<Source>) -> Result<(), Source> {
+            Err(error)?
+        }
+        let io = std::io::Error::other(std::fmt::Error);
+        let boxed = handler(RunError::Handler(Box::new(io))).unwrap_err();
+        assert_eq!(boxed.to_string(), std::fmt::Error.to_string());
+        let own = Error::new(ErrorKind::Unavailable, "the store did not answer").with_source(std::fmt::Error);
+        let boxed = handler(RunError::Idempotency(own)).unwrap_err();
+        assert_eq!(boxed.source().map(ToString::to_string), Some(std::fmt::Error.to_string()));
+    }
+
+    #[test]
+    fn an_error_that_leaves_main_is_a_sentence() {
+        let error = Error::new(ErrorKind::Unavailable, "the store did not answer")
+            .with_source(std::io::Error::other("connection refused"));
+        assert_eq!(format!("{error:?}"), "the store did not answer (Unavailable): connection refused");
+        assert!(format!("{error:#?}").starts_with("Error {"));
     }
 
     #[test]

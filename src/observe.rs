@@ -10,10 +10,13 @@ pub use metric::Metric;
 #[cfg(feature = "metrics")]
 pub use metric::describe_metrics;
 
-use std::error::Error as StdError;
+use std::{
+    error::Error as StdError,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use crate::{
-    error::{Error, ErrorKind},
+    error::{Error, ErrorKind, causes},
     key::StoredKey,
     policy::Settings,
     protocol::Held,
@@ -25,6 +28,7 @@ use metric::{count, measure};
 const TARGET: &str = "lambda_idempotency";
 
 pub(crate) fn claimed(id: &StoredKey, held: &Held) {
+    IS_OUT.store(false, Ordering::Relaxed);
     count(Metric::Executed);
     if held.is_takeover {
         count(Metric::Takeover);
@@ -72,6 +76,7 @@ pub(crate) fn not_readable(id: &StoredKey, result_type: &str, why: &str) {
 }
 
 pub(crate) fn replayed(id: &StoredKey, record: &Record) {
+    IS_OUT.store(false, Ordering::Relaxed);
     count(Metric::Replayed);
     tracing::debug!(
         target: TARGET, event = "replayed", %id, generation = record.generation.get(),
@@ -88,12 +93,28 @@ pub(crate) fn recalled(id: &StoredKey, record: &Record) {
     );
 }
 
+/// Whether the store failed when this process asked it last.
+static IS_OUT: AtomicBool = AtomicBool::new(false);
+
 /// Nothing ran. `is_store_failure` tells whether the store failed, or a rule said no.
 pub(crate) fn refused(id: &StoredKey, error: &Error, is_store_failure: bool) {
     count(refusal(error.kind(), is_store_failure));
+    if is_store_failure && !IS_OUT.swap(true, Ordering::Relaxed) {
+        // The sentence that helps, such as a missing credential or a wrong Region, is in the causes.
+        tracing::warn!(
+            target: TARGET, event = "store_unavailable", %id, kind = error.kind().as_str(), cause = causes(error),
+            "the store can't be used; until it can, further refusals are logged at INFO: {error}"
+        );
+        return;
+    }
     tracing::info!(
         target: TARGET, event = "refused", %id, kind = error.kind().as_str(), "refused: {error}"
     );
+}
+
+/// The calling code has to be corrected.
+pub(crate) fn misused(error: &Error) {
+    tracing::error!(target: TARGET, event = "misused", kind = error.kind().as_str(), "{error}");
 }
 
 /// Nothing ran, and the store was not asked: there is no key that could be claimed.
@@ -108,6 +129,39 @@ pub(crate) fn refused_unasked(error: &Error) {
 pub(crate) fn caller_missing() {
     count(Metric::CallerMissing);
     tracing::info!(target: TARGET, event = "refused", kind = "CallerMissing", "refused: the caller is not known");
+}
+
+/// Nothing ran: the request carries credentials, and nothing says whose they are. `found` is where they are.
+#[cfg(feature = "http")]
+pub(crate) fn caller_unknown(found: &str) {
+    count(Metric::CallerUnknown);
+    tracing::error!(
+        target: TARGET, event = "refused", kind = "CallerUnknown", found,
+        "refused a keyed request whose caller has no name: authenticate outside this layer and pass the caller on by \
+         `HttpLayer::caller`; or call `HttpLayer::shared_namespace` if all callers may have each other's answers; or, for \
+         cookies that prove nothing, `HttpLayer::ignore_cookies`"
+    );
+}
+
+/// The handler ran and failed, and that's the operation's outcome. Its error isn't passed on to the runtime, and its text isn't
+/// logged: it may hold anything.
+#[cfg(feature = "http")]
+pub(crate) fn failure_recorded(how: &'static str, error_type: &'static str) {
+    tracing::error!(
+        target: TARGET, event = "failure_recorded", error_type,
+        "{how}, which is recorded as the outcome: this request and its duplicates get 500 `operation-failed`. Log the \
+         error's text in the handler"
+    );
+}
+
+/// When the layer is configured.
+#[cfg(feature = "http")]
+pub(crate) fn record_when_unused() {
+    tracing::warn!(
+        target: TARGET, event = "record_when_unused",
+        "`record_when` isn't asked in a function that runs at most once: every answer is recorded, unless the response \
+         carries `Recording::Release`"
+    );
 }
 
 /// A record of a batch comes back. `identifier` is the source's own name for it.

@@ -116,7 +116,7 @@ impl Staging {
     ///
     /// `D` is the store's type, and `T` the type that the wrapped handler's future has: for
     /// [`run`](crate::Operation::run) and a layered service a `Result`. Another one is found out when it is needed,
-    /// and is [`ErrorKind::Invalid`].
+    /// and is [`ErrorKind::Invalid`] (over HTTP, 500 `misconfigured`), with the expected type in a log line at ERROR.
     ///
     /// ```
     /// # use lambda_idempotency::{Staging, store::dynamodb::Declined};
@@ -184,7 +184,9 @@ impl fmt::Debug for Staging {
 /// ```
 /// # #[cfg(feature = "dynamodb")] {
 /// use aws_sdk_dynamodb::types::{AttributeValue, Update};
-/// use lambda_idempotency::{Error, Idempotency, Key, RunError, staging, store::dynamodb::Transaction};
+/// use lambda_idempotency::{Idempotency, Key, RunError, staging, store::dynamodb::Transaction};
+///
+/// type Error = Box<dyn std::error::Error + Send + Sync>;
 ///
 /// /// Takes the money and records the receipt, or neither; and that exactly once.
 /// async fn pay(idempotency: &Idempotency, account: &str, cents: u64) -> Result<String, RunError<Error>> {
@@ -200,9 +202,9 @@ impl fmt::Debug for Staging {
 ///     };
 ///     idempotency
 ///         .run(Key::new("payment-17")?, &(account, cents), || async {
-///             if let (Some(staging), Ok(withdraw)) = (staging(), withdraw()) {
-///                 staging.add(Transaction::new().update(withdraw))?;
-///             }
+///             // No receipt without the withdrawal: each of these is an error.
+///             let staging = staging().ok_or("this runs without protection")?;
+///             staging.add(Transaction::new().update(withdraw()?))?;
 ///             Ok("receipt 17".to_owned())
 ///         })
 ///         .await

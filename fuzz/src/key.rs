@@ -50,7 +50,7 @@ fn check_header(value: &HeaderValue) {
         counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         async { Ok::<_, std::convert::Infallible>("paid") }
     });
-    let service = idempotency.http().required().layer(handler);
+    let service = idempotency.http().required(true).layer(handler);
     let deliver = |body: &'static str| {
         let request = Request::post("/payments").header("idempotency-key", value);
         let request = request.body(lambda_http::Body::Text(body.into())).expect("a valid request");
@@ -75,7 +75,7 @@ fn check_strict(idempotency: &Idempotency, value: &HeaderValue) {
     let handler = service_fn(|_: Request<lambda_http::Body>| async {
         Ok::<_, std::convert::Infallible>("ran under another key")
     });
-    let service = idempotency.http().required().key_syntax(KeySyntax::Strict).layer(handler);
+    let service = idempotency.http().required(true).key_syntax(KeySyntax::Strict).layer(handler);
     let request = Request::post("/payments").header("idempotency-key", value);
     let request = request.body(lambda_http::Body::Text("{}".into())).expect("a valid request");
     let answer = block_on(service.oneshot(request)).expect("every request is answered");

@@ -548,12 +548,11 @@ pub(crate) fn not_made(key: &StoredKey, why: Decline, cause: Option<StoreError>)
 }
 
 fn of_another_type<T>(key: &StoredKey) -> Error {
-    Error::new(
-        ErrorKind::Invalid,
-        format!(
-            "{key}: what answers for a declined transaction takes or returns another type than it must; the handler \
-             returns {}. Nothing was written",
-            type_name::<T>()
-        ),
-    )
+    let error = Error::misuse(format!(
+        "{key}: the closure of `on_declined` takes or returns the wrong type. It must take the store's own type and return \
+         {}, as the handler does. Nothing was written",
+        type_name::<T>()
+    ));
+    observe::misused(&error);
+    error
 }

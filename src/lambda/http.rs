@@ -26,7 +26,8 @@
 //! |---|---|---|
 //! | a key is required and there is none | 400 | `key-missing` |
 //! | the key is malformed, empty, too long, doubled, or not of the form that is asked for | 400 | `key-invalid` |
-//! | nobody verified who calls, though somebody had to; or who it is cannot be told | 403 | `caller-missing` |
+//! | a caller is required, and the request has none; or `caller` failed | 403 | `caller-missing` |
+//! | the request carries credentials, and nothing names their owner | 500 | `caller-unknown` |
 //! | the caller may not have the recorded answer | 403 | `replay-forbidden` |
 //! | the key was used with another request | 422 | `key-reused` |
 //! | the operation is still running | 409 | `in-progress` |
@@ -39,21 +40,32 @@
 //! | the store cannot be used | 503 | `store-unavailable` |
 //! | the body is over 10 MiB | 413 | `body-too-large` |
 //! | the body breaks off | 400 | `body-unreadable` |
+//! | [`run`] can't read the event: its body isn't base64 as it says, or its host and path make no URI | 400 | `request-unreadable` |
 //!
-//! Each is `application/problem+json` (RFC 9457) with the `type` `urn:lambda-idempotency:problem:<code>`, or the page that
-//! you name by [`HttpLayer::documentation`], and a boolean `retryable`; those that are carry `Retry-After`: what the lease has left,
+//! Each is `application/problem+json` (RFC 9457). Its `type` is its row on [the page](crate::guide::idempotency_specification), or on yours
+//! ([`HttpLayer::documentation`]), and a `Link` leads there. It has a boolean `retryable`; those that are carry `Retry-After`: what the lease has left,
 //! and 5 s at most. A replay is
-//! marked with `Idempotent-Replayed: true`. What an API's owner publishes of all this is
+//! marked with `Idempotent-Replayed: true`, and leaves out headers of one exchange, such as `Set-Cookie`, `Date` and `x-request-id`. What an API's owner publishes of all this is
 //! [`guide::idempotency_specification`](crate::guide::idempotency_specification).
 //!
-//! Recorded are 2xx, 3xx and final 4xx; 401, 403, 408, 409, 413, 421, 423, 425, 429 and 5xx give the key
-//! back (at most once, 5xx are recorded as well). A handler's error gives the key back too. [`Recording`] and
-//! [`HttpLayer::record_when`] say otherwise.
+//! Recorded are 2xx, 3xx and final 4xx. 5xx release the key, and so do the 4xx after which the same body may succeed, such as 401, 404,
+//! 415 and 429: [the page](crate::guide::idempotency_specification) has the table. A handler's error releases it too. [`Recording`] and [`HttpLayer::record_when`] say otherwise.
 //!
-//! A key belongs to the caller that the front end verified: an API Gateway JWT's issuer and subject, a
-//! Lambda authorizer's principal, an IAM principal, and the tenant of the invocation. An API without an
-//! authorizer has one namespace for all its callers, unless [`HttpLayer::caller`] tells them apart or
-//! [`HttpLayer::require_caller`] refuses them. Where an authorizer ran and named nobody, the request is refused.
+//! At most once, every answer is recorded, whatever its status, unless it carries [`Recording::Release`]: a layer inside this one
+//! may have answered after the handler's effect. [`ReleaseRejections`] wraps a layer, and marks what it rejects before it calls the
+//! handler.
+//!
+//! # Whose answer a replay is
+//!
+//! A key belongs to its caller: another caller can neither replay it, nor block it, nor learn that it exists. The layer takes
+//! the caller that the front end verified, such as the issuer and subject of an API Gateway JWT; [`guide::callers`](crate::guide::callers) has
+//! the table. [`HttpLayer::caller`] names another one.
+//!
+//! **Authenticate outside this layer.** A replay doesn't reach the handler, so a token that the handler checks, or a layer inside
+//! this one, isn't checked for a replay. The layer therefore refuses a keyed request that carries credentials whose owner
+//! it can't name: 500, `caller-unknown`, before anything is claimed. Pass the caller on by [`HttpLayer::caller`], or say
+//! [`HttpLayer::shared_namespace`]. Keyed requests without credentials share one anonymous namespace, unless
+//! [`HttpLayer::require_caller`] refuses them.
 //!
 //! # Large responses, and streams
 //!
@@ -63,8 +75,8 @@
 //!
 //! # What a front end hides
 //!
-//! What a front end hides, this layer cannot see: `lambda_http` hands over one value of a header that a REST API or a load
-//! balancer got twice, so that two keys there count as the one that it shows.
+//! `lambda_http` keeps one value of a header that a client sent to a REST API twice, so two different keys there count as one.
+//! [`run`], in place of `lambda_http::run`, keeps both, and the layer refuses them.
 //!
 //! # Browsers
 //!
@@ -74,6 +86,7 @@
 //!
 //! ```
 //! use lambda_http::{http::HeaderName, service_fn, tower::ServiceBuilder};
+//! use lambda_idempotency::lambda::http::EXPOSED_HEADERS;
 //! use tower_http::cors::{Any, CorsLayer};
 //! # let store = lambda_idempotency::store::memory::MemoryStore::new();
 //! # let idempotency = lambda_idempotency::Idempotency::builder(store).function("payments").build()?;
@@ -81,11 +94,10 @@
 //! #     Ok(lambda_http::Response::default())
 //! # }
 //!
-//! let names = |names: [&'static str; 2]| names.map(HeaderName::from_static);
 //! let cors = CorsLayer::new()
 //!     .allow_origin(Any)
-//!     .allow_headers(names(["content-type", "idempotency-key"]))
-//!     .expose_headers(names(["idempotent-replayed", "retry-after"]));
+//!     .allow_headers(["content-type", "idempotency-key"].map(HeaderName::from_static))
+//!     .expose_headers(EXPOSED_HEADERS);
 //! let service = ServiceBuilder::new()
 //!     .layer(cors)
 //!     .layer(idempotency.http())
@@ -96,18 +108,25 @@
 mod answer;
 mod caller;
 mod config;
+mod credentials;
 mod front_end;
+mod guard;
+mod headers;
 mod key;
 mod problem;
+mod recording;
+mod rejections;
 mod request;
 mod response;
 mod streaming;
 
 pub use answer::ResponseBody;
-pub use caller::{Caller, scope_caller};
-pub use config::Recording;
+pub use caller::{Caller, Verified, scope_caller, verified_caller};
+pub use guard::{Guarded, Readable, run};
 pub use key::{KeyFormat, KeySyntax};
-pub use problem::ProblemKind;
+pub use problem::{EXPOSED_HEADERS, ProblemKind};
+pub use recording::Recording;
+pub use rejections::{RejectionsHandler, RejectionsService, ReleaseRejections};
 pub use response::{recorded, replayed};
 pub use streaming::{StreamingHttpLayer, StreamingHttpService};
 
@@ -129,13 +148,15 @@ use crate::{
     key::{Key, Scope, StoredKey},
     lambda::{take_ready, tenant},
     observe,
-    policy::{Execution, OnHandlerError},
+    policy::OnHandlerError,
     staging::{AnyAnswer, staging},
 };
 use answer::{Answer, Buffered, Read, Streamed};
-use caller::Verified;
-use config::{Config, Predicate};
+use config::{Config, Predicate, Unnamed};
 use problem::Problem;
+
+/// Where the credentials of a caller are that the front end verified and didn't name.
+const VERIFIED: &str = "the front end's authorizer";
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -266,15 +287,18 @@ impl HttpLayer {
                 return Ok(Answer::Whole(self.problem(&error)));
             }
         };
-        let scope = match self.scope(&parts) {
-            Ok(scope) => scope,
+        let scoped =
+            self.caller_of(&parts).and_then(|caller| Ok((self.scope(&parts, caller.as_ref())?, caller)));
+        let (scope, caller) = match scoped {
+            Ok(scoped) => scoped,
             Err(problem) => return Ok(Answer::Whole(self.problem(problem))),
         };
         let (fingerprint, body) = match request::fingerprinted(&self.config, &parts, body).await {
             Ok(read) => read,
             Err(problem) => return Ok(Answer::Whole(self.problem(problem))),
         };
-        let for_replay = self.config.may_replay.as_ref().map(|may_replay| (may_replay, parts.clone()));
+        let for_replay =
+            self.config.may_replay.as_ref().map(|may_replay| (may_replay, parts.clone(), caller));
         let operation = Target {
             key: StoredKey::new(&scope, &key),
             fingerprint,
@@ -293,7 +317,7 @@ impl HttpLayer {
             let response = inner.call(request);
             async { Ok(self.unmarked(M::read(self, response.await?).await)) }
         };
-        let judge = |result, on_error| (self.verdict(&result, on_error), result);
+        let judge = |result, on_error| self.judged(result, on_error);
         let again = |answer: AnyAnswer| {
             let response = answer.downcast::<Result<S::Response, S::Error>>().ok()?;
             Some(async { Ok(self.unmarked(M::read(self, (*response)?).await)) })
@@ -302,7 +326,7 @@ impl HttpLayer {
             Ok(Protected::Ran(result) | Protected::RanUnrecorded(result)) => result,
             Ok(Protected::Replayed(replay)) => {
                 let may_replay = match for_replay {
-                    Some((may_replay, parts)) => may_replay(parts).await,
+                    Some((may_replay, parts, caller)) => may_replay(parts, caller).await,
                     None => true,
                 };
                 Ok(Answer::Whole(if may_replay {
@@ -339,22 +363,41 @@ impl HttpLayer {
         Ok(key)
     }
 
-    /// The namespace of the caller's keys.
-    fn scope(&self, parts: &Parts) -> Result<Scope, Problem> {
-        let resolved = match &self.config.resolver {
-            Some(resolve) => Some(resolve(parts).map_err(|error| not_scoped(&error))?),
-            None => None,
+    /// The caller whose key it is: as the API names it, or as the front end does.
+    fn caller_of(&self, parts: &Parts) -> Result<Option<Caller>, Problem> {
+        let caller = match &self.config.resolver {
+            Some(resolve) => resolve(parts).map_err(|error| not_scoped(&error))?.map(Caller::Resolved),
+            None => match (verified_caller(parts), &self.config.api_name) {
+                (Verified::Caller(caller), Some(name)) => Some(caller.of_api(name)),
+                (Verified::Caller(caller), None) => Some(caller),
+                (Verified::Nobody, _) => None,
+                (Verified::Unnamed, _) => return self.unnamed_is_shared(VERIFIED).map(|()| None),
+            },
         };
-        let context = parts.extensions.request_context_ref();
-        let caller = match (&resolved, caller::verified(context)) {
-            (Some(resolved), _) => resolved.as_deref().map(Caller::Resolved),
-            (None, Verified::Caller(caller)) => Some(caller),
-            (None, Verified::Nobody) => None,
-            (None, Verified::Unnamed) => return Err(caller_missing()),
-        };
-        if caller.is_none() && self.config.require_caller {
-            return Err(caller_missing());
+        if caller.is_none() {
+            let credentials = credentials::carried_in(&parts.headers, &self.config.ignored_cookies);
+            match (credentials, self.config.unnamed) {
+                (Some(header), _) => self.unnamed_is_shared(header.as_str())?,
+                (None, Unnamed::Refused) => return Err(caller_missing()),
+                (None, _) => {}
+            }
         }
+        Ok(caller)
+    }
+
+    /// # Errors
+    ///
+    /// The refusal, unless the API says that callers without a name share one namespace.
+    fn unnamed_is_shared(&self, found: &str) -> Result<(), Problem> {
+        if self.config.unnamed == Unnamed::Shared {
+            return Ok(());
+        }
+        observe::caller_unknown(found);
+        Err(ProblemKind::CallerUnknown.into())
+    }
+
+    /// The namespace of the caller's keys.
+    fn scope(&self, parts: &Parts, caller: Option<&Caller>) -> Result<Scope, Problem> {
         let tenant = parts.extensions.lambda_context_ref().and_then(tenant);
         let scope = self.idempotency.scope("http").and_then(|scope| match scope_caller(caller, tenant) {
             Some(caller) => scope.with_caller(caller),
@@ -363,49 +406,31 @@ impl HttpLayer {
         scope.map_err(|error| not_scoped(&error))
     }
 
-    fn verdict<E>(&self, result: &Result<Answer, E>, on_error: OnHandlerError) -> Verdict {
-        let failed = |how: &str| match on_error {
-            OnHandlerError::Record => Verdict::failure(&RecordedFailure::new("HandlerError", how)),
-            OnHandlerError::Release => Verdict::Release,
+    /// Decides how the key is settled and what the caller gets. A failure that is recorded is answered as its duplicates are.
+    fn judged<E>(&self, result: Result<Answer, E>, on_error: OnHandlerError) -> (Verdict, Result<Answer, E>) {
+        let how = match &result {
+            Err(_) => "the handler returned an error",
+            Ok(Answer::Streamed(_, Streamed::Broken)) => "the response broke off",
+            Ok(answer) => return (self.verdict(answer), result),
         };
-        match result {
-            Ok(Answer::Whole(response)) if self.is_recorded(response) => {
-                response::encode(response, self.config.replay_cookies)
+        if on_error == OnHandlerError::Release {
+            return (Verdict::Release, result);
+        }
+        observe::failure_recorded(how, std::any::type_name::<E>());
+        let failure = RecordedFailure::new("HandlerError", how);
+        (Verdict::failure(&failure), Ok(Answer::Whole(self.problem(ProblemKind::OperationFailed))))
+    }
+
+    fn verdict(&self, answer: &Answer) -> Verdict {
+        match answer {
+            Answer::Whole(response) if self.is_recorded(response) => {
+                response::encode(response, &self.config.headers)
                     .map_or(Verdict::CompleteOmitted, Verdict::Complete)
             }
-            Ok(Answer::Whole(_) | Answer::Streamed(_, Streamed::Unrecorded)) => Verdict::Release,
-            Ok(Answer::Streamed(response, Streamed::TooLarge)) if self.is_outcome_by_head(response) => {
+            Answer::Streamed(response, Streamed::TooLarge) if self.is_outcome_by_head(response) => {
                 Verdict::CompleteOmitted
             }
-            Ok(Answer::Streamed(_, Streamed::TooLarge)) => Verdict::Release,
-            Ok(Answer::Streamed(_, Streamed::Broken)) => failed("the response broke off"),
-            Err(_) => failed("the handler returned an error"),
-        }
-    }
-
-    fn is_recorded(&self, response: &Response<Body>) -> bool {
-        match (self.is_recorded_by_head(response), &self.config.record_when) {
-            (Some(is_recorded), _) => is_recorded,
-            (None, Some(is_outcome)) => is_outcome(response),
-            (None, None) => true,
-        }
-    }
-
-    /// Whether the response is recorded, where that can be said without its body.
-    fn is_recorded_by_head<A>(&self, response: &Response<A>) -> Option<bool> {
-        match (response.extensions().get::<Recording>(), &self.config.record_when) {
-            (None, Some(_)) => None,
-            _ => Some(self.is_outcome_by_head(response)),
-        }
-    }
-
-    /// What the handler says of the response, or its status does.
-    fn is_outcome_by_head<A>(&self, response: &Response<A>) -> bool {
-        let at_most_once = self.idempotency.settings().execution == Execution::AtMostOnce;
-        let status = response.status();
-        match response.extensions().get::<Recording>() {
-            Some(said) => *said == Recording::Record,
-            None => response::is_outcome(status) || at_most_once && status.is_server_error(),
+            _ => Verdict::Release,
         }
     }
 

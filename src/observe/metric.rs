@@ -41,6 +41,8 @@ pub enum Metric {
     InvalidKey,
     /// Counter: a request had a key and no verified caller, where one is required.
     CallerMissing,
+    /// Counter: a keyed request carried credentials, and its caller had no name.
+    CallerUnknown,
     /// Counter: the store failed before the claim, or an outcome could not be read from it. Nothing ran; or it ran without
     /// protection, and counts as [`Unprotected`](Self::Unprotected) too.
     StoreUnavailable,
@@ -101,6 +103,7 @@ impl Metric {
         Self::MissingKey,
         Self::InvalidKey,
         Self::CallerMissing,
+        Self::CallerUnknown,
         Self::StoreUnavailable,
         Self::NoTimeLeft,
         Self::Corrupt,
@@ -139,6 +142,7 @@ impl Metric {
             Self::MissingKey => "idempotency_missing_key",
             Self::InvalidKey => "idempotency_invalid_key",
             Self::CallerMissing => "idempotency_caller_missing",
+            Self::CallerUnknown => "idempotency_caller_unknown",
             Self::StoreUnavailable => "idempotency_store_unavailable",
             Self::NoTimeLeft => "idempotency_no_time_left",
             Self::Corrupt => "idempotency_corrupt",

@@ -61,7 +61,7 @@ impl Layered {
         match self {
             Self::Strict => layer.key_syntax(KeySyntax::Strict),
             Self::Uuid => layer.key_format(KeyFormat::Uuid),
-            Self::Required => layer.required().documentation(PAGE),
+            Self::Required => layer.required(true).documentation(PAGE),
             Self::Plain | Self::AtMostOnce | Self::Down => layer,
         }
     }

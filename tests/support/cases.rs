@@ -180,6 +180,10 @@ impl Then {
     }
 }
 
+/// The page of an API that names none.
+const DEFAULT_PAGE: &str =
+    "https://docs.rs/lambda-idempotency/latest/lambda_idempotency/guide/idempotency_specification/index.html";
+
 impl Found {
     /// Problem details as RFC 9457 has them, complete.
     fn is_problem(&self, code: &str, layered: Layered) -> Result<(), String> {
@@ -188,11 +192,10 @@ impl Found {
         expect("the media type", header("content-type"), Some("application/problem+json"))?;
         expect("the code", problem["code"].as_str(), Some(code))?;
         expect("the problem's status", problem["status"].as_u64(), Some(self.status.into()))?;
-        let documented = layered == Layered::Required;
-        let page = if documented { format!("{PAGE}#") } else { "urn:lambda-idempotency:problem:".into() };
-        expect("the type", problem["type"].as_str(), Some(&*format!("{page}{code}")))?;
-        let link = documented.then(|| format!("<{PAGE}>; rel=\"describedby\"; type=\"text/html\""));
-        expect("the link", header("link"), link.as_deref())?;
+        let page = if layered == Layered::Required { PAGE } else { DEFAULT_PAGE };
+        expect("the type", problem["type"].as_str(), Some(&*format!("{page}#{code}")))?;
+        let link = format!("<{page}>; rel=\"describedby\"; type=\"text/html\"");
+        expect("the link", header("link"), Some(&*link))?;
         let wait = header("retry-after").map(|wait| wait.parse().unwrap_or(0_u64));
         expect("the wait", wait.is_some(), problem["retryable"] == true)?;
         expect("a wait of a second to a minute", wait.is_none_or(|wait| (1..=60).contains(&wait)), true)?;

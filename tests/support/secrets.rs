@@ -50,7 +50,7 @@ impl Secrets {
         for (name, value) in event["headers"].as_object().into_iter().flatten() {
             let name = name.to_ascii_lowercase();
             if ["idempotency-key", "authorization", "cookie"].contains(&name.as_str()) {
-                self.add(value.as_str().unwrap());
+                self.add_texts(value);
             }
         }
         let context = &event["requestContext"];

@@ -1,9 +1,17 @@
+#[path = "http/caller_table.rs"]
+mod caller_table;
+#[path = "http/callers.rs"]
+mod callers;
 #[path = "http/cors.rs"]
 mod cors;
 #[path = "http/decided.rs"]
 mod decided;
 #[path = "http/draft.rs"]
 mod draft;
+#[path = "http/guard.rs"]
+mod guard;
+#[path = "http/recorded.rs"]
+mod recorded;
 #[path = "http/streaming.rs"]
 mod streaming;
 
@@ -170,7 +178,7 @@ async fn a_key_is_optional_unless_required() {
         assert_eq!(optional.clone().oneshot(post(None, "{}")).await.unwrap().status(), 201);
     }
     assert_eq!(runs.count(), 2);
-    let required = idempotency().http().required().layer(handler(&runs));
+    let required = idempotency().http().required(true).layer(handler(&runs));
     let answer = required.clone().oneshot(post(None, "{}")).await.unwrap();
     assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (400, "key-missing"));
     let mut get = post(None, "");
@@ -224,7 +232,8 @@ async fn an_in_flight_duplicate_is_409_with_retry_after() {
 
 #[tokio::test]
 async fn passing_failures_give_the_key_back_and_final_ones_are_replayed() {
-    for (status, runs_twice) in [("404", false), ("422", false), ("429", true), ("500", true), ("503", true)]
+    for (status, runs_twice) in
+        [("404", true), ("410", false), ("422", false), ("429", true), ("500", true), ("503", true)]
     {
         let runs = Runs::default();
         let service = idempotency().http().layer(handler(&runs));
@@ -295,7 +304,7 @@ async fn an_axum_router_is_wrapped_whole_or_by_route() {
 
     let routed = Router::new()
         .route("/payments", routing::post(pay))
-        .route_layer(idempotency.http().required())
+        .route_layer(idempotency.http().required(true))
         .route("/free", routing::post(pay));
     let send = |path: &str, key: Option<&str>| {
         let mut request = axum::extract::Request::post(path);

@@ -188,6 +188,27 @@ async fn over_http_an_empty_shelf_without_a_closure_is_a_problem_and_may_be_trie
 }
 
 #[tokio::test]
+async fn a_declined_closure_of_another_type_is_500() {
+    for mode in MODES {
+        let shop = Shop::with(0).await;
+        let stock = shop.stock.clone();
+        let handler = move |request: Request| {
+            let stock = stock.clone();
+            async move {
+                let response = sell(stock, request, false).await?;
+                let answers = |_: &String| -> Result<Response<Body>, Infallible> { Ok(Response::default()) };
+                lambda_idempotency::staging().unwrap().on_declined(answers);
+                Ok::<_, lambda_http::Error>(response)
+            }
+        };
+        let service = mode(&shop.idempotency).http().layer(service_fn(handler));
+        let refused = service.oneshot(request("one")).await.unwrap();
+        let problem: Value = serde_json::from_slice(refused.body()).unwrap();
+        assert_eq!((refused.status().as_u16(), &problem["code"]), (500, &json!("misconfigured")));
+    }
+}
+
+#[tokio::test]
 async fn over_http_of_many_at_once_one_sells() {
     for mode in MODES {
         let shop = Shop::with(50).await;

@@ -41,7 +41,7 @@ struct ScopeArguments {
     #[arg(long, value_name = "SUB", value_parser = NonEmptyStringValueParser::new(), requires = "function", group = "caller")]
     jwt_subject: Option<String>,
 
-    /// The JWT's claim `iss`.
+    /// The JWT's claim `iss`. A token without one needs --api.
     #[arg(long, value_name = "ISS", value_parser = NonEmptyStringValueParser::new(), requires = "jwt_subject")]
     jwt_issuer: Option<String>,
 
@@ -53,13 +53,33 @@ struct ScopeArguments {
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), requires = "function", group = "caller")]
     cognito_identity: Option<String>,
 
-    /// HTTP, with a Lambda authorizer: the principal that it names.
+    /// HTTP, with a Lambda authorizer: the principal that it names. Needs --api.
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), requires = "function", group = "caller")]
     principal: Option<String>,
 
     /// A step inside a handler, run for one caller or tenant: `operation.for_caller(ID)`.
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), requires = "function", group = "caller")]
     for_caller: Option<String>,
+
+    /// HTTP, with a REST API's keys: the key's id. Needs --api.
+    #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), requires = "function", group = "caller")]
+    api_key_id: Option<String>,
+
+    /// HTTP, with mutual TLS: the subject of the client's certificate. Needs --api.
+    #[arg(long, value_name = "DN", value_parser = NonEmptyStringValueParser::new(), requires = "function", group = "caller")]
+    certificate_subject: Option<String>,
+
+    /// The issuer of the client's certificate.
+    #[arg(long, value_name = "DN", value_parser = NonEmptyStringValueParser::new(), requires = "certificate_subject")]
+    certificate_issuer: Option<String>,
+
+    /// The API that knows the caller: `<API id>/<stage>`, or what the code sets by `api_name`.
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), requires = "caller")]
+    api: Option<String>,
+
+    /// HTTP, with `HttpLayer::caller`: the text that it returns.
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new(), requires = "function", group = "caller")]
+    resolved_caller: Option<String>,
 
     /// HTTP and events, in a function with tenant isolation: the tenant.
     #[arg(long, value_name = "ID", value_parser = NonEmptyStringValueParser::new(), requires = "function")]
@@ -108,8 +128,8 @@ impl KeyArguments {
 impl ScopeArguments {
     /// What the wrapper would not look at must not make a key that is nobody's.
     fn check(&self, via: Via) -> Result<()> {
-        let callers = [&self.jwt_subject, &self.iam, &self.cognito_identity, &self.principal];
-        let has_caller = callers.into_iter().any(Option::is_some);
+        let caller = self.http_caller();
+        let has_caller = caller.is_some();
         match via {
             Via::Run if self.operation.is_none() => Err(Problem::new(
                 "a step has a name: give --operation too, as in `idempotency.operation(NAME)`",
@@ -118,10 +138,14 @@ impl ScopeArguments {
                 "only a step is run for a caller: leave out --for-caller, or give --via run",
             )),
             Via::Event | Via::Run if has_caller => Err(Problem::new(
-                "only an HTTP key has a caller: leave out --jwt-subject, --iam, --cognito-identity and --principal, or give --via http",
+                "only an HTTP key has a caller: leave out the caller (--jwt-subject, --iam, --principal and so on), or give --via http",
             )),
             Via::Run if self.tenant.is_some() => Err(Problem::new(
                 "a step has no tenant of its own: leave out --tenant and give --for-caller, or give --via http or event",
+            )),
+            _ if is_without_api(caller.as_ref()) => Err(Problem::new(
+                "another API may call someone else by this name: give --api `<API id>/<stage>`, or what the code sets by \
+                 `api_name`; or, for a JWT, --jwt-issuer",
             )),
             _ => Ok(()),
         }
@@ -146,17 +170,43 @@ impl ScopeArguments {
         Ok(StoredKey::new(&scope, &Key::new(key)?))
     }
 
+    fn http_caller(&self) -> Option<Caller> {
+        let (api, own) =
+            (self.api.clone().unwrap_or_default(), |text: &Option<String>| text.clone().unwrap_or_default());
+        if let Some(subject) = self.jwt_subject.clone() {
+            return Some(match self.jwt_issuer.clone() {
+                Some(issuer) => Caller::Jwt { issuer, subject },
+                None => Caller::Principal { api, name: subject },
+            });
+        }
+        if let Some(subject) = self.certificate_subject.clone() {
+            return Some(Caller::Certificate { api, issuer: own(&self.certificate_issuer), subject });
+        }
+        if let Some(id) = self.api_key_id.clone() {
+            return Some(Caller::ApiKey { api, id });
+        }
+        if let Some(name) = self.principal.clone() {
+            return Some(Caller::Principal { api, name });
+        }
+        let iam = self.iam.clone().map(Caller::Iam);
+        let cognito = || self.cognito_identity.clone().map(Caller::CognitoIdentity);
+        iam.or_else(cognito).or_else(|| self.resolved_caller.clone().map(Caller::Resolved))
+    }
+
     fn caller(&self, via: Via) -> Option<String> {
-        let issuer = self.jwt_issuer.as_deref().unwrap_or_default();
-        let jwt = self.jwt_subject.as_deref().map(|subject| Caller::Jwt { issuer, subject });
-        let caller = jwt
-            .or_else(|| self.iam.as_deref().map(Caller::Iam))
-            .or_else(|| self.cognito_identity.as_deref().map(Caller::CognitoIdentity))
-            .or_else(|| self.principal.as_deref().map(Caller::Principal));
         match via {
-            Via::Http => scope_caller(caller, self.tenant.as_deref()),
+            Via::Http => scope_caller(self.http_caller().as_ref(), self.tenant.as_deref()),
             Via::Event => self.tenant.clone(),
             Via::Run => self.for_caller.clone(),
         }
+    }
+}
+
+fn is_without_api(caller: Option<&Caller>) -> bool {
+    match caller {
+        Some(
+            Caller::Principal { api, .. } | Caller::Certificate { api, .. } | Caller::ApiKey { api, .. },
+        ) => api.is_empty(),
+        _ => false,
     }
 }

@@ -44,7 +44,8 @@ async fn http(bench: &Bench, operation: Option<&str>, authorizer: Value, tenant:
         },
         "body": "{}", "isBase64Encoded": false,
     });
-    event["requestContext"]["authorizer"] = authorizer;
+    let place = if authorizer.get("clientCert").is_some() { "authentication" } else { "authorizer" };
+    event["requestContext"][place] = authorizer;
     let mut context = Context::default();
     context.tenant_id = tenant.map(str::to_owned);
     let request = lambda_http::request::from_str(&event.to_string()).unwrap().with_lambda_context(context);
@@ -66,6 +67,8 @@ async fn of_http_with_every_kind_of_caller() {
     let pool = json!({ "amr": ["authenticated"], "identityId": CALLER });
     let cognito = json!({ "iam": { "callerId": format!("{role}:session"), "cognitoIdentity": pool } });
     let principal = json!({ "lambda": { "principalId": CALLER } });
+    let issuerless = json!({ "jwt": { "claims": { "sub": CALLER }, "scopes": null } });
+    let cert = json!({ "clientCert": { "issuerDN": "CN=ca", "subjectDN": CALLER, "validity": {} } });
     for (operation, authorizer, tenant, options) in [
         (None, &nobody, None, &[][..]),
         (Some("refund"), &nobody, None, &["--operation", "refund"]),
@@ -73,8 +76,15 @@ async fn of_http_with_every_kind_of_caller() {
         (None, &iam, None, &["--iam", &role]),
         (None, &iam, None, &["--iam", &format!("{role}:another")]),
         (None, &cognito, None, &["--cognito-identity", CALLER]),
-        (None, &principal, None, &["--principal", CALLER]),
-        (None, &principal, Some("t"), &["--principal", CALLER, "--tenant", "t"]),
+        (None, &principal, None, &["--principal", CALLER, "--api", "a/$default"]),
+        (None, &principal, Some("t"), &["--principal", CALLER, "--api", "a/$default", "--tenant", "t"]),
+        (None, &issuerless, None, &["--jwt-subject", CALLER, "--api", "a/$default"]),
+        (
+            None,
+            &cert,
+            None,
+            &["--certificate-issuer", "CN=ca", "--certificate-subject", CALLER, "--api", "a/$default"],
+        ),
         (None, &nobody, Some("t"), &["--tenant", "t"]),
     ] {
         http(&bench, operation, authorizer.clone(), tenant).await;
@@ -128,6 +138,8 @@ async fn options_that_the_wrapper_would_not_look_at_are_refused() {
         .run(&["inspect", " ", "--function", "f", "--via", "run", "--operation", "o"])
         .await
         .is_bad_input(&["blank"]);
+    let local = ["inspect", KEY, "--function", "f", "--via", "http", "--principal", CALLER];
+    bench.run(&local).await.is_bad_input(&["another API may call someone else", "--api"]);
     bench.run(&["inspect", KEY]).await.is_bad_input(&["is no record's id", "--function"]);
     for incomplete in [&["--function", "f"][..], &["--via", "run"], &["--tenant", "t"]] {
         assert_eq!(bench.run(&[&["inspect", "k"], incomplete].concat()).await.code, 2);

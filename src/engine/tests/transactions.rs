@@ -265,7 +265,7 @@ async fn a_closure_of_other_types_is_invalid_and_gives_the_key_back() {
             .await;
         let error = refused(result);
         assert_eq!((error.kind(), bench.record("k").status()), (ErrorKind::Invalid, Status::Released));
-        assert!(error.to_string().contains("another type"), "{error}");
+        assert!(error.to_string().contains("the wrong type"), "{error}");
     }
     assert_eq!(bench.till(), 0);
 }

@@ -3,37 +3,88 @@
 
 use std::fmt;
 
-use lambda_http::{aws_lambda_events::apigw::ApiGatewayRequestAuthorizer, request::RequestContext};
+use ::http::request::Parts;
+use lambda_http::{
+    RequestExt,
+    aws_lambda_events::{
+        apigw::{
+            ApiGatewayRequestAuthorizer, ApiGatewayRequestIdentity, ApiGatewayV2httpRequestContext,
+            ApiGatewayV2httpRequestContextAuthentication,
+        },
+        vpc_lattice::VpcLatticeRequestV2Identity,
+    },
+    request::RequestContext,
+};
 use serde_json::Value;
 
-/// A caller that the front end verified; what the scope of an HTTP request's key has of it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Caller<'a> {
-    /// Who a JWT is about, by an authorizer that checked it.
+/// A caller, as the scope of an HTTP request's key has it: verified by the front end, or named by
+/// [`HttpLayer::caller`](super::HttpLayer::caller). [`guide::callers`](crate::guide::callers) has the table.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Caller {
+    /// The subject of a JWT that an authorizer checked. It's the same caller in every API and stage.
     Jwt {
-        /// The claim `iss`; empty where there is none.
-        issuer: &'a str,
+        /// The claim `iss`.
+        issuer: String,
         /// The claim `sub`.
-        subject: &'a str,
+        subject: String,
     },
-    /// An IAM principal, by its unique id or its ARN. The session of a role does not count.
-    Iam(&'a str),
-    /// An identity of a Cognito identity pool, whose users share one role.
-    CognitoIdentity(&'a str),
-    /// What a Lambda authorizer calls the principal.
-    Principal(&'a str),
-    /// What [`HttpLayer::caller`](super::HttpLayer::caller) made of the request.
-    Resolved(&'a str),
+    /// An IAM principal, by its unique id or its ARN. The session of a role doesn't count. It's the same caller in every API
+    /// and stage.
+    Iam(String),
+    /// An identity of a Cognito identity pool, whose users share one role. It's the same caller in every API and stage.
+    CognitoIdentity(String),
+    /// A Lambda authorizer's `principalId`, or a JWT's subject without an issuer. Another API may call someone else by that
+    /// name, so it's a caller of one API and stage.
+    Principal {
+        /// The API: `<API id>/<stage>`, or [`HttpLayer::api_name`](super::HttpLayer::api_name).
+        api: String,
+        /// The principal, as the authorizer calls it.
+        name: String,
+    },
+    /// The owner of a client certificate, in one API and stage: the API's trust store decides what an issuer's name is worth.
+    /// Within one, a subject's name belongs to one entity (RFC 5280, section 4.1.2.6).
+    Certificate {
+        /// The API: `<API id>/<stage>`, or [`HttpLayer::api_name`](super::HttpLayer::api_name).
+        api: String,
+        /// The issuer's distinguished name.
+        issuer: String,
+        /// The subject's distinguished name.
+        subject: String,
+    },
+    /// The owner of a REST API's key, in one API and stage.
+    ApiKey {
+        /// The API: `<API id>/<stage>`, or [`HttpLayer::api_name`](super::HttpLayer::api_name).
+        api: String,
+        /// The key's id. The key itself is never read.
+        id: String,
+    },
+    /// The text that [`HttpLayer::caller`](super::HttpLayer::caller) returned.
+    Resolved(String),
 }
 
-impl fmt::Debug for Caller<'_> {
-    /// Shows the kind, never who it is.
+impl Caller {
+    /// The same caller, in the API of this name if it's a caller of one API.
+    pub(super) fn of_api(mut self, name: &str) -> Self {
+        if let Self::Principal { api, .. } | Self::Certificate { api, .. } | Self::ApiKey { api, .. } =
+            &mut self
+        {
+            name.clone_into(api);
+        }
+        self
+    }
+}
+
+impl fmt::Debug for Caller {
+    /// Shows the kind, never the identity.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Jwt { .. } => "Jwt(…)",
             Self::Iam(_) => "Iam(…)",
             Self::CognitoIdentity(_) => "CognitoIdentity(…)",
-            Self::Principal(_) => "Principal(…)",
+            Self::Principal { .. } => "Principal(…)",
+            Self::Certificate { .. } => "Certificate(…)",
+            Self::ApiKey { .. } => "ApiKey(…)",
             Self::Resolved(_) => "Resolved(…)",
         })
     }
@@ -46,20 +97,22 @@ impl fmt::Debug for Caller<'_> {
 /// use lambda_idempotency::{Key, Scope, StoredKey, lambda::http::{Caller, scope_caller}};
 ///
 /// let scope = Scope::new("payments", "http")?;
-/// let caller = scope_caller(Some(Caller::Jwt { issuer: "https://login", subject: "17" }), None);
-/// let scope = match caller {
+/// let caller = Caller::Jwt { issuer: "https://login".into(), subject: "17".into() };
+/// let scope = match scope_caller(Some(&caller), None) {
 ///     Some(caller) => scope.with_caller(caller)?,
 ///     None => scope,
 /// };
 /// println!("{}", StoredKey::new(&scope, &Key::new("order-17")?));
 /// # Ok::<(), lambda_idempotency::Error>(())
 /// ```
-pub fn scope_caller(caller: Option<Caller<'_>>, tenant: Option<&str>) -> Option<String> {
+pub fn scope_caller(caller: Option<&Caller>, tenant: Option<&str>) -> Option<String> {
     let caller = caller.map(|caller| match caller {
         Caller::Jwt { issuer, subject } => parts(&["jwt", issuer, subject]),
         Caller::Iam(id) => parts(&["iam", without_session(id)]),
         Caller::CognitoIdentity(id) => parts(&["cognito", id]),
-        Caller::Principal(principal) => parts(&["principal", principal]),
+        Caller::Principal { api, name } => parts(&["principal", api, name]),
+        Caller::Certificate { api, issuer, subject } => parts(&["certificate", api, issuer, subject]),
+        Caller::ApiKey { api, id } => parts(&["api-key", api, id]),
         Caller::Resolved(text) => parts(&["resolved", text]),
     });
     match (caller, tenant) {
@@ -68,61 +121,142 @@ pub fn scope_caller(caller: Option<Caller<'_>>, tenant: Option<&str>) -> Option<
     }
 }
 
-/// What the front end says of a request's caller.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verified<'a> {
-    /// No authorizer ran: such an API has one namespace for all callers.
+/// The front end's word on a request's caller; see [`verified_caller`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verified {
+    /// The front end verified no caller.
     Nobody,
-    /// One ran, and named nobody. What it let in is not to share a namespace with others like it.
+    /// It verified someone and gives no name that this library understands: an authorizer that names no principal, for
+    /// example. The layer refuses such requests, so that they don't share a namespace.
     Unnamed,
-    /// This one; never a token, and the same when the token is refreshed.
-    Caller(Caller<'a>),
+    /// It verified this caller. A refreshed token, or a new session of a role, is the same caller.
+    Caller(Caller),
 }
 
-pub(super) fn verified(context: Option<&RequestContext>) -> Verified<'_> {
-    match context {
-        Some(RequestContext::ApiGatewayV2(context)) => {
-            context.authorizer.as_ref().map_or(Verified::Nobody, authorized)
-        }
+/// The caller that the front end verified, by the request context of its event: what the layer takes where
+/// [`HttpLayer::caller`](super::HttpLayer::caller) isn't set. [`guide::callers`](crate::guide::callers) has the table.
+///
+/// ```
+/// use lambda_http::Request;
+/// use lambda_idempotency::lambda::http::{Caller, Verified, verified_caller};
+///
+/// fn is_partner(request: Request) -> bool {
+///     let (request, _body) = request.into_parts();
+///     matches!(verified_caller(&request), Verified::Caller(Caller::Certificate { .. }))
+/// }
+/// ```
+pub fn verified_caller(request: &Parts) -> Verified {
+    match request.extensions.request_context_ref() {
+        Some(RequestContext::ApiGatewayV2(context)) => of_http_api(context),
         Some(RequestContext::ApiGatewayV1(context)) => {
-            let (identity, authorizer) = (&context.identity, &context.authorizer);
-            let ran = authorizer.jwt.is_some() || authorizer.iam.is_some() || !authorizer.fields.is_empty();
-            if ran {
-                return authorized(authorizer);
-            }
-            // Users of an identity pool share its role: the identity goes first.
-            let cognito = named_by(&identity.cognito_identity_id).map(Caller::CognitoIdentity);
-            let caller = cognito.or_else(|| named_by(&identity.caller).map(Caller::Iam));
-            caller.map_or(Verified::Nobody, Verified::Caller)
+            let api = api(&context.apiid, &context.stage);
+            of_rest_api(&context.authorizer, &context.identity, &api)
         }
-        _ => Verified::Nobody,
+        Some(RequestContext::WebSocket(context)) => {
+            let api = api(&context.apiid, &context.stage);
+            of_rest_api(&context.authorizer, &context.identity, &api)
+        }
+        Some(RequestContext::VpcLattice(context)) => {
+            context.identity.as_ref().map_or(Verified::Nobody, of_lattice)
+        }
+        // A load balancer doesn't sign what it says about a client, so anyone who reaches the function may have said it.
+        None | Some(RequestContext::Alb(_)) => Verified::Nobody,
+        // A front end that this library doesn't know may have verified someone.
+        Some(_) => Verified::Unnamed,
     }
 }
 
-fn authorized(authorizer: &ApiGatewayRequestAuthorizer) -> Verified<'_> {
-    named(authorizer).map_or(Verified::Unnamed, Verified::Caller)
+/// The name of an API's stage, unless the user gives it one.
+fn api(id: &Option<String>, stage: &Option<String>) -> String {
+    format!("{}/{}", id.as_deref().unwrap_or_default(), stage.as_deref().unwrap_or_default())
 }
 
-fn named(authorizer: &ApiGatewayRequestAuthorizer) -> Option<Caller<'_>> {
-    if let Some(jwt) = &authorizer.jwt {
-        let claim = |name: &str| jwt.claims.get(name).map(String::as_str).filter(|claim| !claim.is_empty());
-        return Some(Caller::Jwt { issuer: claim("iss").unwrap_or_default(), subject: claim("sub")? });
+fn of_http_api(context: &ApiGatewayV2httpRequestContext) -> Verified {
+    let api = api(&context.apiid, &context.stage);
+    match (&context.authorizer, &context.authentication) {
+        (Some(authorizer), _) => verified(authorized(authorizer, &api)),
+        (None, Some(ApiGatewayV2httpRequestContextAuthentication { client_cert: Some(cert), .. })) => {
+            verified(certified(named_by(&cert.issuer_dn), named_by(&cert.subject_dn), &api))
+        }
+        (None, Some(_)) => Verified::Unnamed,
+        (None, None) => Verified::Nobody,
+    }
+}
+
+/// A REST API, and the WebSocket APIs that have its types. The authorizer goes first, then IAM, then the certificate: an
+/// API key is only for usage plans ("API keys", API Gateway developer guide), so it names the caller where nothing else does.
+fn of_rest_api(
+    authorizer: &ApiGatewayRequestAuthorizer,
+    identity: &ApiGatewayRequestIdentity,
+    api: &str,
+) -> Verified {
+    if authorizer.jwt.is_some() || authorizer.iam.is_some() || !authorizer.fields.is_empty() {
+        return verified(authorized(authorizer, api));
+    }
+    // Users of an identity pool share its role: the identity goes first.
+    if let Some(id) = named_by(&identity.cognito_identity_id) {
+        return Verified::Caller(Caller::CognitoIdentity(id.to_owned()));
+    }
+    if let Some(id) = [&identity.caller, &identity.user_arn].into_iter().find_map(named_by) {
+        return Verified::Caller(Caller::Iam(id.to_owned()));
+    }
+    if let Some(cert) = identity.other.get("clientCert").filter(|cert| !cert.is_null()) {
+        let name = |name| cert.get(name).and_then(text);
+        return verified(certified(name("issuerDN"), name("subjectDN"), api));
+    }
+    match (named_by(&identity.api_key_id), named_by(&identity.api_key)) {
+        (Some(id), _) => Verified::Caller(Caller::ApiKey { api: api.to_owned(), id: id.to_owned() }),
+        (None, Some(_)) => Verified::Unnamed,
+        (None, None) => Verified::Nobody,
+    }
+}
+
+/// VPC Lattice verifies IAM signatures alone; without one, it says from which VPC the request comes and no more.
+fn of_lattice(identity: &VpcLatticeRequestV2Identity) -> Verified {
+    match (identity.identity_type.as_deref(), named_by(&identity.principal)) {
+        (Some("AWS_IAM"), Some(principal)) => Verified::Caller(Caller::Iam(principal.to_owned())),
+        (None, None) => Verified::Nobody,
+        _ => Verified::Unnamed,
+    }
+}
+
+fn verified(caller: Option<Caller>) -> Verified {
+    caller.map_or(Verified::Unnamed, Verified::Caller)
+}
+
+fn certified(issuer: Option<&str>, subject: Option<&str>, api: &str) -> Option<Caller> {
+    let issuer = issuer.unwrap_or_default().to_owned();
+    Some(Caller::Certificate { api: api.to_owned(), issuer, subject: subject?.to_owned() })
+}
+
+fn authorized(authorizer: &ApiGatewayRequestAuthorizer, api: &str) -> Option<Caller> {
+    let principal = |name: &str| Caller::Principal { api: api.to_owned(), name: name.to_owned() };
+    let jwt = |issuer: Option<&str>, subject: &str| match issuer {
+        Some(issuer) => Caller::Jwt { issuer: issuer.to_owned(), subject: subject.to_owned() },
+        // Nothing tells whose subject this is.
+        None => principal(subject),
+    };
+    if let Some(token) = &authorizer.jwt {
+        let claim = |name: &str| token.claims.get(name).map(String::as_str).filter(|claim| !claim.is_empty());
+        return Some(jwt(claim("iss"), claim("sub")?));
     }
     if let Some(iam) = &authorizer.iam {
         let cognito = iam.cognito_identity.as_ref().and_then(|cognito| named_by(&cognito.identity_id));
         let ids = [&iam.caller_id, &iam.user_id, &iam.user_arn];
-        let principal = || ids.into_iter().find_map(named_by).map(Caller::Iam);
-        return cognito.map(Caller::CognitoIdentity).or_else(principal);
-    }
-    fn text(value: &Value) -> Option<&str> {
-        value.as_str().filter(|text| !text.is_empty())
+        return match cognito {
+            Some(id) => Some(Caller::CognitoIdentity(id.to_owned())),
+            None => ids.into_iter().find_map(named_by).map(|id| Caller::Iam(id.to_owned())),
+        };
     }
     // A Lambda authorizer may have a text of this name in its context.
     if let Some(claims) = authorizer.fields.get("claims").filter(|claims| claims.is_object()) {
-        let issuer = claims.get("iss").and_then(text).unwrap_or_default();
-        return Some(Caller::Jwt { issuer, subject: claims.get("sub").and_then(text)? });
+        return Some(jwt(claims.get("iss").and_then(text), claims.get("sub").and_then(text)?));
     }
-    authorizer.fields.get("principalId").and_then(text).map(Caller::Principal)
+    authorizer.fields.get("principalId").and_then(text).map(principal)
+}
+
+fn text(value: &Value) -> Option<&str> {
+    value.as_str().filter(|text| !text.is_empty())
 }
 
 fn named_by(id: &Option<String>) -> Option<&str> {
@@ -150,9 +284,16 @@ fn parts(parts: &[&str]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use lambda_http::RequestExt as _;
-
     use super::*;
+
+    fn verified_in(event: &serde_json::Value) -> Verified {
+        let request = lambda_http::request::from_str(&event.to_string()).unwrap();
+        verified_caller(&request.into_parts().0)
+    }
+
+    fn principal(name: &str) -> Option<String> {
+        scope_caller(Some(&Caller::Principal { api: "a/$default".into(), name: name.into() }), None)
+    }
 
     fn caller(context: serde_json::Value) -> Option<String> {
         let mut event = serde_json::json!({
@@ -165,9 +306,8 @@ mod tests {
             "isBase64Encoded": false
         });
         event["requestContext"]["authorizer"] = context;
-        let request = lambda_http::request::from_str(&event.to_string()).unwrap();
-        match verified(request.request_context_ref()) {
-            Verified::Caller(caller) => scope_caller(Some(caller), None),
+        match verified_in(&event) {
+            Verified::Caller(caller) => scope_caller(Some(&caller), None),
             Verified::Unnamed => Some("unnamed".into()),
             Verified::Nobody => None,
         }
@@ -181,6 +321,15 @@ mod tests {
     }
 
     #[test]
+    fn a_subject_without_an_issuer_is_the_apis_own() {
+        assert_eq!(
+            caller(serde_json::json!({"jwt": {"claims": {"sub": "s"}, "scopes": null}})),
+            principal("s")
+        );
+        assert_eq!(caller(serde_json::json!({"lambda": {"claims": {"sub": "s"}}})), principal("s"));
+    }
+
+    #[test]
     fn a_role_is_one_caller_over_its_sessions() {
         let session = |id: &str| serde_json::json!({"iam": {"callerId": id, "userId": id}});
         assert_eq!(caller(session("AROA1:alice")), caller(session("AROA1:bob")));
@@ -189,18 +338,18 @@ mod tests {
 
     #[test]
     fn a_lambda_authorizer_names_the_principal() {
-        let principal = serde_json::json!({"lambda": {"principalId": "p"}});
-        assert_eq!(caller(principal), scope_caller(Some(Caller::Principal("p")), None));
-        assert_eq!(scope_caller(Some(Caller::Principal("p")), None), Some("9:principal1:p".into()));
+        let authorizer = serde_json::json!({"lambda": {"principalId": "p"}});
+        assert_eq!(caller(authorizer), principal("p"));
+        assert_eq!(principal("p"), Some("9:principal10:a/$default1:p".into()));
     }
 
     #[test]
     fn a_tenant_stands_before_the_caller() {
-        let jwt = Caller::Jwt { issuer: "i", subject: "s" };
-        assert_eq!(scope_caller(Some(jwt), Some("t")), Some("6:tenant1:t11:3:jwt1:i1:s".into()));
+        let jwt = Caller::Jwt { issuer: "i".into(), subject: "s".into() };
+        assert_eq!(scope_caller(Some(&jwt), Some("t")), Some("6:tenant1:t11:3:jwt1:i1:s".into()));
         assert_eq!(scope_caller(None, Some("t")), Some("6:tenant1:t0:".into()));
         assert_eq!(scope_caller(None, None), None);
-        assert_eq!(format!("{jwt:?} {:?}", Caller::Iam("id")), "Jwt(…) Iam(…)");
+        assert_eq!(format!("{jwt:?} {:?}", Caller::Iam("id".into())), "Jwt(…) Iam(…)");
     }
 
     #[test]
@@ -229,9 +378,8 @@ mod tests {
             let mut event: serde_json::Value = serde_json::from_str(text).unwrap();
             event["requestContext"]["identity"]["cognitoIdentityId"] = pool.into();
             event["requestContext"]["identity"]["caller"] = format!("AROA1:{session}").into();
-            let request = lambda_http::request::from_str(&event.to_string()).unwrap();
-            let Verified::Caller(caller) = verified(request.request_context_ref()) else { panic!("nobody") };
-            scope_caller(Some(caller), None)
+            let Verified::Caller(caller) = verified_in(&event) else { panic!("nobody") };
+            scope_caller(Some(&caller), None)
         };
         assert_eq!(by(None, "one"), by(None, "two"));
         assert_eq!(by(Some("alice"), "one"), by(Some("alice"), "two"));
@@ -241,7 +389,7 @@ mod tests {
     #[test]
     fn a_text_called_claims_hides_no_principal() {
         let context = serde_json::json!({"lambda": {"claims": "{\"sub\":\"s\"}", "principalId": "p"}});
-        assert_eq!(caller(context), scope_caller(Some(Caller::Principal("p")), None));
+        assert_eq!(caller(context), principal("p"));
     }
 
     #[test]

@@ -7,13 +7,17 @@ use lambda_http::Body;
 
 use super::{
     HttpLayer,
+    caller::Caller,
+    credentials::IgnoredCookies,
+    headers::HeaderRules,
     key::{KeyFormat, KeyRules, KeySyntax},
-    problem::ProblemKind,
+    problem::{self, ProblemKind},
     response,
 };
 use crate::{
     error::Error,
     future::BoxFuture,
+    observe,
     selector::{self, Selector},
 };
 
@@ -22,26 +26,19 @@ const MAX_BODY: usize = 10 * 1024 * 1024;
 
 pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 type Resolver = Arc<dyn Fn(&Parts) -> Result<Option<String>, Error> + Send + Sync>;
-type MayReplay = Arc<dyn Fn(Parts) -> BoxFuture<'static, bool> + Send + Sync>;
+type MayReplay = Arc<dyn Fn(Parts, Option<Caller>) -> BoxFuture<'static, bool> + Send + Sync>;
 type Judge = Arc<dyn Fn(&Response<Body>) -> bool + Send + Sync>;
 
-/// What becomes of one response, where the handler knows better than its status says; put it into the response's
-/// extensions.
-///
-/// ```
-/// use lambda_http::{Body, Response};
-/// use lambda_idempotency::lambda::http::Recording;
-///
-/// // A 500 that came after the money had moved: final, and not to be tried again.
-/// let mut response = Response::builder().status(500).body(Body::Empty).unwrap();
-/// response.extensions_mut().insert(Recording::Record);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Recording {
-    /// It is the operation's outcome: record and replay it.
-    Record,
-    /// It is none: give the key back, so that a retry runs the handler again.
-    Release,
+/// How the layer treats keyed requests whose caller nothing has named.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Unnamed {
+    /// Those without credentials share one namespace. Those with credentials are refused.
+    #[default]
+    Anonymous,
+    /// They all share one namespace, credentials or not.
+    Shared,
+    /// They are refused, credentials or not.
+    Refused,
 }
 
 /// See the methods of [`HttpLayer`].
@@ -52,19 +49,22 @@ pub(super) struct Config {
     pub(super) required: Option<Predicate>,
     pub(super) passes: Option<Predicate>,
     pub(super) resolver: Option<Resolver>,
-    pub(super) require_caller: bool,
+    pub(super) unnamed: Unnamed,
+    pub(super) api_name: Option<String>,
+    pub(super) ignored_cookies: IgnoredCookies,
     pub(super) fingerprinted_headers: Vec<HeaderName>,
     /// Of a JSON body; none is the whole.
     pub(super) fingerprinted_fields: Option<Vec<Selector>>,
+    pub(super) raw_body: bool,
     pub(super) max_body: usize,
     /// How long the front end waits.
     pub(super) answer_within: Option<Duration>,
     pub(super) record_when: Option<Judge>,
-    pub(super) replay_cookies: bool,
+    pub(super) headers: HeaderRules,
     pub(super) marker: HeaderName,
     /// The last one of a kind counts.
     pub(super) statuses: Vec<(ProblemKind, StatusCode)>,
-    pub(super) documentation: Option<String>,
+    pub(super) documentation: String,
     pub(super) may_replay: Option<MayReplay>,
 }
 
@@ -76,16 +76,19 @@ impl Default for Config {
             required: None,
             passes: None,
             resolver: None,
-            require_caller: false,
+            unnamed: Unnamed::default(),
+            api_name: None,
+            ignored_cookies: IgnoredCookies::default(),
             fingerprinted_headers: Vec::new(),
             fingerprinted_fields: None,
+            raw_body: false,
             max_body: MAX_BODY,
             answer_within: None,
             record_when: None,
-            replay_cookies: false,
+            headers: HeaderRules::default(),
             marker: response::REPLAYED,
             statuses: Vec::new(),
-            documentation: None,
+            documentation: problem::PAGE.into(),
             may_replay: None,
         }
     }
@@ -96,11 +99,14 @@ impl fmt::Debug for Config {
         f.debug_struct("Config")
             .field("keys", &self.keys)
             .field("methods", &self.methods)
-            .field("require_caller", &self.require_caller)
+            .field("unnamed", &self.unnamed)
+            .field("api_name", &self.api_name)
+            .field("ignored_cookies", &self.ignored_cookies)
             .field("fingerprinted_headers", &self.fingerprinted_headers)
             .field("fingerprinted_fields", &self.fingerprinted_fields)
+            .field("raw_body", &self.raw_body)
             .field("max_body", &self.max_body)
-            .field("replay_cookies", &self.replay_cookies)
+            .field("headers", &self.headers)
             .field("marker", &self.marker)
             .field("statuses", &self.statuses)
             .field("documentation", &self.documentation)
@@ -114,9 +120,9 @@ impl HttpLayer {
         self
     }
 
-    /// Refuses a request of a protected method without a key. Default: such a request runs unprotected.
-    pub fn required(self) -> Self {
-        self.required_when(|_| true)
+    /// Whether a request of a protected method needs a key: 400 without one. Default: no, it runs unprotected.
+    pub fn required(self, is_required: bool) -> Self {
+        self.required_when(move |_| is_required)
     }
 
     /// Refuses a request of a protected method without a key where `is_required` says so. Behind API Gateway the URI's path
@@ -169,9 +175,13 @@ impl HttpLayer {
         self.with(|config| config.keys.names.push(name))
     }
 
-    /// Says who calls, in place of what the front end verified: from an extension that an authentication layer outside
-    /// of this one has set, say. The text must be one that the caller cannot choose, and the same over a refreshed
-    /// token; it is hashed, and stands nowhere in clear. `None` is a caller that nobody knows.
+    /// Names the caller, in place of what the front end verified: from an extension that an authentication layer outside
+    /// this one has set, for example. The text must be one that the caller can't choose, and must stay the same over a
+    /// refreshed token. The layer hashes it and never stores it in plaintext. `None` is a caller without a name: see
+    /// [`shared_namespace`](Self::shared_namespace) for what happens then.
+    ///
+    /// Put the authentication **outside** this layer. A layer that checks a token inside this one checks it after a
+    /// replay was answered, or never.
     ///
     /// ```
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
@@ -182,7 +192,7 @@ impl HttpLayer {
     /// let layer = idempotency
     ///     .http()
     ///     .caller(|request| Ok(request.extensions.get::<Account>().map(|account| account.0.clone())))
-    ///     .require_caller();
+    ///     .require_caller(true);
     /// # Ok::<(), lambda_idempotency::Error>(())
     /// ```
     pub fn caller(
@@ -192,9 +202,52 @@ impl HttpLayer {
         self.with(|config| config.resolver = Some(Arc::new(resolve)))
     }
 
-    /// Refuses a request with a key whose caller nobody verified: 403. Default: all such callers share one namespace.
-    pub fn require_caller(self) -> Self {
-        self.with(|config| config.require_caller = true)
+    /// Gives the API a name of your choice, in place of the ids that its events carry: a retry that arrives after the API was
+    /// replaced, its stage was renamed, or its custom domain got another base path is still the same operation. All APIs and
+    /// stages of one name that call this function are one.
+    ///
+    /// It matters where the caller is one API's: a Lambda authorizer's principal, an API key, a client certificate. By default
+    /// such a caller belongs to `<API id>/<stage>`. The path is then compared without the stage and the base path.
+    ///
+    /// ```
+    /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
+    /// # let idempotency = lambda_idempotency::Idempotency::builder(store).function("payments").build()?;
+    /// let layer = idempotency.http().api_name("payments-production");
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn api_name(self, name: impl Into<String>) -> Self {
+        self.with(|config| config.api_name = Some(name.into()))
+    }
+
+    /// Whether keyed requests need a named caller, credentials or not: 403 without credentials. Default: no. Between this and
+    /// [`shared_namespace`](Self::shared_namespace), the later call counts.
+    pub fn require_caller(self, is_required: bool) -> Self {
+        self.with(|config| config.unnamed = if is_required { Unnamed::Refused } else { Unnamed::Anonymous })
+    }
+
+    /// Puts all keys of callers without a name into one namespace, whatever credentials their requests carry: **each of
+    /// these callers gets the others' recorded answers** if it sends the same key and request. It's for APIs whose answers
+    /// hold nothing that depends on the caller. Named callers keep their own namespaces.
+    ///
+    /// Without it, a keyed request with credentials (`Authorization`, an API key, a client certificate, a cookie) and
+    /// without a named caller is refused before anything is claimed, with 500 and `caller-unknown`: the handler may be
+    /// what checks the credentials, and a replay would never reach it. Keyed requests without credentials share the
+    /// anonymous namespace.
+    pub fn shared_namespace(self) -> Self {
+        self.with(|config| config.unnamed = Unnamed::Shared)
+    }
+
+    /// Doesn't count these cookies as credentials, such as those for analytics or settings. A name that ends with `*`
+    /// means every name that begins with the rest. Load balancers' stickiness cookies never count.
+    ///
+    /// ```
+    /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
+    /// # let idempotency = lambda_idempotency::Idempotency::builder(store).function("payments").build()?;
+    /// let layer = idempotency.http().ignore_cookies(["theme", "_ga*"]);
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn ignore_cookies(self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.with(|config| config.ignored_cookies.add(names))
     }
 
     /// Counts these request headers to what must be the same when a key is used again, such as an API's version.
@@ -223,6 +276,12 @@ impl HttpLayer {
         Ok(self.with(|config| config.fingerprinted_fields = Some(fields)))
     }
 
+    /// Whether bodies are compared byte for byte, whatever their type. Default: no, a body is compared as JSON if it is JSON and its
+    /// `Content-Type` is a JSON type or missing.
+    pub fn fingerprint_raw_body(self, is_raw: bool) -> Self {
+        self.with(|config| config.raw_body = is_raw)
+    }
+
     /// Answers a request whose body is over so many bytes with 413. Default: 10 MiB, API Gateway's limit.
     pub fn max_body(self, bytes: usize) -> Self {
         self.with(|config| config.max_body = bytes)
@@ -237,16 +296,33 @@ impl HttpLayer {
         self.with(|config| config.answer_within = Some(limit))
     }
 
-    /// Decides by the whole response whether it is the operation's outcome, in place of the list of statuses. What the
-    /// handler says by [`Recording`] stands above it. A streamed response that is too large to be recorded is not shown to
-    /// it: of that the status decides.
+    /// Decides by the whole response whether it's the operation's outcome, in place of the list of statuses. The
+    /// handler's [`Recording`](super::Recording) overrides it. It isn't asked about a streamed response that is too large to be
+    /// recorded: the status decides that.
+    ///
+    /// At most once it isn't asked either, and a warning says so when it's set: every answer may have come after an effect, so
+    /// every answer is recorded unless it carries [`Recording::Release`](super::Recording::Release).
     pub fn record_when(self, is_outcome: impl Fn(&Response<Body>) -> bool + Send + Sync + 'static) -> Self {
+        if self.is_at_most_once() {
+            observe::record_when_unused();
+        }
         self.with(|config| config.record_when = Some(Arc::new(is_outcome)))
     }
 
-    /// Records and replays `Set-Cookie` too. Default: a session that is replayed is a session that is given away.
-    pub fn replay_cookies(self) -> Self {
-        self.with(|config| config.replay_cookies = true)
+    /// Replays this header, or doesn't, whatever the list says. By default, headers of one exchange aren't recorded: `Set-Cookie`, `Date`,
+    /// tracing, rate limits, those that `Connection` names, and more. [The page](crate::guide::idempotency_specification) has
+    /// the list.
+    ///
+    /// ```
+    /// # use lambda_http::http::header;
+    /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
+    /// # let idempotency = lambda_idempotency::Idempotency::builder(store).function("payments").build()?;
+    /// // Whoever gets the replay gets the session too.
+    /// let layer = idempotency.http().replay_header(header::SET_COOKIE, true).replay_header(header::SERVER, false);
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn replay_header(self, name: HeaderName, is_replayed: bool) -> Self {
+        self.with(|config| config.headers.set(name, is_replayed))
     }
 
     /// Marks replays by this header. Default: `idempotent-replayed`.
@@ -259,30 +335,38 @@ impl HttpLayer {
         self.with(|config| config.statuses.push((kind, status)))
     }
 
-    /// The page that documents the API's idempotency: a problem's `type` is then this URI with its code as the
-    /// fragment, and each links to it (the draft, section 2.7). Default: a URN.
+    /// The page that documents the API's idempotency: a problem's `type` is this URI with its code as the
+    /// fragment, and each problem links to it (the draft, section 2.7). Default: this library's
+    /// [specification](crate::guide::idempotency_specification), which is true as long as you change no default.
     pub fn documentation(self, uri: impl Into<String>) -> Self {
-        self.with(|config| config.documentation = Some(uri.into()))
+        self.with(|config| config.documentation = uri.into())
     }
 
     /// Asks, before each replay, whether the caller may have the recorded answer: for rights that can be taken away
-    /// between two deliveries, and that the handler would have checked. Where not, the answer is 403. The future is
-    /// given the request without its body.
+    /// between two deliveries, and that the handler would have checked. Where not, the answer is 403. The closure gets the
+    /// request without its body, and the caller whose key it is, if that has a name.
     ///
     /// ```
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
     /// # let idempotency = lambda_idempotency::Idempotency::builder(store).function("payments").build()?;
-    /// # async fn may_pay(_: Option<&lambda_http::http::HeaderValue>) -> bool { true }
-    /// let layer = idempotency
-    ///     .http()
-    ///     .replay_if(|request| async move { may_pay(request.headers.get("authorization")).await });
+    /// # async fn may_pay(_: &str) -> bool { true }
+    /// use lambda_idempotency::lambda::http::Caller;
+    ///
+    /// let layer = idempotency.http().replay_if(|_request, caller| async move {
+    ///     match caller {
+    ///         Some(Caller::Jwt { subject, .. }) => may_pay(&subject).await,
+    ///         _ => false,
+    ///     }
+    /// });
     /// # Ok::<(), lambda_idempotency::Error>(())
     /// ```
     pub fn replay_if<F, Fut>(self, may_replay: F) -> Self
     where
-        F: Fn(Parts) -> Fut + Send + Sync + 'static,
+        F: Fn(Parts, Option<Caller>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = bool> + Send + 'static,
     {
-        self.with(|config| config.may_replay = Some(Arc::new(move |parts| Box::pin(may_replay(parts)))))
+        self.with(|config| {
+            config.may_replay = Some(Arc::new(move |parts, caller| Box::pin(may_replay(parts, caller))));
+        })
     }
 }

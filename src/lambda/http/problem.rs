@@ -2,12 +2,19 @@
 
 use std::time::Duration;
 
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use lambda_http::Body;
 use serde::Serialize;
 
 use super::config::Config;
 use crate::error::{Error, ErrorKind};
+
+/// The page that a problem's `type` is on, unless [`HttpLayer::documentation`](super::HttpLayer::documentation) names another one.
+pub(super) const PAGE: &str =
+    "https://docs.rs/lambda-idempotency/latest/lambda_idempotency/guide/idempotency_specification/index.html";
+
+/// The headers of this layer that a browser's code reads: what an API's CORS configuration has to expose.
+pub const EXPOSED_HEADERS: [HeaderName; 3] = [super::response::REPLAYED, header::RETRY_AFTER, header::LINK];
 
 /// What the layer answers by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,6 +26,8 @@ pub enum ProblemKind {
     KeyInvalid,
     /// 403: nobody has verified who calls, though somebody had to.
     CallerMissing,
+    /// 500: the request carries credentials, or the front end verified them, and the API's code doesn't say whose they are.
+    CallerUnknown,
     /// 403: the caller may not have the recorded answer (any more).
     ReplayForbidden,
     /// 422: the key was used with another request.
@@ -43,6 +52,8 @@ pub enum ProblemKind {
     BodyTooLarge,
     /// 400: the body breaks off.
     BodyUnreadable,
+    /// 400: the event can't be read; see [`run`](super::run).
+    RequestUnreadable,
 }
 
 impl ProblemKind {
@@ -52,6 +63,7 @@ impl ProblemKind {
             Self::KeyMissing => "key-missing",
             Self::KeyInvalid => "key-invalid",
             Self::CallerMissing => "caller-missing",
+            Self::CallerUnknown => "caller-unknown",
             Self::ReplayForbidden => "replay-forbidden",
             Self::KeyReused => "key-reused",
             Self::InProgress => "in-progress",
@@ -64,19 +76,22 @@ impl ProblemKind {
             Self::StoreUnavailable => "store-unavailable",
             Self::BodyTooLarge => "body-too-large",
             Self::BodyUnreadable => "body-unreadable",
+            Self::RequestUnreadable => "request-unreadable",
         }
     }
 
     /// Its status, unless [`HttpLayer::status`](super::HttpLayer::status) says another.
     pub const fn status(self) -> StatusCode {
         match self {
-            Self::KeyMissing | Self::KeyInvalid | Self::BodyUnreadable => StatusCode::BAD_REQUEST,
+            Self::KeyMissing | Self::KeyInvalid | Self::BodyUnreadable | Self::RequestUnreadable => {
+                StatusCode::BAD_REQUEST
+            }
             Self::CallerMissing | Self::ReplayForbidden => StatusCode::FORBIDDEN,
             Self::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
             Self::InProgress | Self::OutcomeUnknown | Self::NotRetained | Self::Declined => {
                 StatusCode::CONFLICT
             }
-            Self::OperationFailed | Self::RecordUnreadable | Self::Misconfigured => {
+            Self::CallerUnknown | Self::OperationFailed | Self::RecordUnreadable | Self::Misconfigured => {
                 StatusCode::INTERNAL_SERVER_ERROR
             }
             Self::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
@@ -104,6 +119,10 @@ impl ProblemKind {
             Self::CallerMissing => (
                 "The caller is not known",
                 "An Idempotency-Key belongs to its caller, and nobody has verified who that is. Nothing was done.",
+            ),
+            Self::CallerUnknown => (
+                "The API does not say whose Idempotency-Key this is",
+                "The request carries credentials, and the API is not set up to name their owner. Nothing was done.",
             ),
             Self::ReplayForbidden => (
                 "The recorded answer is not for this caller",
@@ -148,6 +167,10 @@ impl ProblemKind {
             Self::BodyTooLarge => (
                 "The request body is too large",
                 "The body is larger than this API compares for idempotency. Nothing was done.",
+            ),
+            Self::RequestUnreadable => (
+                "The request could not be read",
+                "Its body is not the base64 that it says it is, or its host, path or query is malformed. Nothing was done.",
             ),
             Self::BodyUnreadable => (
                 "The request body could not be read",
@@ -220,10 +243,8 @@ impl Problem {
         let (code, (title, detail)) = (kind.code(), kind.title_and_detail());
         let said = config.statuses.iter().rev().find(|(of, _)| *of == kind);
         let status = said.map_or(kind.status(), |(_, status)| *status);
-        let r#type = match &config.documentation {
-            Some(page) => format!("{page}#{code}"),
-            None => format!("urn:lambda-idempotency:problem:{code}"),
-        };
+        let page = &config.documentation;
+        let r#type = format!("{page}#{code}");
         let retryable = kind.is_retryable();
         let details = Details { r#type, title, status: status.as_u16(), detail, code, retryable };
         // Plain fields always serialise; were they not to, the status still says it.
@@ -238,9 +259,7 @@ impl Problem {
         if let Some(retry_after) = retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(whole_seconds(retry_after)));
         }
-        if let Some(page) = &config.documentation
-            && let Ok(link) =
-                HeaderValue::try_from(format!("<{page}>; rel=\"describedby\"; type=\"text/html\""))
+        if let Ok(link) = HeaderValue::try_from(format!("<{page}>; rel=\"describedby\"; type=\"text/html\""))
         {
             headers.insert(header::LINK, link);
         }
@@ -278,11 +297,41 @@ mod tests {
             let body: serde_json::Value = serde_json::from_slice(response.body()).unwrap();
             assert_eq!(body["code"], code);
             assert_eq!(body["status"], status);
-            assert_eq!(body["type"], format!("urn:lambda-idempotency:problem:{code}"));
+            assert_eq!(body["type"], format!("{PAGE}#{code}"));
             assert!(!body.to_string().contains("secret"));
             assert_eq!(response.headers()["content-type"], "application/problem+json");
             assert_eq!(response.headers()["cache-control"], "no-store");
             assert_eq!(response.headers().contains_key("retry-after"), body["retryable"] == true, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn every_problem_has_its_place_on_the_page() {
+        use ProblemKind as P;
+        let page = include_str!("../../guide/idempotency_specification.md");
+        let all = [
+            P::KeyMissing,
+            P::KeyInvalid,
+            P::CallerMissing,
+            P::CallerUnknown,
+            P::ReplayForbidden,
+            P::KeyReused,
+            P::InProgress,
+            P::OutcomeUnknown,
+            P::NotRetained,
+            P::Declined,
+            P::OperationFailed,
+            P::RecordUnreadable,
+            P::Misconfigured,
+            P::StoreUnavailable,
+            P::BodyTooLarge,
+            P::BodyUnreadable,
+            P::RequestUnreadable,
+        ];
+        assert_eq!(all.len(), P::RequestUnreadable as usize + 1, "the last one's number: all are here");
+        for kind in all {
+            let row = format!("| <a id=\"{0}\"></a>`{0}` | {1} |", kind.code(), kind.status().as_u16());
+            assert!(page.contains(&row), "{row}");
         }
     }
 
@@ -296,7 +345,7 @@ mod tests {
     fn statuses_and_the_page_that_documents_them_are_the_apis_own() {
         let config = Config {
             statuses: vec![(ProblemKind::InProgress, StatusCode::ACCEPTED)],
-            documentation: Some("https://api.example/idempotency".into()),
+            documentation: "https://api.example/idempotency".into(),
             ..Config::default()
         };
         let response = Problem::from(&Error::new(ErrorKind::InProgress, "")).into_response(&config);

@@ -2,9 +2,9 @@
 
 use std::{any::Any, borrow::Cow};
 
-use http::request::Parts;
+use http::{header, request::Parts};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use lambda_http::RequestExt;
+use lambda_http::{RequestExt, aws_lambda_events::query_map::QueryMap, request::RequestContext};
 
 use super::{config::Config, problem::ProblemKind};
 use crate::{
@@ -42,11 +42,9 @@ where
 }
 
 fn fingerprint(config: &Config, parts: &Parts, body: &[u8]) -> Fingerprint {
-    let path = match parts.extensions.raw_http_path() {
-        "" => parts.uri.path(),
-        raw => raw,
-    };
-    let mut builder = Fingerprint::builder("http").part("method", parts.method.as_str()).part("path", path);
+    let builder = Fingerprint::builder("http").part("method", parts.method.as_str());
+    let mut builder =
+        if config.api_name.is_some() { portable_path(builder, parts) } else { path(builder, parts) };
     for (name, value) in normalised_query(parts.uri.query().unwrap_or_default()) {
         builder = builder.part("name", name).part("value", value);
     }
@@ -57,7 +55,53 @@ fn fingerprint(config: &Config, parts: &Parts, body: &[u8]) -> Fingerprint {
     }
     match config.fingerprinted_fields.as_deref().and_then(|fields| selector::found_in(fields, body)) {
         Some(found) => found.into_iter().fold(builder, FingerprintBuilder::field).finish(),
+        None if config.raw_body || !may_be_json(parts) => builder.part("body", body).finish(),
         None => builder.json_or_bytes("body", body).finish(),
+    }
+}
+
+/// Whether the type is JSON (RFC 6839, section 3.1), or the client sent none.
+fn may_be_json(parts: &Parts) -> bool {
+    let Some(content_type) = parts.headers.get(header::CONTENT_TYPE) else { return true };
+    let essence = content_type.to_str().unwrap_or_default().split(';').next().unwrap_or_default();
+    let essence = essence.trim().to_ascii_lowercase();
+    matches!(essence.as_str(), "application/json" | "text/json") || essence.ends_with("+json")
+}
+
+fn path(builder: FingerprintBuilder, parts: &Parts) -> FingerprintBuilder {
+    builder.part(
+        "path",
+        match parts.extensions.raw_http_path() {
+            "" => parts.uri.path(),
+            raw => raw,
+        },
+    )
+}
+
+/// The path as it's the same in every stage, and under every base path of a custom domain. An HTTP API's path begins with its
+/// stage, unless that's `$default`. A REST API's begins with the base path, so its resource and parameters stand for it.
+fn portable_path(builder: FingerprintBuilder, parts: &Parts) -> FingerprintBuilder {
+    match parts.extensions.request_context_ref() {
+        Some(RequestContext::ApiGatewayV1(context)) => {
+            let Some(resource) = &context.resource_path else { return path(builder, parts) };
+            let parameters = parts.extensions.path_parameters_ref();
+            let mut parameters: Vec<_> = parameters.into_iter().flat_map(QueryMap::iter).collect();
+            parameters.sort_unstable();
+            let builder = builder.part("resource", resource);
+            parameters
+                .into_iter()
+                .fold(builder, |builder, (name, value)| builder.part("parameter", name).part("value", value))
+        }
+        Some(RequestContext::ApiGatewayV2(context)) => {
+            let raw = parts.extensions.raw_http_path();
+            let stage = context.stage.as_deref().unwrap_or_default();
+            let rest = raw.strip_prefix('/').and_then(|raw| raw.strip_prefix(stage));
+            match rest.filter(|rest| !stage.is_empty() && (rest.is_empty() || rest.starts_with('/'))) {
+                Some(rest) => builder.part("path", rest),
+                None => path(builder, parts),
+            }
+        }
+        _ => path(builder, parts),
     }
 }
 

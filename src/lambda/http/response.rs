@@ -9,32 +9,13 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use lambda_http::{Body, request::RequestContext};
 use serde::{Deserialize, Serialize};
 
+use super::headers::HeaderRules;
 use crate::error::{Error, ErrorKind};
 
 const VERSION: u32 = 1;
 
 /// Marks a replay.
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
-
-/// What belongs to one exchange and not to the operation: hop-by-hop (RFC 9110, section 7.6.1), made
-/// anew for each message, tracing, or set for the origin that asks.
-const NOT_RECORDED: [HeaderName; 15] = [
-    header::CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    header::PROXY_AUTHENTICATE,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    header::CONTENT_LENGTH,
-    header::DATE,
-    header::AGE,
-    HeaderName::from_static("x-amzn-trace-id"),
-    HeaderName::from_static("x-amzn-requestid"),
-    HeaderName::from_static("traceresponse"),
-    REPLAYED,
-];
 
 #[derive(Serialize, Deserialize)]
 struct Head {
@@ -53,24 +34,15 @@ enum Kind {
     Binary,
 }
 
-/// Whether a response with this status is the operation's outcome. The others mean that it was not
-/// begun, or that it may go better next time.
-pub(super) fn is_outcome(status: StatusCode) -> bool {
-    !status.is_server_error()
-        && !matches!(status.as_u16(), 401 | 403 | 408 | 409 | 413 | 421 | 423 | 425 | 429)
-}
-
 /// The response as bytes to record; `None` for a body of a kind that is not known here.
-///
-/// `Set-Cookie` is recorded `with_cookies` alone: a session that is replayed is a session that is given away.
-pub(super) fn encode(response: &Response<Body>, with_cookies: bool) -> Option<Bytes> {
+pub(super) fn encode(response: &Response<Body>, rules: &HeaderRules) -> Option<Bytes> {
     let kind = match response.body() {
         Body::Empty => Kind::Empty,
         Body::Text(_) => Kind::Text,
         Body::Binary(_) => Kind::Binary,
         _ => return None,
     };
-    let headers = response.headers().iter().filter(|(name, _)| is_recorded(name, with_cookies));
+    let headers = rules.recorded(response.headers());
     let head = Head {
         v: VERSION,
         status: response.status().as_u16(),
@@ -100,7 +72,7 @@ pub(super) fn encode(response: &Response<Body>, with_cookies: bool) -> Option<By
 /// # Ok::<(), lambda_idempotency::Error>(())
 /// ```
 pub fn recorded(response: Response<impl Into<Body>>) -> Result<Bytes, Error> {
-    encode(&response.map(Into::into), false)
+    encode(&response.map(Into::into), &HeaderRules::default())
         .ok_or_else(|| Error::new(ErrorKind::Invalid, "the body is neither empty, nor text, nor binary"))
 }
 
@@ -146,10 +118,13 @@ fn decoded(bytes: &[u8], marker: &HeaderName) -> Option<Response<Body>> {
     Some(response)
 }
 
-/// Whether `lambda_http` writes one value for each name alone, and drops the others: as of 1.3.2 for payload 2.0 and a
-/// load balancer.
+/// Whether `lambda_http` writes one value for each name alone, and drops the others: as of 1.3.2 for payload 2.0, a
+/// load balancer, and VPC Lattice.
 pub(super) fn needs_joining(context: Option<&RequestContext>) -> bool {
-    matches!(context, Some(RequestContext::ApiGatewayV2(_) | RequestContext::Alb(_)))
+    matches!(
+        context,
+        Some(RequestContext::ApiGatewayV2(_) | RequestContext::Alb(_) | RequestContext::VpcLattice(_))
+    )
 }
 
 /// Joins the values of each name into one (RFC 9110, section 5.3), but for `Set-Cookie`, which cannot be joined.
@@ -165,12 +140,6 @@ pub(super) fn join(headers: &mut HeaderMap) {
             headers.insert(name, joined);
         }
     }
-}
-
-fn is_recorded(name: &HeaderName, with_cookies: bool) -> bool {
-    !NOT_RECORDED.contains(name)
-        && !name.as_str().starts_with("access-control-")
-        && (with_cookies || name != header::SET_COOKIE)
 }
 
 fn as_text(value: &HeaderValue) -> String {
@@ -206,7 +175,7 @@ mod tests {
             Body::Binary(vec![0, 10, 255]),
         ] {
             let original = response(body);
-            let mut replay = decode(&encode(&original, false).unwrap(), &REPLAYED).unwrap();
+            let mut replay = decode(&encode(&original, &HeaderRules::default()).unwrap(), &REPLAYED).unwrap();
             assert_eq!(replay.headers_mut().remove(REPLAYED).unwrap(), "true");
             assert_eq!(replay.status(), original.status());
             assert_eq!(replay.body(), original.body());
@@ -222,7 +191,7 @@ mod tests {
         {
             original.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static("1"));
         }
-        let replay = decode(&encode(&original, false).unwrap(), &REPLAYED).unwrap();
+        let replay = decode(&encode(&original, &HeaderRules::default()).unwrap(), &REPLAYED).unwrap();
         assert_eq!(replay.headers()["idempotent-replayed"], "true", "the library's, not the handler's");
         for name in ["date", "content-length", "set-cookie", "access-control-allow-origin"] {
             assert!(!replay.headers().contains_key(name), "{name}");
@@ -243,7 +212,7 @@ mod tests {
 
     #[test]
     fn the_format_is_pinned() {
-        let bytes = encode(&response(Body::Text("hi".into())), false).unwrap();
+        let bytes = encode(&response(Body::Text("hi".into())), &HeaderRules::default()).unwrap();
         let golden = "{\"v\":1,\"status\":201,\"kind\":\"text\",\"headers\":[[\"content-type\",\"application/json\"],\
              [\"link\",\"</a>\"],[\"link\",\"</b>\"],[\"x-latin\",\"caf\u{e9}\"]]}\nhi";
         assert_eq!(std::str::from_utf8(&bytes).unwrap(), golden);
@@ -251,20 +220,10 @@ mod tests {
 
     #[test]
     fn anything_else_is_corrupt() {
-        let good = encode(&response(Body::Text("hi".into())), false).unwrap();
+        let good = encode(&response(Body::Text("hi".into())), &HeaderRules::default()).unwrap();
         let newer = String::from_utf8(good.to_vec()).unwrap().replacen("\"v\":1", "\"v\":2", 1);
         for bytes in [&b""[..], b"\n", b"{}\n", b"null", newer.as_bytes(), &good[..10]] {
             assert_eq!(decode(bytes, &REPLAYED).unwrap_err().kind(), ErrorKind::Corrupt);
-        }
-    }
-
-    #[test]
-    fn final_answers_are_outcomes_and_passing_ones_are_not() {
-        for status in [200, 201, 204, 303, 400, 404, 412, 422] {
-            assert!(is_outcome(StatusCode::from_u16(status).unwrap()), "{status}");
-        }
-        for status in [401, 403, 408, 409, 413, 421, 423, 425, 429, 500, 502, 503, 504] {
-            assert!(!is_outcome(StatusCode::from_u16(status).unwrap()), "{status}");
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use lambda_http::http::{HeaderName, HeaderValue, Method};
+use lambda_idempotency::lambda::http::EXPOSED_HEADERS;
 use tower_http::cors::CorsLayer;
 
 const ORIGINS: [&str; 2] = ["https://shop.example", "https://till.example"];
@@ -11,7 +12,7 @@ fn cors() -> CorsLayer {
     CorsLayer::new()
         .allow_origin(ORIGINS.map(HeaderValue::from_static))
         .allow_headers(names(["content-type", "idempotency-key"]))
-        .expose_headers(names(["idempotent-replayed", "retry-after"]))
+        .expose_headers(EXPOSED_HEADERS)
 }
 
 fn from(origin: &'static str, key: Option<&str>, body: &str) -> Request {
@@ -21,7 +22,7 @@ fn from(origin: &'static str, key: Option<&str>, body: &str) -> Request {
 #[tokio::test]
 async fn each_answer_is_for_the_origin_that_asks() {
     let runs = Runs::default();
-    let service = cors().layer(idempotency().http().required().layer(handler(&runs)));
+    let service = cors().layer(idempotency().http().required(true).layer(handler(&runs)));
     for (request, status, replayed) in [
         (from(ORIGINS[0], Some("k"), "{}"), 201, false),
         (from(ORIGINS[1], Some("k"), "{}"), 201, true),
@@ -34,7 +35,7 @@ async fn each_answer_is_for_the_origin_that_asks() {
         assert_eq!((answer.status().as_u16(), is_replay(&answer)), (status, replayed));
         let allowed: Vec<_> = answer.headers().get_all("access-control-allow-origin").iter().collect();
         assert_eq!(allowed, [&origin], "one, and the current one");
-        assert_eq!(answer.headers()["access-control-expose-headers"], "idempotent-replayed,retry-after");
+        assert_eq!(answer.headers()["access-control-expose-headers"], "idempotent-replayed,retry-after,link");
     }
     assert_eq!(runs.count(), 1);
 }
@@ -43,7 +44,7 @@ async fn each_answer_is_for_the_origin_that_asks() {
 async fn a_preflight_touches_neither_the_store_nor_the_handler() {
     let runs = Runs::default();
     let down = Idempotency::builder(Down).function("payments").build().unwrap();
-    let service = cors().layer(down.http().required().layer(handler(&runs)));
+    let service = cors().layer(down.http().required(true).layer(handler(&runs)));
     let mut preflight = from(ORIGINS[0], Some("k"), "");
     *preflight.method_mut() = Method::OPTIONS;
     let preflight = with_header(preflight, "access-control-request-method", "POST");

@@ -32,7 +32,7 @@ fn as_method(method: Method) -> Request {
 #[tokio::test]
 async fn methods_are_the_apis_own_and_a_safe_one_is_never_protected() {
     let runs = Runs::default();
-    let layer = idempotency().http().required().methods([Method::PUT, Method::GET]);
+    let layer = idempotency().http().required(true).methods([Method::PUT, Method::GET]);
     let twice = |method: Method| [as_method(method.clone()), as_method(method)];
     assert_eq!(deliver(layer.clone(), &runs, twice(Method::PUT)).await, [(201, false), (201, true)]);
     for method in [Method::GET, Method::HEAD, Method::OPTIONS, Method::POST, Method::DELETE] {
@@ -77,7 +77,7 @@ async fn of_two_keys_behind_a_rest_api_one_is_seen() {
 async fn keys_are_written_and_named_as_the_api_says() {
     let runs = Runs::default();
     let alias = HeaderName::from_static("x-idempotency-key");
-    let layer = idempotency().http().required().key_alias(alias).key_format(KeyFormat::AtLeast(10));
+    let layer = idempotency().http().required(true).key_alias(alias).key_format(KeyFormat::AtLeast(10));
     let by_alias = |key| with_header(post(None, "{}"), "x-idempotency-key", key);
     let both = with_header(post(Some("key"), "{}"), "x-idempotency-key", "c4n4ry-yek");
     let sent = [by_alias("c4n4ry-key"), post(Some("key"), "{}"), both, by_alias("c4n4ry-k")];
@@ -98,7 +98,7 @@ async fn a_caller_of_the_users_own_has_keys_of_its_own() {
     let layer = idempotency()
         .http()
         .caller(|request| Ok(request.extensions.get::<Account>().map(|account| account.0.to_owned())))
-        .require_caller();
+        .require_caller(true);
     let by = |account| {
         recording::secrets(|secrets| secrets.add(account));
         let mut request = post(Some("k"), "{}");
@@ -115,17 +115,17 @@ async fn a_caller_of_the_users_own_has_keys_of_its_own() {
 async fn a_caller_that_must_be_known_and_is_not_is_403_before_the_store() {
     let runs = Runs::default();
     let down = Idempotency::builder(Down).function("payments").build().unwrap();
-    let service = down.http().require_caller().layer(handler(&runs));
+    let service = down.http().require_caller(true).layer(handler(&runs));
     let answer = service.oneshot(post(Some("k"), "{}")).await.unwrap();
     assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (403, "caller-missing"));
 
-    // An authorizer ran, and named nobody: refused, whether a caller is required or not.
+    // An authorizer ran and named no principal. The API's owner has to mend that, whether a caller is required or not.
     let mut event: Value =
         serde_json::from_str(include_str!("../../../events/payments/http-api.json")).unwrap();
     event["requestContext"]["authorizer"] = json!({"lambda": {"plan": "gold"}});
     let request = lambda_http::request::from_str(&event.to_string()).unwrap();
     let answer = down.http().layer(handler(&runs)).oneshot(request).await.unwrap();
-    assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (403, "caller-missing"));
+    assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (500, "caller-unknown"));
     assert_eq!(runs.count(), 0);
 }
 
@@ -187,7 +187,7 @@ async fn cookies_are_replayed_by_choice_and_the_marker_has_the_users_name() {
     for with_cookies in [false, true] {
         let mut layer = idempotency().http().replay_marker(marker.clone());
         if with_cookies {
-            layer = layer.replay_cookies();
+            layer = layer.replay_header(lambda_http::http::header::SET_COOKIE, true);
         }
         let answer = |_: Request| async {
             let response = Response::builder().header("set-cookie", "a=1").header("set-cookie", "b=2");
@@ -207,7 +207,7 @@ async fn cookies_are_replayed_by_choice_and_the_marker_has_the_users_name() {
 #[tokio::test]
 async fn a_right_that_was_taken_away_is_403_and_not_the_stored_answer() {
     let runs = Runs::default();
-    let layer = idempotency().http().replay_if(|request| async move {
+    let layer = idempotency().http().shared_namespace().replay_if(|request, _| async move {
         request.headers.get("authorization").is_some_and(|token| token == "c4n4ry-good")
     });
     let with = |token| with_header(post(Some("k"), "{}"), "authorization", token);
@@ -223,7 +223,7 @@ async fn with_a_local_cache_a_caller_gets_the_same() {
     let runs = Runs::default();
     let builder = Idempotency::builder(empty_store()).function("payments");
     let idempotency = builder.local_cache(1024 * 1024).build().unwrap();
-    let layer = idempotency.http().replay_if(|request| async move {
+    let layer = idempotency.http().shared_namespace().replay_if(|request, _| async move {
         request.headers.get("authorization").is_none_or(|token| token == "c4n4ry-good")
     });
     let with = |token| with_header(post(Some("k"), "{}"), "authorization", token);
@@ -253,6 +253,7 @@ fn through(front_end: &str) -> Request {
         "http-api" => include_str!("../../../events/payments/http-api.json"),
         "function-url" => include_str!("../../../events/payments/function-url.json"),
         "rest-api" => include_str!("../../../events/payments/rest-api.json"),
+        "vpc-lattice" => include_str!("vpc-lattice.json"),
         _ => include_str!("../../../events/payments/alb.json"),
     };
     lambda_http::request::from_str(text).unwrap()
@@ -260,9 +261,13 @@ fn through(front_end: &str) -> Request {
 
 #[tokio::test]
 async fn repeated_headers_come_through_every_front_end() {
-    for (front_end, joined) in
-        [("http-api", true), ("function-url", true), ("alb", true), ("rest-api", false)]
-    {
+    for (front_end, joined) in [
+        ("http-api", true),
+        ("function-url", true),
+        ("alb", true),
+        ("vpc-lattice", true),
+        ("rest-api", false),
+    ] {
         let answer = |_: Request| async {
             let response = Response::builder().header("link", "</a>").header("link", "</b>");
             Ok::<_, Infallible>(response.body(Body::Empty).unwrap())

@@ -110,7 +110,7 @@ fn every_clause_has_its_cases_and_every_case_its_test() {
 fn d06_d09_d10_d22_and_d23_the_specification_is_there_to_be_published() {
     let page = include_str!("../../../src/guide/idempotency_specification.md");
     for said in
-        ["`Idempotency-Key`", "1 to 255", "24 hours", "POST and PATCH", "401, 403, 408, 409", "`key-reused`"]
+        ["`Idempotency-Key`", "1 to 255", "24 hours", "POST and PATCH", "401, 403, 404, 405", "`key-reused`"]
     {
         assert!(page.contains(said), "{said}");
     }

@@ -1,0 +1,115 @@
+//! Finds out whether a request carries credentials, so that a request whose caller the layer can't name isn't treated as
+//! anonymous.
+
+use http::{HeaderMap, HeaderName, header};
+
+/// Headers that carry a credential. Load balancers write the last two groups: the session of an OpenID Connect login
+/// (`x-amzn-oidc-*`), and the client's certificate (`x-amzn-mtls-clientcert*`). A function can't tell whether its load
+/// balancer wrote them or the client did, so they name no caller, but they count.
+const HEADERS: [HeaderName; 7] = [
+    header::AUTHORIZATION,
+    header::PROXY_AUTHORIZATION,
+    HeaderName::from_static("x-api-key"),
+    HeaderName::from_static("x-auth-token"),
+    HeaderName::from_static("client-cert"),
+    HeaderName::from_static("x-forwarded-client-cert"),
+    HeaderName::from_static("x-amz-security-token"),
+];
+const PREFIXES: [&str; 2] = ["x-amzn-oidc-", "x-amzn-mtls-clientcert"];
+
+/// A load balancer's stickiness cookies: they choose a target, and prove nothing ("Sticky sessions", Elastic Load
+/// Balancing user guides).
+const LOAD_BALANCER_COOKIES: [&str; 6] =
+    ["AWSALB", "AWSALBCORS", "AWSALBTG", "AWSALBTGCORS", "AWSELB", "AWSELBCORS"];
+
+/// The names of cookies that aren't credentials, besides a load balancer's.
+#[derive(Clone, Debug, Default)]
+pub(super) struct IgnoredCookies(Vec<String>);
+
+impl IgnoredCookies {
+    pub(super) fn add(&mut self, names: impl IntoIterator<Item = impl Into<String>>) {
+        self.0.extend(names.into_iter().map(Into::into));
+    }
+
+    fn has(&self, name: &str) -> bool {
+        LOAD_BALANCER_COOKIES.contains(&name)
+            || self.0.iter().any(|ignored| match ignored.strip_suffix('*') {
+                Some(beginning) => name.starts_with(beginning),
+                None => name == ignored,
+            })
+    }
+}
+
+/// The name of the first header that carries a credential.
+pub(super) fn carried_in<'a>(headers: &'a HeaderMap, ignored: &IgnoredCookies) -> Option<&'a HeaderName> {
+    headers.iter().find_map(|(name, value)| {
+        let is_credential = match name {
+            name if *name == header::COOKIE => has_cookie(value.as_bytes(), ignored),
+            name => HEADERS.contains(name) || PREFIXES.iter().any(|prefix| name.as_str().starts_with(prefix)),
+        };
+        is_credential.then_some(name)
+    })
+}
+
+/// Whether one of the cookies isn't ignored. A value that can't be read counts as one that isn't.
+fn has_cookie(value: &[u8], ignored: &IgnoredCookies) -> bool {
+    let Ok(text) = std::str::from_utf8(value) else { return true };
+    let pairs = text.split(';').map(str::trim).filter(|pair| !pair.is_empty());
+    pairs
+        .map(|pair| pair.split_once('=').map_or(pair, |(name, _)| name.trim()))
+        .any(|name| !ignored.has(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn found(lines: &[(&'static str, &str)], ignored: &[&str]) -> Option<String> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(HeaderName::from_static(name), HeaderValue::from_bytes(value.as_bytes()).unwrap());
+        }
+        let mut cookies = IgnoredCookies::default();
+        cookies.add(ignored.iter().copied());
+        carried_in(&headers, &cookies).map(ToString::to_string)
+    }
+
+    #[test]
+    fn every_credential_header_is_found() {
+        for name in [
+            "authorization",
+            "proxy-authorization",
+            "x-api-key",
+            "x-auth-token",
+            "client-cert",
+            "x-forwarded-client-cert",
+            "x-amz-security-token",
+            "x-amzn-oidc-data",
+            "x-amzn-oidc-identity",
+            "x-amzn-mtls-clientcert",
+            "x-amzn-mtls-clientcert-subject",
+        ] {
+            assert_eq!(found(&[("accept", "*/*"), (name, "1")], &[]).as_deref(), Some(name));
+        }
+        assert_eq!(
+            found(&[("accept", "*/*"), ("x-amzn-trace-id", "1"), ("x-forwarded-for", "::1")], &[]),
+            None
+        );
+    }
+
+    #[test]
+    fn cookies_count_unless_ignored() {
+        let cookie = |text, ignored: &[&str]| found(&[("cookie", text)], ignored).is_some();
+        assert!(cookie("session=1", &[]));
+        assert!(!cookie("AWSALB=a; AWSALBCORS=b; AWSALBTG=c; AWSALBTGCORS=d; AWSELB=e; AWSELBCORS=f", &[]));
+        assert!(cookie("AWSALB=a; AWSELBAuthSessionCookie-0=b", &[]), "a login's session");
+        assert!(!cookie("_ga=1; _ga_X1=2;", &["_ga*"]));
+        assert!(cookie("_ga=1; _ga_X1=2", &["_ga"]));
+        assert!(cookie("theme=dark; session=1", &["theme"]));
+        assert!(cookie("session", &["sessio"]) && cookie("caf\u{e9}", &[]));
+        assert!(!cookie("", &[]) && !cookie(" ; ", &[]));
+        assert!(found(&[("cookie", "theme=1"), ("cookie", "session=1")], &["theme"]).is_some(), "two lines");
+    }
+}

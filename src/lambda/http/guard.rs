@@ -1,0 +1,230 @@
+//! Stands in front of `lambda_http`, and repairs or refuses the events that it would lose a part of or panic on.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    task::{Context, Poll},
+};
+
+use ::http::{HeaderMap, HeaderName, Request, Response, header};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use lambda_http::{
+    Adapter, Body, IntoResponse, RequestExt,
+    aws_lambda_events::{
+        alb::AlbTargetGroupRequest,
+        apigw::{ApiGatewayProxyRequest, ApiGatewayV2httpRequest},
+        vpc_lattice::VpcLatticeRequestV2,
+    },
+    request::{LambdaRequest, RequestContext},
+};
+use lambda_runtime::{Diagnostic, LambdaEvent};
+use serde_json::{Map, Value};
+use tower::Service;
+
+use super::{config::Config, problem::Problem, problem::ProblemKind};
+use crate::{future::BoxFuture, lambda::take_ready};
+
+/// Marks, in a request's context, what can't be read of its event. Clients have no say in a context.
+const UNREADABLE: &str = "lambda-idempotency-unreadable";
+
+/// Runs an HTTP function as `lambda_http::run` does, and guards it against events that `lambda_http` 1.3 mishandles:
+///
+/// - A REST API's headers that a client sent twice. `lambda_http` keeps one value; with this, the service sees both, and this
+///   library's layer refuses two keys.
+/// - A body that claims to be base64 and isn't, and a host or path that makes no URI. `lambda_http` panics, and the caller gets
+///   502. With this, the caller gets 400 and `request-unreadable`, and the service isn't called.
+///
+/// # Errors
+///
+/// As `lambda_http::run`: none while the function lives.
+///
+/// # Cancel safety
+///
+/// Dropping the future ends the function's loop, and the invocation it's in.
+///
+/// ```no_run
+/// use lambda_http::{Error, Request, service_fn, tower::ServiceBuilder};
+/// use lambda_idempotency::{Idempotency, lambda::http};
+///
+/// async fn create_payment(_request: Request) -> Result<&'static str, Error> {
+///     Ok("paid")
+/// }
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Error> {
+/// # let store = lambda_idempotency::store::memory::MemoryStore::new();
+/// let idempotency = Idempotency::builder(store).build()?;
+/// http::run(ServiceBuilder::new().layer(idempotency.http()).service(service_fn(create_payment))).await
+/// # }
+/// ```
+pub async fn run<S>(service: S) -> Result<(), lambda_runtime::Error>
+where
+    S: Service<Request<Body>> + Clone + Send + 'static,
+    S::Response: IntoResponse + Send,
+    S::Future: Send,
+    S::Error: std::fmt::Debug + Into<Diagnostic> + Send + 'static,
+{
+    lambda_runtime::run(Guarded::new(service)).await
+}
+
+/// The service that [`run`] gives to the runtime: for other runtimes' loops, and tests.
+#[derive(Clone)]
+#[expect(missing_debug_implementations, reason = "the adapter has none")]
+pub struct Guarded<S>(Adapter<'static, Response<Body>, Readable<S>>);
+
+impl<S> Guarded<S>
+where
+    S: Service<Request<Body>> + Clone + Send + 'static,
+    S::Response: IntoResponse + Send,
+    S::Future: Send,
+    S::Error: Send,
+{
+    /// Guards `service`; see [`run`].
+    pub fn new(service: S) -> Self {
+        Self(Adapter::from(Readable(service)))
+    }
+}
+
+impl<S> Service<LambdaEvent<LambdaRequest>> for Guarded<S>
+where
+    S: Service<Request<Body>> + Clone + Send + 'static,
+    S::Response: IntoResponse + Send,
+    S::Future: Send,
+    S::Error: Send,
+{
+    type Response =
+        <Adapter<'static, Response<Body>, Readable<S>> as Service<LambdaEvent<LambdaRequest>>>::Response;
+    type Error = S::Error;
+    type Future =
+        <Adapter<'static, Response<Body>, Readable<S>> as Service<LambdaEvent<LambdaRequest>>>::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, event: LambdaEvent<LambdaRequest>) -> Self::Future {
+        self.0.call(LambdaEvent::new(repaired(event.payload), event.context))
+    }
+}
+
+/// Calls the service with readable requests, and answers the others.
+#[derive(Clone, Debug)]
+pub struct Readable<S>(S);
+
+impl<S> Service<Request<Body>> for Readable<S>
+where
+    S: Service<Request<Body>> + Clone + Send + 'static,
+    S::Response: IntoResponse + Send,
+    S::Future: Send,
+    S::Error: Send,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<Response<Body>, S::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let mut service = take_ready(&mut self.0);
+        Box::pin(async move {
+            if is_unreadable(&request) {
+                return Ok(Problem::from(ProblemKind::RequestUnreadable).into_response(&Config::default()));
+            }
+            Ok(service.call(request).await?.into_response().await)
+        })
+    }
+}
+
+fn is_unreadable(request: &Request<Body>) -> bool {
+    let marks = match request.extensions().request_context_ref() {
+        Some(RequestContext::ApiGatewayV1(context)) => &context.other,
+        Some(RequestContext::ApiGatewayV2(context)) => &context.other,
+        Some(RequestContext::Alb(context)) => &context.other,
+        Some(RequestContext::VpcLattice(context)) => &context.other,
+        _ => return false,
+    };
+    marks.contains_key(UNREADABLE)
+}
+
+/// The event as `lambda_http` reads all of it, or one that it can read and that is marked.
+fn repaired(event: LambdaRequest) -> LambdaRequest {
+    match event {
+        LambdaRequest::ApiGatewayV1(mut event) => {
+            keep_repeated(&mut event.headers, &event.multi_value_headers);
+            // Only the parts that make the URI.
+            let mut uri = ApiGatewayProxyRequest::default();
+            uri.headers = event.headers.clone();
+            uri.path.clone_from(&event.path);
+            uri.request_context.domain_name.clone_from(&event.request_context.domain_name);
+            uri.request_context.stage.clone_from(&event.request_context.stage);
+            if !is_readable(event.is_base64_encoded, event.body.as_deref(), LambdaRequest::ApiGatewayV1(uri))
+            {
+                let mut marked = ApiGatewayProxyRequest::default();
+                mark(&mut marked.request_context.other);
+                event = marked;
+            }
+            LambdaRequest::ApiGatewayV1(event)
+        }
+        LambdaRequest::ApiGatewayV2(mut event) => {
+            let mut uri = ApiGatewayV2httpRequest::default();
+            uri.headers = event.headers.clone();
+            uri.raw_path.clone_from(&event.raw_path);
+            uri.raw_query_string.clone_from(&event.raw_query_string);
+            uri.request_context.domain_name.clone_from(&event.request_context.domain_name);
+            uri.request_context.stage.clone_from(&event.request_context.stage);
+            if !is_readable(event.is_base64_encoded, event.body.as_deref(), LambdaRequest::ApiGatewayV2(uri))
+            {
+                let mut marked = ApiGatewayV2httpRequest::default();
+                mark(&mut marked.request_context.other);
+                event = marked;
+            }
+            LambdaRequest::ApiGatewayV2(event)
+        }
+        LambdaRequest::Alb(mut event) => {
+            keep_repeated(&mut event.headers, &event.multi_value_headers);
+            let mut uri = AlbTargetGroupRequest::default();
+            uri.headers = event.headers.clone();
+            uri.path.clone_from(&event.path);
+            if !is_readable(event.is_base64_encoded, event.body.as_deref(), LambdaRequest::Alb(uri)) {
+                let mut marked = AlbTargetGroupRequest::default();
+                mark(&mut marked.request_context.other);
+                event = marked;
+            }
+            LambdaRequest::Alb(event)
+        }
+        LambdaRequest::VpcLatticeV2(mut event) => {
+            let mut uri = VpcLatticeRequestV2::default();
+            uri.headers = event.headers.clone();
+            uri.path.clone_from(&event.path);
+            if !is_readable(event.is_base64_encoded, event.body.as_deref(), LambdaRequest::VpcLatticeV2(uri))
+            {
+                let mut marked = VpcLatticeRequestV2::default();
+                mark(&mut marked.request_context.other);
+                event = marked;
+            }
+            LambdaRequest::VpcLatticeV2(event)
+        }
+        other => other,
+    }
+}
+
+fn mark(context: &mut Map<String, Value>) {
+    context.insert(UNREADABLE.into(), Value::Bool(true));
+}
+
+/// Leaves to the other map what it has, since `lambda_http` overwrites its values with this one's. It reads the host and the
+/// scheme from here.
+fn keep_repeated(headers: &mut HeaderMap, all: &HeaderMap) {
+    const READ: [HeaderName; 2] = [header::HOST, HeaderName::from_static("x-forwarded-proto")];
+    for name in all.keys().filter(|name| !READ.contains(name)) {
+        headers.remove(name);
+    }
+}
+
+/// Whether `lambda_http` can read this body, and make a request of the other event, which has no body. It panics where it
+/// can't: on a host that isn't valid, or a query with a space in it.
+fn is_readable(is_base64: bool, body: Option<&str>, uri: LambdaRequest) -> bool {
+    let is_decodable = !is_base64 || body.is_none_or(|body| STANDARD.decode(body).is_ok());
+    is_decodable && catch_unwind(AssertUnwindSafe(|| drop(Request::from(uri)))).is_ok()
+}

@@ -1,0 +1,84 @@
+//! Decides which answers are recorded.
+
+use ::http::{Response, StatusCode};
+use lambda_http::Body;
+
+use super::HttpLayer;
+use crate::policy::Execution;
+
+/// Says whether one response is recorded, where the handler knows better than its status. Put it into the response's
+/// extensions.
+///
+/// ```
+/// use lambda_http::{Body, Response};
+/// use lambda_idempotency::lambda::http::Recording;
+///
+/// // A 500 that came after the money had moved: final, and not to be tried again.
+/// let mut response = Response::builder().status(500).body(Body::Empty).unwrap();
+/// response.extensions_mut().insert(Recording::Record);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Recording {
+    /// It's the operation's outcome: record and replay it.
+    Record,
+    /// It isn't: release the key, so that a retry runs the handler again. At most once, only say so of an answer that came
+    /// before any effect; [`ReleaseRejections`](super::ReleaseRejections) says it of a layer's rejections.
+    Release,
+}
+
+/// The statuses below 500 that release the key, at least once. They mean that the operation didn't begin, or that the same
+/// body may succeed with other headers, other rights, or after a deployment.
+const RELEASED: [u16; 19] =
+    [401, 403, 404, 405, 406, 407, 408, 409, 411, 412, 413, 415, 421, 423, 425, 426, 428, 429, 431];
+
+/// Whether a response with this status is the operation's outcome, at least once.
+pub(super) fn is_outcome(status: StatusCode) -> bool {
+    !status.is_server_error() && !RELEASED.contains(&status.as_u16())
+}
+
+impl HttpLayer {
+    pub(super) fn is_recorded(&self, response: &Response<Body>) -> bool {
+        match (self.is_recorded_by_head(response), &self.config.record_when) {
+            (Some(is_recorded), _) => is_recorded,
+            (None, Some(is_outcome)) => is_outcome(response),
+            (None, None) => true,
+        }
+    }
+
+    /// Whether the response is recorded, where its body isn't needed to decide that.
+    pub(super) fn is_recorded_by_head<A>(&self, response: &Response<A>) -> Option<bool> {
+        let is_said = response.extensions().get::<Recording>().is_some();
+        if self.config.record_when.is_some() && !is_said && !self.is_at_most_once() {
+            return None;
+        }
+        Some(self.is_outcome_by_head(response))
+    }
+
+    /// Asks the response's [`Recording`] first, then its status. At most once, a response without one is an outcome: any
+    /// answer may have come after an effect: a timeout layer's 408, for example.
+    pub(super) fn is_outcome_by_head<A>(&self, response: &Response<A>) -> bool {
+        match response.extensions().get::<Recording>() {
+            Some(said) => *said == Recording::Record,
+            None => self.is_at_most_once() || is_outcome(response.status()),
+        }
+    }
+
+    pub(super) fn is_at_most_once(&self) -> bool {
+        self.idempotency.settings().execution == Execution::AtMostOnce
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn final_answers_are_outcomes_and_passing_ones_are_not() {
+        for status in [200, 201, 204, 303, 400, 402, 410, 422] {
+            assert!(is_outcome(StatusCode::from_u16(status).unwrap()), "{status}");
+        }
+        for status in RELEASED.into_iter().chain([500, 502, 503, 504]) {
+            assert!(!is_outcome(StatusCode::from_u16(status).unwrap()), "{status}");
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! The table of `guide/callers.md`, front end by credential, each row over that front end's event.
+
+use lambda_idempotency::lambda::http::{Caller, Verified, verified_caller};
+
+use super::*;
+
+/// Whose the key is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Scope {
+    /// The same caller's in every API and stage.
+    Everywhere,
+    /// A caller's of one API and stage.
+    OneApi,
+    /// Nobody's: refused.
+    Refused,
+    /// Everyone's without credentials.
+    Anonymous,
+}
+
+use Scope::{Anonymous, Everywhere, OneApi, Refused};
+
+/// A front end, a credential, what the scope has of it, and how the event shows it: of this person, in a session or token
+/// of this number.
+struct Row(&'static str, &'static str, &'static str, Scope, fn(&mut Value, &str, u8));
+
+const REST: &str = "REST API";
+const HTTP: &str = "HTTP API";
+const URL: &str = "function URL";
+const ALB: &str = "load balancer";
+const LATTICE: &str = "VPC Lattice";
+
+const REFUSED: &str = "refused: 500 `caller-unknown`";
+const ANONYMOUS: &str = "the anonymous namespace";
+
+const ROWS: &[Row] = &[
+    Row(REST, "Lambda authorizer", "`principalId`, API, stage", OneApi, |event, who, n| {
+        context(event)["authorizer"] = json!({"principalId": who, "integrationLatency": n});
+    }),
+    Row(REST, "Cognito user pool", "`iss`, `sub`", Everywhere, |event, who, n| {
+        context(event)["authorizer"] =
+            json!({"claims": {"iss": "https://pool", "sub": who, "iat": n.to_string()}});
+    }),
+    Row(REST, "IAM", "principal, without its session", Everywhere, |event, who, n| {
+        context(event)["identity"]["caller"] = format!("AROA{who}:session-{n}").into();
+    }),
+    Row(REST, "Cognito identity pool", "identity id", Everywhere, |event, who, n| {
+        context(event)["identity"]["caller"] = format!("AROA1:session-{n}").into();
+        context(event)["identity"]["cognitoIdentityId"] = who.into();
+    }),
+    Row(REST, "mutual TLS", "certificate's issuer and subject, API, stage", OneApi, |event, who, n| {
+        context(event)["identity"]["clientCert"] = certificate(who, n);
+    }),
+    Row(REST, "API key", "key's id, API, stage", OneApi, |event, who, _| {
+        header(event, "x-api-key", who);
+        context(event)["identity"]["apiKey"] = who.into();
+        context(event)["identity"]["apiKeyId"] = format!("id of {who}").into();
+    }),
+    Row(REST, "authorizer without `principalId`", REFUSED, Refused, |event, who, _| {
+        context(event)["authorizer"] = json!({"plan": who});
+    }),
+    Row(REST, "`Authorization` and no authorizer", REFUSED, Refused, bearer),
+    Row(REST, "none", ANONYMOUS, Anonymous, |_, _, _| {}),
+    Row(HTTP, "JWT authorizer", "`iss`, `sub`", Everywhere, |event, who, n| {
+        bearer(event, who, n);
+        context(event)["authorizer"] =
+            jwt(json!({"iss": "https://issuer", "sub": who, "iat": n.to_string()}));
+    }),
+    Row(HTTP, "JWT authorizer, token without `iss`", "`sub`, API, stage", OneApi, |event, who, _| {
+        context(event)["authorizer"] = jwt(json!({"sub": who}));
+    }),
+    Row(HTTP, "Lambda authorizer", "`principalId`, API, stage", OneApi, |event, who, _| {
+        context(event)["authorizer"] = json!({"lambda": {"principalId": who}});
+    }),
+    Row(HTTP, "IAM", "principal, without its session", Everywhere, iam),
+    Row(HTTP, "Cognito identity pool", "identity id", Everywhere, |event, who, n| {
+        let cognito = json!({"amr": ["authenticated"], "identityId": who});
+        context(event)["authorizer"] =
+            json!({"iam": {"callerId": format!("AROA1:{n}"), "cognitoIdentity": cognito}});
+    }),
+    Row(HTTP, "mutual TLS", "certificate's issuer and subject, API, stage", OneApi, |event, who, n| {
+        context(event)["authentication"] = json!({"clientCert": certificate(who, n)});
+    }),
+    Row(HTTP, "authorizer without `principalId` or `sub`", REFUSED, Refused, |event, who, _| {
+        context(event)["authorizer"] = json!({"lambda": {"plan": who}});
+    }),
+    Row(HTTP, "`Authorization` and no authorizer", REFUSED, Refused, bearer),
+    Row(HTTP, "none", ANONYMOUS, Anonymous, |_, _, _| {}),
+    Row(URL, "IAM", "principal, without its session", Everywhere, iam),
+    Row(URL, "`Authorization` and auth type `NONE`", REFUSED, Refused, bearer),
+    Row(URL, "none", ANONYMOUS, Anonymous, |_, _, _| {}),
+    Row(ALB, "OpenID Connect login", REFUSED, Refused, |event, who, _| {
+        header(event, "x-amzn-oidc-data", who)
+    }),
+    Row(ALB, "mutual TLS", REFUSED, Refused, |event, who, _| {
+        header(event, "x-amzn-mtls-clientcert-subject", who)
+    }),
+    Row(ALB, "`Authorization`", REFUSED, Refused, bearer),
+    Row(ALB, "session cookie", REFUSED, Refused, |event, who, _| {
+        header(event, "cookie", &format!("session={who}"))
+    }),
+    Row(ALB, "stickiness cookie", ANONYMOUS, Anonymous, |event, who, _| {
+        header(event, "cookie", &format!("AWSALB={who}"))
+    }),
+    Row(ALB, "none", ANONYMOUS, Anonymous, |_, _, _| {}),
+    Row(LATTICE, "IAM", "principal, without its session", Everywhere, |event, who, n| {
+        header(event, "authorization", &format!("AWS4-HMAC-SHA256 {n}"));
+        context(event)["identity"]["type"] = "AWS_IAM".into();
+        context(event)["identity"]["principal"] =
+            format!("arn:aws:sts::1:assumed-role/{who}/session-{n}").into();
+    }),
+    Row(LATTICE, "another type of identity", REFUSED, Refused, |event, who, _| {
+        context(event)["identity"]["type"] = "AWS_NEW".into();
+        context(event)["identity"]["principal"] = who.into();
+    }),
+    Row(LATTICE, "`Authorization` and auth type `NONE`", REFUSED, Refused, bearer),
+    Row(LATTICE, "none", ANONYMOUS, Anonymous, |_, _, _| {}),
+];
+
+fn context(event: &mut Value) -> &mut Value {
+    &mut event["requestContext"]
+}
+
+fn jwt(claims: Value) -> Value {
+    json!({"jwt": {"claims": claims, "scopes": null}})
+}
+
+fn iam(event: &mut Value, who: &str, n: u8) {
+    context(event)["authorizer"] = json!({"iam": {"callerId": format!("AROA{who}:{n}"), "userId": "u"}});
+}
+
+fn bearer(event: &mut Value, who: &str, n: u8) {
+    header(event, "authorization", &format!("Bearer {who}-{n}"));
+}
+
+/// The same subject's, renewed: another serial number.
+fn certificate(who: &str, n: u8) -> Value {
+    json!({
+        "clientCertPem": format!("c4n4ry pem {n}"), "issuerDN": "CN=c4n4ry-ca", "subjectDN": format!("CN={who}"),
+        "serialNumber": format!("a1:{n}"), "validity": {"notBefore": "May 28 12:30:02 2019 GMT", "notAfter": "Aug  5 09:36:04 2021 GMT"}
+    })
+}
+
+fn header(event: &mut Value, name: &str, value: &str) {
+    recording::secrets(|secrets| secrets.add(value));
+    if event["version"] == "2.0" && event["path"].is_string() {
+        event["headers"][name] = json!([value]);
+    } else {
+        crate::front_ends::set_header(event, name, Some(value));
+    }
+}
+
+/// The front end's event, before it verified anybody.
+fn event(front_end: &str) -> Value {
+    let text = match front_end {
+        REST => include_str!("../../../events/payments/rest-api.json"),
+        HTTP => include_str!("../../../events/payments/http-api.json"),
+        URL => include_str!("../../../events/payments/function-url.json"),
+        ALB => include_str!("../../../events/payments/alb.json"),
+        _ => include_str!("vpc-lattice.json"),
+    };
+    let mut event: Value = serde_json::from_str(text).unwrap();
+    if front_end == REST {
+        context(&mut event)["identity"] = json!({"sourceIp": "203.0.113.24"});
+    } else if front_end == HTTP || front_end == URL {
+        context(&mut event).as_object_mut().unwrap().remove("authorizer");
+    }
+    event
+}
+
+impl Row {
+    fn event(&self, who: &str, session: u8) -> Value {
+        let mut event = event(self.0);
+        (self.4)(&mut event, who, session);
+        recording::secrets(|secrets| {
+            secrets.add(who);
+            secrets.add_http(&event);
+        });
+        event
+    }
+
+    fn name(&self) -> String {
+        format!("{}, {}", self.0, self.1)
+    }
+}
+
+fn request(event: &Value) -> Request {
+    lambda_http::request::from_str(&event.to_string()).unwrap()
+}
+
+const ALICE: &str = "c4n4ry-alice";
+const BOB: &str = "c4n4ry-bob";
+
+#[tokio::test]
+async fn every_callers_key_is_its_own() {
+    for row in ROWS {
+        let runs = Runs::default();
+        let service = idempotency().http().layer(handler(&runs));
+        let send = async |event: Value| service.clone().oneshot(request(&event)).await.unwrap();
+        if row.3 == Refused {
+            let answer = send(row.event(ALICE, 1)).await;
+            assert_eq!((code(&answer).as_str(), runs.count()), ("caller-unknown", 0), "{}", row.name());
+            continue;
+        }
+        assert_eq!(send(row.event(ALICE, 1)).await.status(), 201, "{}", row.name());
+        assert!(is_replay(&send(row.event(ALICE, 2)).await), "{}: a new token, or session", row.name());
+        let bob = send(row.event(BOB, 1)).await;
+        assert_eq!(is_replay(&bob), row.3 == Anonymous, "{}: another caller", row.name());
+    }
+}
+
+#[tokio::test]
+async fn another_apis_principal_is_another_caller() {
+    for row in ROWS.iter().filter(|row| [Everywhere, OneApi].contains(&row.3)) {
+        for api_name in [None, Some("payments")] {
+            let runs = Runs::default();
+            let layer = idempotency().http();
+            let layer = api_name.iter().fold(layer, |layer, name| layer.api_name(*name));
+            let service = layer.layer(handler(&runs));
+            let mut elsewhere = row.event(ALICE, 1);
+            context(&mut elsewhere)["apiId"] = "otherapi".into();
+            service.clone().oneshot(request(&row.event(ALICE, 1))).await.unwrap();
+            let other = service.oneshot(request(&elsewhere)).await.unwrap();
+            assert_eq!(other.status(), 201, "{}", row.name());
+            let is_same = row.3 == Everywhere || api_name.is_some();
+            assert_eq!(is_replay(&other), is_same, "{}, {api_name:?}", row.name());
+        }
+    }
+}
+
+/// The same requests at a renamed stage, and below another base path of a custom domain.
+#[tokio::test]
+async fn a_named_api_survives_moved_stages() {
+    for row in ROWS.iter().filter(|row| row.3 == OneApi) {
+        let staged = |stage: &str, base: &str| {
+            let mut event = row.event(ALICE, 1);
+            context(&mut event)["stage"] = stage.into();
+            if row.0 == HTTP {
+                event["rawPath"] = format!("/{stage}/payments").into();
+            } else {
+                event["path"] = format!("{base}/payments").into();
+            }
+            request(&event)
+        };
+        for (layer, is_same) in
+            [(idempotency().http().api_name("payments"), true), (idempotency().http(), false)]
+        {
+            let runs = Runs::default();
+            let service = layer.layer(handler(&runs));
+            service.clone().oneshot(staged("blue", "")).await.unwrap();
+            let moved = service.clone().oneshot(staged("green", "/v1")).await.unwrap();
+            assert_eq!(is_replay(&moved), is_same, "{}", row.name());
+            assert_eq!(runs.count(), if is_same { 1 } else { 2 });
+        }
+    }
+}
+
+/// Other parameters are other requests, though the resource is the same.
+#[tokio::test]
+async fn a_named_apis_paths_still_count() {
+    let row = &ROWS[0];
+    let runs = Runs::default();
+    let service = idempotency().http().api_name("payments").layer(handler(&runs));
+    let of = |id: &str| {
+        let mut event = row.event(ALICE, 1);
+        context(&mut event)["resourcePath"] = "/payments/{id}".into();
+        event["path"] = format!("/payments/{id}").into();
+        event["pathParameters"] = json!({"id": id});
+        request(&event)
+    };
+    assert_eq!(service.clone().oneshot(of("1")).await.unwrap().status(), 201);
+    assert!(is_replay(&service.clone().oneshot(of("1")).await.unwrap()));
+    assert_eq!(service.oneshot(of("2")).await.unwrap().status(), 422);
+}
+
+#[tokio::test]
+async fn the_verified_caller_is_public() {
+    let row = ROWS.iter().find(|row| row.0 == HTTP && row.1 == "JWT authorizer").unwrap();
+    let (parts, _) = request(&row.event(ALICE, 1)).into_parts();
+    let alice = Caller::Jwt { issuer: "https://issuer".into(), subject: ALICE.into() };
+    assert_eq!(verified_caller(&parts), Verified::Caller(alice.clone()));
+
+    let runs = Runs::default();
+    let layer = idempotency().http().replay_if(move |_, caller| {
+        let is_alice = caller.as_ref() == Some(&alice);
+        async move { is_alice }
+    });
+    let service = layer.layer(handler(&runs));
+    for (who, status) in [(ALICE, 201), (BOB, 201), (ALICE, 201), (BOB, 403)] {
+        let answer = service.clone().oneshot(request(&row.event(who, 1))).await.unwrap();
+        assert_eq!(answer.status(), status, "{who}");
+    }
+    let (parts, _) = request(&event(HTTP)).into_parts();
+    assert_eq!(verified_caller(&parts), Verified::Nobody);
+}
+
+#[test]
+fn the_guide_has_this_table() {
+    let guide = include_str!("../../../src/guide/callers.md");
+    let rows: Vec<_> =
+        guide.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| front end")).collect();
+    let expected: Vec<_> = ROWS.iter().map(|row| format!("| {} | {} | {} |", row.0, row.1, row.2)).collect();
+    assert_eq!(rows, expected);
+}

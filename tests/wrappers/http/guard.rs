@@ -1,0 +1,74 @@
+//! Events that `lambda_http` mishandles.
+
+use lambda_http::request::LambdaRequest;
+use lambda_idempotency::lambda::http::Guarded;
+use lambda_runtime::{Context, LambdaEvent};
+
+use super::*;
+
+async fn answer(runs: &Runs, event: &Value) -> Value {
+    recording::secrets(|secrets| secrets.add_http(event));
+    let event: LambdaRequest = serde_json::from_value(event.clone()).unwrap();
+    let service = Guarded::new(idempotency().http().layer(handler(runs)));
+    serde_json::to_value(service.oneshot(LambdaEvent::new(event, Context::default())).await.unwrap()).unwrap()
+}
+
+fn events() -> [Value; 5] {
+    [
+        include_str!("../../../events/payments/rest-api.json"),
+        include_str!("../../../events/payments/http-api.json"),
+        include_str!("../../../events/payments/function-url.json"),
+        include_str!("../../../events/payments/alb.json"),
+        include_str!("vpc-lattice.json"),
+    ]
+    .map(|text| serde_json::from_str(text).unwrap())
+}
+
+#[tokio::test]
+async fn two_keys_behind_a_rest_api_are_refused() {
+    let runs = Runs::default();
+    let [mut event, ..] = events();
+    event["multiValueHeaders"]["Idempotency-Key"] = json!(["c4n4ry-a", "c4n4ry-b"]);
+    event["headers"]["Idempotency-Key"] = "c4n4ry-b".into();
+    let refused = answer(&runs, &event).await;
+    assert_eq!(refused["statusCode"], 400);
+    assert!(refused["body"].as_str().unwrap().contains("key-invalid"));
+    assert_eq!(runs.count(), 0);
+}
+
+#[tokio::test]
+async fn readable_events_pass_unchanged() {
+    for event in events() {
+        let runs = Runs::default();
+        assert_eq!(
+            (answer(&runs, &event).await["statusCode"].as_u64(), runs.count()),
+            (Some(201), 1),
+            "{event}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn unreadable_events_are_400() {
+    for event in events() {
+        let mut bad_body = event.clone();
+        bad_body["isBase64Encoded"] = true.into();
+        let mut bad_host = event.clone();
+        let host = if event["headers"]["host"].is_array() { json!(["a b"]) } else { "a b".into() };
+        for name in ["host", "Host"] {
+            if event["headers"].get(name).is_some() {
+                bad_host["headers"][name] = host.clone();
+            }
+        }
+        for bad in [bad_body, bad_host] {
+            let runs = Runs::default();
+            let refused = answer(&runs, &bad).await;
+            assert_eq!(refused["statusCode"], 400, "{refused}");
+            assert!(refused["body"].as_str().unwrap().contains("request-unreadable"));
+            assert_eq!(runs.count(), 0);
+        }
+    }
+    let [_, mut bad_query, ..] = events();
+    bad_query["rawQueryString"] = "a=b c".into();
+    assert_eq!(answer(&Runs::default(), &bad_query).await["statusCode"], 400);
+}

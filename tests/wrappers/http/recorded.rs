@@ -1,0 +1,248 @@
+//! Which answers are recorded.
+
+use lambda_http::http::HeaderName;
+use lambda_idempotency::lambda::http::ReleaseRejections;
+use tower_http::timeout::TimeoutLayer;
+
+use super::*;
+
+fn at_most_once() -> Idempotency {
+    let builder = Idempotency::builder(empty_store()).function("payments");
+    builder.execution(Execution::AtMostOnce).build().unwrap()
+}
+
+/// The middleware inside the layer answers 408 after the card was charged.
+#[tokio::test]
+async fn at_most_once_a_timeout_inside_charges_once() {
+    let charges = Runs::default();
+    let counted = charges.clone();
+    let handler = service_fn(move |_: Request| {
+        let charges = counted.clone();
+        async move {
+            charges.0.fetch_add(1, Ordering::SeqCst);
+            std::future::pending::<()>().await;
+            Ok::<_, Infallible>(Response::new(Body::Empty))
+        }
+    });
+    let timeout = TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, Duration::from_millis(20));
+    let service = at_most_once().http().layer(timeout.layer(handler));
+    for is_replayed in [false, true, true] {
+        let answer = service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
+        assert_eq!((answer.status().as_u16(), is_replay(&answer)), (408, is_replayed));
+    }
+    assert_eq!(charges.count(), 1);
+}
+
+#[tokio::test]
+async fn at_most_once_every_status_is_recorded() {
+    for status in ["401", "403", "404", "408", "409", "413", "415", "421", "423", "425", "429", "500", "503"]
+    {
+        let runs = Runs::default();
+        // The list of statuses isn't asked, and neither is this.
+        let layer = at_most_once().http().record_when(|_| false);
+        let service = layer.layer(handler(&runs));
+        for is_replayed in [false, true] {
+            let request = with_header(post(Some("k"), "{}"), "status", status);
+            let answer = service.clone().oneshot(request).await.unwrap();
+            assert_eq!((answer.status().as_str(), is_replay(&answer)), (status, is_replayed));
+        }
+    }
+}
+
+/// Answers 429 to requests with the header `hurry`; answers 408 after the handler to those with `late`.
+#[derive(Clone)]
+struct Limiter {
+    drops_extensions: bool,
+}
+
+#[derive(Clone)]
+struct Limiting<S>(S, Limiter);
+
+impl<S> Layer<S> for Limiter {
+    type Service = Limiting<S>;
+
+    fn layer(&self, inner: S) -> Limiting<S> {
+        Limiting(inner, self.clone())
+    }
+}
+
+impl<S> Service<Request> for Limiting<S>
+where
+    S: Service<Request, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, cx: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), Infallible>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request) -> Self::Future {
+        let mut inner = self.0.clone();
+        let answer = |status: u16| Ok(Response::builder().status(status).body(Body::Empty).unwrap());
+        let headers = request.headers().clone();
+        if self.1.drops_extensions {
+            request.extensions_mut().clear();
+        }
+        Box::pin(async move {
+            if headers.contains_key("hurry") {
+                return answer(429);
+            }
+            let response = inner.call(request).await;
+            if headers.contains_key("late") { answer(408) } else { response }
+        })
+    }
+}
+
+#[tokio::test]
+async fn rejections_before_the_handler_are_released() {
+    let runs = Runs::default();
+    let limiter = ReleaseRejections::of(Limiter { drops_extensions: false });
+    // Nested: each looks at its own layer.
+    let layers = ReleaseRejections::of(tower::util::MapResponseLayer::new(|response| response));
+    let service = at_most_once().http().layer(layers.layer(limiter.layer(handler(&runs))));
+    let with = |name| with_header(post(Some("k"), "{}"), name, "1");
+    for _ in 0..2 {
+        let rejected = service.clone().oneshot(with("hurry")).await.unwrap();
+        assert_eq!((rejected.status().as_u16(), is_replay(&rejected), runs.count()), (429, false, 0));
+    }
+    for is_replayed in [false, true] {
+        let late = service.clone().oneshot(with("late")).await.unwrap();
+        assert_eq!((late.status().as_u16(), is_replay(&late), runs.count()), (408, is_replayed, 1));
+    }
+    // The handler's own 429 is recorded.
+    let own = || with_header(post(Some("own"), "{}"), "status", "429");
+    assert!(!is_replay(&service.clone().oneshot(own()).await.unwrap()));
+    assert!(is_replay(&service.oneshot(own()).await.unwrap()));
+}
+
+#[tokio::test]
+async fn nothing_is_marked_where_extensions_are_lost() {
+    let runs = Runs::default();
+    let limiter = ReleaseRejections::of(Limiter { drops_extensions: true });
+    let service = at_most_once().http().layer(limiter.layer(handler(&runs)));
+    for is_replayed in [false, true] {
+        let request = with_header(post(Some("k"), "{}"), "late", "1");
+        let late = service.clone().oneshot(request).await.unwrap();
+        assert_eq!((late.status().as_u16(), is_replay(&late), runs.count()), (408, is_replayed, 1));
+    }
+}
+
+/// The same body succeeds with another header, other rights, or after a deployment.
+#[tokio::test]
+async fn a_corrected_request_runs_again() {
+    for status in ["404", "405", "406", "407", "411", "412", "415", "426", "428", "431"] {
+        let runs = Runs::default();
+        let service = idempotency().http().layer(handler(&runs));
+        let rejected = with_header(post(Some("k"), "{}"), "status", status);
+        assert_eq!(service.clone().oneshot(rejected).await.unwrap().status().as_str(), status);
+        let corrected = service.oneshot(post(Some("k"), "{}")).await.unwrap();
+        assert_eq!((corrected.status().as_u16(), is_replay(&corrected)), (201, false), "{status}");
+    }
+}
+
+/// The page that API owners publish says what the layer does, for each status.
+#[tokio::test]
+async fn the_page_lists_released_statuses() {
+    let page = include_str!("../../../src/guide/idempotency_specification.md");
+    let row = page.lines().find(|line| line.contains("a 5xx") && line.contains("| a new run")).unwrap();
+    let listed: Vec<u16> = row
+        .split(|c: char| !c.is_ascii_digit())
+        .filter_map(|word| word.parse().ok().filter(|status| *status >= 100))
+        .collect();
+    for status in 200..600_u16 {
+        let is_released = listed.contains(&status) || status >= 500;
+        let service = idempotency().http().layer(service_fn(move |_: Request| async move {
+            Ok::<_, Infallible>(Response::builder().status(status).body(Body::Empty).unwrap())
+        }));
+        service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
+        let again = service.oneshot(post(Some("k"), "{}")).await.unwrap();
+        assert_eq!(is_replay(&again), !is_released, "{status}");
+    }
+}
+
+const OF_ONE_EXCHANGE: [&str; 18] = [
+    "x-request-id",
+    "ratelimit",
+    "ratelimit-policy",
+    "ratelimit-remaining",
+    "x-ratelimit-remaining",
+    "traceparent",
+    "tracestate",
+    "server-timing",
+    "via",
+    "x-amz-cf-id",
+    "x-amz-cf-pop",
+    "x-amz-apigw-id",
+    "x-amzn-requestid",
+    "x-cache",
+    "clear-site-data",
+    "proxy-authentication-info",
+    "keep-alive",
+    "x-hop",
+];
+
+#[tokio::test]
+async fn headers_of_one_exchange_are_not_replayed() {
+    let answer = |_: Request| async {
+        let response = Response::builder().header("connection", "close, X-Hop").header("x-own", "1");
+        let response =
+            OF_ONE_EXCHANGE.into_iter().fold(response, |response, name| response.header(name, "1"));
+        Ok::<_, Infallible>(response.body(Body::Empty).unwrap())
+    };
+    let service = idempotency().http().layer(service_fn(answer));
+    let first = service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
+    let again = service.oneshot(post(Some("k"), "{}")).await.unwrap();
+    for name in OF_ONE_EXCHANGE {
+        assert!(first.headers().contains_key(name) && !again.headers().contains_key(name), "{name}");
+    }
+    assert_eq!(again.headers()["x-own"], "1");
+
+    // The API may say otherwise.
+    let via = HeaderName::from_static("via");
+    let layer =
+        idempotency().http().replay_header(via, true).replay_header(HeaderName::from_static("x-own"), false);
+    let service = layer.layer(service_fn(answer));
+    service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
+    let again = service.oneshot(post(Some("k"), "{}")).await.unwrap();
+    assert!(again.headers().contains_key("via") && !again.headers().contains_key("x-own"));
+}
+
+#[tokio::test]
+async fn a_recorded_error_has_one_answer() {
+    for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
+        let builder = Idempotency::builder(empty_store()).function("payments").execution(execution);
+        let idempotency =
+            builder.on_handler_error(lambda_idempotency::OnHandlerError::Record).build().unwrap();
+        let fails = |_: Request| async { Err::<&str, _>(std::io::Error::other("c4n4ry-out of stock")) };
+        let service = idempotency.http().layer(service_fn(fails));
+        let first = service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
+        let again = service.oneshot(post(Some("k"), "{}")).await.unwrap();
+        assert_eq!((first.status().as_u16(), code(&first).as_str()), (500, "operation-failed"));
+        assert_eq!((first.status(), first.body()), (again.status(), again.body()));
+    }
+}
+
+#[tokio::test]
+async fn bodies_are_compared_by_their_type() {
+    // Equal as JSON, and different in their bytes.
+    let (one, other) = (r#"{"a":1,"b":2}"#, r#"{"b":2, "a":1}"#);
+    for (content_type, raw, status) in [
+        (None, false, 201),
+        (Some("application/json; charset=utf-8"), false, 201),
+        (Some("application/merge-patch+JSON"), false, 201),
+        (Some("text/plain"), false, 422),
+        (Some("application/octet-stream"), false, 422),
+        (Some("application/json"), true, 422),
+    ] {
+        let service = idempotency().http().fingerprint_raw_body(raw).layer(handler(&Runs::default()));
+        let of = |body: &str| match content_type {
+            Some(content_type) => with_header(post(Some("k"), body), "content-type", content_type),
+            None => post(Some("k"), body),
+        };
+        assert_eq!(service.clone().oneshot(of(one)).await.unwrap().status(), 201);
+        assert_eq!(service.oneshot(of(other)).await.unwrap().status(), status, "{content_type:?}, {raw}");
+    }
+}
