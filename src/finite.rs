@@ -29,7 +29,7 @@ pub(crate) fn to_json<T: Serialize + ?Sized>(value: &T) -> Result<String, Unwrit
 pub(crate) enum Unwritable {
     /// Its type can't be serialised as JSON.
     Type,
-    /// It holds NaN or an infinity.
+    /// It has NaN or an infinity.
     NotFinite,
 }
 
@@ -42,13 +42,13 @@ impl fmt::Display for Unwritable {
     }
 }
 
-/// Walks a value and writes nothing.
+/// A serializer that visits every number and writes nothing.
 #[derive(Clone, Copy)]
 struct Walk;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NotFinite {
-    /// The value holds one.
+    /// The value has a number that isn't finite.
     Found,
     /// The value's own `Serialize` failed. It didn't when the text was written.
     Other,

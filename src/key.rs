@@ -237,6 +237,12 @@ pub(crate) fn quoted(rest: &str) -> Result<String, &'static str> {
     }
 }
 
+/// Joins parts into one text. Each is preceded by its length, so that no two lists give the same text.
+#[cfg(feature = "events")]
+pub(crate) fn joined(parts: &[&str]) -> String {
+    parts.iter().map(|part| format!("{}:{part}", part.len())).collect()
+}
+
 /// Feeds `bytes` behind their length, so that the ends of neighbours cannot be moved.
 pub(crate) fn update_prefixed(hash: &mut Sha256, bytes: &[u8]) {
     hash.update((bytes.len() as u64).to_be_bytes());
@@ -336,6 +342,12 @@ mod tests {
         ];
         let distinct: std::collections::HashSet<_> = all.iter().collect();
         assert_eq!(distinct.len(), all.len());
+    }
+
+    #[cfg(feature = "events")]
+    #[test]
+    fn joined_parts_keep_their_ends() {
+        assert_ne!(joined(&["ab", "c"]), joined(&["a", "bc"]));
     }
 
     #[test]

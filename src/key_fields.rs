@@ -6,7 +6,7 @@ use crate::{
     error::{Error, ErrorKind},
     fingerprint::Fingerprint,
     key::{Key, MAX_KEY_BYTES},
-    selector::{Selector, names_something},
+    selector::{self, Selector, names_something},
 };
 
 /// The fields of an event that its key is made of.
@@ -37,6 +37,8 @@ pub struct KeyFields {
     fields: Vec<Selector>,
     /// So many of the first ones have to name something.
     required: usize,
+    /// What must match when the key is used again; `None` is the whole event.
+    compared: Option<Vec<Selector>>,
 }
 
 impl KeyFields {
@@ -50,7 +52,7 @@ impl KeyFields {
         if fields.is_empty() {
             return Err(Error::new(ErrorKind::Invalid, "a key is made of no field; name one at least"));
         }
-        Ok(Self { fields, required: 0 })
+        Ok(Self { fields, required: 0, compared: None })
     }
 
     /// Takes a key for missing if any of its fields is absent, null or blank. Default: if all of them are.
@@ -65,7 +67,19 @@ impl KeyFields {
     pub(crate) fn known(required: &[&'static str], optional: &[&'static str]) -> Self {
         let fields = required.iter().chain(optional);
         let fields = fields.filter_map(|field| Selector::new(field).ok()).collect();
-        Self { fields, required: required.len() }
+        Self { fields, required: required.len(), compared: None }
+    }
+
+    /// The same, for a source whose deliveries of one event differ outside of these fields.
+    #[cfg(feature = "events")]
+    pub(crate) fn comparing(self, fields: &[&'static str]) -> Self {
+        Self { compared: selector::some_of(fields.iter().copied()).ok(), ..self }
+    }
+
+    /// What must match when the key is used again; `None` is the whole event.
+    #[cfg(feature = "events")]
+    pub(crate) fn compared(&self) -> Option<&[Selector]> {
+        self.compared.as_deref()
     }
 
     /// The fields, as they were named.

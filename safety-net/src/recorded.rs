@@ -1,4 +1,4 @@
-//! The file that says which spaces of the long form were explored to their end, under which rules.
+//! The record of the long exploration: each space that was explored completely, and under which rules.
 
 use std::{
     fs, io,
@@ -18,7 +18,7 @@ use crate::{
 
 const STAMP: &str = "stamp: ";
 
-/// A space that was explored to its end, without a violation.
+/// A space that was explored completely, without a violation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Explored {
     name: String,
@@ -32,7 +32,7 @@ struct Explored {
     date: String,
 }
 
-/// What the file says of the rules as they are now.
+/// The file's rows for the current rules.
 #[derive(Debug)]
 pub struct Recorded {
     path: PathBuf,
@@ -42,14 +42,14 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Reads `path`. What it says of other rules does not count.
+    /// Reads `path`. Rows of other rules are ignored.
     ///
     /// # Errors
     ///
     /// If the rules cannot be read.
     pub fn open(path: &Path, commit: String) -> io::Result<Self> {
         let stamp = stamp(&root())?;
-        // A file that is missing says nothing.
+        // A missing file has no rows.
         let text = fs::read_to_string(path).unwrap_or_default();
         let is_current = text.lines().any(|line| line.strip_prefix(STAMP) == Some(&stamp));
         let explored = if is_current { text.lines().filter_map(parse).collect() } else { Vec::new() };
@@ -62,21 +62,21 @@ impl Recorded {
         self.explored.iter().any(|explored| explored.configuration == digest)
     }
 
-    /// Leaves out what is none of `spaces` any more.
+    /// Drops the rows of spaces that no longer exist.
     pub fn keep(&mut self, spaces: &[Configuration]) {
         let digests: Vec<String> = spaces.iter().map(digest).collect();
         self.explored.retain(|explored| digests.contains(&explored.configuration));
     }
 
-    /// What was reached in all of them.
+    /// The marks that the recorded spaces reached.
     pub fn reached(&self) -> Coverage {
         let mut reached = Coverage::NONE;
         self.explored.iter().for_each(|explored| reached.add(explored.reached));
         reached
     }
 
-    /// Writes `report` down at once, so that what is interrupted goes on from there. Only what was explored to its end and
-    /// found clean is written.
+    /// Adds `report` and writes the file at once, so that an interrupted exploration resumes. A space that was cut off or has a
+    /// violation isn't added.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! A [`Operation`]: what a function does once for a key, such as charging a card.
+//! An [`Operation`]: a named piece of work that runs once per key, such as charging a card.
 
 use std::{borrow::Borrow, fmt, future::Future};
 
@@ -15,8 +15,8 @@ use crate::{
 
 /// One operation of a function, by name: [`run`](Self::run) it, or [`begin`](Self::begin) and settle it yourself.
 ///
-/// [`Idempotency::operation`] makes it. Two operations never share a key, whatever key they are given; the same operation may be
-/// run for as many keys as you like, and for one key again and again. Cheap to clone.
+/// [`Idempotency::operation`] creates it. Two operations never share a key, even if both get the same one. You can run one
+/// operation for any number of keys, and for one key again and again. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Operation {
     idempotency: Idempotency,
@@ -30,8 +30,8 @@ impl Operation {
         Ok(Self { idempotency, scope })
     }
 
-    /// The same operation for one caller or tenant, whose keys are then apart from everyone else's. Pass a verified identity,
-    /// never a token: the next token of the same caller would be another caller.
+    /// The same operation for one caller or tenant. Callers don't share keys. Pass a verified identity, never a token: the
+    /// caller's next token would count as another caller.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
@@ -56,14 +56,14 @@ impl Operation {
         Ok(Self { scope: self.scope.with_caller(caller)?, ..self.clone() })
     }
 
-    /// The same operation in one invocation, whose deadline bounds its leases. The layers do this by themselves; a spawned
-    /// task needs it (see [`Invocation::current`]).
+    /// The same operation in one invocation, whose deadline limits its leases. The layers set it; a spawned task needs it (see
+    /// [`Invocation::current`]).
     #[must_use]
     pub fn for_invocation(&self, invocation: Invocation) -> Self {
         Self { idempotency: self.idempotency.for_invocation(invocation), ..self.clone() }
     }
 
-    /// Under which name the record of `key` is in the store: for an operator's tools.
+    /// The id of `key`'s record in the store, for operators' tools.
     pub fn stored_key(&self, key: &Key) -> StoredKey {
         StoredKey::new(&self.scope, key)
     }
@@ -75,11 +75,11 @@ impl Operation {
 
     /// Claims `key`, or finds its outcome: the low level, for operations that are no single closure.
     ///
-    /// The claim stands under a lease: until the invocation's deadline and
-    /// [`lease_grace`](crate::Settings::lease_grace), or for [`lease_fallback`](crate::Settings::lease_fallback) where no
-    /// deadline is known. Nothing cuts the work off, and nothing extends the lease but [`Claim::extend`](crate::Claim::extend):
-    /// end the work and settle the claim before [`ClaimHandle::lease_until`](crate::ClaimHandle::lease_until). From the skew
-    /// margin after that on, the next delivery takes over and runs as well.
+    /// The claim has a lease. It ends [`lease_grace`](crate::Settings::lease_grace) after the invocation's deadline, or after
+    /// [`lease_fallback`](crate::Settings::lease_fallback) if the deadline is unknown. Only
+    /// [`Claim::extend`](crate::Claim::extend) extends it, and the library doesn't cut your work off: settle the claim before
+    /// [`ClaimHandle::lease_until`](crate::ClaimHandle::lease_until). Once the lease and the skew margin have passed, the next
+    /// delivery takes over and runs as well.
     ///
     /// # Errors
     ///
@@ -104,15 +104,15 @@ impl Operation {
 
     /// Runs `operation` once for `key`, and answers every later call with its recorded result.
     ///
-    /// `payload` is what must be the same when the key is used again. Two runs of one request must serialise it alike: a
-    /// `HashSet` comes in another order every time, so that every retry is a mismatch; sort it first.
+    /// `payload` must be the same each time the key is used. A retry must serialise it to the same JSON: a `HashSet` changes
+    /// its order every time, which makes each retry a mismatch, so sort it first.
     ///
-    /// The result is recorded as JSON. Every integer and every finite float is replayed to the last bit. One that would not
-    /// read back, such as NaN, isn't recorded: the call answers with it, and its duplicates get
+    /// The result is recorded as JSON. Integers and finite floats are replayed to the last bit. A result that can't be read
+    /// back, such as NaN, isn't recorded: this call returns it, and duplicates get
     /// [`ErrorKind::NotRetained`](crate::ErrorKind::NotRetained).
     ///
-    /// An error releases the key, unless [`OnHandlerError::Record`] is set: then this call and every later one fail with
-    /// [`RunError::Recorded`], so that whoever matches on the error's type sees the same one each time.
+    /// An error releases the key. With [`OnHandlerError::Record`] it's recorded instead: this call and every later one then
+    /// fail with [`RunError::Recorded`] and the same error type, so that a Step Functions `Catch` branches alike.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};

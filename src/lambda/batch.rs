@@ -81,6 +81,7 @@ use std::{
     future::Future,
     marker::PhantomData,
     num::NonZeroUsize,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -148,6 +149,8 @@ pub struct Batch<R, K, H> {
     key: K,
     handler: H,
     choices: Choices,
+    /// What the source is called in the scope, in place of its ARN.
+    source_name: Option<Arc<str>>,
     visibility: Option<SharedVisibility>,
     record: PhantomData<fn(R)>,
 }
@@ -175,6 +178,7 @@ impl<R, K, H> Batch<R, K, H> {
             key,
             handler,
             choices,
+            source_name: None,
             visibility: None,
             record: PhantomData,
         }
@@ -190,6 +194,26 @@ impl<R, K, H> Batch<R, K, H> {
     pub fn operation(mut self, name: impl AsRef<str>) -> Result<Self, Error> {
         self.idempotency = self.idempotency.named(name.as_ref())?;
         Ok(self)
+    }
+
+    /// Calls the source by this name, in place of its ARN.
+    ///
+    /// Each queue, stream or table has keys of its own: message 17 of `ship` is another operation than message 17 of `cancel`.
+    /// Name the source if its records may come from another ARN later: from a dead-letter queue that this function drains, or
+    /// from another queue after a redrive or a move. Every worker with the same name, function and operation shares keys.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Idempotency, Key, lambda::batch::{Failure, SqsMessage}, store::memory::MemoryStore};
+    /// # let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?;
+    /// // Messages of `orders` and of its dead-letter queue: a redelivered one finds its record.
+    /// let worker = idempotency
+    ///     .sqs(|message| Key::from_json(message, "/order_id"), async |_: SqsMessage| Ok::<_, Failure>(()))
+    ///     .source_name("orders");
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn source_name(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.source_name = Some(name.into());
+        self
     }
 
     /// Runs so many records at a time. Default: 10. What they have in memory at once is bounded by it, too.
@@ -244,6 +268,7 @@ impl<R, K: Clone, H: Clone> Clone for Batch<R, K, H> {
             key: self.key.clone(),
             handler: self.handler.clone(),
             choices: self.choices,
+            source_name: self.source_name.clone(),
             visibility: self.visibility.clone(),
             record: PhantomData,
         }

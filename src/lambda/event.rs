@@ -87,6 +87,12 @@ pub trait EventKey<T>: Clone + Send + Sync + 'static {
     ///
     /// If there is one, but it is not valid; or the event cannot be searched for it.
     fn key_of(&self, event: &T, raw: &RawValue, context: &Context) -> Result<Option<Key>, Error>;
+
+    /// The fields of the event that must match when its key is used again, unless the layer names others
+    /// ([`EventLayer::fingerprint_fields`]). Default: the whole event.
+    fn compared(&self) -> Option<&[Selector]> {
+        None
+    }
 }
 
 impl<T, F, K> EventKey<T> for F
@@ -102,6 +108,10 @@ where
 impl<T> EventKey<T> for KeyFields {
     fn key_of(&self, _: &T, raw: &RawValue, _: &Context) -> Result<Option<Key>, Error> {
         KeyFields::key_of(self, raw.get().as_bytes())
+    }
+
+    fn compared(&self) -> Option<&[Selector]> {
+        KeyFields::compared(self)
     }
 }
 
@@ -337,7 +347,8 @@ where
 
     fn fingerprint(&self, raw: &RawValue) -> Result<Fingerprint, Error> {
         let json = raw.get().as_bytes();
-        match self.fingerprinted.as_deref().and_then(|fields| selector::found_in(fields, json)) {
+        let compared = self.fingerprinted.as_deref().or_else(|| self.key.compared());
+        match compared.and_then(|fields| selector::found_in(fields, json)) {
             Some(found) => {
                 Ok(found.into_iter().fold(Fingerprint::builder("event"), FingerprintBuilder::field).finish())
             }

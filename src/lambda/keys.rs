@@ -40,24 +40,39 @@ use serde_json::value::RawValue;
 use crate::{error::Error, key::Key, key_fields::KeyFields, lambda::event::EventKey};
 
 /// An EventBridge event's id (`id`).
+///
+/// Its source, account, detail type, resources and detail must match. A replay from an archive adds a field, `replay-name`
+/// ("Archiving and replaying events", EventBridge user guide), which isn't compared.
 pub fn event_bridge() -> KeyFields {
-    KeyFields::known(&["/id"], &[])
+    KeyFields::known(&["/id"], &[]).comparing(&[
+        "/source",
+        "/account",
+        "/detail-type",
+        "/resources",
+        "/detail",
+    ])
 }
 
 /// The schedule's ARN and the time that it was for: `resources` and `time` of the event that EventBridge Scheduler sends
-/// where the target has no input of its own. Compare these and the detail alone, since nothing says that the event's id
-/// stays the same: `.fingerprint_fields(["/resources/0", "/time", "/detail"])`.
+/// where the target has no input of its own. These and the detail must match; nothing says that the event's id stays the
+/// same.
 ///
 /// With an input of your own, put `<aws.scheduler.schedule-arn>` and `<aws.scheduler.scheduled-time>` into fields of it, and
 /// take those. Not `<aws.scheduler.execution-id>`, which is another for each attempt ("Adding context attributes",
 /// EventBridge Scheduler user guide).
 pub fn scheduler() -> KeyFields {
-    KeyFields::known(&["/resources/0", "/time"], &[])
+    KeyFields::known(&["/resources/0", "/time"], &[]).comparing(&["/resources/0", "/time", "/detail"])
 }
 
-/// An SNS message's id. Lambda gets one message an event.
+/// An SNS message's id. Lambda gets one message an event. Topic, subject, message and attributes must match, not what tells
+/// of the delivery.
 pub fn sns() -> KeyFields {
-    KeyFields::known(&["/Records/0/Sns/MessageId"], &[])
+    KeyFields::known(&["/Records/0/Sns/MessageId"], &[]).comparing(&[
+        "/Records/0/Sns/TopicArn",
+        "/Records/0/Sns/Subject",
+        "/Records/0/Sns/Message",
+        "/Records/0/Sns/MessageAttributes",
+    ])
 }
 
 /// The change of an object: what happened, bucket, key, version and sequencer. S3 sends one record an event.

@@ -60,6 +60,35 @@ async fn only_those_that_failed_come_back_and_each_for_its_own() {
     assert_eq!(bench.ran(), ["a", "b", "fail 1", "fail 1", "panic 1", "panic 1"]);
 }
 
+/// `ship` 17 and `cancel` 17 are two operations, in one event too.
+#[tokio::test]
+async fn queues_of_one_function_share_no_keys() {
+    let bench = Bench::new();
+    for batch in [
+        sqs([Message::new("m1", "17").from_queue("ship"), Message::new("m2", "17").from_queue("cancel")]),
+        sqs([Message::new("m3", "17").from_queue("return")]),
+    ] {
+        for _ in 0..2 {
+            assert_eq!(deliver(&bench.worker(by_order), &batch).await, [""; 0]);
+        }
+    }
+    assert_eq!(bench.ran(), ["17", "17", "17"]);
+}
+
+/// With a name of the source, a redrive to another queue and a drained dead-letter queue find the record.
+#[tokio::test]
+async fn a_named_source_keeps_its_records() {
+    let bench = Bench::new();
+    for queue in ["orders", "orders-dead-letters", "orders-moved"] {
+        let batch = sqs([Message::new("m1", "17").from_queue(queue)]);
+        assert_eq!(deliver(&bench.worker(by_order).source_name("orders"), &batch).await, [""; 0]);
+        assert_eq!(bench.ran(), ["17"], "{queue}");
+    }
+    let other = sqs([Message::new("m1", "17").from_queue("orders")]);
+    assert_eq!(deliver(&bench.worker(by_order).source_name("refunds"), &other).await, [""; 0]);
+    assert_eq!(bench.ran(), ["17", "17"]);
+}
+
 #[tokio::test]
 async fn a_duplicate_within_a_batch_runs_once_and_asks_nobody() {
     let bench = Bench::new();

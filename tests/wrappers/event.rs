@@ -104,6 +104,31 @@ async fn the_same_event_twice_runs_once_and_is_answered_byte_for_byte() {
     assert_eq!((kind(other), runs.count()), (ErrorKind::Mismatch, 1));
 }
 
+/// An archive's replay has `replay-name`, and its detail is the same. Another detail under the id is another event.
+#[tokio::test]
+async fn an_archived_event_that_is_done_is_replayed() {
+    let runs = Runs::default();
+    let counted = runs.clone();
+    let handler = service_fn(move |_: LambdaEvent<serde_json::Value>| {
+        let nth = counted.next();
+        async move { Ok::<_, lambda_runtime::Error>(nth) }
+    });
+    let service = idempotency().events_by::<serde_json::Value, _>(keys::event_bridge()).layer(handler);
+    let put = serde_json::json!({
+        "version": "0", "id": "archived-e7f3", "source": "archived-shop", "detail-type": "archived-order",
+        "account": "archived-account", "time": "archived-time", "resources": [], "detail": { "order": 17 },
+    });
+    let mut again = put.clone();
+    again["replay-name"] = "archived-november".into();
+    for delivery in [&put, &again] {
+        let answer = service.clone().oneshot(event(&delivery.to_string())).await.unwrap();
+        assert_eq!((answer.get(), runs.count()), ("1", 1));
+    }
+    again["detail"]["order"] = 18.into();
+    let other = service.clone().oneshot(event(&again.to_string())).await;
+    assert_eq!((kind(other), runs.count()), (ErrorKind::Mismatch, 1));
+}
+
 #[tokio::test]
 async fn exact_numbers_count() {
     let runs = Runs::default();

@@ -9,11 +9,11 @@ use std::{
 use lambda_runtime::Context;
 use serde_json::value::RawValue;
 
-use super::{Batch, Record};
+use super::{Batch, Record, record::source_arn};
 use crate::{
     error::{Error, ErrorKind},
     fingerprint::Fingerprint,
-    key::{Key, Scope, StoredKey},
+    key::{Key, Scope, StoredKey, joined},
     lambda::{event::IntoKey, tenant},
     policy::MissingKey,
 };
@@ -64,16 +64,14 @@ where
         records: &[&RawValue],
         context: &Context,
     ) -> Result<(Vec<Planned>, Vec<Lane>), Error> {
-        let mut scope = self.idempotency.scope(R::VIA)?;
-        if let Some(tenant) = tenant(context) {
-            scope = scope.with_caller(tenant)?;
-        }
+        let mut scopes =
+            Scopes::new(self.idempotency.scope(R::VIA)?, self.source_name.as_deref(), tenant(context));
         let mut planned = Vec::with_capacity(records.len());
         let mut lanes: Vec<Lane> = Vec::new();
         let mut lane_of: HashMap<Shared, usize> = HashMap::new();
         for (place, raw) in records.iter().enumerate() {
             let identifier = R::identifier_in(raw).ok_or_else(|| unidentified::<R>(place))?;
-            let work = self.work(raw, &scope);
+            let work = self.work(raw, scopes.of(raw)?);
             let group = R::group_in(raw, self.choices.in_order);
             let shared = match (group, &work) {
                 (Some(group), _) => Some(Shared::Group(group)),
@@ -110,6 +108,41 @@ where
             (Ok(Err(error)), _) => refused(&error),
             (Err(_), _) => Work::Refused(ErrorKind::Invalid, "its key's closure panicked".into()),
         }
+    }
+}
+
+/// The scope of each record: two sources of one function share no keys.
+struct Scopes<'a> {
+    base: Scope,
+    /// What the user calls the source, in place of its ARN.
+    name: Option<&'a str>,
+    tenant: Option<&'a str>,
+    /// The source of the record before, and its scope: a batch rarely has two.
+    last: Option<(String, Scope)>,
+}
+
+impl<'a> Scopes<'a> {
+    fn new(base: Scope, name: Option<&'a str>, tenant: Option<&'a str>) -> Self {
+        Self { base, name, tenant, last: None }
+    }
+
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if the source's name and the tenant are too long together.
+    fn of(&mut self, record: &RawValue) -> Result<&Scope, Error> {
+        let source = self.name.map_or_else(|| source_arn(record), str::to_owned);
+        let last = self.last.take().filter(|(last, _)| *last == source);
+        let (source, scope) = match last {
+            Some(last) => last,
+            None => {
+                let caller = match self.tenant {
+                    Some(tenant) => joined(&["source", &source, "tenant", tenant]),
+                    None => joined(&["source", &source]),
+                };
+                (source, self.base.with_caller(caller)?)
+            }
+        };
+        Ok(&self.last.insert((source, scope)).1)
     }
 }
 

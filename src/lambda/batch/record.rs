@@ -83,6 +83,19 @@ struct Origin<'e> {
     /// SNS begins it with a capital.
     #[serde(rename = "eventSource", alias = "EventSource", borrow, default)]
     event_source: Option<Cow<'e, str>>,
+    #[serde(rename = "eventSourceARN", borrow, default)]
+    arn: Option<Cow<'e, str>>,
+}
+
+/// The ARN of the queue, stream or table that `record` comes from; empty if it names none.
+///
+/// A consumer of a Kinesis stream and the stream of a DynamoDB table have ARNs of their own, which change when someone
+/// registers the consumer or enables the stream anew. They are left out.
+pub(super) fn source_arn(record: &RawValue) -> String {
+    let origin: Origin<'_> = serde_json::from_str(record.get()).unwrap_or_default();
+    let arn = origin.arn.unwrap_or_default();
+    let end = ["/consumer/", "/stream/"].iter().filter_map(|part| arn.find(part)).min();
+    arn[..end.unwrap_or(arn.len())].to_owned()
 }
 
 /// A source's name, if it looks like one.
@@ -123,6 +136,21 @@ pub(super) fn json<T: DeserializeOwned>(what: &str, text: &[u8]) -> Result<T, Er
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_source_is_named_without_its_consumer() {
+        let of = |arn: &str| {
+            let record =
+                RawValue::from_string(serde_json::json!({ "eventSourceARN": arn }).to_string()).unwrap();
+            source_arn(&record)
+        };
+        let (queue, stream) = ("arn:aws:sqs:eu-west-1:1:orders", "arn:aws:kinesis:eu-west-1:1:stream/orders");
+        let table = "arn:aws:dynamodb:eu-west-1:1:table/orders";
+        assert_eq!((of(queue).as_str(), of(stream).as_str()), (queue, stream));
+        assert_eq!(of(&format!("{stream}/consumer/fast:1795000000")), stream);
+        assert_eq!(of(&format!("{table}/stream/2026-11-01T08:00:00.000")), table);
+        assert_eq!(source_arn(&RawValue::from_string("{}".to_owned()).unwrap()), "");
+    }
 
     fn of(event: &str) -> Result<usize, String> {
         let event: &RawValue = serde_json::from_str(event).unwrap();

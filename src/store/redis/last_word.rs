@@ -1,4 +1,4 @@
-//! A connection whose server may say why before it hangs up.
+//! A stream that reads the server's last reply before it reports a failed write.
 
 use std::{
     io,
@@ -8,12 +8,12 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A server that refuses a request unread, such as one that is too long, says so and hangs up while we still write. The
-/// failed write must not hide that answer: it is taken as done, what has arrived is read, and only then is the failure told.
+/// Redis rejects a request that's too long before it has read it: it replies, and closes the connection while we still write.
+/// A failed write must not hide that reply. So the write counts as done, the reply is read, and then the failure is reported.
 #[derive(Debug)]
 pub(super) struct LastWord<S> {
     stream: S,
-    /// Why nothing can be written any more.
+    /// The error of the first write that failed.
     failure: Option<io::Error>,
 }
 
@@ -22,7 +22,7 @@ impl<S> LastWord<S> {
         Self { stream, failure: None }
     }
 
-    /// What `written` tells, or `done` in the place of a failure.
+    /// `written`, or `done` if the write failed.
     fn unless_failed<T>(&mut self, written: Poll<io::Result<T>>, done: T) -> Poll<io::Result<T>> {
         match written {
             Poll::Ready(Err(failure)) => {

@@ -28,13 +28,14 @@ pub(super) struct Message {
     body: String,
     group: Option<String>,
     is_fifo: bool,
+    queue: Option<String>,
 }
 
 impl Message {
     /// A message of this id, about this order.
     pub(super) fn new(id: &str, order: &str) -> Self {
         let body = json!({ "order": order, "note": CANARY }).to_string();
-        Self { id: id.into(), body, group: None, is_fifo: false }
+        Self { id: id.into(), body, group: None, is_fifo: false, queue: None }
     }
 
     pub(super) fn with_body(mut self, body: &str) -> Self {
@@ -52,9 +53,16 @@ impl Message {
         self
     }
 
+    /// From another queue than `orders`.
+    pub(super) fn from_queue(mut self, name: &str) -> Self {
+        self.queue = Some(name.into());
+        self
+    }
+
     pub(super) fn json(&self) -> Value {
         recording::secrets(|secrets| secrets.add_body(&self.body));
         let queue = if self.is_fifo { "orders.fifo" } else { "orders" };
+        let queue = self.queue.as_deref().unwrap_or(queue);
         json!({
             "messageId": self.id,
             "receiptHandle": format!("handle of {}", self.id),
