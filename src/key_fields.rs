@@ -6,7 +6,7 @@ use crate::{
     error::{Error, ErrorKind},
     fingerprint::Fingerprint,
     key::{Key, MAX_KEY_BYTES},
-    selector::{self, Selector, names_something},
+    selector::{Selector, names_something},
 };
 
 /// The fields of an event that its key is made of.
@@ -38,6 +38,7 @@ pub struct KeyFields {
     /// So many of the first ones have to name something.
     required: usize,
     /// What must match when the key is used again; `None` is the whole event.
+    #[cfg(feature = "events")]
     compared: Option<Vec<Selector>>,
 }
 
@@ -52,7 +53,12 @@ impl KeyFields {
         if fields.is_empty() {
             return Err(Error::new(ErrorKind::Invalid, "a key is made of no field; name one at least"));
         }
-        Ok(Self { fields, required: 0, compared: None })
+        Ok(Self {
+            fields,
+            required: 0,
+            #[cfg(feature = "events")]
+            compared: None,
+        })
     }
 
     /// Takes a key for missing if any of its fields is absent, null or blank. Default: if all of them are.
@@ -73,7 +79,7 @@ impl KeyFields {
     /// The same, for a source whose deliveries of one event differ outside of these fields.
     #[cfg(feature = "events")]
     pub(crate) fn comparing(self, fields: &[&'static str]) -> Self {
-        Self { compared: selector::some_of(fields.iter().copied()).ok(), ..self }
+        Self { compared: crate::selector::some_of(fields.iter().copied()).ok(), ..self }
     }
 
     /// What must match when the key is used again; `None` is the whole event.

@@ -65,8 +65,8 @@ async fn only_those_that_failed_come_back_and_each_for_its_own() {
 async fn queues_of_one_function_share_no_keys() {
     let bench = Bench::new();
     for batch in [
-        sqs([Message::new("m1", "17").from_queue("ship"), Message::new("m2", "17").from_queue("cancel")]),
-        sqs([Message::new("m3", "17").from_queue("return")]),
+        sqs([Message::new("m1", "17").in_queue("ship"), Message::new("m2", "17").in_queue("cancel")]),
+        sqs([Message::new("m3", "17").in_queue("return")]),
     ] {
         for _ in 0..2 {
             assert_eq!(deliver(&bench.worker(by_order), &batch).await, [""; 0]);
@@ -80,11 +80,11 @@ async fn queues_of_one_function_share_no_keys() {
 async fn a_named_source_keeps_its_records() {
     let bench = Bench::new();
     for queue in ["orders", "orders-dead-letters", "orders-moved"] {
-        let batch = sqs([Message::new("m1", "17").from_queue(queue)]);
+        let batch = sqs([Message::new("m1", "17").in_queue(queue)]);
         assert_eq!(deliver(&bench.worker(by_order).source_name("orders"), &batch).await, [""; 0]);
         assert_eq!(bench.ran(), ["17"], "{queue}");
     }
-    let other = sqs([Message::new("m1", "17").from_queue("orders")]);
+    let other = sqs([Message::new("m1", "17").in_queue("orders")]);
     assert_eq!(deliver(&bench.worker(by_order).source_name("refunds"), &other).await, [""; 0]);
     assert_eq!(bench.ran(), ["17", "17"]);
 }

@@ -54,7 +54,7 @@ impl Message {
     }
 
     /// From another queue than `orders`.
-    pub(super) fn from_queue(mut self, name: &str) -> Self {
+    pub(super) fn in_queue(mut self, name: &str) -> Self {
         self.queue = Some(name.into());
         self
     }
