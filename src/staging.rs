@@ -201,6 +201,7 @@ impl fmt::Debug for Staging {
 ///             .build()
 ///     };
 ///     idempotency
+///         .operation("withdraw")?
 ///         .run(Key::new("payment-17")?, &(account, cents), || async {
 ///             // No receipt without the withdrawal: each of these is an error.
 ///             let staging = staging().ok_or("this runs without protection")?;

@@ -170,11 +170,10 @@ impl Operation {
         };
         let judge = |result: Result<T, E>, on_error| match (result, on_error) {
             (Ok(value), _) => (Verdict::result(&target_key, &value), Ok(value)),
-            (Err(error), OnHandlerError::Release) => (Verdict::Release, Err(RunError::Handler(error))),
+            (Err(error), OnHandlerError::Release) => (Verdict::Release, Err((error, None))),
             (Err(error), OnHandlerError::Record) => {
                 let failure = RecordedFailure::new(std::any::type_name::<E>(), error.to_string());
-                // What is recorded is what every call gets, this one included.
-                (Verdict::failure(&failure), Err(RunError::Recorded(failure)))
+                (Verdict::failure(&failure), Err((error, Some(failure))))
             }
         };
         match self
@@ -184,7 +183,12 @@ impl Operation {
             .await
             .map_err(invocation::refused_within)?
         {
-            Protected::Ran(result) | Protected::RanUnrecorded(result) => result,
+            // Every call gets what is recorded, this one included.
+            Protected::Ran(result) => result.map_err(|(error, recorded)| match recorded {
+                Some(failure) => RunError::Recorded(failure),
+                None => RunError::Handler(error),
+            }),
+            Protected::RanUnrecorded(result) => result.map_err(|(error, _)| RunError::Handler(error)),
             Protected::Replayed(replay) => replayed(&replay),
         }
     }

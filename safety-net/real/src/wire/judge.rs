@@ -21,7 +21,7 @@ use super::{
     case::Retries,
     fault::Fault,
     meaning::Meaning,
-    play::{Answer, Facts, is_response_of},
+    play::{Answer, Facts, failure, is_response_of},
     scenario::Baseline,
     stage::{PRIOR, RIVAL, Said, Snapshot},
     watched::Told,
@@ -211,6 +211,7 @@ impl Judge<'_> {
 fn is_baseline(baseline: Baseline, answer: &Answer) -> bool {
     match (baseline, answer) {
         (Baseline::Own, Answer::Value(text)) => is_response_of(0, text),
+        (Baseline::OwnFailure, Answer::Recorded(text)) => *text == failure(0),
         (Baseline::OwnFailure, answer) => matches!(answer, Answer::HandlerFailed(_) | Answer::Panicked),
         (Baseline::Prior, Answer::Value(text) | Answer::Recorded(text)) => text == PRIOR,
         (Baseline::Rival, Answer::Value(text) | Answer::Recorded(text)) => text == RIVAL,
