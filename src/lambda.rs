@@ -53,7 +53,7 @@ use crate::{
 
 impl Idempotency {
     /// The same engine for the invocation that `context` describes, which enters now: for handlers
-    /// that use [`run`](Self::run) or [`begin`](Self::begin) without a layer around them.
+    /// that use [`run`](crate::Operation::run) or [`begin`](crate::Operation::begin) without a layer around them.
     ///
     /// Call it at the handler's entry: whether the context's deadline makes sense is decided then.
     #[must_use]

@@ -85,13 +85,13 @@ impl Operation {
     ///
     /// Nothing ran, and nothing is claimed:
     ///
-    /// - [`ErrorKind::Mismatch`]: the key was used with another fingerprint.
-    /// - [`ErrorKind::InProgress`]: another claim stands; see [`Error::retry_after`].
-    /// - [`ErrorKind::OutcomeUnknown`]: at most once, and an earlier claim ended without an answer.
-    /// - [`ErrorKind::NotRetained`]: it is done, but the response was not kept.
-    /// - [`ErrorKind::Unavailable`]: the store could not be asked, or no time is left.
-    /// - [`ErrorKind::Corrupt`]: the record cannot be read.
-    /// - [`ErrorKind::Invalid`]: the store refuses the request as such: look at the source.
+    /// - [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch): the key was used with another fingerprint.
+    /// - [`ErrorKind::InProgress`](crate::ErrorKind::InProgress): another claim stands; see [`Error::retry_after`].
+    /// - [`ErrorKind::OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown): at most once, and an earlier claim ended without an answer.
+    /// - [`ErrorKind::NotRetained`](crate::ErrorKind::NotRetained): it is done, but the response was not kept.
+    /// - [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable): the store could not be asked, or no time is left.
+    /// - [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt): the record cannot be read.
+    /// - [`ErrorKind::Invalid`](crate::ErrorKind::Invalid): the store refuses the request as such: look at the source.
     ///
     /// # Cancel safety
     ///

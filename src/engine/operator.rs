@@ -21,7 +21,7 @@ const MAX_EXTENSIONS: u32 = 5;
 #[derive(Clone, PartialEq, Eq)]
 pub enum Resolution {
     /// The operation is done, and this is its response: what a replay of the wrapper that the key belongs to can
-    /// read. For typed events and [`Operation::run`], the result as JSON; for HTTP,
+    /// read. For typed events and [`Operation::run`](crate::Operation::run), the result as JSON; for HTTP,
     /// what [`lambda::http::recorded`](crate::lambda::http::recorded) makes.
     Complete(Bytes),
     /// The operation is done, and its response is not known: duplicates get

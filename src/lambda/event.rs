@@ -202,7 +202,7 @@ impl<T, F> EventLayer<T, F> {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the name is empty, too long, or has other characters than ASCII
+    /// [`ErrorKind::Invalid`] if the name is empty, too long, or has other characters than ASCII
     /// letters, digits, `-`, `_` and `.`.
     pub fn operation(mut self, name: impl AsRef<str>) -> Result<Self, Error> {
         self.idempotency = self.idempotency.named(name.as_ref())?;

@@ -75,7 +75,7 @@
 //!
 //! With `role`, set the limits once: `ALTER ROLE app SET statement_timeout = '750ms'` and
 //! `ALTER ROLE app SET lock_timeout = '250ms'`. No statement of the store sets anything then.
-//! [`run_in`](crate::Idempotency::run_in) takes an advisory lock, which may pin a proxy's session too.
+//! [`run_in`](crate::Operation::run_in) takes an advisory lock, which may pin a proxy's session too.
 //!
 //! Statements have no names, since a pooler sends a name to any session that is free. Each process counts its names from the
 //! beginning, so that one function's claims went into another's table and were acknowledged. `?prepared=true` is for direct
