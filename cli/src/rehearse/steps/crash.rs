@@ -256,11 +256,14 @@ impl Frozen<'_> {
     }
 }
 
-/// A late executor, judged: its completion was refused, and it answers with its successor's outcome.
+/// A late executor, judged: its completion is refused. It answers with its successor's outcome, or with its own if it has no
+/// time left to learn of the successor: its deadline has passed, so that Lambda drops this answer.
 fn fenced(successor: &Answer, late: &Answer, measured: &Measured) -> Verdict {
     let mut verdict = Verdict::default();
-    verdict.replay(successor, late).runs(measured, 0).payments(measured, 0);
-    verdict.claims(measured, 0).settled(measured, 0);
+    if late.is_marked_replay() || !late.is_success() {
+        verdict.replay(successor, late);
+    }
+    verdict.runs(measured, 0).payments(measured, 0).claims(measured, 0).settled(measured, 0);
     let tried = outcome_of(&measured.passed, Meaning::Settle);
     verdict.must(!tried.is_empty(), || "its late completion was not seen on the wire".into());
     verdict
