@@ -256,11 +256,11 @@ impl Frozen<'_> {
     }
 }
 
-/// A late executor, judged: its completion is refused. It answers with its successor's outcome, or with its own if it has no
-/// time left to learn of the successor: its deadline has passed, so that Lambda drops this answer.
+/// A late executor, judged: its completion is refused, and it answers with its successor's outcome. A mark isn't required: after
+/// its deadline it has no time left to learn of the successor, and Lambda drops its answer.
 fn fenced(successor: &Answer, late: &Answer, measured: &Measured) -> Verdict {
     let mut verdict = Verdict::default();
-    if late.is_marked_replay() || !late.is_success() {
+    if !late.same_outcome(successor) {
         verdict.replay(successor, late);
     }
     verdict.runs(measured, 0).payments(measured, 0).claims(measured, 0).settled(measured, 0);
