@@ -22,6 +22,11 @@ use crate::{
 
 /// The first pause after a transaction conflict; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
+/// A process that comes to a call so long after the call's limit was frozen meanwhile, and its deadline has passed.
+const FROZEN: Duration = Duration::from_secs(1);
+/// How long each call of such a process may take that records its outcome, or finds out what became of it. Lambda doesn't wait
+/// for its answer any more; but an effect that gets recorded isn't repeated, and the log says what's true.
+const AFTER_A_FREEZE: Duration = Duration::from_millis(500);
 /// What a caller is told to wait when nothing says how long the other claim stands.
 pub(super) const DEFAULT_RETRY: Duration = Duration::from_secs(1);
 
@@ -179,11 +184,17 @@ impl Engine {
         writes: Option<&OwnWrites>,
     ) -> Driven {
         let (mut store_error, mut applied, mut declined) = (None, None, None);
+        let is_settling = matches!(event, Event::Settle(_));
         loop {
             let now = self.clock.now();
             let (next, action) = step(state, Input { now, event });
             state = next;
-            let until = state.call_until(now);
+            let until = match state.call_until(now) {
+                Some(until) if is_settling && until.saturating_add(FROZEN) < now => {
+                    Some(now.saturating_add(AFTER_A_FREEZE))
+                }
+                until => until,
+            };
             event = match action {
                 Action::Apply(write) => match self.in_time(now, until, self.store.apply(key, &write)).await {
                     Ok(written) => {

@@ -1,6 +1,6 @@
 //! Outages of the store: outcomes are recorded through them, and every answer leaves in time.
 
-use super::{bank::Deposits, *};
+use super::{bank::Deposits, support::elsewhere, *};
 use crate::{OnInProgress, staging};
 
 const DEFINITE: [Script; 3] = [Script::Down, Script::Reject, Script::Conflict];
@@ -160,6 +160,70 @@ async fn a_late_handler_gets_one_attempt() {
         assert_eq!(bench.record("k").status(), status, "{script:?}");
         assert!(start.until(bench.now()) <= seconds(2.95), "{script:?}");
     }
+}
+
+/// The process is frozen while its completion is on the way, and goes on after its deadline. The answer was lost or comes too
+/// late, and a successor has run meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_thawed_executor_answers_with_its_successors_outcome() {
+    for script in [Script::Silent, Script::SilentAfter] {
+        let bench = Bench::new();
+        let inside = bench.in_invocation(bench.now().saturating_add(seconds(3.0)));
+        let (store, frozen) = (bench.store.clone(), bench.clone());
+        let handler = async move {
+            store.script([script]);
+            tokio::spawn(async move {
+                tokio::time::sleep(seconds(0.1)).await;
+                frozen.jump.fetch_add(60_000, Ordering::SeqCst);
+                frozen.run("k", 1).await.unwrap()
+            });
+            Ok("own".to_owned())
+        };
+        let answer = inside.with_handler("k", 1, handler).await.unwrap();
+        let expected = if script == Script::Silent { "run 1" } else { "own" };
+        assert_eq!(answer, expected, "{script:?}");
+        assert_eq!(bench.run("k", 1).await.unwrap(), expected, "{script:?}");
+    }
+}
+
+/// The process is frozen in its handler, which returns as soon as it goes on.
+#[tokio::test(start_paused = true)]
+async fn a_thawed_handler_records_its_outcome() {
+    for is_taken_over in [false, true] {
+        let bench = Bench::new();
+        let inside = bench.in_invocation(bench.now().saturating_add(seconds(3.0)));
+        let frozen = bench.clone();
+        let handler = async move {
+            frozen.jump.fetch_add(60_000, Ordering::SeqCst);
+            if is_taken_over {
+                elsewhere(frozen.run("k", 1)).await.unwrap();
+            }
+            Ok("own".to_owned())
+        };
+        let answer = inside.with_handler("k", 1, handler).await.unwrap();
+        assert_eq!(answer, if is_taken_over { "run 1" } else { "own" });
+        assert_eq!(bench.record("k").status(), Status::Completed, "{is_taken_over}");
+    }
+}
+
+/// As the test above, but the store doesn't answer the thawed process either.
+#[tokio::test(start_paused = true)]
+async fn a_thawed_executor_asks_only_briefly() {
+    let bench = Bench::new();
+    let inside = bench.in_invocation(bench.now().saturating_add(seconds(3.0)));
+    let (store, frozen, start) = (bench.store.clone(), bench.clone(), bench.now());
+    let handler = async move {
+        store.script([Script::Silent]);
+        store.fail_after(seconds(0.2), Duration::from_secs(1000), Script::Silent);
+        tokio::spawn(async move {
+            tokio::time::sleep(seconds(0.1)).await;
+            frozen.jump.fetch_add(60_000, Ordering::SeqCst);
+        });
+        Ok("own".to_owned())
+    };
+    assert_eq!(inside.with_handler("k", 1, handler).await.unwrap(), "own");
+    let took = start.until(bench.now()) - seconds(60.0);
+    assert!(took <= seconds(2.0), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -256,14 +256,11 @@ impl Frozen<'_> {
     }
 }
 
-/// A late executor, judged: its completion is refused, and it answers with its successor's outcome. A mark isn't required: after
-/// its deadline it has no time left to learn of the successor, and Lambda drops its answer.
+/// A late executor, judged: its completion is refused, and it answers with its successor's outcome.
 fn fenced(successor: &Answer, late: &Answer, measured: &Measured) -> Verdict {
     let mut verdict = Verdict::default();
-    if !late.same_outcome(successor) {
-        verdict.replay(successor, late);
-    }
-    verdict.runs(measured, 0).payments(measured, 0).claims(measured, 0).settled(measured, 0);
+    verdict.replay(successor, late).runs(measured, 0).payments(measured, 0);
+    verdict.claims(measured, 0).settled(measured, 0);
     let tried = outcome_of(&measured.passed, Meaning::Settle);
     verdict.must(!tried.is_empty(), || "its late completion was not seen on the wire".into());
     verdict
