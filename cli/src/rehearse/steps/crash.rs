@@ -19,7 +19,7 @@ use crate::{
 /// What the table says when the request to be held never came.
 const NOT_HELD: &str = "(not interrupted in time)";
 
-/// Where a process is killed: at the request that is held on the wire.
+/// Where a process is killed or frozen: at the request that is held on the wire.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Point {
     step: &'static str,
@@ -151,21 +151,9 @@ async fn paid_once(stage: &Stage<'_>, verdict: &mut Verdict) -> Result<()> {
     Ok(())
 }
 
-/// Where a process is frozen: at the request that is held on the wire.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Freeze {
-    step: &'static str,
-    name: &'static str,
-    stage: &'static str,
-    held: Meaning,
-    at: &'static str,
-    /// Whether its payment has been made by then.
-    paid: bool,
-}
-
 /// The points that can be told apart: of an unknown function, only its completion.
-pub(super) fn freezes(world: &World) -> Vec<Freeze> {
-    let completion = Freeze {
+pub(super) fn freezes(world: &World) -> Vec<Point> {
+    let completion = Point {
         step: "6b",
         name: "frozen at its completion",
         stage: "frozen-after",
@@ -174,9 +162,9 @@ pub(super) fn freezes(world: &World) -> Vec<Freeze> {
         paid: true,
     };
     if !world.is_payments {
-        return vec![Freeze { step: "6", paid: false, ..completion }];
+        return vec![Point { step: "6", paid: false, ..completion }];
     }
-    let handler = Freeze {
+    let handler = Point {
         step: "6a",
         name: "frozen in its handler",
         stage: "frozen-before",
@@ -191,7 +179,7 @@ pub(super) fn freezes(world: &World) -> Vec<Freeze> {
 #[derive(Debug)]
 pub(super) struct Frozen<'w> {
     stage: Stage<'w>,
-    point: Freeze,
+    point: Point,
     sandbox: Sandbox,
     delivery: Delivery,
     hold: Hold,
@@ -200,7 +188,7 @@ pub(super) struct Frozen<'w> {
 }
 
 /// Step 6, up to the freeze.
-pub(super) async fn freeze(world: &World, point: Freeze) -> Result<Frozen<'_>> {
+pub(super) async fn freeze(world: &World, point: Point) -> Result<Frozen<'_>> {
     let stage = Stage::open(world, point.stage).await?;
     let sandbox = stage.sandbox().await?;
     let mut hold = stage.wire.hold(point.held);
