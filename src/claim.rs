@@ -39,7 +39,7 @@ pub struct Claim {
     engine: Arc<Engine>,
     claimed: Arc<Claimed>,
     /// The machine, in the state that holds the claim; gone once it is being settled.
-    state: Option<State>,
+    state: Option<Box<State>>,
     timing: Timing,
     /// What the claim wrote, where a copy of its outcome may be kept.
     lock: Option<Box<Lock>>,
@@ -101,7 +101,7 @@ impl Claim {
     pub(crate) fn new(
         engine: Arc<Engine>,
         key: StoredKey,
-        state: State,
+        state: Box<State>,
         held: Held,
         timing: Timing,
         lock: Option<Box<Lock>>,
@@ -294,7 +294,9 @@ impl Claim {
     /// The state stays where it is: whoever drops the future of an extension still holds the claim.
     fn step(&mut self, event: Event) -> Option<Action> {
         let input = Input { now: self.engine.clock.now(), event };
-        let (state, action) = step(self.state.take()?, input);
+        let mut state = self.state.take()?;
+        let (next, action) = step(*state, input);
+        *state = next;
         self.state = Some(state);
         Some(action)
     }

@@ -290,8 +290,9 @@ impl Engine {
         fingerprint: Fingerprint,
         invocation: &Invocation,
         timing: Timing,
-    ) -> State {
-        State::new(Plan {
+    ) -> Box<State> {
+        // Boxed, since it's passed through many futures, each of which would make room for it.
+        Box::new(State::new(Plan {
             rules: self.rules(),
             owner,
             fingerprint,
@@ -299,7 +300,7 @@ impl Engine {
             usable_until: timing.usable_until,
             limits: timing.limits,
             request_id: invocation.request_id().cloned(),
-        })
+        }))
     }
 
     pub(crate) fn rules(&self) -> Rules {

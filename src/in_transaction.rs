@@ -289,7 +289,7 @@ impl Engine {
     ) -> Result<Result<(Owner, State), Replay>, Error> {
         let (owner, invocation, now) = ((self.owners)()?, idempotency.invocation(), self.clock.now());
         let timing = self.timing(now, &invocation);
-        let state = self.plan(owner, fingerprint, &invocation, timing);
+        let state = *self.plan(owner, fingerprint, &invocation, timing);
         let (state, _) = step(state, Input { now, event: Event::Look });
         let event = match self.in_time(now, timing.limits.ask_by, Box::pin(records.lock_and_read(key))).await
         {

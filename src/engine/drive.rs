@@ -50,7 +50,7 @@ pub(crate) enum RefusedBy {
 
 /// What driving the machine came to.
 pub(super) struct Driven {
-    pub(super) state: State,
+    pub(super) state: Box<State>,
     /// The machine's answer.
     pub(super) action: Action,
     /// The store's last error on the way.
@@ -126,7 +126,7 @@ impl Engine {
     pub(crate) async fn settle(
         &self,
         key: &StoredKey,
-        state: State,
+        state: Box<State>,
         intent: Intent,
         copied: Option<(Option<Box<Lock>>, Bytes)>,
     ) -> Settled {
@@ -147,11 +147,11 @@ impl Engine {
     pub(crate) async fn settle_with(
         &self,
         key: &StoredKey,
-        state: State,
+        state: Box<State>,
         intent: Intent,
         writes: Option<&OwnWrites>,
         copied: Option<(Option<Box<Lock>>, Bytes)>,
-    ) -> Result<Settled, Turned<State>> {
+    ) -> Result<Settled, Turned<Box<State>>> {
         let ticket = copied.as_ref().and_then(|_| self.settlement_ticket());
         let stopwatch = Stopwatch::start();
         let Driven { state, action, store_error, applied, declined } =
@@ -179,7 +179,7 @@ impl Engine {
     pub(super) async fn drive(
         &self,
         key: &StoredKey,
-        mut state: State,
+        mut state: Box<State>,
         mut event: Event,
         writes: Option<&OwnWrites>,
     ) -> Driven {
@@ -187,8 +187,8 @@ impl Engine {
         let is_settling = matches!(event, Event::Settle(_));
         loop {
             let now = self.clock.now();
-            let (next, action) = step(state, Input { now, event });
-            state = next;
+            let (next, action) = step(*state, Input { now, event });
+            *state = next;
             let until = match state.call_until(now) {
                 Some(until) if is_settling && until.saturating_add(FROZEN) < now => {
                     Some(now.saturating_add(AFTER_A_FREEZE))

@@ -33,7 +33,7 @@ pub(crate) struct Open {
     engine: Arc<Engine>,
     key: StoredKey,
     owner: Owner,
-    state: State,
+    state: Box<State>,
     cut_off: Timestamp,
     /// Whether a copy of its outcome may be kept.
     is_copied: bool,

@@ -194,7 +194,7 @@ impl Engine {
                     return Err(Stopped::Panicked(payload));
                 }
                 (Ended::CutOff, _) => return Err(self.cut_off(&key, right).into()),
-                (Ended::NotBegun, None) => return Err(self.give_back(&key, right).await.into()),
+                (Ended::NotBegun, None) => return Err(Box::pin(self.give_back(&key, right)).await.into()),
             };
             // Boxed, as the handler's future is: a settlement is the largest of what is awaited here.
             let finishing = Box::pin(self.finish(&key, right, answer, verdict, staged.writes));
