@@ -208,7 +208,7 @@ async fn dead_pooled_connections_cost_milliseconds() {
         }
         assert_eq!(wire.requests().len(), 30);
         println!("ten reads on dead connections took {waited:?}");
-        assert!(waited < Duration::from_millis(1500), "{waited:?}");
+        assert!(waited < Duration::from_secs(3), "{waited:?}");
     }
 }
 
