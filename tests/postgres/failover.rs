@@ -9,7 +9,7 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Outcome, Record, State, Status, Store as _, StoredResponse,
+    Lock, Outcome, Record, State, Status, Store as _, StoredKey, StoredResponse,
     store::{StoreErrorKind, Write, Written, postgres::PostgresStore},
 };
 
@@ -52,6 +52,19 @@ async fn found(store: &PostgresStore, name: &str) -> Option<Record> {
     panic!("the server is not back");
 }
 
+/// Completes the claim. The first call may meet a connection that the crash has cut.
+async fn settle(store: &PostgresStore, key: &StoredKey, lock: &Lock) {
+    let completion = completion(lock);
+    let settled = match store.apply(key, &completion).await {
+        Err(error) => {
+            assert!(error.is_maybe_applied(), "{error:?}");
+            store.apply(key, &completion).await.unwrap()
+        }
+        Ok(settled) => settled,
+    };
+    assert_eq!(settled, Written::Applied);
+}
+
 #[tokio::test]
 async fn a_killed_server_keeps_its_records() {
     let Some(mut server) = Server::start("") else { return };
@@ -66,7 +79,7 @@ async fn a_killed_server_keeps_its_records() {
     server.crash();
     server.start_again();
     assert_eq!(found(&store, "done").await.unwrap().status(), Status::Completed);
-    make(&store, &key("begun"), &completion(&lock)).await;
+    settle(&store, &key("begun"), &lock).await;
 }
 
 /// Asynchronous replication: the primary has acknowledged what its standby never gets.
@@ -187,15 +200,7 @@ async fn a_promoted_standby_is_found() {
         primary.crash();
         until(&standby, "pg_promote()").await;
         let began = Instant::now();
-        // The first call may meet the connection that the crash has cut.
-        let settled = match store.apply(&key, &completion(&lock)).await {
-            Err(error) => {
-                assert!(error.is_maybe_applied(), "{error:?}");
-                store.apply(&key, &completion(&lock)).await.unwrap()
-            }
-            Ok(settled) => settled,
-        };
-        assert_eq!(settled, Written::Applied);
+        settle(&store, &key, &lock).await;
         assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
         let record = store.read(&key).await.unwrap().unwrap();
         assert_eq!((record.status(), record.owner), (Status::Completed, lock.owner));

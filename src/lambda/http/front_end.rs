@@ -87,6 +87,15 @@ mod tests {
     }
 
     #[test]
+    fn front_ends_limit_answers() {
+        assert_eq!(most_bytes(None), None);
+        assert_eq!(most_bytes(Some(&rest(NOW))), Some(6_291_556));
+        let alb: lambda_http::aws_lambda_events::alb::AlbTargetGroupRequestContext =
+            serde_json::from_str(r#"{"elb": {"targetGroupArn": "arn"}}"#).unwrap();
+        assert_eq!(most_bytes(Some(&RequestContext::Alb(alb))), Some(1_048_576));
+    }
+
+    #[test]
     fn other_front_ends_have_no_limit_of_their_own() {
         assert_eq!(left(None, None), None);
         assert_eq!(left(Some(http_api("abc.lambda-url.eu-west-1.on.aws")), None), None);

@@ -17,10 +17,10 @@ use super::{
     values::{self, Values},
 };
 use crate::{
-    claim::outcome_of,
     future::BoxFuture,
     key::StoredKey,
     outcome::{Outcome, Place, StoredResponse},
+    record::State,
     store::{
         Committed, OwnWrites, Settlement, StoreError, StoreErrorKind, Transactions, Write, Writes, Written,
     },
@@ -267,7 +267,10 @@ fn response_bytes(write: &Write) -> usize {
         Write::Settle {
             settlement: Settlement::Complete(outcome, _) | Settlement::Fail(outcome, _), ..
         } => Some(outcome),
-        Write::Conclude { record, .. } => outcome_of(record).map(|(outcome, _)| outcome),
+        Write::Conclude { record, .. } => match &record.state {
+            State::Completed(outcome) | State::Failed(outcome) => Some(outcome),
+            State::Started { .. } | State::Released => None,
+        },
         _ => None,
     };
     match outcome {
