@@ -342,9 +342,9 @@ mod tests {
         };
         assert_eq!(checked(&of(10)), Ok(()));
         assert!(refusal(&of(11)).contains("bytes together"));
-        // 10 items have 4,085,790 bytes, so that 108,514 are left.
-        assert_eq!(checked_beside(&of(10), 108_514), Ok(()));
-        assert!(checked_beside(&of(10), 108_515).is_err());
+        // 10 items have 4,085,810 bytes, so that 108,494 are left.
+        assert_eq!(checked_beside(&of(10), 108_494), Ok(()));
+        assert!(checked_beside(&of(10), 108_495).is_err());
     }
 
     #[test]
