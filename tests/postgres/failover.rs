@@ -127,7 +127,8 @@ impl SmallDisk {
 impl Drop for SmallDisk {
     fn drop(&mut self) {
         let _unmounted = Command::new("umount").arg("-l").arg(&self.0).output();
-        let _removed = fs::remove_dir(&self.0);
+        // A server that goes on may have written into it since.
+        let _removed = fs::remove_dir_all(&self.0);
     }
 }
 
