@@ -2,6 +2,12 @@
 //!
 //! cargo run --profile net --example store_table --features postgres,redis
 //!
+//! cargo run --profile net --example store_table --features postgres,redis -- --against PROGRAM [ROUNDS]
+//!
+//! The second form compares with PROGRAM, this example as an earlier commit has built it. The two take turns, 5 rounds each by
+//! default, so that both meet the same noise. A cell has the medians of the rounds' p50 before and after, their difference, and
+//! the noise: by how much one program's own rounds differ.
+//!
 //! It starts the servers itself: an embedded DynamoDB in this process, a PostgreSQL and a Redis. Where a delay is named, a
 //! request takes that much longer, as one to a real service does.
 //!
@@ -201,8 +207,79 @@ impl Form {
     }
 }
 
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => measure(),
+        ["--against", program] => compare(program, 5).unwrap(),
+        ["--against", program, rounds] => {
+            compare(program, rounds.parse().expect("a number of rounds")).unwrap()
+        }
+        _ => panic!("usage: store_table [--against PROGRAM [ROUNDS]]"),
+    }
+}
+
+/// Has the program print its table, and gives each row's name, and its p50 of a first run and of a duplicate in ms.
+fn table_of(program: &str) -> Vec<(String, [f64; 2])> {
+    let output = std::process::Command::new(program).output().expect("the program starts");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+    let rows = text.lines().filter_map(|line| {
+        // An older table has no columns for the server's processor time.
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let times: Vec<f64> =
+            cells.iter().filter_map(|cell| cell.strip_suffix(" ms")?.parse().ok()).collect();
+        let columns = (cells.len() - 1) / 2;
+        let is_time = |cell: &&&str| cell.ends_with(" ms");
+        let of_first = cells.get(1..=columns)?.iter().filter(is_time).count();
+        Some(((*cells.first()?).to_owned(), [*times.first()?, *times.get(of_first)?]))
+    });
+    rows.collect()
+}
+
+/// The median, and the distance of the quartiles.
+fn spread(mut values: Vec<f64>) -> (f64, f64) {
+    values.sort_by(f64::total_cmp);
+    let at = |part: usize| values[(values.len() - 1) * part / 4];
+    (at(2), at(3) - at(1))
+}
+
+fn compare(before: &str, rounds: usize) -> io::Result<()> {
+    let after = std::env::current_exe()?;
+    let programs = [before, after.to_str().expect("a path in UTF-8")];
+    let mut tables = [Vec::new(), Vec::new()];
+    for _ in 0..rounds.max(1) {
+        for (program, tables) in programs.iter().zip(&mut tables) {
+            tables.push(table_of(program));
+        }
+    }
+    let mut out = io::stdout();
+    writeln!(
+        out,
+        "| store | first run: p50 before | after | change | noise | duplicate: p50 before | after | change | noise |"
+    )?;
+    writeln!(out, "|---|---|---|---|---|---|---|---|---|")?;
+    for (name, _) in &tables[1][0] {
+        let of = |tables: &[Vec<(String, [f64; 2])>], column: usize| {
+            let rows = tables.iter().flatten().filter(|row| row.0 == *name);
+            rows.map(|row| row.1[column]).collect::<Vec<_>>()
+        };
+        let cells = [0, 1].map(|column| {
+            let (before, after) = (of(&tables[0], column), of(&tables[1], column));
+            if before.is_empty() {
+                return format!("- | {:.2} ms | - | -", spread(after).0);
+            }
+            let ((before, one), (after, other)) = (spread(before), spread(after));
+            let (change, noise) = (after - before, one.max(other));
+            format!("{before:.2} ms | {after:.2} ms | {change:+.2} ms | {noise:.2} ms")
+        });
+        writeln!(out, "| {name} | {} | {} |", cells[0], cells[1])?;
+    }
+    Ok(())
+}
+
 #[tokio::main]
-async fn main() {
+async fn measure() {
     let (none, slow) = (Duration::ZERO, Duration::from_millis(3));
     let emulator = emulator::Emulator::start().await;
     let table = DynamoDbStore::builder("records").client(emulator.client()).build().await.unwrap();

@@ -26,10 +26,20 @@ const INITIALIZATION: &str = "AWS_LAMBDA_INITIALIZATION_TYPE";
 /// A store by its name, before it is known whether its feature is on.
 #[derive(Debug, PartialEq, Eq)]
 enum Choice {
-    DynamoDb { table: String, endpoint: Option<String>, region: Option<String>, sort_key: Option<String> },
+    DynamoDb(Table),
     Redis(Secret),
     Postgres(Secret),
     Memory,
+}
+
+/// A table, as a URL names it.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Table {
+    name: String,
+    endpoint: Option<String>,
+    region: Option<String>,
+    sort_key: Option<String>,
+    attributes: Option<String>,
 }
 
 /// A URL that may have a password in it.
@@ -118,11 +128,9 @@ impl Choice {
         match self {
             Self::Memory => Ok(NamedStore::Memory),
             #[cfg(feature = "dynamodb")]
-            Self::DynamoDb { table, endpoint, region, sort_key } => {
-                Ok(NamedStore::DynamoDb(table_builder(table, endpoint, region, sort_key)))
-            }
+            Self::DynamoDb(table) => table.builder().map(NamedStore::DynamoDb),
             #[cfg(not(feature = "dynamodb"))]
-            Self::DynamoDb { .. } => Err(off("a DynamoDB table", "dynamodb")),
+            Self::DynamoDb(_) => Err(off("a DynamoDB table", "dynamodb")),
             #[cfg(feature = "redis")]
             Self::Redis(Secret(url)) => Ok(NamedStore::Redis(RedisStore::builder(url))),
             #[cfg(not(feature = "redis"))]
@@ -147,8 +155,8 @@ impl Idempotency {
     ///
     /// | `IDEMPOTENCY_STORE` | store | feature |
     /// |---|---|---|
-    /// | `dynamodb://TABLE` | that table; also `?endpoint=URL`, `&region=NAME`, `&sort_key=ATTRIBUTE` | `dynamodb` |
-    /// | `redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]`, `rediss://…` for TLS | that server of Redis or Valkey; also `?prefix=TEXT` | `redis` |
+    /// | `dynamodb://TABLE` | that table; also `?endpoint=URL`, `&region=NAME`, `&sort_key=ATTRIBUTE`, `&attributes=id:pk,expires_at:ttl` for names other than the default ones | `dynamodb` |
+    /// | `redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]`, `rediss://…` for TLS | that server of Redis or Valkey; also `?prefix=TEXT`, `&sslrootcert=FILE` | `redis` |
     /// | `redis-cluster://…`, `rediss-cluster://…` for TLS | that cluster; also `&node=HOST:PORT` | `redis` |
     /// | `postgres://USER:PASSWORD@HOST[:PORT]/DATABASE` | that PostgreSQL; also `?table=NAME`, `&sslmode=MODE`, `&sslrootcert=FILE`, `&timeouts=startup`, `transaction` or `role`, `&prepared=true` | `postgres` |
     /// | `memory:` | this process's memory: for a try on one machine only. Refused inside Lambda | |
@@ -213,23 +221,23 @@ fn variable(name: &str) -> Option<String> {
 }
 
 #[cfg(feature = "dynamodb")]
-fn table_builder(
-    table: String,
-    endpoint: Option<String>,
-    region: Option<String>,
-    sort_key: Option<String>,
-) -> DynamoDbStoreBuilder {
-    let mut builder = DynamoDbStore::builder(table);
-    if let Some(endpoint) = endpoint {
-        builder = builder.endpoint_url(endpoint);
+impl Table {
+    fn builder(self) -> Result<DynamoDbStoreBuilder, Error> {
+        let mut builder = DynamoDbStore::builder(self.name);
+        if let Some(endpoint) = self.endpoint {
+            builder = builder.endpoint_url(endpoint);
+        }
+        if let Some(region) = self.region {
+            builder = builder.region(region);
+        }
+        if let Some(sort_key) = self.sort_key {
+            builder = builder.sort_key(sort_key);
+        }
+        if let Some(attributes) = self.attributes {
+            builder = builder.attributes(attributes.parse()?);
+        }
+        Ok(builder)
     }
-    if let Some(region) = region {
-        builder = builder.region(region);
-    }
-    if let Some(sort_key) = sort_key {
-        builder = builder.sort_key(sort_key);
-    }
-    builder
 }
 
 /// The choice, in a function that Lambda runs or in any other process.
@@ -245,7 +253,7 @@ fn choice_in(lambda: bool, table: Option<String>, store: Option<String>) -> Resu
 
 fn choice(table: Option<String>, store: Option<String>) -> Result<Choice, Error> {
     match (table, store) {
-        (Some(table), None) => Ok(Choice::DynamoDb { table, endpoint: None, region: None, sort_key: None }),
+        (Some(name), None) => Ok(Choice::DynamoDb(Table { name, ..Table::default() })),
         (None, Some(url)) => parse(STORE, &url),
         (None, None) => Err(invalid(format!(
             "no store is named: set {TABLE} to a DynamoDB table, or {STORE} to a URL such as dynamodb://TABLE"
@@ -272,20 +280,22 @@ fn parse(what: &str, url: &str) -> Result<Choice, Error> {
 }
 
 fn parse_table(what: &str, rest: &str) -> Result<Choice, Error> {
-    let (table, query) = rest.split_once('?').unwrap_or((rest, ""));
-    if table.is_empty() {
+    let (name, query) = rest.split_once('?').unwrap_or((rest, ""));
+    if name.is_empty() {
         return Err(invalid(format!("{what} names no table; use dynamodb://TABLE")));
     }
-    let (mut endpoint, mut region, mut sort_key) = (None, None, None);
+    let mut table = Table { name: name.to_owned(), ..Table::default() };
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let slot = match name {
-            "endpoint" => &mut endpoint,
-            "region" => &mut region,
-            "sort_key" => &mut sort_key,
+            "endpoint" => &mut table.endpoint,
+            "region" => &mut table.region,
+            "sort_key" => &mut table.sort_key,
+            "attributes" => &mut table.attributes,
             _ => {
                 return Err(invalid(format!(
-                    "{what} has the parameter {name:?}, which is not known; there are endpoint, region and sort_key"
+                    "{what} has the parameter {name:?}, which is not known; there are endpoint, region, sort_key and \
+                     attributes"
                 )));
             }
         };
@@ -294,7 +304,7 @@ fn parse_table(what: &str, rest: &str) -> Result<Choice, Error> {
         }
         *slot = Some(value.to_owned());
     }
-    Ok(Choice::DynamoDb { table: table.to_owned(), endpoint, region, sort_key })
+    Ok(Choice::DynamoDb(table))
 }
 
 fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
@@ -319,8 +329,7 @@ mod tests {
 
     #[test]
     fn a_table_or_a_url_names_the_store() {
-        let plain =
-            Choice::DynamoDb { table: "payments".into(), endpoint: None, region: None, sort_key: None };
+        let plain = Choice::DynamoDb(Table { name: "payments".into(), ..Table::default() });
         assert_eq!(choice(some("payments"), None).unwrap(), plain);
         assert_eq!(choice(None, some("dynamodb://payments")).unwrap(), plain);
         assert_eq!(choice(None, some("memory:")).unwrap(), Choice::Memory);
@@ -332,16 +341,15 @@ mod tests {
         for url in ["postgres://u:p@h/db", "postgresql://h/db"] {
             assert_eq!(choice(None, some(url)).unwrap(), Choice::Postgres(Secret(url.into())));
         }
-        assert_eq!(
-            choice(None, some("dynamodb://t?endpoint=http://127.0.0.1:8000&region=eu-west-1&sort_key=sk"))
-                .unwrap(),
-            Choice::DynamoDb {
-                table: "t".into(),
-                endpoint: some("http://127.0.0.1:8000"),
-                region: some("eu-west-1"),
-                sort_key: some("sk"),
-            }
-        );
+        let url = "dynamodb://t?endpoint=http://127.0.0.1:8000&region=eu-west-1&sort_key=sk&attributes=id:pk,owner:o";
+        let table = Table {
+            name: "t".into(),
+            endpoint: some("http://127.0.0.1:8000"),
+            region: some("eu-west-1"),
+            sort_key: some("sk"),
+            attributes: some("id:pk,owner:o"),
+        };
+        assert_eq!(choice(None, some(url)).unwrap(), Choice::DynamoDb(table));
     }
 
     #[test]

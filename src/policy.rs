@@ -115,7 +115,8 @@ pub struct Settings {
     /// What to do when the store cannot be asked. Default: refuse.
     pub on_store_failure: OnStoreFailure,
     /// The largest response that is kept, in bytes. Default: 8 MiB, over Lambda's own limit of 6 MB
-    /// ("Lambda quotas", AWS Lambda developer guide). A larger one is recorded as not retained.
+    /// ("Lambda quotas", AWS Lambda developer guide). A larger one is recorded as not retained. Over HTTP, so is one that
+    /// the front end can't deliver, such as over 1 MB behind a load balancer.
     pub max_response: usize,
     /// How many bytes of settled records are kept in this process's memory, to answer duplicates without a request.
     /// Default: 0, none. At least 64 KiB otherwise. See [`Builder::local_cache`](crate::Builder::local_cache).

@@ -130,7 +130,7 @@ pub(crate) async fn within<T>(limit: Duration, future: impl Future<Output = T>) 
     tokio::time::timeout(limit, future).await.ok()
 }
 
-/// How long something takes, for metrics and for the time that a call of a store has left: no rule ever asks it.
+/// How long something takes, for metrics and for the time that a call of a store has left: no rule of the protocol asks it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stopwatch(Instant);
 
@@ -145,9 +145,48 @@ impl Stopwatch {
     }
 }
 
+/// When a connection answered last, and so how long it has been idle.
+///
+/// Between two invocations, Lambda freezes the sandbox, and the network may forget its connections. Neither clock alone
+/// measures that pause. A virtual machine that is paused may stop its monotonic clock, and only the wall clock shows the
+/// pause. A resumed machine may correct its wall clock late, or step it back, and only the monotonic clock still counts. The
+/// larger of the two is the idle time: too large costs one question to the server, too small costs a timeout.
+#[cfg(any(feature = "postgres", feature = "redis"))]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LastAnswer {
+    by_wall_clock: Timestamp,
+    by_monotonic_clock: Stopwatch,
+}
+
+#[cfg(any(feature = "postgres", feature = "redis"))]
+impl LastAnswer {
+    pub(crate) fn now() -> Self {
+        Self { by_wall_clock: SystemClock.now(), by_monotonic_clock: Stopwatch::start() }
+    }
+
+    pub(crate) fn idle_for(self) -> Duration {
+        self.by_wall_clock.until(SystemClock.now()).max(self.by_monotonic_clock.read())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(any(feature = "postgres", feature = "redis"))]
+    #[test]
+    fn idle_time_is_the_longer_clocks() {
+        let (hour, now) = (Duration::from_secs(3600), LastAnswer::now());
+        assert!(now.idle_for() < hour);
+        let monotonic_stopped = LastAnswer { by_wall_clock: now.by_wall_clock.saturating_sub(hour), ..now };
+        assert!(monotonic_stopped.idle_for() >= hour);
+        let Some(earlier) = now.by_monotonic_clock.0.checked_sub(Duration::from_secs(60)) else { return };
+        let stepped_back = LastAnswer {
+            by_wall_clock: now.by_wall_clock.saturating_add(hour),
+            by_monotonic_clock: Stopwatch(earlier),
+        };
+        assert!(stepped_back.idle_for() >= Duration::from_secs(60));
+    }
 
     #[test]
     fn seconds_are_rounded_up_and_a_whole_second_stays() {

@@ -13,6 +13,7 @@ mod server;
 mod redis {
     mod cluster;
     mod drops;
+    mod failover;
     mod faults;
     mod fixtures;
     mod records;

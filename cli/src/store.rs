@@ -31,7 +31,7 @@ pub struct StoreArguments {
     table: Option<String>,
 
     /// The store's URL, as in IDEMPOTENCY_STORE: dynamodb://TABLE, postgres://USER@HOST/DATABASE, redis://HOST:PORT,
-    /// rediss:// for TLS. Give a password in IDEMPOTENCY_STORE: whoever lists this machine's processes sees this one.
+    /// rediss:// for TLS, with the function's parameters, such as ?attributes=, ?sslrootcert= or ?prepared=. Give a password in IDEMPOTENCY_STORE: whoever lists this machine's processes sees this one.
     #[arg(long, value_name = "URL", conflicts_with = "table")]
     store: Option<String>,
 
@@ -46,6 +46,11 @@ pub struct StoreArguments {
     /// The table's sort key, if it has one.
     #[arg(long, value_name = "ATTRIBUTE")]
     sort_key: Option<String>,
+
+    /// Names that the table has in place of the default ones, such as id:pk,expires_at:ttl. The functions on the table
+    /// need the same ones.
+    #[arg(long, value_name = "ATTRIBUTE:NAME,…")]
+    attributes: Option<String>,
 }
 
 /// A store of a kind that is known, for what only some kinds can do.
@@ -117,6 +122,10 @@ impl StoreArguments {
         if let Some(sort_key) = &self.sort_key {
             builder = builder.sort_key(sort_key);
         }
+        if let Some(attributes) = &self.attributes {
+            let names = attributes.parse().map_err(|error: lambda_idempotency::Error| Problem::of(&error))?;
+            builder = builder.attributes(names);
+        }
         let builder = builder.attempt_timeout(ATTEMPT_TIMEOUT).operation_timeout(OPERATION_TIMEOUT);
         builder.build().await.map_err(|error| Problem::of(&error))
     }
@@ -130,8 +139,13 @@ impl StoreArguments {
         }
     }
 
-    fn table_options(&self) -> [(&'static str, &Option<String>); 3] {
-        [("--endpoint-url", &self.endpoint_url), ("--region", &self.region), ("--sort-key", &self.sort_key)]
+    fn table_options(&self) -> [(&'static str, &Option<String>); 4] {
+        [
+            ("--endpoint-url", &self.endpoint_url),
+            ("--region", &self.region),
+            ("--sort-key", &self.sort_key),
+            ("--attributes", &self.attributes),
+        ]
     }
 
     /// What tells the AWS command line where the table is, as far as it was given.

@@ -70,7 +70,9 @@
 //! # Large responses, and streams
 //!
 //! A response over [`Settings::max_response`](crate::Settings::max_response) is passed on whole, and recorded as done but not retained:
-//! its duplicates get 409, `not-retained`, and never a part of it. [`HttpLayer::streaming`] keeps the same contract in a
+//! its duplicates get 409, `not-retained`, and never a part of it. One that the front end can't deliver is recorded so too, and
+//! its first caller gets 409, `not-retained`, as well: a load balancer takes 1 MB from a function, and everything else 6,291,556
+//! bytes, which is Lambda's own limit. Both count the answer as JSON, with a binary body in base64. [`HttpLayer::streaming`] keeps the same contract in a
 //! function that streams, and reads no more than it can record; [`HttpLayer::pass_through_when`] leaves a route alone.
 //!
 //! # What a front end hides
@@ -270,6 +272,7 @@ impl HttpLayer {
             .map_or_else(Invocation::unknown, |context| self.idempotency.entered(context));
         let now = self.idempotency.engine().clock.now();
         let context = parts.extensions.request_context_ref();
+        let most_bytes = M::most_bytes(context);
         let invocation = match front_end::waits_until(context, self.config.answer_within, now) {
             Some(until) => invocation.with_caller_waiting_until(until),
             None => invocation,
@@ -317,7 +320,7 @@ impl HttpLayer {
             let response = inner.call(request);
             async { Ok(self.unmarked(M::read(self, response.await?).await)) }
         };
-        let judge = |result, on_error| self.judged(result, on_error);
+        let judge = |result, on_error| self.judged(result, on_error, most_bytes);
         let again = |answer: AnyAnswer| {
             let response = answer.downcast::<Result<S::Response, S::Error>>().ok()?;
             Some(async { Ok(self.unmarked(M::read(self, (*response)?).await)) })
@@ -406,11 +409,24 @@ impl HttpLayer {
         scope.map_err(|error| not_scoped(&error))
     }
 
-    /// Decides how the key is settled and what the caller gets. A failure that is recorded is answered as its duplicates are.
-    fn judged<E>(&self, result: Result<Answer, E>, on_error: OnHandlerError) -> (Verdict, Result<Answer, E>) {
+    /// Decides how the key is settled and what the caller gets. A failure that is recorded, and an outcome of more than
+    /// `most_bytes`, are answered as their duplicates are.
+    fn judged<E>(
+        &self,
+        result: Result<Answer, E>,
+        on_error: OnHandlerError,
+        most_bytes: Option<usize>,
+    ) -> (Verdict, Result<Answer, E>) {
         let how = match &result {
             Err(_) => "the handler returned an error",
             Ok(Answer::Streamed(_, Streamed::Broken)) => "the response broke off",
+            // The front end would answer 5xx in its place, and so would each replay until the record expires.
+            Ok(Answer::Whole(response))
+                if self.is_recorded(response)
+                    && most_bytes.is_some_and(|most| response::delivered_bytes(response) > most) =>
+            {
+                return (Verdict::CompleteOmitted, Ok(Answer::Whole(self.problem(ProblemKind::NotRetained))));
+            }
             Ok(answer) => return (self.verdict(answer), result),
         };
         if on_error == OnHandlerError::Release {

@@ -16,10 +16,12 @@ use aws_sdk_dynamodb::{
     types::AttributeValue,
 };
 use lambda_idempotency::{
-    StoredKey,
+    Owner, StoredKey,
     store::dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
 };
-use tokio::net::TcpListener;
+use tokio::{io::AsyncWriteExt as _, net::TcpListener};
+
+use super::wire::{forward, read_message};
 
 pub(crate) type Item = HashMap<String, AttributeValue>;
 
@@ -28,20 +30,54 @@ static CLIENTS: AtomicUsize = AtomicUsize::new(0);
 pub(crate) const TABLE: &str = "idempotency";
 pub(crate) const SECRET: &str = "secret-access-key-of-the-test";
 
-/// An emulator of its own, which ends with the test's runtime.
+/// Names a DynamoDB that is already there, as `http://host:port`: DynamoDB Local, or `idempotency dynamodb`.
+const ENDPOINT: &str = "IDEMPOTENCY_TEST_ENDPOINT";
+const ACCESS_KEY: &str = "access-key";
+
+/// Whether the tests run on DynamoDB Local, or whatever else the environment names.
+fn is_external() -> bool {
+    std::env::var_os(ENDPOINT).is_some()
+}
+
+/// An emulator of its own, which ends with the test's runtime; or its own part of the one that is there.
 pub(crate) async fn emulator() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
+    if let Ok(endpoint) = std::env::var(ENDPOINT) {
+        let upstream = endpoint.strip_prefix("http://").expect("http://").parse().expect("HOST:PORT");
+        tokio::spawn(tenant(listener, upstream));
+        return address;
+    }
     let database = dynoxide::Database::memory().unwrap();
     tokio::spawn(dynoxide::server::serve_with_shutdown(listener, database, std::future::pending()));
     address
+}
+
+/// Passes requests on to `upstream` under another access key: DynamoDB Local has a database for each. So each test has its
+/// own tables, though they all have one name.
+async fn tenant(listener: TcpListener, upstream: SocketAddr) {
+    let own = Owner::random().unwrap().to_string();
+    let (from, to) = (format!("Credential={ACCESS_KEY}/"), format!("Credential={own}/"));
+    while let Ok((mut client, _)) = listener.accept().await {
+        let (from, to) = (from.clone(), to.clone());
+        tokio::spawn(async move {
+            while let Ok(Some((head, request))) = read_message(&mut client).await {
+                let mut sent = head.replace(&from, &to).into_bytes();
+                sent.extend_from_slice(&request[head.len()..]);
+                let Ok(answer) = forward(Some(upstream), &sent).await else { return };
+                if client.write_all(&answer).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
 }
 
 pub(crate) fn config(address: SocketAddr) -> aws_sdk_dynamodb::config::Builder {
     Config::builder()
         .behavior_version(BehaviorVersion::latest())
         .region(Region::new("eu-west-1"))
-        .credentials_provider(Credentials::new("access-key", SECRET, None, None, "test"))
+        .credentials_provider(Credentials::new(ACCESS_KEY, SECRET, None, None, "test"))
         // The default's is up to a second before the first retry: no test waits for chance.
         .retry_config(RetryConfig::standard().with_initial_backoff(Duration::from_millis(1)))
         // All clients of a process and a Region share one quota of retries: here, each has its own.
@@ -72,7 +108,13 @@ impl Table {
 
     pub(crate) async fn with(configure: impl FnOnce(DynamoDbStoreBuilder) -> DynamoDbStoreBuilder) -> Self {
         let address = emulator().await;
-        let store = configure(builder(address)).build().await.unwrap();
+        let mut builder = builder(address);
+        if is_external() {
+            // All tests share it, and it may be busy.
+            builder =
+                builder.attempt_timeout(Duration::from_secs(20)).operation_timeout(Duration::from_secs(60));
+        }
+        let store = configure(builder).build().await.unwrap();
         let _ = store.create_table().await.unwrap();
         Self { address, client: client(address), store }
     }

@@ -185,6 +185,41 @@ async fn a_request_that_was_lost_on_its_way_is_made_again() {
     assert_eq!(wire.requests(), ["PutItem", "PutItem"]);
 }
 
+/// How long ten reads take whose pooled connection is cut at the request, as after a freeze.
+async fn ten_reads_on_dead_connections(cut: Reply, retries: RetryConfig) -> Duration {
+    let table = Table::new().await;
+    let decide = move |nth: usize, _: &str| match nth % 3 {
+        1 => cut.clone(),
+        _ => Reply::Forward,
+    };
+    let wire = Wire::new(Some(table.address), decide).await;
+    let client = config(wire.address).retry_config(retries).build();
+    let store = DynamoDbStore::new(Client::from_conf(client), TABLE).unwrap();
+    let mut waited = Duration::ZERO;
+    for _ in 0..10 {
+        // The first makes a connection, which is in the pool now, and the second meets its end.
+        assert_eq!(store.read(&key()).await.unwrap(), None);
+        let began = Instant::now();
+        assert_eq!(store.read(&key()).await.unwrap(), None);
+        waited += began.elapsed();
+    }
+    assert_eq!(wire.requests().len(), 30);
+    waited
+}
+
+/// With the SDK's own first backoff, up to a second, ten reads take five seconds on average.
+#[tokio::test]
+async fn dead_pooled_connections_cost_milliseconds() {
+    // A client's own retries stay, and these are the SDK's in all that counts here.
+    let sdk = RetryConfig::standard().with_max_backoff(Duration::from_secs(19));
+    eprintln!("with the SDK's retries: {:?}", ten_reads_on_dead_connections(Reply::Close, sdk).await);
+    for cut in [Reply::Close, Reply::Reset] {
+        let waited = ten_reads_on_dead_connections(cut, RetryConfig::standard()).await;
+        eprintln!("with the store's: {waited:?}");
+        assert!(waited < Duration::from_secs(3), "{waited:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_lost_answer_is_seen_by_the_owner_in_the_record() {
     // The first attempt is applied, its answer lost, and the SDK's second meets the claim of the first.

@@ -35,7 +35,7 @@ pub(crate) fn lock() -> Lock {
         fingerprint: Fingerprint::from_digest([0xf1; 32]),
         lock_acquired_at: ms(1_795_000_000_124),
         lease_until: ms(1_795_000_060_125),
-        expires_at: Some(ms(1_795_086_461_000)),
+        expires_at: Some(ms(2_095_086_461_000)),
         interrupted: false,
         request_id: Some(Arc::from("8f5c1a66-7d4e-4b1e-9c0a-3d1f2b7a9e10")),
     }
@@ -50,7 +50,7 @@ pub(crate) fn next_lock() -> Lock {
         fingerprint: Fingerprint::from_digest([0xf1; 32]),
         lock_acquired_at: ms(1_795_000_070_002),
         lease_until: ms(1_795_000_130_003),
-        expires_at: Some(ms(1_795_086_531_000)),
+        expires_at: Some(ms(2_095_086_531_000)),
         interrupted: true,
         request_id: Some(Arc::from("another-request")),
     }
@@ -96,10 +96,11 @@ pub(crate) fn in_parts() -> Outcome {
     })
 }
 
-pub(crate) const SETTLED_UNTIL: Timestamp = ms(1_795_086_500_000);
+/// In 2036, as every expiry here: DynamoDB Local removes what has expired.
+pub(crate) const SETTLED_UNTIL: Timestamp = ms(2_095_086_500_000);
 
 pub(crate) fn release(interrupted: bool) -> Settlement {
-    Settlement::Release { expires_at: ms(1_795_086_470_000), interrupted }
+    Settlement::Release { expires_at: ms(2_095_086_470_000), interrupted }
 }
 
 pub(crate) fn with_state(state: State) -> Record {

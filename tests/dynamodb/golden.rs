@@ -143,8 +143,8 @@ async fn resolved_by_an_operator() {
     assert_eq!(after(|b| b, &writes).await, include_str!("golden/resolved_completed.txt"));
 
     // Nothing of the outcome before is left, wherever it was.
-    for before in [complete(), Settlement::Fail(in_parts(), ms(1_795_086_461_000))] {
-        let expires_at = ms(1_795_086_462_000);
+    for before in [complete(), Settlement::Fail(in_parts(), ms(2_095_086_461_000))] {
+        let expires_at = ms(2_095_086_462_000);
         let mut writes = claimed_and(before).to_vec();
         let settled = writes[1].apply_to(Some(&started())).unwrap();
         writes.push(resolve(&settled, Settlement::Complete(Outcome::Omitted, expires_at)));

@@ -60,8 +60,8 @@ fn settlements() -> [(Settlement, u64); 6] {
         (Settlement::Complete(in_parts(), SETTLED_UNTIL), until),
         (Settlement::Complete(Outcome::Omitted, SETTLED_UNTIL), until),
         (Settlement::Fail(inline(), SETTLED_UNTIL), until),
-        (release(false), 1_795_086_470),
-        (release(true), 1_795_086_470),
+        (release(false), 2_095_086_470),
+        (release(true), 2_095_086_470),
     ]
 }
 
@@ -85,7 +85,7 @@ async fn whatever_settles_a_claim_gives_it_one() {
         let lock = lock();
         let concluded = Record { state: State::Failed(Outcome::Omitted), ..lock.into() };
         writes.push(Write::Conclude { seen: Some(Seen::of(&record)), record: concluded });
-        assert_eq!(expiries(&writes).await.pop().unwrap(), Some(n(1_795_086_461)), "conclusion");
+        assert_eq!(expiries(&writes).await.pop().unwrap(), Some(n(2_095_086_461)), "conclusion");
     }
 }
 
@@ -97,7 +97,7 @@ async fn a_later_claim_decides_for_itself() {
         owner: next.owner,
         generation: next.generation,
         lease_until: ms(next.lease_until.as_millis() + 1),
-        expires_at: Some(ms(1_795_086_540_000)),
+        expires_at: Some(ms(2_095_086_540_000)),
     };
     let mut writes = vec![Write::Claim(first.clone())];
     writes.push(Write::TakeOver { seen: Seen::of(&first.into()), lock: next.clone() });
@@ -112,12 +112,12 @@ async fn a_later_claim_decides_for_itself() {
         expiries(&writes).await,
         [
             None,
-            second(1_795_086_531),
-            second(1_795_086_540),
+            second(2_095_086_531),
+            second(2_095_086_540),
             None,
-            second(1_795_086_531),
+            second(2_095_086_531),
             None,
-            second(1_795_086_470)
+            second(2_095_086_470)
         ]
     );
 }

@@ -9,8 +9,9 @@ use lambda_idempotency::{
 };
 
 use super::{
-    emulator::Table,
+    emulator::{Table, builder},
     fixtures::{ID, SETTLED_UNTIL, key, n, owner, s},
+    wire::{Reply, Wire},
 };
 
 /// Bytes that do not compress: a linear congruential generator's upper bits.
@@ -59,6 +60,39 @@ async fn round_trip(table: &Table, length: usize, parts: u32) {
     let error = table.store.read_parts(&key(), owner(1), count, length - 1).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Corrupt);
     assert_eq!(table.store.read(&key()).await.unwrap(), None, "no part is taken for the record");
+}
+
+/// A partition takes 1,000 write units a second, and a part of 380 KB takes 380 of them.
+#[tokio::test]
+async fn a_partition_gets_two_parts_at_once() {
+    for (sort_key, at_once) in [(None, 4), (Some("sk"), 2)] {
+        let table = patient_table(sort_key).await;
+        let puts_hang = |_, operation: &str| match operation {
+            "PutItem" => Reply::Hang,
+            _ => Reply::Forward,
+        };
+        let wire = Wire::new(Some(table.address), puts_hang).await;
+        let patient = builder(wire.address).attempt_timeout(Duration::from_secs(60));
+        let patient = match sort_key {
+            Some(name) => patient.sort_key(name),
+            None => patient,
+        };
+        let store = patient.operation_timeout(Duration::from_secs(60)).build().await.unwrap();
+        let (key, response) = (key(), noise(2 * 1024 * 1024));
+        let puts = || wire.requests().iter().filter(|operation| *operation == "PutItem").count();
+        let all_are_under_way = async {
+            while puts() < at_once {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            // Long enough for more than are let through.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        };
+        tokio::select! {
+            _ = store.write_parts(&key, owner(1), &response, SETTLED_UNTIL) => panic!("no put is answered"),
+            () = all_are_under_way => {}
+        }
+        assert_eq!(puts(), at_once, "sort key: {sort_key:?}");
+    }
 }
 
 #[tokio::test]

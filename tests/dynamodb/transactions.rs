@@ -403,6 +403,35 @@ async fn what_is_over_the_limits_is_refused_before_anything_is_sent() {
     assert_eq!(table.items().await.len(), 100);
 }
 
+/// Ten items of 399 KB: 3.9 MB beside a record of less than 1 KB. DynamoDB takes 4 MB together.
+#[tokio::test]
+async fn nearly_four_megabytes_go_with_the_record() {
+    let table = Table::with(|builder| {
+        builder.attempt_timeout(Duration::from_secs(20)).operation_timeout(Duration::from_secs(60))
+    })
+    .await;
+    table.put(item(&key(), &started())).await;
+    let large = |id: usize| {
+        let put = Put::builder().table_name(TABLE).item("id", s(id.to_string()));
+        put.item("x", s("x".repeat(399 * 1024))).build().unwrap()
+    };
+    let writes = (0..10).fold(Transaction::new(), |all, id| all.put(large(id)));
+    table.store.transactions().unwrap().check(&key(), &writes).unwrap();
+    assert_eq!(written(commit(&table.store, &complete(), &writes).await), Written::Applied);
+    assert_eq!(table.store.read(&key()).await.unwrap(), Some(completed_as_sent()));
+    // With a response that takes it over the limit, nothing is sent.
+    let response = Outcome::Retained(StoredResponse {
+        encoding: Encoding::Identity,
+        length: 120_000,
+        sha256: [1; 32],
+        place: Place::Inline(vec![b'x'; 120_000].into()),
+    });
+    let over = settle(Settlement::Complete(response, SETTLED_UNTIL));
+    let error = commit(&table.store, &over, &writes).await.unwrap_err();
+    assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Rejected, false));
+    assert!(error.to_string().contains("bytes together"), "{error}");
+}
+
 #[tokio::test]
 async fn a_duplicate_item_that_only_the_service_can_tell_is_refused_and_nothing_is_written() {
     let table = Table::new().await;

@@ -150,7 +150,7 @@ async fn serve(
     Ok(())
 }
 
-async fn forward(upstream: Option<SocketAddr>, request: &[u8]) -> io::Result<Vec<u8>> {
+pub(crate) async fn forward(upstream: Option<SocketAddr>, request: &[u8]) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(upstream.expect("an emulator behind the wire")).await?;
     stream.write_all(request).await?;
     let answer = read_message(&mut stream).await?;
@@ -158,7 +158,7 @@ async fn forward(upstream: Option<SocketAddr>, request: &[u8]) -> io::Result<Vec
 }
 
 /// One HTTP message, of which the length is told: its head, and all of it.
-async fn read_message(stream: &mut TcpStream) -> io::Result<Option<(String, Vec<u8>)>> {
+pub(crate) async fn read_message(stream: &mut TcpStream) -> io::Result<Option<(String, Vec<u8>)>> {
     let mut message = Vec::new();
     let mut buffer = vec![0; 64 * 1024];
     let head_end = loop {

@@ -1,13 +1,19 @@
-//! A primary that is lost, and its standby that takes over.
+//! A server that restarts, a primary that is lost to its standby, and a disk that is full: which records are kept.
 
-use std::time::{Duration, Instant};
-
-use lambda_idempotency::{
-    Status, Store as _,
-    store::{Write, Written, postgres::PostgresStore},
+use std::{
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::PathBuf,
+    process::Command,
+    time::{Duration, Instant},
 };
 
-use super::fixtures::{Server, completion, fresh_table, key, lock, make};
+use lambda_idempotency::{
+    Lock, Outcome, Record, State, Status, Store as _, StoredKey, StoredResponse,
+    store::{StoreErrorKind, Write, Written, postgres::PostgresStore},
+};
+
+use super::fixtures::{Server, completion, fresh_table, key, lock, make, server};
 
 /// On a busy machine, a call takes its time.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -24,6 +30,159 @@ async fn until(server: &Server, sql: &str) {
     panic!("it never came to be: {sql}");
 }
 
+/// A store on a new table, with both servers in its URL, the standby first.
+async fn on_both(primary: &Server, standby: &Server, attributes: &str) -> PostgresStore {
+    let (own, other) = (format!(":{}/", primary.port()), standby.port());
+    let hosts = primary.url().replace(&own, &format!(":{other},127.0.0.1:{}/", primary.port()));
+    let builder = PostgresStore::builder(hosts + attributes).table(fresh_table());
+    let store = builder.connect_timeout(PATIENCE).statement_timeout(PATIENCE).build().unwrap();
+    store.create_table().await.unwrap();
+    store
+}
+
+/// Reads the record as soon as the store can.
+async fn found(store: &PostgresStore, name: &str) -> Option<Record> {
+    for _ in 0..600 {
+        match store.read(&key(name)).await {
+            Ok(record) => return record,
+            Err(error) => assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{error:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("the server is not back");
+}
+
+/// Completes the claim. The first call may meet a connection that the crash has cut.
+async fn settle(store: &PostgresStore, key: &StoredKey, lock: &Lock) {
+    let completion = completion(lock);
+    let settled = match store.apply(key, &completion).await {
+        Err(error) => {
+            assert!(error.is_maybe_applied(), "{error:?}");
+            store.apply(key, &completion).await.unwrap()
+        }
+        Ok(settled) => settled,
+    };
+    assert_eq!(settled, Written::Applied);
+}
+
+#[tokio::test]
+async fn a_killed_server_keeps_its_records() {
+    let Some(mut server) = Server::start("") else { return };
+    let patient = |builder: lambda_idempotency::store::postgres::PostgresStoreBuilder| {
+        builder.connect_timeout(PATIENCE).statement_timeout(PATIENCE)
+    };
+    let store = server.store(patient).await;
+    let lock = lock();
+    make(&store, &key("done"), &Write::Claim(lock.clone())).await;
+    make(&store, &key("done"), &completion(&lock)).await;
+    make(&store, &key("begun"), &Write::Claim(lock.clone())).await;
+    server.crash();
+    server.start_again();
+    assert_eq!(found(&store, "done").await.unwrap().status(), Status::Completed);
+    settle(&store, &key("begun"), &lock).await;
+}
+
+/// Asynchronous replication: the primary has acknowledged what its standby never gets.
+#[tokio::test]
+async fn an_asynchronous_standby_can_lose_writes() {
+    let Some(mut primary) = Server::start("") else { return };
+    let standby = primary.standby();
+    let store = on_both(&primary, &standby, "?target_session_attrs=read-write").await;
+    let (key, lock) = (key("half"), lock());
+    make(&store, &key, &Write::Claim(lock.clone())).await;
+    until(&standby, &format!("to_regclass('{}') IS NOT NULL", store.table())).await;
+    until(&standby, &format!("EXISTS (SELECT FROM {})", store.table())).await;
+    // The standby receives no more.
+    let operator = standby.client().await;
+    operator.batch_execute("ALTER SYSTEM SET primary_conninfo = ''").await.unwrap();
+    until(&standby, "pg_reload_conf()").await;
+    until(&standby, "NOT EXISTS (SELECT FROM pg_stat_wal_receiver)").await;
+    make(&store, &key, &completion(&lock)).await;
+
+    primary.crash();
+    until(&standby, "pg_promote()").await;
+    assert_eq!(found(&store, "half").await.unwrap().status(), Status::Started, "the completion is lost");
+}
+
+/// A file system of 4 MB.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    /// `None`, which is said, where this process may not mount one.
+    fn new(uid: u32, gid: u32) -> Option<Self> {
+        let folder = std::env::temp_dir().join(fresh_table());
+        fs::create_dir(&folder).unwrap();
+        let options = format!("size=4m,mode=0700,uid={uid},gid={gid}");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&folder);
+        if mount.output().is_ok_and(|done| done.status.success()) {
+            return Some(Self(folder));
+        }
+        eprintln!("SKIPPED: this test mounts a small file system, which only root may");
+        let _removed = fs::remove_dir(&folder);
+        None
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _unmounted = Command::new("umount").arg("-l").arg(&self.0).output();
+        // A server that goes on may have written into it since.
+        let _removed = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_writes_until_freed() {
+    let server = server!();
+    let operator = server.client().await;
+    let folder: String = operator.query_one("SHOW data_directory", &[]).await.unwrap().get(0);
+    let owner = fs::metadata(folder).unwrap();
+    let Some(disk) = SmallDisk::new(owner.uid(), owner.gid()) else { return };
+    let store = server.store(|builder| builder).await;
+    let table = store.table();
+    let space = format!("CREATE TABLESPACE {table}_s LOCATION '{}'", disk.0.display());
+    operator.batch_execute(&space).await.unwrap();
+    operator.batch_execute(&format!("ALTER TABLE {table} SET TABLESPACE {table}_s")).await.unwrap();
+    let lock = lock();
+    make(&store, &key("kept"), &Write::Claim(lock.clone())).await;
+    make(&store, &key("kept"), &completion(&lock)).await;
+
+    let mut state = 7_u64;
+    let mut noise = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    let response: Vec<u8> = (0..200_000).map(|_| noise()).collect();
+    let outcome = Outcome::Retained(StoredResponse::new(response.into()));
+    let large = Record { state: State::Completed(outcome), ..super::fixtures::finished() };
+    let small = super::fixtures::lock();
+    for write in [Write::Conclude { seen: None, record: large }, Write::Claim(small)] {
+        let mut refused = None;
+        for nth in 0..20_000 {
+            match store.apply(&key(&format!("{nth} {}", matches!(write, Write::Claim(_)))), &write).await {
+                Ok(written) => assert_eq!(written, Written::Applied),
+                Err(error) => {
+                    refused = Some(error);
+                    break;
+                }
+            }
+        }
+        let refused = refused.expect("the disk is full");
+        assert_eq!((refused.kind(), refused.is_maybe_applied()), (StoreErrorKind::Unavailable, false));
+        assert!(format!("{refused:?}").contains("53100"), "{refused:?}");
+    }
+    assert_eq!(found(&store, "kept").await.unwrap().status(), Status::Completed);
+    let replayed = store.apply(&key("kept"), &Write::Claim(super::fixtures::lock())).await.unwrap();
+    assert!(matches!(replayed, Written::Refused(Some(record)) if record.owner == lock.owner));
+
+    // A larger disk.
+    operator.batch_execute(&format!("ALTER TABLE {table} SET TABLESPACE pg_default")).await.unwrap();
+    make(&store, &key("after"), &Write::Claim(lock.clone())).await;
+    operator.batch_execute(&format!("DROP TABLE {table}")).await.unwrap();
+    operator.batch_execute(&format!("DROP TABLESPACE {table}_s")).await.unwrap();
+}
+
 /// The store finds the primary among the hosts of its URL, and the one that has become it: with the attribute that says so,
 /// and without. The standby is named first.
 #[tokio::test]
@@ -31,11 +190,7 @@ async fn a_promoted_standby_is_found() {
     for attributes in ["?target_session_attrs=read-write", ""] {
         let Some(mut primary) = Server::start("") else { return };
         let standby = primary.standby();
-        let (own, other) = (format!(":{}/", primary.port()), standby.port());
-        let hosts = primary.url().replace(&own, &format!(":{other},127.0.0.1:{}/", primary.port()));
-        let builder = PostgresStore::builder(hosts + attributes).table(fresh_table());
-        let store = builder.connect_timeout(PATIENCE).statement_timeout(PATIENCE).build().unwrap();
-        store.create_table().await.unwrap();
+        let store = on_both(&primary, &standby, attributes).await;
         let (key, lock) = (key("kept"), lock());
         make(&store, &key, &Write::Claim(lock.clone())).await;
         let table = store.table();
@@ -46,15 +201,7 @@ async fn a_promoted_standby_is_found() {
         primary.crash();
         until(&standby, "pg_promote()").await;
         let began = Instant::now();
-        // The first call may meet the connection that the crash has cut.
-        let settled = match store.apply(&key, &completion(&lock)).await {
-            Err(error) => {
-                assert!(error.is_maybe_applied(), "{error:?}");
-                store.apply(&key, &completion(&lock)).await.unwrap()
-            }
-            Ok(settled) => settled,
-        };
-        assert_eq!(settled, Written::Applied);
+        settle(&store, &key, &lock).await;
         assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
         let record = store.read(&key).await.unwrap().unwrap();
         assert_eq!((record.status(), record.owner), (Status::Completed, lock.owner));

@@ -16,7 +16,7 @@ fn serve(server: &RedisServer, first: u16, last: u16) {
     assert_eq!(answer, "OK");
 }
 
-async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(super) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..500 {
         if holds() {
             return;

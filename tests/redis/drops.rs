@@ -97,6 +97,33 @@ async fn calls_cut_off_early_still_replace_a_silent_connection() {
     panic!("every call went to the silent connection");
 }
 
+/// A sandbox thaws, and ten calls find a connection that died meanwhile. One of them asks whether it is alive, the others
+/// wait for that answer, and all use the new connection. A request on the dead one would take the attempt's 20 s.
+#[tokio::test]
+async fn concurrent_calls_after_idleness_share_one_check() {
+    let Some(server) = shared() else { return };
+    claimed(&patient(&server.url()), &fresh_key()).await;
+    let (wire, silent) = falling_silent(server).await;
+    let store = std::sync::Arc::new(patient(&wire.url()));
+    claimed(&store, &fresh_key()).await;
+    // The store asks after ten seconds.
+    tokio::time::sleep(Duration::from_millis(10_200)).await;
+    silent.store(true, Ordering::Relaxed);
+    let began = Instant::now();
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..10 {
+        let store = std::sync::Arc::clone(&store);
+        calls.spawn(async move { claimed(&store, &fresh_key()).await });
+    }
+    while let Some(call) = calls.join_next().await {
+        call.unwrap();
+    }
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    let commands = wire.commands();
+    assert_eq!(commands.iter().filter(|name| *name == "PING").count(), 1, "{commands:?}");
+    assert_eq!(wire.connections(), 2);
+}
+
 /// After a request that was given up, a connection that is alive costs one question, and is kept.
 #[tokio::test]
 async fn a_live_connection_survives_a_dropped_call() {

@@ -68,6 +68,12 @@ async fn a_server_is_trusted_by_its_authority_and_by_its_name() {
         assert_eq!(store.apply(&key, &complete()).await.unwrap(), Written::Applied);
         assert_eq!(claim(&store, &key).await.unwrap(), Written::Refused(Some(completed())));
     }
+    // The file in the URL, as the environment and the command line name it.
+    let file = server.folder().join("ca.pem");
+    let store = RedisStore::new(format!("rediss://127.0.0.1:{port}?sslrootcert={}", file.display())).unwrap();
+    assert_eq!(claim(&store, &fresh_key()).await.unwrap(), Written::Applied);
+    let error = RedisStore::new(format!("rediss://127.0.0.1:{port}?sslrootcert=/no/such.pem")).unwrap_err();
+    assert!(error.to_string().contains("\"/no/such.pem\" cannot be read"), "{error}");
     // An authority that is not known here, and a name that the certificate does not have.
     let url = format!("rediss://:secret@127.0.0.1:{port}");
     let by_another_name = format!("rediss://:secret@127.0.0.2:{port}");

@@ -96,26 +96,46 @@ impl RedisServer {
 
     /// One attempt: another process may take the port in the meantime.
     fn start_once(folder: &Path, settings: &[&str], has_tls: bool) -> Option<Self> {
-        fs::create_dir_all(folder).expect("a folder for the server");
         let (port, tls_port) = (free_port(), if has_tls { free_port() } else { 0 });
+        let (port_text, tls_text) = (port.to_string(), tls_port.to_string());
+        let in_memory =
+            ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--daemonize", "no", "--dir"];
+        let mut arguments = vec!["--port", &port_text, "--tls-port", &tls_text];
+        arguments.extend(in_memory);
+        arguments.push(folder.to_str().expect("a folder in UTF-8"));
+        arguments.extend(settings);
+        Self::spawn(folder, port, tls_port, &arguments)
+    }
+
+    /// A Sentinel that watches `primary`, calls it `records`, and may promote its replica alone.
+    pub fn sentinel_of(primary: SocketAddr) -> Self {
+        let folder = new_folder();
+        for _ in 0..20 {
+            let port = free_port();
+            let file = folder.join("sentinel.conf");
+            let settings = format!(
+                "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor records {} {} 1\n\
+                 sentinel down-after-milliseconds records 500\nsentinel failover-timeout records 3000\n",
+                folder.display(),
+                primary.ip(),
+                primary.port()
+            );
+            fs::write(&file, settings).expect("a file in the folder");
+            let arguments = [file.to_str().expect("a folder in UTF-8"), "--sentinel"];
+            if let Some(sentinel) = Self::spawn(&folder, port, 0, &arguments) {
+                return sentinel;
+            }
+        }
+        panic!("the Sentinel did not start: {}", fs::read_to_string(folder.join("log")).unwrap_or_default());
+    }
+
+    /// Starts `redis-server` with these arguments, and waits until it takes connections.
+    fn spawn(folder: &Path, port: u16, tls_port: u16, arguments: &[&str]) -> Option<Self> {
+        fs::create_dir_all(folder).expect("a folder for the server");
         let supervisor = Command::new("sh")
             .args(["-c", SUPERVISOR, "supervisor"])
             .arg(folder)
-            .args([
-                "--port",
-                &port.to_string(),
-                "--tls-port",
-                &tls_port.to_string(),
-                "--bind",
-                "127.0.0.1",
-                "--save",
-                "",
-                "--appendonly",
-                "no",
-            ])
-            .args(["--daemonize", "no", "--dir"])
-            .arg(folder)
-            .args(settings)
+            .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -127,7 +147,10 @@ impl RedisServer {
         let server = Self { supervisor, address, tls_port, folder: folder.clone() };
         for _ in 0..400 {
             let log = fs::read_to_string(folder.join("log")).unwrap_or_default();
-            if log.contains("Ready to accept connections") || log.contains("Server initialized") {
+            if ["Ready to accept connections", "Server initialized", "+monitor master"]
+                .iter()
+                .any(|ready| log.contains(ready))
+            {
                 if TcpStream::connect(server.address).is_ok() {
                     return Some(server);
                 }

@@ -10,6 +10,8 @@ mod decided;
 mod draft;
 #[path = "http/guard.rs"]
 mod guard;
+#[path = "http/large.rs"]
+mod large;
 #[path = "http/recorded.rs"]
 mod recorded;
 #[path = "http/streaming.rs"]

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use lambda_idempotency::{Clock as _, Lock, Outcome, StoredKey, SystemClock, store::Settlement};
+use lambda_idempotency::{
+    Clock as _, Lock, Outcome, StoredKey, SystemClock,
+    store::{Settlement, dynamodb::DynamoDbStore},
+};
 use serde_json::json;
 
 use super::bench::{Bench, CALLER, KEY, RESPONSE, TABLE, completed, released};
@@ -22,6 +25,31 @@ async fn a_record_that_is_not_there_is_told() {
     assert_eq!(absent.code, 1);
     has(&absent.out, &[&id, "There is no record"]);
     assert_eq!(bench.run(&["inspect", &id, "--json"]).await.json(), json!({ "id": id, "record": null }));
+}
+
+/// A table with other names than the default ones, as the function's builder or its `IDEMPOTENCY_STORE` has them.
+#[tokio::test(flavor = "multi_thread")]
+async fn configured_attribute_names_are_read() {
+    const NAMES: &str = "id:pk,status:state,expires_at:ttl";
+    let mut bench = Bench::empty().await;
+    let options = ["--attributes", NAMES];
+    assert_eq!(bench.run(&[&["table", "create"], &options[..]].concat()).await.code, 0);
+    assert_eq!(bench.run(&[&["table", "check"], &options[..]].concat()).await.code, 0);
+    let builder = DynamoDbStore::builder(TABLE).client(bench.client.clone());
+    bench.store = builder.attributes(NAMES.parse().unwrap()).build().await.unwrap();
+    let (key, _) = bench.claim("run:charge", 100).await;
+    let url = format!("dynamodb://{TABLE}?attributes={NAMES}");
+    for options in [options, ["--store", &url]] {
+        let listed = bench.run(&[&["list"], &options[..]].concat()).await;
+        has(&listed.out, &["STARTED", key.as_str()]);
+        assert!(listed.code == 0 && !listed.out.contains("UNREADABLE"), "{listed:?}");
+        let record = bench.run(&[&["inspect", key.as_str()], &options[..]].concat()).await;
+        has(&record.out, &["STARTED, live"]);
+    }
+    let unnamed = bench.run(&["list"]).await;
+    assert!(!unnamed.out.contains("STARTED"), "{unnamed:?}");
+    let wrong = bench.run(&["list", "--attributes", "colour:c"]).await;
+    wrong.is_bad_input(&["there is no attribute \"colour\" to name; there are id, status"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

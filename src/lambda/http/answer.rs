@@ -11,9 +11,9 @@ use ::http::{HeaderMap, Response};
 use bytes::{Buf, Bytes};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
-use lambda_http::{Body, IntoResponse};
+use lambda_http::{Body, IntoResponse, request::RequestContext};
 
-use super::{BoxError, HttpLayer};
+use super::{BoxError, HttpLayer, front_end};
 
 /// The body of an answer that may be streamed: a recorded one, whole, or the handler's own as it comes. See
 /// [`HttpLayer::streaming`].
@@ -180,6 +180,9 @@ pub(super) trait Read<R>: 'static {
     /// An answer that may have to be recorded.
     fn read(layer: &HttpLayer, response: R) -> impl Future<Output = Answer> + Send;
 
+    /// The most bytes of an answer that the front end delivers.
+    fn most_bytes(context: Option<&RequestContext>) -> Option<usize>;
+
     /// An answer that nobody records.
     fn pass(response: R) -> impl Future<Output = Answer> + Send;
 }
@@ -190,6 +193,10 @@ pub(super) struct Buffered;
 impl<R: IntoResponse + Send> Read<R> for Buffered {
     async fn read(_: &HttpLayer, response: R) -> Answer {
         Self::pass(response).await
+    }
+
+    fn most_bytes(context: Option<&RequestContext>) -> Option<usize> {
+        front_end::most_bytes(context)
     }
 
     async fn pass(response: R) -> Answer {
@@ -216,6 +223,11 @@ where
             Extent::TooLarge => Answer::Streamed(response, Streamed::TooLarge),
             Extent::Broken => Answer::Streamed(response, Streamed::Broken),
         }
+    }
+
+    /// Lambda takes 200 MB of a stream ("Lambda quotas", AWS Lambda developer guide), more than any store keeps.
+    fn most_bytes(_: Option<&RequestContext>) -> Option<usize> {
+        None
     }
 
     async fn pass(response: Response<B>) -> Answer {

@@ -1,4 +1,4 @@
-//! How long the front end waits for an answer.
+//! How long the front end waits for an answer, and how large an answer it delivers.
 
 use std::time::Duration;
 
@@ -9,6 +9,21 @@ use crate::time::Timestamp;
 /// API Gateway's integration time-out for REST, HTTP and WebSocket APIs is at most 29 or 30 seconds, unless a quota
 /// increase was granted ("Amazon API Gateway quotas", API Gateway developer guide).
 const API_GATEWAY: Duration = Duration::from_secs(29);
+
+/// The limit of an answer that isn't streamed, by Lambda: 6 MB and 100 bytes, as its own error says ("Response payload size
+/// exceeded maximum allowed payload size (6291556 bytes)"; "Lambda quotas", AWS Lambda developer guide).
+const LAMBDA: usize = 6_291_556;
+/// The limit of a function's answer, as JSON, by a load balancer ("Use Lambda functions as targets", Application Load Balancers
+/// user guide).
+const LOAD_BALANCER: usize = 1024 * 1024;
+
+/// The most bytes that the front end delivers, as the JSON that a function answers with. `None` where there is none.
+pub(super) fn most_bytes(context: Option<&RequestContext>) -> Option<usize> {
+    match context? {
+        RequestContext::Alb(_) => Some(LOAD_BALANCER),
+        _ => Some(LAMBDA),
+    }
+}
 
 /// Until when the front end waits: `answer_within`, or what is known of this kind of front end, counted from the request's
 /// start. `None` where the invocation's deadline is the only limit: function URLs, load balancers, and no front end.
@@ -69,6 +84,15 @@ mod tests {
         for started in [0, NOW - 29_000, NOW + 1] {
             assert_eq!(left(Some(rest(started)), None), Some(29_000), "{started}");
         }
+    }
+
+    #[test]
+    fn front_ends_limit_answers() {
+        assert_eq!(most_bytes(None), None);
+        assert_eq!(most_bytes(Some(&rest(NOW))), Some(6_291_556));
+        let alb: lambda_http::aws_lambda_events::alb::AlbTargetGroupRequestContext =
+            serde_json::from_str(r#"{"elb": {"targetGroupArn": "arn"}}"#).unwrap();
+        assert_eq!(most_bytes(Some(&RequestContext::Alb(alb))), Some(1_048_576));
     }
 
     #[test]

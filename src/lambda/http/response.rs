@@ -127,6 +127,32 @@ pub(super) fn needs_joining(context: Option<&RequestContext>) -> bool {
     )
 }
 
+/// How many bytes of JSON `lambda_http` makes of the response, or some more: binary bodies in base64, and each header twice,
+/// since a load balancer gets both forms.
+pub(super) fn delivered_bytes(response: &Response<Body>) -> usize {
+    /// The names of the fields, the status and its text.
+    const ENVELOPE: usize = 256;
+    let body = match response.body() {
+        Body::Text(text) => escaped_bytes(text.as_bytes()),
+        Body::Binary(bytes) => bytes.len().div_ceil(3) * 4,
+        _ => 0,
+    };
+    let header = |(name, value): (&HeaderName, &HeaderValue)| {
+        name.as_str().len() + escaped_bytes(value.as_bytes()) + 8
+    };
+    ENVELOPE + body + 2 * response.headers().iter().map(header).sum::<usize>()
+}
+
+/// The length of a text as a JSON string, without the quotes.
+fn escaped_bytes(text: &[u8]) -> usize {
+    let escaped = |byte: &u8| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
+        0..0x20 => 6,
+        _ => 1,
+    };
+    text.iter().map(escaped).sum()
+}
+
 /// Joins the values of each name into one (RFC 9110, section 5.3), but for `Set-Cookie`, which cannot be joined.
 pub(super) fn join(headers: &mut HeaderMap) {
     let repeated: Vec<_> = headers
@@ -208,6 +234,15 @@ mod tests {
         assert_eq!(headers.get_all("link").iter().collect::<Vec<_>>(), ["</a>, </b>"]);
         assert_eq!(headers.get_all("set-cookie").iter().collect::<Vec<_>>(), ["a=1", "b=2"]);
         assert_eq!(headers["x-latin"], HeaderValue::from_bytes(b"caf\xe9").unwrap());
+    }
+
+    #[test]
+    fn bodies_count_as_json_and_base64() {
+        let text: String = (0..0x250).filter_map(char::from_u32).collect();
+        assert_eq!(escaped_bytes(text.as_bytes()) + 2, serde_json::to_string(&text).unwrap().len());
+        let of = |body| delivered_bytes(&Response::new(body));
+        assert_eq!(of(Body::Binary(vec![0; 3001])) - of(Body::Empty), 4004);
+        assert_eq!(of(Body::Text("\"".into())) - of(Body::Empty), 2);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The attributes of an item: what each is for, and what it is called in this table.
 
+use std::str::FromStr;
+
 use crate::error::{Error, ErrorKind};
 
 /// DynamoDB's limit for the name of a key attribute, in bytes ("Quotas and limits", DynamoDB developer
@@ -17,6 +19,9 @@ const MAX_NAME_BYTES: usize = 255;
 /// let mut attributes = AttributeNames::default();
 /// attributes.id = "pk".into();
 /// attributes.expires_at = "ttl".into();
+/// // The same, as `?attributes=` in a URL and `--attributes` on the command line have it.
+/// assert_eq!("id:pk,expires_at:ttl".parse::<AttributeNames>()?, attributes);
+/// # Ok::<(), lambda_idempotency::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -88,6 +93,36 @@ impl Default for AttributeNames {
     }
 }
 
+impl FromStr for AttributeNames {
+    type Err = Error;
+
+    /// Reads `attribute:name` pairs with commas between them. An attribute that isn't named keeps its default name.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] for an attribute that there isn't, or a pair without a name.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let mut names = Self::default();
+        for pair in text.split(',') {
+            let (what, name) = pair.split_once(':').unwrap_or((pair, ""));
+            let attribute = Attribute::ALL.into_iter().find(|attribute| attribute.as_str() == what);
+            match attribute {
+                Some(attribute) if !name.is_empty() => *names.of_mut(attribute) = name.to_owned(),
+                Some(_) => return invalid(format!("the attribute `{what}` has no name; write {what}:NAME")),
+                None => {
+                    let known = Attribute::ALL.map(Attribute::as_str).join(", ");
+                    return invalid(format!("there is no attribute {what:?} to name; there are {known}"));
+                }
+            }
+        }
+        Ok(names)
+    }
+}
+
+fn invalid<T>(message: String) -> Result<T, Error> {
+    Err(Error::new(ErrorKind::Invalid, message))
+}
+
 impl AttributeNames {
     /// What `attribute` is called in this table.
     pub(super) fn of(&self, attribute: Attribute) -> &str {
@@ -114,6 +149,30 @@ impl AttributeNames {
         }
     }
 
+    fn of_mut(&mut self, attribute: Attribute) -> &mut String {
+        match attribute {
+            Attribute::Id => &mut self.id,
+            Attribute::Status => &mut self.status,
+            Attribute::Owner => &mut self.owner,
+            Attribute::Generation => &mut self.generation,
+            Attribute::LockAcquiredAt => &mut self.lock_acquired_at,
+            Attribute::LeaseUntil => &mut self.lease_until,
+            Attribute::ExpiresAt => &mut self.expires_at,
+            Attribute::Fingerprint => &mut self.fingerprint,
+            Attribute::Attempt => &mut self.attempt,
+            Attribute::Interrupted => &mut self.interrupted,
+            Attribute::Response => &mut self.response,
+            Attribute::ResponseEncoding => &mut self.response_encoding,
+            Attribute::ResponseLength => &mut self.response_length,
+            Attribute::ResponseSha256 => &mut self.response_sha256,
+            Attribute::RequestId => &mut self.request_id,
+            Attribute::Version => &mut self.version,
+            Attribute::TraceId => &mut self.trace_id,
+            Attribute::ResponseCodec => &mut self.response_codec,
+            Attribute::ResponseKeyId => &mut self.response_key_id,
+        }
+    }
+
     /// Refuses names that DynamoDB would refuse, and two attributes of one name, of which the second
     /// would silently overwrite the first.
     pub(super) fn check(&self, sort_key: Option<&str>) -> Result<(), Error> {
@@ -122,20 +181,14 @@ impl AttributeNames {
         named.extend(sort_key.map(|name| ("sort key", name)));
         for (at, (what, name)) in named.iter().enumerate() {
             if name.is_empty() || name.len() > MAX_NAME_BYTES {
-                return Err(Error::new(
-                    ErrorKind::Invalid,
-                    format!(
-                        "the attribute name for `{what}` has {} bytes; give it 1 to {MAX_NAME_BYTES}",
-                        name.len()
-                    ),
+                return invalid(format!(
+                    "the attribute name for `{what}` has {} bytes; give it 1 to {MAX_NAME_BYTES}",
+                    name.len()
                 ));
             }
             if let Some((other, _)) = named[..at].iter().find(|(_, taken)| taken == name) {
-                return Err(Error::new(
-                    ErrorKind::Invalid,
-                    format!(
-                        "`{other}` and `{what}` have the same attribute name `{name}`; give each its own"
-                    ),
+                return invalid(format!(
+                    "`{other}` and `{what}` have the same attribute name `{name}`; give each its own"
                 ));
             }
         }
@@ -228,6 +281,25 @@ mod tests {
         }
         names.check(None).unwrap();
         names.check(Some("sk")).unwrap();
+    }
+
+    #[test]
+    fn names_are_read_from_pairs() {
+        for attribute in Attribute::ALL {
+            let mut expected = AttributeNames::default();
+            *expected.of_mut(attribute) = "a.b".into();
+            assert_eq!(format!("{}:a.b", attribute.as_str()).parse::<AttributeNames>().unwrap(), expected);
+        }
+        for (text, says) in [
+            ("", "no attribute"),
+            ("colour:x", "\"colour\""),
+            ("id", "write id:NAME"),
+            ("id:pk,", "no attribute"),
+        ] {
+            let error = text.parse::<AttributeNames>().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().contains(says), "{error}");
+        }
     }
 
     #[test]

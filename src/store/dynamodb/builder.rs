@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use aws_config::BehaviorVersion;
 use aws_sdk_dynamodb::{
     Client,
-    config::{self, Region, SharedInterceptor, timeout::TimeoutConfig},
+    config::{self, Region, SharedInterceptor, retry::RetryConfig, timeout::TimeoutConfig},
 };
 
 use super::{
@@ -21,6 +21,12 @@ const MAX_INLINE_LIMIT: usize = 350 * 1024;
 const DEFAULT_INLINE_LIMIT: usize = 32 * 1024;
 const DEFAULT_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 const DEFAULT_OPERATION_TIMEOUT: Duration = Duration::from_secs(3);
+/// The SDK waits up to a second before its first retry, on average half a second: that is what each connection costs that
+/// died in a frozen sandbox. DynamoDB answers within milliseconds, so a shorter backoff and more attempts use the same time
+/// better. The eight attempts wait 1.3 s in all on average, and 2.6 s at most.
+const INITIAL_BACKOFF: Duration = Duration::from_millis(25);
+const MAX_BACKOFF: Duration = Duration::from_secs(1);
+const MAX_ATTEMPTS: u32 = 8;
 
 /// Configures a [`DynamoDbStore`]; made by [`DynamoDbStore::builder`].
 #[derive(Clone)]
@@ -52,8 +58,9 @@ impl DynamoDbStoreBuilder {
         }
     }
 
-    /// Takes the configuration of this client: Region, credentials, endpoint, retries, and its time-outs
-    /// where it has them. Without a client, all that is loaded as `aws-config` does, from the environment.
+    /// Takes the configuration of this client: Region, credentials, endpoint, and its retries and time-outs
+    /// where it has them. In place of the SDK's default retries, the store has up to 8 attempts with a backoff from 25 ms. Without
+    /// a client, all that is loaded as `aws-config` does, from the environment.
     pub fn client(mut self, client: Client) -> Self {
         self.client = Some(client);
         self
@@ -197,6 +204,13 @@ impl DynamoDbStoreBuilder {
         let timeouts =
             timeouts.operation_attempt_timeout(attempt_timeout).operation_timeout(operation_timeout).build();
         let mut config = config.timeout_config(timeouts);
+        // Settings of a client, the environment or a profile stay.
+        if before.retry_config().is_none_or(|retries| *retries == RetryConfig::standard()) {
+            let retries = RetryConfig::standard().with_max_attempts(MAX_ATTEMPTS);
+            config.set_retry_config(Some(
+                retries.with_initial_backoff(INITIAL_BACKOFF).with_max_backoff(MAX_BACKOFF),
+            ));
+        }
         // "Permanent" spares a look into the configuration at each of a request's nineteen hooks.
         config.push_interceptor(SharedInterceptor::permanent(AttemptObserver));
         let config = config.build();

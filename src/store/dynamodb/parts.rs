@@ -25,6 +25,9 @@ pub(super) const PART_BYTES: usize = 380 * 1024;
 /// How many siblings are under way at once: enough to hide the round trips, few enough for a function
 /// with little memory.
 const CONCURRENCY: usize = 4;
+/// How many are written at once to one partition. It takes 1,000 write units a second, and a sibling 380 of them ("Best
+/// practices for designing and using partition keys effectively", DynamoDB developer guide).
+const WRITES_PER_PARTITION: usize = 1_000 * 1024 / PART_BYTES;
 /// How much longer than the record its siblings live: the sweeper must not take them first.
 const OUTLIVES_RECORD_BY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -76,9 +79,11 @@ impl DynamoDbStore {
             let start = index as usize * PART_BYTES;
             bytes.slice(start..bytes.len().min(start + PART_BYTES))
         };
+        // With a sort key, the siblings share the record's partition key, and so its partition.
+        let concurrency = if self.inner.sort_key.is_some() { WRITES_PER_PARTITION } else { CONCURRENCY };
         stream::iter(0..count)
             .map(|index| self.put_part(self.part_key(key, owner, index), part(index), expires_at))
-            .buffer_unordered(CONCURRENCY)
+            .buffer_unordered(concurrency)
             .try_collect::<()>()
             .await?;
         Ok(count)

@@ -19,7 +19,11 @@ use super::{
 use crate::{
     future::BoxFuture,
     key::StoredKey,
-    store::{Committed, OwnWrites, StoreError, StoreErrorKind, Transactions, Write, Writes, Written},
+    outcome::{Outcome, Place, StoredResponse},
+    record::State,
+    store::{
+        Committed, OwnWrites, Settlement, StoreError, StoreErrorKind, Transactions, Write, Writes, Written,
+    },
 };
 
 /// A handler's own writes, to be made in one transaction with its outcome: at most 99 of them, on tables of one account
@@ -199,7 +203,7 @@ impl DynamoDbStore {
         writes: &OwnWrites,
         token: &str,
     ) -> Result<Committed, StoreError> {
-        let own = self.checked(key, writes)?;
+        let own = self.checked(key, Some(write), writes)?;
         self.check_sort_key(key).await?;
         let Some(first) = self.record_item_of(key, write) else {
             return match write {
@@ -235,8 +239,13 @@ impl DynamoDbStore {
         }
     }
 
-    /// The writes as this store takes them, within its limits.
-    fn checked<'a>(&self, key: &StoredKey, writes: &'a OwnWrites) -> Result<&'a Transaction, StoreError> {
+    /// The writes as this store takes them, within its limits. Without a `write`, the response isn't known yet.
+    fn checked<'a>(
+        &self,
+        key: &StoredKey,
+        write: Option<&Write>,
+        writes: &'a OwnWrites,
+    ) -> Result<&'a Transaction, StoreError> {
         let writes: &dyn Any = writes;
         let Some(transaction) = writes.downcast_ref::<Transaction>() else {
             return Err(StoreError::new(
@@ -245,15 +254,34 @@ impl DynamoDbStore {
             ));
         };
         let own_key = self.record_key(key);
-        limits::check(transaction, &self.inner.table, &own_key)
-            .map_err(|why| StoreError::new(StoreErrorKind::Rejected, why))?;
+        let bytes = limits::item_bytes(&own_key) + write.map_or(0, response_bytes);
+        let own = limits::Own { table: &self.inner.table, key: &own_key, bytes };
+        limits::check(transaction, &own).map_err(|why| StoreError::new(StoreErrorKind::Rejected, why))?;
         Ok(transaction)
+    }
+}
+
+/// How many bytes of a response `write` puts into the record.
+fn response_bytes(write: &Write) -> usize {
+    let outcome = match write {
+        Write::Settle {
+            settlement: Settlement::Complete(outcome, _) | Settlement::Fail(outcome, _), ..
+        } => Some(outcome),
+        Write::Conclude { record, .. } => match &record.state {
+            State::Completed(outcome) | State::Failed(outcome) => Some(outcome),
+            State::Started { .. } | State::Released => None,
+        },
+        _ => None,
+    };
+    match outcome {
+        Some(Outcome::Retained(StoredResponse { place: Place::Inline(kept), .. })) => kept.len(),
+        _ => 0,
     }
 }
 
 impl Transactions for DynamoDbStore {
     fn check(&self, key: &StoredKey, writes: &OwnWrites) -> Result<(), StoreError> {
-        self.checked(key, writes).map(drop)
+        self.checked(key, None, writes).map(drop)
     }
 
     fn commit<'a>(

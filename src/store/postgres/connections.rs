@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     store::StoreError,
-    time::{self, Clock as _, Stopwatch, SystemClock, Timestamp},
+    time::{self, LastAnswer, Stopwatch},
 };
 
 /// How long an old connection may take to answer the question whether it is alive. One that a network device has
@@ -35,9 +35,8 @@ const ATTEMPTS: usize = 3;
 pub(super) struct Connections {
     pub(super) pool: Pool,
     pub(super) check_after: Duration,
-    /// When each connection has answered last, by the clock on the wall: a monotonic one need not go on in a sandbox that
-    /// is frozen. What is not here is to be checked.
-    answered: Mutex<HashMap<ObjectId, Timestamp>>,
+    /// When each connection has answered last. What is not here is to be checked.
+    answered: Mutex<HashMap<ObjectId, LastAnswer>>,
 }
 
 /// A connection in use. Dropping it closes it; only [`release`](Self::release) gives it back to the pool. So a call that
@@ -112,10 +111,9 @@ impl Connections {
 
     /// The connection has answered, and goes back to the pool.
     pub(super) fn keep(&self, connection: Lent) {
-        let now = SystemClock.now();
         let mut answered = self.answered();
-        answered.retain(|_, at| at.until(now) < self.check_after);
-        answered.insert(Object::id(&connection), now);
+        answered.retain(|_, answer| answer.idle_for() < self.check_after);
+        answered.insert(Object::id(&connection), LastAnswer::now());
         // Before the connection, which its next user may find at once.
         drop(answered);
         connection.release();
@@ -123,12 +121,11 @@ impl Connections {
 
     /// Whether the connection needs no check. Until it answers again, it does.
     fn has_answered_lately(&self, connection: &Object) -> bool {
-        let now = SystemClock.now();
-        let at = self.answered().remove(&Object::id(connection));
-        at.is_some_and(|at| at.until(now) < self.check_after)
+        let answer = self.answered().remove(&Object::id(connection));
+        answer.is_some_and(|answer| answer.idle_for() < self.check_after)
     }
 
-    fn answered(&self) -> MutexGuard<'_, HashMap<ObjectId, Timestamp>> {
+    fn answered(&self) -> MutexGuard<'_, HashMap<ObjectId, LastAnswer>> {
         self.answered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

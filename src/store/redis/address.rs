@@ -56,6 +56,8 @@ pub(super) struct Location {
     pub(super) credentials: Option<Credentials>,
     pub(super) database: u32,
     pub(super) key_prefix: Option<String>,
+    /// A file of certificates to trust.
+    pub(super) root_certificates: Option<String>,
 }
 
 impl Location {
@@ -82,6 +84,7 @@ impl Location {
             credentials: credentials(&url)?,
             database: database(url.path())?,
             key_prefix: None,
+            root_certificates: None,
         };
         for (name, value) in url.query_pairs() {
             location.set(&name, &value)?;
@@ -91,6 +94,9 @@ impl Location {
         }
         if !location.is_cluster && !location.nodes.is_empty() {
             return Err(invalid("names nodes, which only a cluster has; say cluster=true"));
+        }
+        if location.root_certificates.is_some() && !has_tls {
+            return Err(invalid("names certificates for TLS, and wants none; write rediss://"));
         }
         Ok(location)
     }
@@ -108,8 +114,12 @@ impl Location {
             }
             "prefix" if value.is_empty() => return Err(invalid("has the parameter prefix without a value")),
             "prefix" => self.key_prefix = Some(value.to_owned()),
+            "sslrootcert" if value.is_empty() => {
+                return Err(invalid("has the parameter sslrootcert without a value"));
+            }
+            "sslrootcert" => self.root_certificates = Some(value.to_owned()),
             _ => {
-                let known = "there are cluster, node and prefix";
+                let known = "there are cluster, node, prefix and sslrootcert";
                 return Err(invalid(format!("has the parameter {name:?}, which is not known; {known}")));
             }
         }
@@ -175,9 +185,11 @@ mod tests {
         assert_eq!(plain.to_string(), "redis://localhost:6379/0");
         assert!(plain.credentials.is_none() && !plain.has_tls && !plain.is_cluster);
 
-        let full = Location::parse("rediss://us%40er:p%3Aw@[::1]:7000/3?prefix=a%3A").unwrap();
+        let full = Location::parse("rediss://us%40er:p%3Aw@[::1]:7000/3?prefix=a%3A&sslrootcert=/a%20b.pem")
+            .unwrap();
         assert_eq!(full.to_string(), "rediss://[::1]:7000/3");
         assert_eq!(full.key_prefix.as_deref(), Some("a:"));
+        assert_eq!(full.root_certificates.as_deref(), Some("/a b.pem"));
         let credentials = full.credentials.unwrap();
         assert_eq!((credentials.user.as_deref(), &*credentials.password), (Some("us@er"), "p:w"));
 
@@ -201,6 +213,8 @@ mod tests {
             ("redis://:secret@h/notes", "database"),
             ("redis://:secret@h?colour=red", "colour"),
             ("redis://:secret@h?prefix=", "prefix"),
+            ("rediss://:secret@h?sslrootcert=", "sslrootcert"),
+            ("redis://:secret@h?sslrootcert=ca.pem", "write rediss://"),
             ("redis://:secret@h?cluster=maybe", "cluster"),
             ("redis://:secret@h?node=b:2", "only a cluster has"),
             ("redis-cluster://:secret@h?node=b", "HOST:PORT"),

@@ -65,7 +65,7 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Trusts these authorities, certificates in PEM, instead of those that the machine does.
+    /// Trusts these authorities, certificates in PEM, instead of those that the machine does or the URL's `sslrootcert`.
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.root_certificates = Some(pem.into());
         self
@@ -88,8 +88,8 @@ impl RedisStoreBuilder {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] for a URL or a node that makes no sense, a time-out of zero, an empty key prefix, and where
-    /// there is no authority to trust. No message has the password in it.
+    /// [`ErrorKind::Invalid`] for a URL or a node that makes no sense, a time-out of zero, an empty key prefix, a
+    /// `sslrootcert` that can't be read, and where there is no authority to trust. No message has the password in it.
     pub fn build(self) -> Result<RedisStore, Error> {
         let location = Location::parse(&self.url)?;
         for (what, timeout) in [("attempt", self.attempt_timeout), ("operation", self.operation_timeout)] {
@@ -113,8 +113,14 @@ impl RedisStoreBuilder {
             let address = Address::parse(node, None);
             seeds.push(address.ok_or_else(|| invalid(format!("the node {node:?} is not HOST:PORT")))?);
         }
+        let pem = match (self.root_certificates, &location.root_certificates) {
+            (None, Some(file)) => Some(std::fs::read(file).map_err(|error| {
+                invalid(format!("sslrootcert {file:?} cannot be read")).with_source(error)
+            })?),
+            (pem, _) => pem,
+        };
         let connector = Connector {
-            tls: if location.has_tls { Some(tls(self.root_certificates.as_deref())?) } else { None },
+            tls: if location.has_tls { Some(tls(pem.as_deref())?) } else { None },
             credentials: self.credentials.or_else(|| location.credentials.clone()),
             database: location.database,
             timeout: self.attempt_timeout,

@@ -28,7 +28,7 @@ use super::{
     fault::{Class, Fault},
     last_word::LastWord,
 };
-use crate::time::{Clock as _, SystemClock, Timestamp, within};
+use crate::time::{LastAnswer, within};
 
 /// A connection that was idle for so long is asked whether it is still there before anything is sent on it. A frozen
 /// sandbox's connections die unseen, and a request on a dead one costs the time-out of an attempt.
@@ -100,9 +100,8 @@ pub(super) struct Live {
 struct Driver {
     task: JoinHandle<()>,
     has_ended: Arc<AtomicBool>,
-    /// When it answered last, by the wall clock: a monotonic clock may stop while the sandbox is frozen. `None` if somebody
-    /// dropped a request since.
-    answered: Mutex<Option<Timestamp>>,
+    /// `None` if somebody dropped a request since.
+    answered: Mutex<Option<LastAnswer>>,
 }
 
 impl Drop for Driver {
@@ -120,7 +119,7 @@ struct Pending<'d> {
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        *locked(&self.driver.answered) = self.is_answered.then(|| SystemClock.now());
+        *locked(&self.driver.answered) = self.is_answered.then(LastAnswer::now);
     }
 }
 
@@ -150,7 +149,7 @@ impl Live {
             let _ending = ending;
             driver.await;
         });
-        let answered = Mutex::new(Some(SystemClock.now()));
+        let answered = Mutex::new(Some(LastAnswer::now()));
         Ok(Self { connection, driver: Arc::new(Driver { task, has_ended, answered }) })
     }
 
@@ -159,8 +158,7 @@ impl Live {
     }
 
     fn is_idle(&self) -> bool {
-        let now = SystemClock.now();
-        locked(&self.driver.answered).is_none_or(|at| at.until(now) > IDLE)
+        locked(&self.driver.answered).is_none_or(|answer| answer.idle_for() > IDLE)
     }
 
     async fn is_there(&self, at: &Address) -> bool {

@@ -16,7 +16,7 @@ use super::{
 /// How the SDK retries inside one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Retries {
-    /// As it does by default: three attempts, and up to a second between the first two.
+    /// As the store does by default: up to eight attempts, the second within 25 ms.
     Default,
     /// Three attempts, a millisecond apart.
     Quick,

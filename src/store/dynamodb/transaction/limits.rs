@@ -12,8 +12,7 @@ use super::Transaction;
 /// How many of a handler's own go into one transaction, beside the record.
 const MAX_WRITES: usize = 99;
 const MAX_ITEM_BYTES: usize = 400 * 1024;
-/// Of the four megabytes, what is left beside the record.
-const MAX_BYTES: usize = 4 * 1024 * 1024 - MAX_ITEM_BYTES;
+const MAX_BYTES: usize = 4 * 1024 * 1024;
 
 type Item = HashMap<String, AttributeValue>;
 
@@ -26,10 +25,18 @@ struct Parts<'a> {
     is_put: bool,
 }
 
+/// The record's part in the transaction.
+pub(super) struct Own<'a> {
+    pub(super) table: &'a str,
+    pub(super) key: &'a Item,
+    /// The bytes of the record's key, and of its response once that is known. The other attributes have some hundred.
+    pub(super) bytes: usize,
+}
+
 /// # Errors
 ///
 /// What is wrong, by the write's place and table, never by its key.
-pub(super) fn check(transaction: &Transaction, own_table: &str, own_key: &Item) -> Result<(), String> {
+pub(super) fn check(transaction: &Transaction, own: &Own<'_>) -> Result<(), String> {
     let count = transaction.items.len();
     if count > MAX_WRITES {
         return Err(format!(
@@ -47,17 +54,18 @@ pub(super) fn check(transaction: &Transaction, own_table: &str, own_key: &Item) 
             ));
         }
         bytes += size;
-        if same_table(write.table, own_table) && has_key(write.item, own_key) {
+        if same_table(write.table, own.table) && has_key(write.item, own.key) {
             return Err(format!(
                 "{} is on the idempotency record itself, which only the library writes",
                 named(place, write)
             ));
         }
     }
-    if bytes > MAX_BYTES {
+    if bytes + own.bytes > MAX_BYTES {
         return Err(format!(
-            "the staged writes have {bytes} bytes together, and a DynamoDB transaction takes {MAX_BYTES} beside the \
-             record; stage less"
+            "the staged writes have {bytes} bytes together, and the record {}; a DynamoDB transaction takes {MAX_BYTES}; stage \
+             less",
+            own.bytes
         ));
     }
     match duplicate(&writes) {
@@ -166,7 +174,7 @@ fn same_table(one: &str, other: &str) -> bool {
 }
 
 /// An item's size, as DynamoDB counts it, and at most some bytes less ("Item sizes and formats", developer guide).
-fn item_bytes(item: &Item) -> usize {
+pub(super) fn item_bytes(item: &Item) -> usize {
     item.iter().map(|(name, value)| name.len() + value_bytes(value)).sum()
 }
 
@@ -221,8 +229,13 @@ mod tests {
         check.condition_expression("attribute_exists(id)").build().unwrap()
     }
 
+    fn checked_beside(transaction: &Transaction, bytes: usize) -> Result<(), String> {
+        let key = Item::from([("id".to_owned(), text("orders/run#1"))]);
+        check(transaction, &Own { table: "records", key: &key, bytes })
+    }
+
     fn checked(transaction: &Transaction) -> Result<(), String> {
-        check(transaction, "records", &Item::from([("id".to_owned(), text("orders/run#1"))]))
+        checked_beside(transaction, 400)
     }
 
     fn refusal(transaction: &Transaction) -> String {
@@ -327,8 +340,11 @@ mod tests {
         let of = |count: usize| {
             (0..count).fold(Transaction::new(), |all, n| all.put(large(&format!("{n:02}"), 399 * 1024)))
         };
-        assert_eq!(checked(&of(9)), Ok(()));
-        assert!(refusal(&of(10)).contains("bytes together"));
+        assert_eq!(checked(&of(10)), Ok(()));
+        assert!(refusal(&of(11)).contains("bytes together"));
+        // 10 items have 4,085,810 bytes, so that 108,494 are left.
+        assert_eq!(checked_beside(&of(10), 108_494), Ok(()));
+        assert!(checked_beside(&of(10), 108_495).is_err());
     }
 
     #[test]

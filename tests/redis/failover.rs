@@ -1,0 +1,151 @@
+//! A server that restarts, and a primary that is lost to its replica: which records are kept, and which can be lost.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+};
+
+use lambda_idempotency::{
+    Store, StoredKey,
+    store::{StoreErrorKind, Written},
+};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::{
+    cluster::until,
+    fixtures::{chain, claim, claimed, complete, completed, fresh_key, hasty, started},
+};
+use crate::server::RedisServer;
+
+/// A name that leads to one server and then to another, as a DNS name or a proxy does; it ends with the test's runtime.
+struct Name {
+    address: SocketAddr,
+    leads_to: Arc<Mutex<SocketAddr>>,
+    connections: Arc<Mutex<Vec<tokio::task::AbortHandle>>>,
+}
+
+impl Name {
+    async fn of(server: &RedisServer) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let name =
+            Self { address, leads_to: Arc::new(Mutex::new(server.address())), connections: Arc::default() };
+        let (leads_to, connections) = (Arc::clone(&name.leads_to), Arc::clone(&name.connections));
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                let server = *leads_to.lock().unwrap();
+                let task = tokio::spawn(async move {
+                    if let Ok(mut server) = TcpStream::connect(server).await {
+                        let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+                    }
+                });
+                let connections: &Mutex<Vec<_>> = &connections;
+                connections.lock().unwrap().push(task.abort_handle());
+            }
+        });
+        name
+    }
+
+    /// Cuts what is open, and leads to another address from now on.
+    fn lead_to(&self, address: SocketAddr) {
+        *self.leads_to.lock().unwrap() = address;
+        for task in self.connections.lock().unwrap().drain(..) {
+            task.abort();
+        }
+    }
+
+    fn url(&self) -> String {
+        format!("redis://{}", self.address)
+    }
+}
+
+/// A replica that has all that the primary at `address` has.
+async fn replica_of(address: SocketAddr) -> RedisServer {
+    let port = address.port().to_string();
+    let replica = RedisServer::start(&["--replicaof", "127.0.0.1", &port]).unwrap();
+    until("it is in sync", || replica.run(&["INFO", "replication"]).contains("master_link_status:up")).await;
+    replica
+}
+
+fn has(server: &RedisServer, key: &StoredKey, status: &str) -> bool {
+    server.run(&["HGET", &format!("idempotency:{key}"), "status"]) == status
+}
+
+/// Replication is asynchronous: the primary has acknowledged what its replica never gets.
+#[tokio::test]
+async fn a_promoted_replica_can_lose_acknowledged_writes() {
+    let Some(mut primary) = RedisServer::start(&[]) else { return };
+    let link = Name::of(&primary).await;
+    let replica = replica_of(link.address).await;
+    let name = Name::of(&primary).await;
+    let store = hasty(&name.url());
+    let [kept, half, lost] = [fresh_key(), fresh_key(), fresh_key()];
+    claimed(&store, &kept).await;
+    assert_eq!(store.apply(&kept, &complete()).await.unwrap(), Written::Applied);
+    claimed(&store, &half).await;
+    until("it has both", || has(&replica, &kept, "COMPLETED") && has(&replica, &half, "STARTED")).await;
+
+    // Port 9 takes no connection: the replica gets nothing any more, and the primary goes on.
+    link.lead_to(([127, 0, 0, 1], 9).into());
+    assert_eq!(store.apply(&half, &complete()).await.unwrap(), Written::Applied);
+    claimed(&store, &lost).await;
+    primary.crash();
+    assert_eq!(replica.run(&["REPLICAOF", "NO", "ONE"]), "OK");
+    name.lead_to(replica.address());
+
+    assert_eq!(claim(&store, &kept).await.unwrap(), Written::Refused(Some(completed())), "replicated: kept");
+    assert_eq!(store.read(&half).await.unwrap(), Some(started()), "a lost completion leaves the claim");
+    assert_eq!(claim(&store, &lost).await.unwrap(), Written::Applied, "a lost claim lets the next one run");
+}
+
+/// The store asks no Sentinel: a name that leads to the primary does. Until it leads to the new one, nothing runs.
+#[tokio::test]
+async fn a_replica_promoted_by_sentinel_serves() {
+    let Some(mut primary) = RedisServer::start(&[]) else { return };
+    let replica = replica_of(primary.address()).await;
+    let sentinel = RedisServer::sentinel_of(primary.address());
+    let (name, key) = (Name::of(&primary).await, fresh_key());
+    let store = hasty(&name.url());
+    claimed(&store, &key).await;
+    until("it has the claim", || has(&replica, &key, "STARTED")).await;
+    let port = replica.address().port().to_string();
+    until("the Sentinel knows it", || sentinel.run(&["SENTINEL", "REPLICAS", "records"]).contains(&port))
+        .await;
+
+    primary.crash();
+    name.lead_to(primary.address());
+    let error = claim(&store, &fresh_key()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{}", chain(&error));
+    let chosen = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "records"];
+    for _ in 0..6 {
+        // Each takes up to ten seconds.
+        if sentinel.run(&chosen).ends_with(&port) {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+    }
+    until("it is the primary", || replica.run(&["ROLE"]).starts_with("master")).await;
+    name.lead_to(replica.address());
+    assert_eq!(store.apply(&key, &complete()).await.unwrap(), Written::Applied);
+    assert_eq!(claim(&store, &key).await.unwrap(), Written::Refused(Some(completed())));
+    claimed(&store, &fresh_key()).await;
+}
+
+/// `appendfsync always` writes before it answers; without a file, a restart loses all.
+#[tokio::test]
+async fn a_killed_server_keeps_what_it_wrote() {
+    for (settings, is_kept) in
+        [(&["--appendonly", "yes", "--appendfsync", "always"][..], true), (&["--appendonly", "no"], false)]
+    {
+        let Some(mut server) = RedisServer::start(settings) else { return };
+        let (store, key) = (hasty(&server.url()), fresh_key());
+        claimed(&store, &key).await;
+        assert_eq!(store.apply(&key, &complete()).await.unwrap(), Written::Applied);
+        server.crash();
+        until("it is gone", || std::net::TcpStream::connect(server.address()).is_err()).await;
+        server.start_again();
+        until("it is back", || std::net::TcpStream::connect(server.address()).is_ok()).await;
+        until("it has loaded", || server.run(&["PING"]) == "PONG").await;
+        assert_eq!(store.read(&key).await.unwrap(), is_kept.then(completed), "{settings:?}");
+    }
+}

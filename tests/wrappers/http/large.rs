@@ -1,0 +1,63 @@
+//! Responses that the front end can't deliver.
+
+use std::{convert::Infallible, sync::atomic::Ordering};
+
+use lambda_http::{Body, Request, Response, http::StatusCode, tower::ServiceExt as _};
+use lambda_idempotency::{Idempotency, store::memory::MemoryStore};
+use serde_json::Value;
+use tower::{Layer as _, service_fn};
+
+use super::Runs;
+use crate::front_ends::{POST, event};
+
+/// The statuses and problem types of a call and its duplicate.
+async fn twice(front_end: &str, body: Body) -> [(StatusCode, Option<String>, usize); 2] {
+    let runs = Runs::default();
+    let counted = runs.clone();
+    let handler = service_fn(move |_: Request| {
+        let _ = counted.0.fetch_add(1, Ordering::SeqCst);
+        let response = Response::new(body.clone());
+        async move { Ok::<_, Infallible>(response) }
+    });
+    let idempotency = Idempotency::builder(MemoryStore::new()).function("payments").build().unwrap();
+    let service = idempotency.http().shared_namespace().layer(handler);
+    let mut answers = Vec::new();
+    for _ in 0..2 {
+        let request = lambda_http::request::from_str(&event(front_end, POST).to_string()).unwrap();
+        let answer = service.clone().oneshot(request).await.unwrap();
+        let problem = serde_json::from_slice::<Value>(answer.body()).ok();
+        let problem = problem.and_then(|problem| problem["type"].as_str().map(str::to_owned));
+        answers.push((answer.status(), problem, answer.body().len()));
+    }
+    assert_eq!(runs.count(), 1);
+    answers.try_into().unwrap()
+}
+
+#[tokio::test]
+async fn undeliverable_responses_are_not_retained() {
+    const MB: usize = 1024 * 1024;
+    let text = |bytes| Body::Text("x".repeat(bytes));
+    // In JSON, two bytes each.
+    let quotes = |bytes| Body::Text("\"".repeat(bytes));
+    let binary = |bytes| Body::Binary(vec![0xff; bytes]);
+    for (front_end, body, is_delivered) in [
+        ("alb", text(MB / 4), true),
+        ("alb", text(MB), false),
+        ("alb", quotes(MB * 3 / 5), false),
+        ("alb", binary(MB * 4 / 5), false),
+        ("http-api", text(MB), true),
+        ("http-api", binary(5 * MB), false),
+        ("rest-api", text(6 * MB + 100), false),
+        ("function-url", text(6 * MB + 100), false),
+    ] {
+        let length = body.len();
+        for (status, problem, bytes) in twice(front_end, body).await {
+            if is_delivered {
+                assert_eq!((status, bytes), (StatusCode::OK, length), "{front_end:?}");
+            } else {
+                assert_eq!(status, StatusCode::CONFLICT, "{front_end:?}, {length} bytes");
+                assert!(problem.unwrap().ends_with("not-retained"));
+            }
+        }
+    }
+}
