@@ -61,6 +61,7 @@
 mod answer;
 mod dynamodb;
 mod failure;
+mod handler;
 mod kinesis;
 mod lanes;
 mod record;
@@ -71,6 +72,7 @@ mod visibility;
 pub use answer::BatchAnswer;
 pub use dynamodb::DynamoDbRecord;
 pub use failure::{Failure, OnFinalFailure};
+use handler::{Handle, KeyOf};
 pub use kinesis::KinesisRecord;
 pub use record::Record;
 pub use sqs::SqsMessage;
@@ -79,7 +81,6 @@ use visibility::SharedVisibility;
 use std::{
     fmt,
     future::Future,
-    marker::PhantomData,
     num::NonZeroUsize,
     sync::Arc,
     task::{Context, Poll},
@@ -110,10 +111,13 @@ impl Idempotency {
     /// The body is what must be the same when a key comes again.
     ///
     /// Message attributes do not count: a queue that tells its operations apart by them alone needs a key that does, too.
-    pub fn sqs<K, I, H>(&self, key: K, handler: H) -> Batch<SqsMessage, K, H>
+    pub fn sqs<K, I, H, Fut, T>(&self, key: K, handler: H) -> Batch<SqsMessage>
     where
-        K: Fn(&SqsMessage) -> I,
+        K: Fn(&SqsMessage) -> I + Send + Sync + 'static,
         I: IntoKey,
+        H: Fn(SqsMessage) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<T, Failure>> + Send + 'static,
+        T: Serialize + Send + 'static,
     {
         Batch::new(self, key, handler)
     }
@@ -121,10 +125,13 @@ impl Idempotency {
     /// A worker for a Kinesis data stream. `key` names the operation that a record stands for:
     /// [`KinesisRecord::sequence_key`] for one *record*, however often Lambda delivers it, or a field of the data, since a
     /// producer that retries makes two records.
-    pub fn kinesis<K, I, H>(&self, key: K, handler: H) -> Batch<KinesisRecord, K, H>
+    pub fn kinesis<K, I, H, Fut, T>(&self, key: K, handler: H) -> Batch<KinesisRecord>
     where
-        K: Fn(&KinesisRecord) -> I,
+        K: Fn(&KinesisRecord) -> I + Send + Sync + 'static,
         I: IntoKey,
+        H: Fn(KinesisRecord) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<T, Failure>> + Send + 'static,
+        T: Serialize + Send + 'static,
     {
         Batch::new(self, key, handler)
     }
@@ -133,26 +140,54 @@ impl Idempotency {
     /// [`DynamoDbRecord::event_key`] for one *change*, however often Lambda delivers it.
     ///
     /// The event's name, the item's key and its images are what must be the same when a key comes again.
-    pub fn dynamodb_stream<K, I, H>(&self, key: K, handler: H) -> Batch<DynamoDbRecord, K, H>
+    pub fn dynamodb_stream<K, I, H, Fut, T>(&self, key: K, handler: H) -> Batch<DynamoDbRecord>
     where
-        K: Fn(&DynamoDbRecord) -> I,
+        K: Fn(&DynamoDbRecord) -> I + Send + Sync + 'static,
         I: IntoKey,
+        H: Fn(DynamoDbRecord) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<T, Failure>> + Send + 'static,
+        T: Serialize + Send + 'static,
     {
         Batch::new(self, key, handler)
     }
 }
 
 /// A worker for the records of one source: a service for `lambda_runtime::run`. See [the module](self).
+///
+/// Its type has no closure in it, so that a function can return it, and a test can call it:
+///
+/// ```
+/// use lambda_idempotency::{Idempotency, Key, lambda::batch::{Batch, Failure, SqsMessage}, store::memory::MemoryStore};
+/// use lambda_runtime::{Context, LambdaEvent, tower::ServiceExt as _};
+/// use serde_json::value::RawValue;
+///
+/// async fn ship(_: SqsMessage) -> Result<&'static str, Failure> {
+///     Ok("shipped")
+/// }
+///
+/// fn worker(idempotency: &Idempotency) -> Batch<SqsMessage> {
+///     idempotency.sqs(|message| Key::from_json(message, "/order_id"), ship)
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?;
+/// let event = r#"{"Records": [{"messageId": "m1", "body": "{\"order_id\": 17}", "eventSource": "aws:sqs"}]}"#;
+/// let event = LambdaEvent::new(RawValue::from_string(event.to_owned())?, Context::default());
+/// let answer = worker(&idempotency).oneshot(event).await?;
+/// assert_eq!(answer.returned().count(), 0);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use]
-pub struct Batch<R, K, H> {
+pub struct Batch<R> {
     idempotency: Idempotency,
-    key: K,
-    handler: H,
+    key: KeyOf<R>,
+    handler: Arc<dyn Handle<R>>,
     choices: Choices,
     /// What the source is called in the scope, in place of its ARN.
     source_name: Option<Arc<str>>,
     visibility: Option<SharedVisibility>,
-    record: PhantomData<fn(R)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -164,8 +199,12 @@ struct Choices {
     reserve: Duration,
 }
 
-impl<R, K, H> Batch<R, K, H> {
-    fn new(idempotency: &Idempotency, key: K, handler: H) -> Self {
+impl<R> Batch<R> {
+    fn new<K, I>(idempotency: &Idempotency, key: K, handler: impl Handle<R> + 'static) -> Self
+    where
+        K: Fn(&R) -> I + Send + Sync + 'static,
+        I: IntoKey,
+    {
         let choices = Choices {
             concurrency: CONCURRENCY,
             missing_key: MissingKey::default(),
@@ -175,12 +214,11 @@ impl<R, K, H> Batch<R, K, H> {
         };
         Self {
             idempotency: idempotency.clone(),
-            key,
-            handler,
+            key: Arc::new(move |record| key(record).into_key()),
+            handler: Arc::new(handler),
             choices,
             source_name: None,
             visibility: None,
-            record: PhantomData,
         }
     }
 
@@ -243,7 +281,7 @@ impl<R, K, H> Batch<R, K, H> {
     }
 }
 
-impl<K, H> Batch<KinesisRecord, K, H> {
+impl Batch<KinesisRecord> {
     /// Runs the records of one partition key in order, one after the other; when one fails, the rest of that key's waits.
     /// Default: every record for itself.
     pub fn in_order(mut self) -> Self {
@@ -252,7 +290,7 @@ impl<K, H> Batch<KinesisRecord, K, H> {
     }
 }
 
-impl<K, H> Batch<DynamoDbRecord, K, H> {
+impl Batch<DynamoDbRecord> {
     /// Runs the changes of one item in order, one after the other; when one fails, the rest of that item's waits. Default:
     /// every change for itself.
     pub fn in_order(mut self) -> Self {
@@ -261,21 +299,20 @@ impl<K, H> Batch<DynamoDbRecord, K, H> {
     }
 }
 
-impl<R, K: Clone, H: Clone> Clone for Batch<R, K, H> {
+impl<R> Clone for Batch<R> {
     fn clone(&self) -> Self {
         Self {
             idempotency: self.idempotency.clone(),
-            key: self.key.clone(),
-            handler: self.handler.clone(),
+            key: Arc::clone(&self.key),
+            handler: Arc::clone(&self.handler),
             choices: self.choices,
             source_name: self.source_name.clone(),
             visibility: self.visibility.clone(),
-            record: PhantomData,
         }
     }
 }
 
-impl<R: Record, K, H> fmt::Debug for Batch<R, K, H> {
+impl<R: Record> fmt::Debug for Batch<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Batch")
             .field("source", &R::SOURCE)
@@ -286,15 +323,7 @@ impl<R: Record, K, H> fmt::Debug for Batch<R, K, H> {
     }
 }
 
-impl<R, K, I, H, Fut, T> Service<LambdaEvent<Box<RawValue>>> for Batch<R, K, H>
-where
-    R: Record,
-    K: Fn(&R) -> I + Clone + Send + Sync + 'static,
-    I: IntoKey,
-    H: Fn(R) -> Fut + Clone + Send + Sync + 'static,
-    Fut: Future<Output = Result<T, Failure>> + Send,
-    T: Serialize + Send + 'static,
-{
+impl<R: Record> Service<LambdaEvent<Box<RawValue>>> for Batch<R> {
     type Response = BatchAnswer;
     type Error = Error;
     type Future = BoxFuture<'static, Result<BatchAnswer, Error>>;

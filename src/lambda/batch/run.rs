@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashMap,
-    future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Mutex, PoisonError},
     time::Duration,
@@ -10,24 +9,21 @@ use std::{
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lambda_runtime::LambdaEvent;
-use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{
-    Batch, BatchAnswer, Failure, OnFinalFailure, Record,
+    Batch, BatchAnswer, OnFinalFailure, Record,
     failure::How,
     lanes::{Lane, Planned, Work},
     record, visibility,
 };
 use crate::{
-    engine::{Protected, Stopped, Target, Verdict, as_it_is},
-    error::{Error, ErrorKind, RecordedFailure},
+    engine::{Protected, Stopped, Target},
+    error::{Error, ErrorKind},
     fingerprint::Fingerprint,
     invocation::{Invocation, Surroundings, within},
     key::StoredKey,
-    lambda::event::IntoKey,
     observe,
-    policy::OnHandlerError,
     time::Timestamp,
 };
 
@@ -58,8 +54,8 @@ pub(super) enum Reason {
 }
 
 /// One delivery of a batch.
-struct Delivery<'b, R, K, H> {
-    batch: &'b Batch<R, K, H>,
+struct Delivery<'b, R> {
+    batch: &'b Batch<R>,
     records: Vec<&'b RawValue>,
     planned: Vec<Planned>,
     invocation: Invocation,
@@ -82,15 +78,7 @@ struct Times {
     hide_until: Option<Timestamp>,
 }
 
-impl<R, K, I, H, Fut, T> Batch<R, K, H>
-where
-    R: Record,
-    K: Fn(&R) -> I + Sync,
-    I: IntoKey,
-    H: Fn(R) -> Fut + Sync,
-    Fut: Future<Output = Result<T, Failure>> + Send,
-    T: Serialize + Send + 'static,
-{
+impl<R: Record> Batch<R> {
     pub(super) async fn handle(&self, event: LambdaEvent<Box<RawValue>>) -> Result<BatchAnswer, Error> {
         let LambdaEvent { payload, context } = event;
         let invocation = self.idempotency.entered(&context);
@@ -128,13 +116,7 @@ where
     }
 }
 
-impl<R, K, H, Fut, T> Delivery<'_, R, K, H>
-where
-    R: Record,
-    H: Fn(R) -> Fut,
-    Fut: Future<Output = Result<T, Failure>>,
-    T: Serialize + 'static,
-{
+impl<R: Record> Delivery<'_, R> {
     /// Runs the lanes until all have ended, or it is time to answer.
     async fn run(&self, lanes: Vec<Lane>) {
         let mut waiting = lanes.into_iter();
@@ -210,8 +192,7 @@ where
             cut_off: self.times.cut_off,
             mode: self.batch.idempotency.mode(),
         };
-        let handler = || (self.batch.handler)(record);
-        match engine.protect_caught(operation, handler, judge, as_it_is).await {
+        match self.batch.handler.protected(engine, operation, record).await {
             Ok(Protected::Ran(Ok(())) | Protected::RanUnrecorded(Ok(()))) => Fate::Done,
             Ok(Protected::Ran(Err(Reason::FailedForGood))) => self.failed_for_good(),
             Ok(Protected::RanUnrecorded(Err(reason))) => Fate::Returned(unrecorded(reason)),
@@ -239,9 +220,9 @@ where
         };
         observe::unprotected("missing key");
         let surroundings = Surroundings::unprotected(self.invocation.clone());
-        let running = within(surroundings, async { (self.batch.handler)(record).await });
+        let running = within(surroundings, self.batch.handler.unprotected(record));
         match self.batch.idempotency.engine().unclaimed(running).await {
-            Ok(Ok(_)) => Fate::Done,
+            Ok(Ok(())) => Fate::Done,
             Ok(Err(failure)) => Fate::Returned(unrecorded(Reason::of(failure.0))),
             Err(_) => Fate::Returned(Reason::Panicked),
         }
@@ -317,27 +298,8 @@ where
     }
 }
 
-/// What is recorded of a handler's result, and how the record ends.
-fn judge<T: Serialize>(
-    result: Result<T, Failure>,
-    on_error: OnHandlerError,
-) -> (Verdict, Result<(), Reason>) {
-    match (result, on_error) {
-        (Ok(value), _) => {
-            let verdict = serde_json::to_vec(&value).map(|json| Verdict::Complete(json.into()));
-            (verdict.unwrap_or(Verdict::CompleteOmitted), Ok(()))
-        }
-        (Err(Failure(How::ForGood(failure))), _) => (Verdict::failure(&failure), Err(Reason::FailedForGood)),
-        (Err(Failure(how)), OnHandlerError::Release) => (Verdict::Release, Err(Reason::of(how))),
-        (Err(Failure(How::Again(error_type, _))), OnHandlerError::Record) => {
-            let failure = RecordedFailure::new(error_type, "the handler returned an error");
-            (Verdict::failure(&failure), Err(Reason::FailedForGood))
-        }
-    }
-}
-
 impl Reason {
-    fn of(how: How) -> Self {
+    pub(super) fn of(how: How) -> Self {
         match how {
             How::Again(error_type, detail) => Self::Failed(error_type, detail),
             How::ForGood(_) => Self::FailedForGood,

@@ -42,7 +42,7 @@ mod sdk {
     /// The most that a request takes.
     const TIMEOUT: Duration = Duration::from_secs(2);
 
-    impl<K, H> Batch<SqsMessage, K, H> {
+    impl Batch<SqsMessage> {
         /// Hides a message that another delivery is at work on until that one's lease has ended, with the margin, instead of
         /// for the queue's visibility time-out: it comes back when there is something to be done with it. The role needs
         /// `sqs:ChangeMessageVisibility` on the queue. A request that fails is told in an event, and harms nothing.
