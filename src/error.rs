@@ -40,6 +40,8 @@ pub enum ErrorKind {
     /// A condition of the handler's own writes failed, so that neither they nor the outcome were made: decide anew on
     /// what is there now, or tell the caller.
     Declined,
+    /// Every record of a batch came back because its handler failed: the invocation fails too, as its worker asks.
+    AllFailed,
     /// The stored record cannot be read, or a newer version of the library wrote it. Nothing ran:
     /// look at the record.
     Corrupt,
@@ -62,6 +64,7 @@ impl ErrorKind {
             Self::Unavailable => "Unavailable",
             Self::Unrecorded => "Unrecorded",
             Self::Declined => "Declined",
+            Self::AllFailed => "AllFailed",
             Self::Corrupt => "Corrupt",
             Self::Invalid => "Invalid",
         }

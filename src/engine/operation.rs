@@ -98,7 +98,8 @@ impl Operation {
     /// Dropping the future may leave a claim that nobody holds; its lease frees the key.
     pub async fn begin(&self, key: impl Borrow<Key>, fingerprint: Fingerprint) -> Result<Begun, Error> {
         let key = self.stored_key(key.borrow());
-        let begun = self.idempotency.engine().begin(&key, fingerprint, &self.idempotency.invocation()).await;
+        let invocation = self.idempotency.invocation().without_short_leases();
+        let begun = self.idempotency.engine().begin(&key, fingerprint, &invocation).await;
         begun.map_err(|refused| invocation::refused_within(refused.error))
     }
 

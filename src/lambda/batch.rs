@@ -1,7 +1,8 @@
 //! Batches: SQS, Kinesis and DynamoDB Streams, record by record.
 //!
 //! Each record is an operation of its own: it is claimed, run and settled, several at a time, and the answer names
-//! those that must come back. Switch `ReportBatchItemFailures` on at the event source mapping, or Lambda ignores it.
+//! those that must come back. Switch `ReportBatchItemFailures` on at the event source mapping, or Lambda ignores the answer: SQS then
+//! deletes the messages that failed, and a stream goes on behind the records that failed. Tumbling windows are refused.
 //!
 //! ```no_run
 //! use lambda_idempotency::{Idempotency, Key, lambda::batch::{Failure, SqsMessage}};
@@ -48,8 +49,30 @@
 //!
 //! Lambda reads a stream's answer as a checkpoint: it delivers everything again from the first failure on. So that one
 //! alone is named; what succeeded behind it is recorded, and acknowledged the next time. A record that can never succeed,
-//! because it cannot be read, say, holds up its shard for as long as the mapping allows: set `MaximumRetryAttempts`, a
+//! because it can't be read, say, holds up its shard until the mapping gives it up: set `MaximumRecordAgeInSeconds`, a
 //! destination for failures, and `BisectBatchOnFunctionError`, without which what waits behind it is given up with it.
+//! `MaximumRetryAttempts` counts in-progress answers as well: with it, leave room for those after a crash (below), or wait
+//! for the lease inside the invocation.
+//!
+//! # A crash
+//!
+//! When a process dies, its records come back as in progress until their leases have ended.
+//!
+//! - **A stream's** claim has a short lease of 15 seconds (or three times [`lease_grace`](crate::Settings::lease_grace), if
+//!   that's longer), extended every 5 seconds while its handler runs. After a crash the record is free within the lease and
+//!   the [`skew_margin`](crate::Settings::skew_margin), 17 seconds. Until then each redelivery spends one of
+//!   `MaximumRetryAttempts`; with [`OnInProgress::Wait`](crate::OnInProgress::Wait) of 20 seconds none does, on a function with
+//!   a timeout of 40 seconds or more, since a wait takes at most half of the time left. Extensions cost 0.2 requests per
+//!   record and second, and a handler that ends within 5 seconds costs none.
+//! - A short lease is safe here: Lambda doesn't deliver a shard's batch again while an invocation with it lives. A handler that
+//!   blocks its thread stops the extension of every record of its batch; one that awaits something after its
+//!   lease has ended is cut off. Use `spawn_blocking` for more than 8 seconds of such work, or set
+//!   [`lease_extension`](crate::Settings::lease_extension) to a longer lease: one longer than the function's timeout is never extended.
+//! - Steps of such a handler by [`run`](crate::Operation::run) have short leases too. At most once nobody takes over, so leases
+//!   last until the deadline.
+//! - **A queue's** message has a lease until the deadline, since SQS can deliver it to another process any time. After a crash it
+//!   comes back once per visibility timeout, and each time counts towards `maxReceiveCount`: a lease of 62 seconds and a
+//!   visibility timeout of 30 seconds cost 2 receives. With the feature `sqs`, `hide_while_in_progress` makes it 1.
 //!
 //! # Time
 //!
@@ -102,6 +125,9 @@ const CONCURRENCY: NonZeroUsize = NonZeroUsize::new(10).unwrap();
 const RESERVE: Duration = Duration::from_millis(500);
 
 impl Idempotency {
+    /// **Without `ReportBatchItemFailures` SQS deletes everything:** switch it on at the event source mapping, or Lambda ignores the
+    /// answer, and messages that failed are lost.
+    ///
     /// A worker for an SQS queue, standard or FIFO. `key` names the operation that a message stands for:
     ///
     /// - [`SqsMessage::message_key`], the message's id: one *message* runs once, however often SQS delivers it. A sender who
@@ -196,6 +222,7 @@ struct Choices {
     missing_key: MissingKey,
     on_final_failure: OnFinalFailure,
     in_order: bool,
+    fails_if_all_fail: bool,
     reserve: Duration,
 }
 
@@ -210,6 +237,7 @@ impl<R> Batch<R> {
             missing_key: MissingKey::default(),
             on_final_failure: OnFinalFailure::default(),
             in_order: false,
+            fails_if_all_fail: false,
             reserve: RESERVE,
         };
         Self {
@@ -269,6 +297,17 @@ impl<R> Batch<R> {
     /// What becomes of a record whose handler failed for good. Default: it comes back.
     pub fn on_final_failure(mut self, policy: OnFinalFailure) -> Self {
         self.choices.on_final_failure = policy;
+        self
+    }
+
+    /// Fails the invocation with [`ErrorKind::AllFailed`](crate::ErrorKind::AllFailed) when every record's handler failed, so
+    /// that Lambda's `Errors` counts it and Lambda polls the source less. Default: false; the answer names the records, and
+    /// Lambda counts a success. [`Metric::AllFailed`](crate::Metric::AllFailed) counts it either way.
+    ///
+    /// The same records come back either way. An invocation never fails for records that another delivery runs, that can't
+    /// be read, or that the store refused.
+    pub fn fail_if_all_fail(mut self, fails: bool) -> Self {
+        self.choices.fails_if_all_fail = fails;
         self
     }
 

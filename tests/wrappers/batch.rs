@@ -1,5 +1,10 @@
 //! Batches, record by record.
 
+#[cfg(feature = "metrics")]
+#[path = "batch/all_failed.rs"]
+mod all_failed;
+#[path = "batch/leases.rs"]
+mod leases;
 #[path = "batch/property.rs"]
 mod property;
 #[path = "batch/streams.rs"]

@@ -15,7 +15,8 @@ use super::{
     Batch, BatchAnswer, OnFinalFailure, Record,
     failure::How,
     lanes::{Lane, Planned, Work},
-    record, visibility,
+    record,
+    visibility::{self, Shown},
 };
 use crate::{
     engine::{Protected, Stopped, Target},
@@ -24,8 +25,15 @@ use crate::{
     invocation::{Invocation, Surroundings, within},
     key::StoredKey,
     observe,
+    policy::Execution,
     time::Timestamp,
 };
+
+/// How long the claim of a stream's record stands after its process has died. Lambda delivers a shard's next batch, or the
+/// same one again, only when the invocation is over ("Using Lambda to process records from Amazon Kinesis Data Streams", AWS
+/// Lambda developer guide). Short enough that few retries are spent on it; long enough that a handler may block its thread
+/// for 8 s (two thirds, less the grace of 2 s), and that one which ends within a third, 5 s, costs no request.
+const STREAM_LEASE: Duration = Duration::from_secs(15);
 
 /// How a record ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,6 +94,10 @@ impl<R: Record> Batch<R> {
         let (planned, lanes) = self.plan(&records, &context).inspect_err(observe::refused_unasked)?;
         let times = self.times(&invocation);
         let invocation = invocation.waiting_until(times.no_claim_after);
+        let invocation = match self.short_lease() {
+            Some(length) => invocation.with_short_leases(length),
+            None => invocation,
+        };
         // What is not settled when the answer is due comes back: an outcome in hand is better acknowledged unrecorded.
         let invocation = match times.settle_until {
             Some(until) => invocation.with_caller_waiting_until(until),
@@ -95,7 +107,14 @@ impl<R: Record> Batch<R> {
         let delivery = Delivery { batch: self, records, planned, invocation, times, fates };
         delivery.run(lanes).await;
         delivery.hide().await;
-        Ok(delivery.answer())
+        delivery.answer()
+    }
+
+    /// A stream's. At most once nobody takes over, so a short lease gains nothing.
+    fn short_lease(&self) -> Option<Duration> {
+        let settings = self.idempotency.settings();
+        let is_short = R::IS_STREAM && settings.execution == Execution::AtLeastOnce;
+        is_short.then(|| STREAM_LEASE.max(settings.lease_grace.saturating_mul(3)))
     }
 
     fn times(&self, invocation: &Invocation) -> Times {
@@ -249,7 +268,11 @@ impl<R: Record> Delivery<'_, R> {
                 Some(Fate::Returned(Reason::InProgress(until))) => Some((R::receipt_in(raw)?, *until)),
                 _ => None,
             });
-            waits.map(|(receipt, until)| (receipt, visibility::seconds(now.until(until)))).collect()
+            let shown = |((queue_arn, receipt_handle), until)| {
+                let seconds = visibility::seconds(now.until(until));
+                Shown { queue_arn, receipt_handle, seconds }
+            };
+            waits.map(shown).collect()
         };
         let within = self.times.hide_until.map(|at| now.until(at));
         if !messages.is_empty() && within != Some(Duration::ZERO) {
@@ -258,20 +281,46 @@ impl<R: Record> Delivery<'_, R> {
     }
 
     /// The records that must come back. What has not ended is one of them.
-    fn answer(self) -> BatchAnswer {
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::AllFailed`] if every record's handler failed, and the worker asks for it.
+    fn answer(self) -> Result<BatchAnswer, Error> {
         let fates = std::mem::take(&mut *self.fates.lock().unwrap_or_else(PoisonError::into_inner));
-        let returned = fates.into_iter().enumerate().filter(|(_, fate)| *fate != Some(Fate::Done));
-        let returned = returned.map(|(place, fate)| {
-            if fate.is_none() {
-                self.tell(place, &Reason::NoTimeLeft);
-            }
-            place
-        });
-        let returned: Vec<_> = returned.collect();
+        for place in (0..).zip(&fates).filter_map(|(place, fate)| fate.is_none().then_some(place)) {
+            self.tell(place, &Reason::NoTimeLeft);
+        }
+        self.refuse_if_all_failed(&fates)?;
+        let returned = fates.iter().zip(&self.planned).filter(|(fate, _)| **fate != Some(Fate::Done));
         // Of a stream, all behind the first one comes again anyway.
-        let named = if R::IS_STREAM { returned.get(..1).unwrap_or_default() } else { &returned };
-        let identifiers = named.iter().filter_map(|place| self.planned.get(*place));
-        BatchAnswer::of(identifiers.map(|planned| planned.identifier.clone()))
+        let named = returned.take(if R::IS_STREAM { 1 } else { usize::MAX });
+        Ok(BatchAnswer::of(named.map(|(_, planned)| planned.identifier.clone())))
+    }
+
+    /// Tells it if nothing of the batch is done, unless other deliveries run all of it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::AllFailed`] if every record's handler failed, and the worker asks for it.
+    fn refuse_if_all_failed(&self, fates: &[Option<Fate>]) -> Result<(), Error> {
+        let all = |test: fn(&Reason) -> bool| {
+            fates.iter().all(|fate| matches!(fate, Some(Fate::Returned(reason)) if test(reason)))
+        };
+        if fates.contains(&Some(Fate::Done)) || all(Reason::is_waiting) {
+            return Ok(());
+        }
+        observe::all_failed(R::SOURCE, fates.len());
+        if !self.batch.choices.fails_if_all_fail || !all(Reason::is_of_handler) {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::AllFailed,
+            format!(
+                "the handlers of all {} records of the `{}` batch failed; all come back",
+                fates.len(),
+                R::SOURCE
+            ),
+        ))
     }
 
     fn tell(&self, place: usize, reason: &Reason) {
@@ -299,6 +348,19 @@ impl<R: Record> Delivery<'_, R> {
 }
 
 impl Reason {
+    /// The handler failed, now or in an earlier delivery; or that of one before it did, which is in the batch too.
+    fn is_of_handler(&self) -> bool {
+        matches!(
+            self,
+            Self::Failed(..) | Self::FailedForGood | Self::Unrecorded | Self::Panicked | Self::Behind
+        )
+    }
+
+    /// Another delivery runs it, or one before it in its group.
+    fn is_waiting(&self) -> bool {
+        matches!(self, Self::InProgress(_) | Self::Behind)
+    }
+
     pub(super) fn of(how: How) -> Self {
         match how {
             How::Again(error_type, detail) => Self::Failed(error_type, detail),

@@ -191,7 +191,10 @@ impl From<ErrorKind> for ProblemKind {
             ErrorKind::NotRetained => Self::NotRetained,
             ErrorKind::Declined => Self::Declined,
             ErrorKind::Corrupt => Self::RecordUnreadable,
-            ErrorKind::Unavailable | ErrorKind::Unrecorded | ErrorKind::Invalid => Self::StoreUnavailable,
+            // The last one is of a batch.
+            ErrorKind::Unavailable | ErrorKind::Unrecorded | ErrorKind::Invalid | ErrorKind::AllFailed => {
+                Self::StoreUnavailable
+            }
         }
     }
 }
