@@ -235,9 +235,13 @@ impl RecordedFailure {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RunError<E> {
-    /// The handler ran now, and this is its own error.
+    /// The handler ran now, and this is its own error, which isn't recorded.
     Handler(E),
-    /// The operation failed for good in an earlier run, which recorded this.
+    /// The operation failed for good, in this run (with [`OnHandlerError::Record`](crate::OnHandlerError::Record), or at most
+    /// once) or in an earlier one, and every call gets this.
+    ///
+    /// If this run's failure couldn't be stored, [`Operation::run`](crate::Operation::run) returns
+    /// [`Handler`](Self::Handler). The event layers return `Recorded` then too: they have turned the handler's error into this.
     Recorded(RecordedFailure),
     /// The library's own error: see its [`kind`](Error::kind).
     Idempotency(Error),

@@ -138,8 +138,8 @@ impl Operation {
     ///
     /// # Errors
     ///
-    /// [`RunError::Handler`] with the operation's own error, [`RunError::Recorded`] with one that an
-    /// earlier run recorded, or [`RunError::Idempotency`] as in [`begin`](Self::begin).
+    /// [`RunError::Handler`] with the operation's own error, if it isn't recorded; [`RunError::Recorded`] with one that this
+    /// call or an earlier one recorded; or [`RunError::Idempotency`] as in [`begin`](Self::begin).
     ///
     /// # Panics
     ///

@@ -216,6 +216,14 @@ async fn no_more_run_at_a_time_than_are_asked_for_even_of_ten_thousand() {
 }
 
 #[tokio::test]
+async fn ten_records_run_at_a_time() {
+    let bench = Bench::in_memory();
+    let messages = (0..12).map(|nth| Message::new(&format!("m{nth}"), &format!("o{nth}")));
+    assert_eq!(deliver(&bench.worker(by_order), &sqs(messages)).await, [""; 0]);
+    assert_eq!((bench.widest(), bench.ran().len()), (10, 12));
+}
+
+#[tokio::test]
 async fn a_failure_for_good_is_recorded_and_comes_back_or_is_acknowledged() {
     let batch = sqs([Message::new("m1", "final 1"), Message::new("m2", "a")]);
     for (policy, returned) in [(OnFinalFailure::Return, vec!["m1"]), (OnFinalFailure::Acknowledge, vec![])] {
