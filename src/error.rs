@@ -237,7 +237,7 @@ impl RecordedFailure {
 pub enum RunError<E> {
     /// The handler ran now, and this is its own error, which isn't recorded.
     Handler(E),
-    /// The operation failed for good, in this run (with [`OnHandlerError::Record`](crate::OnHandlerError::Record), or at most
+    /// The operation failed permanently, in this run (with [`OnHandlerError::Record`](crate::OnHandlerError::Record), or at most
     /// once) or in an earlier one, and every call gets this.
     ///
     /// If this run's failure couldn't be stored, [`Operation::run`](crate::Operation::run) returns

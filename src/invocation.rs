@@ -88,7 +88,7 @@ impl Invocation {
         Self { short_lease: Some(length), ..self }
     }
 
-    /// The same, in which a claim stands until the deadline: for what nobody extends.
+    /// The same, in which a lease lasts until the deadline: for claims that the library doesn't extend.
     pub(crate) fn without_short_leases(self) -> Self {
         Self { short_lease: None, ..self }
     }

@@ -40,7 +40,7 @@ pub struct KeyFields {
     /// What must match when the key is used again; `None` is the whole event.
     #[cfg(feature = "events")]
     compared: Option<Vec<Selector>>,
-    /// What the event came from, where its fields name it only there.
+    /// The event's source, if the key's fields don't name it.
     source: Option<String>,
 }
 

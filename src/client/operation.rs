@@ -87,7 +87,7 @@ pub(super) struct Operation<'a> {
     budget: Budget,
     attempts: u32,
     last_status: Option<StatusCode>,
-    /// What the last retry took of the quota.
+    /// The tokens that the last retry took.
     last_cost: Option<u32>,
 }
 

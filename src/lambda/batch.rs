@@ -56,7 +56,7 @@
 //!
 //! # A crash
 //!
-//! When a process dies, its records come back as in progress until their leases have ended.
+//! When a process dies, its records are in progress at each redelivery until their leases have ended.
 //!
 //! - **A stream's** claim has a short lease of 15 seconds (or three times [`lease_grace`](crate::Settings::lease_grace), if
 //!   that's longer), extended every 5 seconds while its handler runs. After a crash the record is free within the lease and
@@ -71,7 +71,7 @@
 //! - Steps of such a handler by [`run`](crate::Operation::run) have short leases too. At most once nobody takes over, so leases
 //!   last until the deadline.
 //! - **A queue's** message has a lease until the deadline, since SQS can deliver it to another process any time. After a crash it
-//!   comes back once per visibility timeout, and each time counts towards `maxReceiveCount`: a lease of 62 seconds and a
+//!   is redelivered once per visibility timeout, and each time counts towards `maxReceiveCount`: a lease of 62 seconds and a
 //!   visibility timeout of 30 seconds cost 2 receives. With the feature `sqs`, `hide_while_in_progress` makes it 1.
 //!
 //! # Time
@@ -304,7 +304,7 @@ impl<R> Batch<R> {
     /// that Lambda's `Errors` counts it and Lambda polls the source less. Default: false; the answer names the records, and
     /// Lambda counts a success. [`Metric::AllFailed`](crate::Metric::AllFailed) counts it either way.
     ///
-    /// The same records come back either way. An invocation never fails for records that another delivery runs, that can't
+    /// The same records are redelivered either way. An invocation never fails for records that another delivery runs, that can't
     /// be read, or that the store refused.
     pub fn fail_if_all_fail(mut self, fails: bool) -> Self {
         self.choices.fails_if_all_fail = fails;

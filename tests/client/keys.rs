@@ -55,7 +55,7 @@ async fn a_bare_key_has_no_quotes() {
     let response = client.post(stage.server.url("/payments")).send().await.unwrap();
     let key = client::operation_key(&response).unwrap();
     assert_eq!(stage.keys(), vec![Some(key.as_str().to_owned()); 2]);
-    // What would read as another key isn't sent.
+    // A key that would read as another isn't sent.
     let key = OperationKey::new("\"a\"").unwrap();
     let Err(reqwest_middleware::Error::Middleware(error)) =
         client.post(stage.server.url("/payments")).with_extension(key).send().await

@@ -82,7 +82,7 @@ fn end(paragraph: &mut String, section: &str, all: &mut Vec<Said>) {
     paragraph.clear();
 }
 
-/// What the page says of each beginning of a sentence, by the page's sections.
+/// The page's quotes, each with the tests that it names.
 fn shown(page: &str, section: &str) -> Vec<(String, String)> {
     let after = page.split_once(&format!("\n## {section}\n")).unwrap().1;
     let of_section = after.split("\n## ").next().unwrap();
@@ -141,7 +141,7 @@ fn every_promise_names_its_tests() {
 }
 
 #[test]
-fn sentences_and_rows_are_told_apart() {
+fn sentences_and_rows_are_split() {
     let text = "# A\nOne is 1.5 s long. *Two*, e.g. this.) Three\ngoes on.\n\n| a | b |\n|---|---|\n| c | d |\n```\nNo.\n```\n- Four.\n- Five.";
     let sentences: Vec<String> = said(text).into_iter().map(|(_, sentence)| sentence).collect();
     assert_eq!(

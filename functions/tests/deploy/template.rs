@@ -191,7 +191,7 @@ fn the_alarms_and_the_dashboard_watch_metrics_that_exist() {
         );
     }
 
-    // Who answers for a batch can fail all of it.
+    // A function of batches can fail a whole batch.
     let batches: BTreeSet<_> = batch_sources().map(|(id, _)| (Metric::AllFailed.name(), id)).collect();
     assert!(!batches.is_empty() && batches.is_subset(&alarmed), "{batches:?}");
 

@@ -51,7 +51,7 @@ where
     }
 }
 
-/// What is recorded of a handler's result, and how the record ends.
+/// The verdict on a handler's result, and how the record ends.
 fn judge<T: Serialize>(
     result: Result<T, Failure>,
     on_error: OnHandlerError,

@@ -86,7 +86,7 @@ struct Event<'e> {
     /// An EventBridge event's, or a Kafka batch's.
     #[serde(borrow, default, alias = "eventSource")]
     source: Option<Cow<'e, str>>,
-    /// Of a tumbling window alone ("Using Lambda to process records from Amazon Kinesis Data Streams", AWS Lambda developer
+    /// Only events of tumbling windows have it ("Using Lambda to process records from Amazon Kinesis Data Streams", AWS Lambda developer
     /// guide), as is its state.
     #[serde(borrow, default)]
     window: Option<&'e RawValue>,

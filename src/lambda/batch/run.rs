@@ -29,7 +29,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// How long the claim of a stream's record stands after its process has died. Lambda delivers a shard's next batch, or the
+/// The lease of a stream's record: how long it's in progress after its process has died. Lambda delivers a shard's next batch, or the
 /// same one again, only when the invocation is over ("Using Lambda to process records from Amazon Kinesis Data Streams", AWS
 /// Lambda developer guide). Short enough that few retries are spent on it; long enough that a handler may block its thread
 /// for 8 s (two thirds, less the grace of 2 s), and that one which ends within a third, 5 s, costs no request.
@@ -316,7 +316,7 @@ impl<R: Record> Delivery<'_, R> {
         Err(Error::new(
             ErrorKind::AllFailed,
             format!(
-                "the handlers of all {} records of the `{}` batch failed; all come back",
+                "the handlers of all {} records of the `{}` batch failed; all are redelivered",
                 fates.len(),
                 R::SOURCE
             ),

@@ -17,7 +17,7 @@ pub(super) struct Shown {
 
 /// Hides messages.
 pub(super) trait Visibility: fmt::Debug + Send + Sync {
-    /// Hides each of these messages, on its own queue. What fails is told, and harms nothing: the message is shown when the
+    /// Hides each of these messages, on its own queue. It logs a failure, which harms nothing: SQS shows the message when the
     /// queue's own time is over.
     fn hide<'a>(&'a self, messages: &'a [Shown], within: Option<Duration>) -> BoxFuture<'a, ()>;
 }
@@ -53,13 +53,13 @@ mod sdk {
     const TIMEOUT: Duration = Duration::from_secs(2);
 
     impl Batch<SqsMessage> {
-        /// Hides a message that another delivery is at work on, on its own queue, until that one's lease and the margin have
+        /// Hides a message that another delivery is processing, on its own queue, until that one's lease and the margin have
         /// ended. The role needs `sqs:ChangeMessageVisibility` on the queue. Without it, this logs that once and asks no more.
-        /// A request that fails harms nothing: the message comes back after the queue's visibility timeout.
+        /// A request that fails harms nothing: SQS redelivers the message after the queue's visibility timeout.
         ///
         /// Each return counts as a receive towards the queue's `maxReceiveCount`. A hidden message costs one receive for
         /// each delivery that it waits for, and one request for up to ten messages. Without hiding it costs one receive per
-        /// visibility timeout for as long as the lease stands: after a crash at the start of a 15-minute invocation, and a
+        /// visibility timeout until the lease has ended: after a crash at the start of a 15-minute invocation, and a
         /// visibility timeout of 30 s, that's 31 receives, against 1 with hiding.
         ///
         /// ```no_run

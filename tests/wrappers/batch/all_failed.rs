@@ -41,7 +41,7 @@ async fn all_failed<T>(future: impl Future<Output = T>) -> (u64, T) {
     (counters.get(Metric::AllFailed.name()).map_or(0, |count| count.load(Ordering::SeqCst)), result)
 }
 
-/// What came back, or the error's kind.
+/// How many were returned, or the error's kind.
 async fn answered(worker: &Batch<SqsMessage>, batch: &serde_json::Value) -> Result<usize, ErrorKind> {
     let answer = told(worker, batch, 0).await;
     answer.map(|answer| answer.returned().count()).map_err(|error| error.kind())
@@ -73,7 +73,7 @@ async fn a_group_behind_a_failure_fails_with_it() {
     assert_eq!(failed, (1, Err(ErrorKind::AllFailed)));
 }
 
-/// Only handlers fail an invocation: others aren't mended by fewer polls, or are no failure.
+/// Only handlers fail an invocation: fewer polls don't help the others, or they haven't failed.
 #[tokio::test]
 async fn records_in_progress_never_fail_the_invocation() {
     let bench = Bench::new();

@@ -63,7 +63,7 @@ async fn a_crash_spends_few_of_a_streams_retries() {
     assert_eq!(in_progress, 3, "17 s in steps of 8 s; with a lease until the deadline it was 8");
     assert!(after <= Duration::from_secs(24), "{after:?}");
 
-    // Who waits inside of the invocation spends none.
+    // A delivery that waits inside the invocation spends none.
     let wait = OnInProgress::Wait(Duration::from_secs(20));
     let (bench, clock) = paused(|builder| builder.on_in_progress(wait));
     let (in_progress, _) = crash(&bench, &clock).await;
@@ -155,7 +155,7 @@ impl Clock for Moved {
 
 const THREE_LEASES: Duration = Duration::from_secs(45);
 
-/// One invocation, in a process of its own. In the handler, `blocks` blocks the thread.
+/// One invocation in its own process. In the handler, `blocks` blocks the thread.
 fn invoke(
     bench: &Bench,
     clock: &Moved,
@@ -226,7 +226,7 @@ fn a_handler_that_blocks_is_fenced_by_its_successor() {
     done.send(()).unwrap();
     assert_eq!(late.join().unwrap(), 0, "the successor's outcome is the late one's");
     assert_eq!(*ran.lock().unwrap(), ["begins", "begins", "ends", "ends"]);
-    // What is recorded is the successor's.
+    // The record is the successor's.
     let records: Vec<_> = store.all().into_iter().map(|(_, record)| record).collect();
     let [record] = &records[..] else { panic!("{records:?}") };
     // A generation is the time of its claim.
