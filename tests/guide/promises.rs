@@ -75,7 +75,7 @@ fn end(paragraph: &mut String, section: &str, all: &mut Vec<Said>) {
         let is_end = word.trim_end_matches(['*', ')']).ends_with(['.', '!', '?']);
         let begins =
             |next: &&str| next.starts_with(|sign: char| sign.is_ascii_uppercase() || "`*[(".contains(sign));
-        if words.get(at + 1).is_none_or(|next| is_end && begins(&next)) {
+        if words.get(at + 1).is_none_or(|next| is_end && begins(next)) {
             all.push((section.to_owned(), std::mem::take(&mut sentence)));
         }
     }

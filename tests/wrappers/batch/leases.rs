@@ -51,7 +51,7 @@ async fn crash(bench: &Bench, clock: &Paused) -> (usize, Duration) {
             return (in_progress, crashed.until(clock.now()).saturating_sub(Duration::from_secs(25)));
         }
         assert_eq!(returned.unwrap(), ["101"]);
-        tokio::time::sleep(BACKOFF).await;
+        clock.sleep(BACKOFF).await;
     }
     panic!("it never ran");
 }
