@@ -9,6 +9,7 @@ const LONGEST: Duration = Duration::from_secs(12 * 60 * 60);
 
 /// A message that is to be hidden.
 #[derive(Debug)]
+#[cfg_attr(not(feature = "sqs"), expect(dead_code, reason = "only the client of SQS reads it"))]
 pub(super) struct Shown {
     pub(super) queue_arn: String,
     pub(super) receipt_handle: String,
