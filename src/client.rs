@@ -57,6 +57,11 @@
 //! [budget](IdempotentRequests::budget) of 30 s. A wait that would reach its end is not begun: you get the last answer as it
 //! is, with its `Retry-After`. An attempt that is on its way then is dropped.
 //!
+//! All operations of a client share a [quota](IdempotentRequests::retry_quota) of retries, as in the standard retry mode of AWS's
+//! SDKs, so that an outage isn't multiplied. It has 500 tokens. A further attempt takes 5, or 10 after a timeout; one that waits for an
+//! outcome (409, 425) takes none. An operation that ends well gives back what its last retry took, or 1 if it had none. With too few
+//! tokens left you get the last answer at once.
+//!
 //! # What you get
 //!
 //! - an answer, the last one: [`is_replay`], [`attempts`] and [`operation_key`] tell about it. Its body is yours to read:
@@ -84,6 +89,7 @@ mod error;
 mod judge;
 mod key;
 mod operation;
+mod quota;
 
 /// The crates that this module's types come from, in the versions that it is made for.
 pub use {reqwest, reqwest_middleware};
@@ -101,6 +107,7 @@ use reqwest_middleware::{Error, Middleware, Next};
 use crate::time::{Clock, SystemClock};
 use backoff::Backoff;
 use operation::Operation;
+use quota::Quota;
 
 /// The middleware: a key for each operation, and further attempts under it. See [the module](crate::client).
 ///
@@ -123,6 +130,8 @@ pub struct IdempotentRequests {
     backoff: Backoff,
     budget: Duration,
     max_attempts: u32,
+    quota: Arc<Quota>,
+    is_bare: bool,
     clock: Arc<dyn Clock>,
 }
 
@@ -135,6 +144,8 @@ impl Default for IdempotentRequests {
             backoff: Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(5) },
             budget: Duration::from_secs(30),
             max_attempts: 20,
+            quota: Arc::new(Quota::new(quota::CAPACITY)),
+            is_bare: false,
             clock: Arc::new(SystemClock),
         }
     }
@@ -155,6 +166,20 @@ impl IdempotentRequests {
     /// The header that the key is sent in, instead of `Idempotency-Key`.
     pub fn header(mut self, name: HeaderName) -> Self {
         self.header = name;
+        self
+    }
+
+    /// Sends the key as it is, and not as a quoted string: for APIs that take a bare UUID. The draft that defines the header
+    /// (draft-ietf-httpapi-idempotency-key-header, section 2.1) and this library's server side ask for quotes.
+    ///
+    /// ```
+    /// use lambda_idempotency::client::IdempotentRequests;
+    ///
+    /// let requests = IdempotentRequests::new().bare(); // Idempotency-Key: 8e03978e-40d5-43e8-bc93-6894a57f9324
+    /// # let _ = requests;
+    /// ```
+    pub fn bare(mut self) -> Self {
+        self.is_bare = true;
         self
     }
 
@@ -187,6 +212,13 @@ impl IdempotentRequests {
         self
     }
 
+    /// The tokens that further attempts take, shared by all operations of this client and its clones; by default 500.
+    /// See [the module](crate::client). 0 sends again only for an operation that is in progress.
+    pub fn retry_quota(mut self, tokens: u32) -> Self {
+        self.quota = Arc::new(Quota::new(tokens));
+        self
+    }
+
     /// The clock: for tests.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
@@ -216,7 +248,8 @@ impl Middleware for IdempotentRequests {
         if !is_given && !self.methods.contains(request.method()) {
             return next.run(request, extensions).await;
         }
-        let key = OperationKey::of(&mut request, &self.header, extensions).map_err(Error::middleware)?;
+        let key = OperationKey::of(&mut request, &self.header, self.is_bare, extensions)
+            .map_err(Error::middleware)?;
         Operation::new(self, key).run(request, extensions, next).await
     }
 }

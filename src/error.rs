@@ -40,6 +40,8 @@ pub enum ErrorKind {
     /// A condition of the handler's own writes failed, so that neither they nor the outcome were made: decide anew on
     /// what is there now, or tell the caller.
     Declined,
+    /// Every record of a batch came back because its handler failed: the invocation fails too, as its worker asks.
+    AllFailed,
     /// The stored record cannot be read, or a newer version of the library wrote it. Nothing ran:
     /// look at the record.
     Corrupt,
@@ -62,6 +64,7 @@ impl ErrorKind {
             Self::Unavailable => "Unavailable",
             Self::Unrecorded => "Unrecorded",
             Self::Declined => "Declined",
+            Self::AllFailed => "AllFailed",
             Self::Corrupt => "Corrupt",
             Self::Invalid => "Invalid",
         }
@@ -232,9 +235,13 @@ impl RecordedFailure {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RunError<E> {
-    /// The handler ran now, and this is its own error.
+    /// The handler ran now, and this is its own error, which isn't recorded.
     Handler(E),
-    /// The operation failed for good in an earlier run, which recorded this.
+    /// The operation failed permanently, in this run (with [`OnHandlerError::Record`](crate::OnHandlerError::Record), or at most
+    /// once) or in an earlier one, and every call gets this.
+    ///
+    /// If this run's failure couldn't be stored, [`Operation::run`](crate::Operation::run) returns
+    /// [`Handler`](Self::Handler). The event layers return `Recorded` then too: they have turned the handler's error into this.
     Recorded(RecordedFailure),
     /// The library's own error: see its [`kind`](Error::kind).
     Idempotency(Error),

@@ -288,7 +288,8 @@ impl Engine {
         idempotency: &Idempotency,
     ) -> Result<Result<(Owner, State), Replay>, Error> {
         let (owner, invocation, now) = ((self.owners)()?, idempotency.invocation(), self.clock.now());
-        let timing = self.timing(now, &invocation);
+        // There is no lease that could be extended: the transaction's lock has the key.
+        let timing = self.unextended(now, &invocation);
         let state = *self.plan(owner, fingerprint, &invocation, timing);
         let (state, _) = step(state, Input { now, event: Event::Look });
         let event = match self.in_time(now, timing.limits.ask_by, Box::pin(records.lock_and_read(key))).await

@@ -23,6 +23,8 @@ pub struct Invocation {
     last_wait: Option<Timestamp>,
     /// When the caller stops waiting for the answer, where that is before the deadline.
     caller_waits_until: Option<Timestamp>,
+    /// The length of a lease that is extended while its handler runs, where the settings give none.
+    short_lease: Option<Duration>,
 }
 
 impl Invocation {
@@ -60,6 +62,7 @@ impl Invocation {
             request_id: (!request_id.is_empty()).then(|| request_id.into()),
             last_wait: None,
             caller_waits_until: None,
+            short_lease: None,
         }
     }
 
@@ -77,6 +80,21 @@ impl Invocation {
     #[must_use]
     pub fn with_caller_waiting_until(self, until: Timestamp) -> Self {
         Self { caller_waits_until: Some(until), ..self }
+    }
+
+    /// The same, in which what runs has leases of this length, which are extended while it runs.
+    #[cfg(feature = "events")]
+    pub(crate) fn with_short_leases(self, length: Duration) -> Self {
+        Self { short_lease: Some(length), ..self }
+    }
+
+    /// The same, in which a lease lasts until the deadline: for claims that the library doesn't extend.
+    pub(crate) fn without_short_leases(self) -> Self {
+        Self { short_lease: None, ..self }
+    }
+
+    pub(crate) fn short_lease(&self) -> Option<Duration> {
+        self.short_lease
     }
 
     pub(crate) fn caller_waits_until(&self) -> Option<Timestamp> {

@@ -40,6 +40,8 @@ pub struct KeyFields {
     /// What must match when the key is used again; `None` is the whole event.
     #[cfg(feature = "events")]
     compared: Option<Vec<Selector>>,
+    /// The event's source, if the key's fields don't name it.
+    source: Option<String>,
 }
 
 impl KeyFields {
@@ -58,6 +60,7 @@ impl KeyFields {
             required: 0,
             #[cfg(feature = "events")]
             compared: None,
+            source: None,
         })
     }
 
@@ -73,13 +76,19 @@ impl KeyFields {
     pub(crate) fn known(required: &[&'static str], optional: &[&'static str]) -> Self {
         let fields = required.iter().chain(optional);
         let fields = fields.filter_map(|field| Selector::new(field).ok()).collect();
-        Self { fields, required: required.len(), compared: None }
+        Self { fields, required: required.len(), compared: None, source: None }
     }
 
     /// The same, for a source whose deliveries of one event differ outside of these fields.
     #[cfg(feature = "events")]
     pub(crate) fn comparing(self, fields: &[&'static str]) -> Self {
         Self { compared: crate::selector::some_of(fields.iter().copied()).ok(), ..self }
+    }
+
+    /// The same, of one source: two of them share no keys.
+    #[cfg(feature = "events")]
+    pub(crate) fn of_source(self, source: String) -> Self {
+        Self { source: Some(source), ..self }
     }
 
     /// What must match when the key is used again; `None` is the whole event.
@@ -104,7 +113,7 @@ impl KeyFields {
         if !found.iter().any(is_there) || !found.iter().take(self.required).all(is_there) {
             return Ok(None);
         }
-        if let [Some(value)] = found.as_slice() {
+        if let ([Some(value)], None) = (found.as_slice(), &self.source) {
             // A text in the form of a digest could be another value's.
             let text = text_of(value).filter(|text| Fingerprint::from_stored(text).is_none());
             return Ok(Some(match text.map(Key::new) {
@@ -112,9 +121,13 @@ impl KeyFields {
                 _ => digest(Fingerprint::of_json(value.as_bytes())?)?,
             }));
         }
-        let whole = found.iter().fold(Fingerprint::builder("key"), |whole, value| {
-            whole.json_or_bytes("field", value.as_deref().unwrap_or("null"))
-        });
+        let begun = match &self.source {
+            Some(source) => Fingerprint::builder("key of a source").part("source", source),
+            None => Fingerprint::builder("key"),
+        };
+        let whole = found
+            .iter()
+            .fold(begun, |whole, value| whole.json_or_bytes("field", value.as_deref().unwrap_or("null")));
         digest(whole.finish()).map(Some)
     }
 }

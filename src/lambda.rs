@@ -9,7 +9,8 @@
 //! [`lease_grace`](crate::Settings::lease_grace) and the [`skew_margin`](crate::Settings::skew_margin) have passed: 4 seconds
 //! after the deadline, by default. Until then, duplicates are in progress. Where the deadline is unknown, the key is free when
 //! [`lease_fallback`](crate::Settings::lease_fallback) and the margin have passed: 62 seconds after the claim.
-//! [`lease_extension`](crate::Settings::lease_extension) shortens both.
+//! [`lease_extension`](crate::Settings::lease_extension) shortens both. Batches of streams have [short leases](batch#a-crash) by
+//! default.
 //!
 //! # Lambda Managed Instances
 //!

@@ -183,6 +183,13 @@ pub(crate) fn returned(
     );
 }
 
+/// No record of a batch is done, though Lambda counts the invocation as a success unless it fails.
+#[cfg(feature = "events")]
+pub(crate) fn all_failed(source: &'static str, records: usize) {
+    count(Metric::AllFailed);
+    tracing::error!(target: TARGET, event = "all_failed", source, records, "every record of the batch comes back");
+}
+
 /// Messages that are in progress elsewhere could not be hidden until then. `code` is the service's own.
 #[cfg(feature = "sqs")]
 pub(crate) fn not_hidden(messages: usize, code: Option<&str>) {
@@ -204,6 +211,7 @@ const fn refusal(kind: ErrorKind, is_store_failure: bool) -> Metric {
         ErrorKind::Unavailable if !is_store_failure => Metric::NoTimeLeft,
         ErrorKind::Invalid if !is_store_failure => Metric::Invalid,
         ErrorKind::Declined => Metric::Declined,
+        ErrorKind::AllFailed => Metric::AllFailed,
         // The last two are of a settlement, and refuse nothing.
         ErrorKind::Unavailable | ErrorKind::Invalid | ErrorKind::Fenced | ErrorKind::Unrecorded => {
             Metric::StoreUnavailable

@@ -85,6 +85,7 @@ pub struct Settings {
     pub lease_fallback: Duration,
     /// The length of a short lease that is extended while the handler runs, a third of its length after it was made or
     /// extended last. Default: none; the lease then lasts until the deadline, or for [`lease_fallback`](Self::lease_fallback).
+    /// Kinesis and DynamoDB Streams are the exception: without this setting, their records have 15 seconds.
     ///
     /// For work that is long, or whose end nobody knows: a container, long PostgreSQL work, Lambda Managed Instances, a
     /// function with a long time-out. When its process dies, its key is free after this length and the skew

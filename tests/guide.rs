@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 
+#[path = "guide/promises.rs"]
+mod promises;
 #[expect(dead_code, reason = "the architecture's test uses all of it")]
 #[path = "support/source.rs"]
 mod source;

@@ -69,6 +69,7 @@ impl OperationKey {
     pub(super) fn of(
         request: &mut Request,
         name: &HeaderName,
+        is_bare: bool,
         extensions: &mut Extensions,
     ) -> Result<Self, Error> {
         let given = extensions.get::<Self>();
@@ -84,7 +85,7 @@ impl OperationKey {
             return Ok(sent);
         }
         let key = given.cloned().map_or_else(Self::draw, Ok)?;
-        request.headers_mut().insert(name, key.to_header()?);
+        request.headers_mut().insert(name, key.to_header(is_bare)?);
         extensions.insert(key.clone());
         Ok(key)
     }
@@ -106,14 +107,33 @@ impl OperationKey {
         }
     }
 
-    /// A Structured Field String (RFC 9651, section 3.3.3), left out of what shows requests.
-    fn to_header(&self) -> Result<HeaderValue, Error> {
-        let escaped = self.as_str().replace('\\', r"\\").replace('"', r#"\""#);
-        let value = HeaderValue::try_from(format!("\"{escaped}\""));
+    /// A Structured Field String (RFC 9651, section 3.3.3), or the key as it is; left out of what shows requests.
+    fn to_header(&self, is_bare: bool) -> Result<HeaderValue, Error> {
+        let value = if is_bare {
+            self.bare()?.to_owned()
+        } else {
+            format!("\"{}\"", self.as_str().replace('\\', r"\\").replace('"', r#"\""#))
+        };
+        let value = HeaderValue::try_from(value);
         let mut value =
             value.map_err(|_| invalid("the idempotency key does not fit into a header".into()))?;
         value.set_sensitive(true);
         Ok(value)
+    }
+}
+
+impl OperationKey {
+    /// The key, if a header without quotes still reads as the same one.
+    fn bare(&self) -> Result<&str, Error> {
+        let text = self.as_str();
+        if text.starts_with('"') || text.trim() != text {
+            return Err(invalid(
+                "the idempotency key begins with a quote, or begins or ends with a blank, which a bare header can't carry; \
+                 use another key, or leave out `bare()`"
+                    .into(),
+            ));
+        }
+        Ok(text)
     }
 }
 
@@ -164,9 +184,16 @@ mod tests {
     fn a_key_reads_as_it_was_written() {
         for text in ["order-17", "a b", r#"a "b" \ c"#, r"\", "a,b;c=1", "~!"] {
             let key = OperationKey::new(text).unwrap();
-            let header = key.to_header().unwrap();
-            assert!(header.is_sensitive());
-            assert_eq!(read(&[header.to_str().unwrap()]).unwrap(), Some(key), "{text}");
+            for is_bare in [false, true] {
+                let header = key.to_header(is_bare).unwrap();
+                assert!(header.is_sensitive());
+                assert_eq!(read(&[header.to_str().unwrap()]).unwrap().as_ref(), Some(&key), "{text}");
+            }
+        }
+        for text in [" a", "a ", "\"a", "\"a\""] {
+            let key = OperationKey::new(text).unwrap();
+            assert_eq!(key.to_header(true).unwrap_err().kind(), ErrorKind::InvalidKey, "{text}");
+            assert!(key.to_header(false).is_ok());
         }
     }
 
@@ -182,7 +209,7 @@ mod tests {
     #[test]
     fn debug_does_not_show_the_key() {
         let key = OperationKey::new("secret-17").unwrap();
-        let shown = format!("{key:?} {:?}", key.to_header().unwrap());
+        let shown = format!("{key:?} {:?}", key.to_header(true).unwrap());
         assert!(!shown.contains("secret"), "{shown}");
     }
 }

@@ -21,6 +21,7 @@ use super::{
     body::read_problem,
     judge::{Shown, is_sent_again, may_be_sent_again},
     key::OperationKey,
+    quota::Cause,
 };
 use crate::{
     future::BoxFuture,
@@ -86,12 +87,14 @@ pub(super) struct Operation<'a> {
     budget: Budget,
     attempts: u32,
     last_status: Option<StatusCode>,
+    /// The tokens that the last retry took.
+    last_cost: Option<u32>,
 }
 
 impl<'a> Operation<'a> {
     pub(super) fn new(rules: &'a IdempotentRequests, key: OperationKey) -> Self {
         let budget = Budget::start(&rules.clock, rules.budget);
-        Self { rules, key, budget, attempts: 0, last_status: None }
+        Self { rules, key, budget, attempts: 0, last_status: None, last_cost: None }
     }
 
     pub(super) async fn run(
@@ -109,7 +112,9 @@ impl<'a> Operation<'a> {
             };
             let wait = self.wait_after(&attempted);
             match copy {
-                Some(copy) if wait.is_some_and(|wait| self.may_go_on(wait)) => request = copy,
+                Some(copy) if wait.is_some_and(|wait| self.may_go_on(wait)) && self.pays(&attempted) => {
+                    request = copy
+                }
                 _ => return self.end(attempted),
             }
             self.note(&attempted, wait.unwrap_or_default());
@@ -133,6 +138,17 @@ impl<'a> Operation<'a> {
         self.attempts < self.rules.max_attempts && self.budget.outlasts(wait)
     }
 
+    /// Takes the retry out of the quota that all operations share, if it has as much.
+    fn pays(&mut self, attempted: &Attempted) -> bool {
+        let cause = match attempted {
+            Attempted::Answered(response) => Cause::Status(response.status()),
+            Attempted::Lost(error) if error.is_timeout() => Cause::Timeout,
+            Attempted::Lost(_) | Attempted::Last(_) => Cause::Lost,
+        };
+        self.last_cost = self.rules.quota.take(cause);
+        self.last_cost.is_some()
+    }
+
     fn note(&mut self, attempted: &Attempted, wait: Duration) {
         if let Attempted::Answered(response) = attempted {
             self.last_status = Some(response.status());
@@ -144,7 +160,11 @@ impl<'a> Operation<'a> {
 
     fn end(self, attempted: Attempted) -> Result<Response, Error> {
         let mut response = match attempted {
-            Attempted::Last(result) => result?,
+            Attempted::Last(result) => {
+                let response = result?;
+                self.rules.quota.succeeded(self.last_cost);
+                response
+            }
             Attempted::Answered(response) => response,
             Attempted::Lost(error) => return Err(self.unanswered(Some(error))),
         };

@@ -57,7 +57,9 @@ impl Engine {
     pub(crate) fn timing(&self, now: Timestamp, invocation: &Invocation) -> Timing {
         let deadline = invocation.deadline();
         let grace = self.settings.lease_grace;
-        let Some(length) = self.settings.lease_extension else { return self.unextended(now, invocation) };
+        let Some(length) = self.settings.lease_extension.or(invocation.short_lease()) else {
+            return self.unextended(now, invocation);
+        };
         let bounds = deadline
             .map(|deadline| Bounds { lease_until: deadline.saturating_add(grace), cut_off: deadline });
         let extension = Extension { length, grace, bounds };
@@ -74,7 +76,7 @@ impl Engine {
     }
 
     /// The same where nothing is extended, or where nothing is claimed that could be.
-    pub(super) fn unextended(&self, now: Timestamp, invocation: &Invocation) -> Timing {
+    pub(crate) fn unextended(&self, now: Timestamp, invocation: &Invocation) -> Timing {
         let grace = self.settings.lease_grace;
         let (lease_until, usable_until, cut_off) = match invocation.deadline() {
             Some(deadline) => {

@@ -98,7 +98,8 @@ impl Operation {
     /// Dropping the future may leave a claim that nobody holds; its lease frees the key.
     pub async fn begin(&self, key: impl Borrow<Key>, fingerprint: Fingerprint) -> Result<Begun, Error> {
         let key = self.stored_key(key.borrow());
-        let begun = self.idempotency.engine().begin(&key, fingerprint, &self.idempotency.invocation()).await;
+        let invocation = self.idempotency.invocation().without_short_leases();
+        let begun = self.idempotency.engine().begin(&key, fingerprint, &invocation).await;
         begun.map_err(|refused| invocation::refused_within(refused.error))
     }
 
@@ -137,8 +138,8 @@ impl Operation {
     ///
     /// # Errors
     ///
-    /// [`RunError::Handler`] with the operation's own error, [`RunError::Recorded`] with one that an
-    /// earlier run recorded, or [`RunError::Idempotency`] as in [`begin`](Self::begin).
+    /// [`RunError::Handler`] with the operation's own error, if it isn't recorded; [`RunError::Recorded`] with one that this
+    /// call or an earlier one recorded; or [`RunError::Idempotency`] as in [`begin`](Self::begin).
     ///
     /// # Panics
     ///

@@ -1,7 +1,8 @@
 //! Batches: SQS, Kinesis and DynamoDB Streams, record by record.
 //!
 //! Each record is an operation of its own: it is claimed, run and settled, several at a time, and the answer names
-//! those that must come back. Switch `ReportBatchItemFailures` on at the event source mapping, or Lambda ignores it.
+//! those that must come back. Switch `ReportBatchItemFailures` on at the event source mapping, or Lambda ignores the answer: SQS then
+//! deletes the messages that failed, and a stream goes on behind the records that failed. Tumbling windows are refused.
 //!
 //! ```no_run
 //! use lambda_idempotency::{Idempotency, Key, lambda::batch::{Failure, SqsMessage}};
@@ -48,8 +49,30 @@
 //!
 //! Lambda reads a stream's answer as a checkpoint: it delivers everything again from the first failure on. So that one
 //! alone is named; what succeeded behind it is recorded, and acknowledged the next time. A record that can never succeed,
-//! because it cannot be read, say, holds up its shard for as long as the mapping allows: set `MaximumRetryAttempts`, a
+//! because it can't be read, say, holds up its shard until the mapping gives it up: set `MaximumRecordAgeInSeconds`, a
 //! destination for failures, and `BisectBatchOnFunctionError`, without which what waits behind it is given up with it.
+//! `MaximumRetryAttempts` counts in-progress answers as well: with it, leave room for those after a crash (below), or wait
+//! for the lease inside the invocation.
+//!
+//! # A crash
+//!
+//! When a process dies, its records are in progress at each redelivery until their leases have ended.
+//!
+//! - **A stream's** claim has a short lease of 15 seconds (or three times [`lease_grace`](crate::Settings::lease_grace), if
+//!   that's longer), extended every 5 seconds while its handler runs. After a crash the record is free within the lease and
+//!   the [`skew_margin`](crate::Settings::skew_margin), 17 seconds. Until then each redelivery spends one of
+//!   `MaximumRetryAttempts`; with [`OnInProgress::Wait`](crate::OnInProgress::Wait) of 20 seconds none does, on a function with
+//!   a timeout of 40 seconds or more, since a wait takes at most half of the time left. Extensions cost 0.2 requests per
+//!   record and second, and a handler that ends within 5 seconds costs none.
+//! - A short lease is safe here: Lambda doesn't deliver a shard's batch again while an invocation with it lives. A handler that
+//!   blocks its thread stops the extension of every record of its batch; one that awaits something after its
+//!   lease has ended is cut off. Use `spawn_blocking` for more than 8 seconds of such work, or set
+//!   [`lease_extension`](crate::Settings::lease_extension) to a longer lease: one longer than the function's timeout is never extended.
+//! - Steps of such a handler by [`run`](crate::Operation::run) have short leases too. At most once nobody takes over, so leases
+//!   last until the deadline.
+//! - **A queue's** message has a lease until the deadline, since SQS can deliver it to another process any time. After a crash it
+//!   is redelivered once per visibility timeout, and each time counts towards `maxReceiveCount`: a lease of 62 seconds and a
+//!   visibility timeout of 30 seconds cost 2 receives. With the feature `sqs`, `hide_while_in_progress` makes it 1.
 //!
 //! # Time
 //!
@@ -61,6 +84,7 @@
 mod answer;
 mod dynamodb;
 mod failure;
+mod handler;
 mod kinesis;
 mod lanes;
 mod record;
@@ -71,6 +95,7 @@ mod visibility;
 pub use answer::BatchAnswer;
 pub use dynamodb::DynamoDbRecord;
 pub use failure::{Failure, OnFinalFailure};
+use handler::{Handle, KeyOf};
 pub use kinesis::KinesisRecord;
 pub use record::Record;
 pub use sqs::SqsMessage;
@@ -79,7 +104,6 @@ use visibility::SharedVisibility;
 use std::{
     fmt,
     future::Future,
-    marker::PhantomData,
     num::NonZeroUsize,
     sync::Arc,
     task::{Context, Poll},
@@ -101,6 +125,9 @@ const CONCURRENCY: NonZeroUsize = NonZeroUsize::new(10).unwrap();
 const RESERVE: Duration = Duration::from_millis(500);
 
 impl Idempotency {
+    /// **Without `ReportBatchItemFailures` SQS deletes everything:** switch it on at the event source mapping, or Lambda ignores the
+    /// answer, and messages that failed are lost.
+    ///
     /// A worker for an SQS queue, standard or FIFO. `key` names the operation that a message stands for:
     ///
     /// - [`SqsMessage::message_key`], the message's id: one *message* runs once, however often SQS delivers it. A sender who
@@ -110,10 +137,13 @@ impl Idempotency {
     /// The body is what must be the same when a key comes again.
     ///
     /// Message attributes do not count: a queue that tells its operations apart by them alone needs a key that does, too.
-    pub fn sqs<K, I, H>(&self, key: K, handler: H) -> Batch<SqsMessage, K, H>
+    pub fn sqs<K, I, H, Fut, T>(&self, key: K, handler: H) -> Batch<SqsMessage>
     where
-        K: Fn(&SqsMessage) -> I,
+        K: Fn(&SqsMessage) -> I + Send + Sync + 'static,
         I: IntoKey,
+        H: Fn(SqsMessage) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<T, Failure>> + Send + 'static,
+        T: Serialize + Send + 'static,
     {
         Batch::new(self, key, handler)
     }
@@ -121,10 +151,13 @@ impl Idempotency {
     /// A worker for a Kinesis data stream. `key` names the operation that a record stands for:
     /// [`KinesisRecord::sequence_key`] for one *record*, however often Lambda delivers it, or a field of the data, since a
     /// producer that retries makes two records.
-    pub fn kinesis<K, I, H>(&self, key: K, handler: H) -> Batch<KinesisRecord, K, H>
+    pub fn kinesis<K, I, H, Fut, T>(&self, key: K, handler: H) -> Batch<KinesisRecord>
     where
-        K: Fn(&KinesisRecord) -> I,
+        K: Fn(&KinesisRecord) -> I + Send + Sync + 'static,
         I: IntoKey,
+        H: Fn(KinesisRecord) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<T, Failure>> + Send + 'static,
+        T: Serialize + Send + 'static,
     {
         Batch::new(self, key, handler)
     }
@@ -133,26 +166,54 @@ impl Idempotency {
     /// [`DynamoDbRecord::event_key`] for one *change*, however often Lambda delivers it.
     ///
     /// The event's name, the item's key and its images are what must be the same when a key comes again.
-    pub fn dynamodb_stream<K, I, H>(&self, key: K, handler: H) -> Batch<DynamoDbRecord, K, H>
+    pub fn dynamodb_stream<K, I, H, Fut, T>(&self, key: K, handler: H) -> Batch<DynamoDbRecord>
     where
-        K: Fn(&DynamoDbRecord) -> I,
+        K: Fn(&DynamoDbRecord) -> I + Send + Sync + 'static,
         I: IntoKey,
+        H: Fn(DynamoDbRecord) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<T, Failure>> + Send + 'static,
+        T: Serialize + Send + 'static,
     {
         Batch::new(self, key, handler)
     }
 }
 
 /// A worker for the records of one source: a service for `lambda_runtime::run`. See [the module](self).
+///
+/// Its type has no closure in it, so that a function can return it, and a test can call it:
+///
+/// ```
+/// use lambda_idempotency::{Idempotency, Key, lambda::batch::{Batch, Failure, SqsMessage}, store::memory::MemoryStore};
+/// use lambda_runtime::{Context, LambdaEvent, tower::ServiceExt as _};
+/// use serde_json::value::RawValue;
+///
+/// async fn ship(_: SqsMessage) -> Result<&'static str, Failure> {
+///     Ok("shipped")
+/// }
+///
+/// fn worker(idempotency: &Idempotency) -> Batch<SqsMessage> {
+///     idempotency.sqs(|message| Key::from_json(message, "/order_id"), ship)
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?;
+/// let event = r#"{"Records": [{"messageId": "m1", "body": "{\"order_id\": 17}", "eventSource": "aws:sqs"}]}"#;
+/// let event = LambdaEvent::new(RawValue::from_string(event.to_owned())?, Context::default());
+/// let answer = worker(&idempotency).oneshot(event).await?;
+/// assert_eq!(answer.returned().count(), 0);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use]
-pub struct Batch<R, K, H> {
+pub struct Batch<R> {
     idempotency: Idempotency,
-    key: K,
-    handler: H,
+    key: KeyOf<R>,
+    handler: Arc<dyn Handle<R>>,
     choices: Choices,
     /// What the source is called in the scope, in place of its ARN.
     source_name: Option<Arc<str>>,
     visibility: Option<SharedVisibility>,
-    record: PhantomData<fn(R)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -161,26 +222,31 @@ struct Choices {
     missing_key: MissingKey,
     on_final_failure: OnFinalFailure,
     in_order: bool,
+    fails_if_all_fail: bool,
     reserve: Duration,
 }
 
-impl<R, K, H> Batch<R, K, H> {
-    fn new(idempotency: &Idempotency, key: K, handler: H) -> Self {
+impl<R> Batch<R> {
+    fn new<K, I>(idempotency: &Idempotency, key: K, handler: impl Handle<R> + 'static) -> Self
+    where
+        K: Fn(&R) -> I + Send + Sync + 'static,
+        I: IntoKey,
+    {
         let choices = Choices {
             concurrency: CONCURRENCY,
             missing_key: MissingKey::default(),
             on_final_failure: OnFinalFailure::default(),
             in_order: false,
+            fails_if_all_fail: false,
             reserve: RESERVE,
         };
         Self {
             idempotency: idempotency.clone(),
-            key,
-            handler,
+            key: Arc::new(move |record| key(record).into_key()),
+            handler: Arc::new(handler),
             choices,
             source_name: None,
             visibility: None,
-            record: PhantomData,
         }
     }
 
@@ -234,6 +300,17 @@ impl<R, K, H> Batch<R, K, H> {
         self
     }
 
+    /// Fails the invocation with [`ErrorKind::AllFailed`](crate::ErrorKind::AllFailed) when every record's handler failed, so
+    /// that Lambda's `Errors` counts it and Lambda polls the source less. Default: false; the answer names the records, and
+    /// Lambda counts a success. [`Metric::AllFailed`](crate::Metric::AllFailed) counts it either way.
+    ///
+    /// The same records are redelivered either way. An invocation never fails for records that another delivery runs, that can't
+    /// be read, or that the store refused.
+    pub fn fail_if_all_fail(mut self, fails: bool) -> Self {
+        self.choices.fails_if_all_fail = fails;
+        self
+    }
+
     /// Cuts handlers off so long before the invocation's deadline, and claims nothing in as much time again before that: or
     /// a sixth of the invocation's time, if that is shorter. Half of it is left for what is being settled then, the other half
     /// for the answer. Default: 500 ms.
@@ -243,7 +320,7 @@ impl<R, K, H> Batch<R, K, H> {
     }
 }
 
-impl<K, H> Batch<KinesisRecord, K, H> {
+impl Batch<KinesisRecord> {
     /// Runs the records of one partition key in order, one after the other; when one fails, the rest of that key's waits.
     /// Default: every record for itself.
     pub fn in_order(mut self) -> Self {
@@ -252,7 +329,7 @@ impl<K, H> Batch<KinesisRecord, K, H> {
     }
 }
 
-impl<K, H> Batch<DynamoDbRecord, K, H> {
+impl Batch<DynamoDbRecord> {
     /// Runs the changes of one item in order, one after the other; when one fails, the rest of that item's waits. Default:
     /// every change for itself.
     pub fn in_order(mut self) -> Self {
@@ -261,21 +338,20 @@ impl<K, H> Batch<DynamoDbRecord, K, H> {
     }
 }
 
-impl<R, K: Clone, H: Clone> Clone for Batch<R, K, H> {
+impl<R> Clone for Batch<R> {
     fn clone(&self) -> Self {
         Self {
             idempotency: self.idempotency.clone(),
-            key: self.key.clone(),
-            handler: self.handler.clone(),
+            key: Arc::clone(&self.key),
+            handler: Arc::clone(&self.handler),
             choices: self.choices,
             source_name: self.source_name.clone(),
             visibility: self.visibility.clone(),
-            record: PhantomData,
         }
     }
 }
 
-impl<R: Record, K, H> fmt::Debug for Batch<R, K, H> {
+impl<R: Record> fmt::Debug for Batch<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Batch")
             .field("source", &R::SOURCE)
@@ -286,15 +362,7 @@ impl<R: Record, K, H> fmt::Debug for Batch<R, K, H> {
     }
 }
 
-impl<R, K, I, H, Fut, T> Service<LambdaEvent<Box<RawValue>>> for Batch<R, K, H>
-where
-    R: Record,
-    K: Fn(&R) -> I + Clone + Send + Sync + 'static,
-    I: IntoKey,
-    H: Fn(R) -> Fut + Clone + Send + Sync + 'static,
-    Fut: Future<Output = Result<T, Failure>> + Send,
-    T: Serialize + Send + 'static,
-{
+impl<R: Record> Service<LambdaEvent<Box<RawValue>>> for Batch<R> {
     type Response = BatchAnswer;
     type Error = Error;
     type Future = BoxFuture<'static, Result<BatchAnswer, Error>>;

@@ -124,7 +124,7 @@ mod streaming;
 
 pub use answer::ResponseBody;
 pub use caller::{Caller, Verified, scope_caller, verified_caller};
-pub use guard::{Guarded, Readable, run};
+pub use guard::{Guarded, Readable, guarded_streaming, run, run_streaming};
 pub use key::{KeyFormat, KeySyntax};
 pub use problem::{EXPOSED_HEADERS, ProblemKind};
 pub use recording::Recording;

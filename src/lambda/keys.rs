@@ -101,17 +101,46 @@ pub fn step_functions() -> KeyFields {
     KeyFields::known(&["/execution", "/state", "/entered"], &["/item"])
 }
 
-/// One record of a Kafka event, whose records you [`run`](crate::Operation::run) one by one: topic, partition and offset.
+/// One record of a Kafka event, whose records you [`run`](crate::Operation::run) one by one: cluster, topic, partition and
+/// offset. Two clusters number their records alike, so `cluster` is part of the key.
+///
+/// Take the cluster from the event by [`kafka_cluster`], or give it a stable name of yours: with that, a record that was copied to
+/// another cluster under the same topic, partition and offset finds its outcome.
 ///
 /// ```
 /// use lambda_idempotency::lambda::keys;
 ///
-/// let key = keys::kafka_record().key_of(br#"{"topic": "orders", "partition": 0, "offset": 15, "value": "MQ=="}"#)?;
-/// assert!(key.is_some());
-/// # Ok::<(), lambda_idempotency::Error>(())
+/// let event = br#"{"eventSource": "aws:kafka", "eventSourceArn": "arn:aws:kafka:eu-west-1:1:cluster/orders/b7", "records": {}}"#;
+/// let cluster = keys::kafka_cluster(event).ok_or("an event of no cluster")?;
+/// let record = br#"{"topic": "orders", "partition": 0, "offset": 15, "value": "MQ=="}"#;
+/// let key = keys::kafka_record(cluster).key_of(record)?;
+/// assert_ne!(key, keys::kafka_record("another").key_of(record)?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn kafka_record() -> KeyFields {
-    KeyFields::known(&["/topic", "/partition", "/offset"], &[])
+pub fn kafka_record(cluster: impl Into<String>) -> KeyFields {
+    KeyFields::known(&["/topic", "/partition", "/offset"], &[]).of_source(cluster.into())
+}
+
+/// The cluster of a Kafka event: its ARN (`eventSourceArn`), or the brokers of a self-managed one (`bootstrapServers`), in any
+/// order. None if the event names neither.
+pub fn kafka_cluster(event: &[u8]) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Event {
+        #[serde(default)]
+        event_source_arn: Option<String>,
+        #[serde(default)]
+        bootstrap_servers: Option<String>,
+    }
+    let Event { event_source_arn, bootstrap_servers } = serde_json::from_slice(event).ok()?;
+    let brokers = || {
+        let servers = bootstrap_servers?;
+        let mut brokers: Vec<_> =
+            servers.split(',').map(str::trim).filter(|broker| !broker.is_empty()).collect();
+        brokers.sort_unstable();
+        Some(brokers.join(","))
+    };
+    event_source_arn.or_else(brokers).filter(|cluster| !cluster.is_empty())
 }
 
 /// One message of an Amazon MQ event, whose messages you [`run`](crate::Operation::run) one by one: ActiveMQ's
@@ -147,7 +176,8 @@ mod tests {
 
     #[test]
     fn every_field_is_a_pointer() {
-        let all = [event_bridge(), scheduler(), sns(), s3(), step_functions(), kafka_record(), mq_message()];
+        let all =
+            [event_bridge(), scheduler(), sns(), s3(), step_functions(), kafka_record("c"), mq_message()];
         assert_eq!(all.iter().map(|fields| fields.iter().count()).collect::<Vec<_>>(), [1, 2, 1, 5, 4, 3, 2]);
     }
 
@@ -192,9 +222,28 @@ mod tests {
     }
 
     #[test]
+    fn clusters_share_no_keys() {
+        let record = |offset: u8| format!(r#"{{"topic": "orders", "partition": 0, "offset": {offset}}}"#);
+        let of = |cluster: &str| key(&kafka_record(cluster), &record(15)).unwrap();
+        assert_ne!(of("one"), of("two"));
+        assert_ne!(key(&kafka_record("one"), &record(16)).unwrap(), of("one"));
+        let cluster = |event: &str| kafka_cluster(event.as_bytes());
+        let arn = "arn:aws:kafka:eu-west-1:1:cluster/orders/b7";
+        let managed =
+            format!(r#"{{"eventSourceArn": "{arn}", "bootstrapServers": "b-1:9092", "records": {{}}}}"#);
+        assert_eq!(cluster(&managed).as_deref(), Some(arn));
+        let own =
+            [r#"{"bootstrapServers": "b-2:9092, b-1:9092"}"#, r#"{"bootstrapServers": "b-1:9092,b-2:9092"}"#];
+        assert_eq!(own.map(cluster), [(); 2].map(|()| Some("b-1:9092,b-2:9092".to_owned())));
+        for none in ["{}", r#"{"eventSourceArn": ""}"#, r#"{"bootstrapServers": ","}"#, "no JSON"] {
+            assert_eq!(cluster(none), None, "{none}");
+        }
+    }
+
+    #[test]
     fn what_has_none_of_its_sources_names_has_no_key() {
         for fields in
-            [event_bridge(), scheduler(), sns(), s3(), step_functions(), kafka_record(), mq_message()]
+            [event_bridge(), scheduler(), sns(), s3(), step_functions(), kafka_record("c"), mq_message()]
         {
             assert_eq!(key(&fields, r#"{"Records": [], "detail": {"id": 1}}"#), None, "{fields:?}");
         }

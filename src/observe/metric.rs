@@ -82,6 +82,9 @@ pub enum Metric {
     Panicked,
     /// Counter: a handler ran without protection, as the settings allow.
     Unprotected,
+    /// Counter: every record of a batch came back, and not only because other deliveries run them. Lambda's `Errors` doesn't
+    /// count such an invocation.
+    AllFailed,
     /// Histogram, in milliseconds: claiming, or finding the outcome.
     ClaimLatency,
     /// Histogram, in milliseconds: settling.
@@ -123,6 +126,7 @@ impl Metric {
         Self::CutOff,
         Self::Panicked,
         Self::Unprotected,
+        Self::AllFailed,
         Self::ClaimLatency,
         Self::SettleLatency,
     ];
@@ -162,6 +166,7 @@ impl Metric {
             Self::CutOff => "idempotency_cut_off",
             Self::Panicked => "idempotency_panicked",
             Self::Unprotected => "idempotency_unprotected",
+            Self::AllFailed => "idempotency_all_failed",
             Self::ClaimLatency => "idempotency_claim_latency",
             Self::SettleLatency => "idempotency_settle_latency",
         }

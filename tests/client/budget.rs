@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::{
     http_server::{Reply, Server},
-    stage::{Stage, answer, answer_with, client},
+    stage::{Stage, answer, answer_with, client, problem},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -91,4 +91,41 @@ async fn a_body_that_cannot_be_cloned_is_sent_once_with_its_key() {
         assert_eq!(stage.received()[0].body, b"once");
         assert_eq!(stage.keys(), [Some(format!("\"{}\"", key.unwrap().as_str()))]);
     }
+}
+
+/// Twenty attempts each would be 400 requests to a server that is down.
+#[tokio::test]
+async fn an_outage_is_not_multiplied() {
+    let stage = Stage::new((0..500).map(|_| answer(503))).await;
+    let client = stage.client_with(IdempotentRequests::new().max_attempts(20).budget(3600 * SECOND));
+    for _ in 0..20 {
+        let response = client.post(stage.server.url("/payments")).send().await.unwrap();
+        assert_eq!(response.status(), 503, "the last answer, as it is");
+    }
+    assert_eq!(stage.received().len(), 20 + 100, "a hundred retries of all operations together");
+}
+
+#[tokio::test]
+async fn successes_refill_the_retry_quota() {
+    let replies = [503, 201, 503, 503, 201, 201, 201, 201, 201, 503, 201];
+    let stage = Stage::new(replies.map(answer)).await;
+    let client = stage.client_with(IdempotentRequests::new().retry_quota(5));
+    let mut sent = Vec::new();
+    for _ in 0..8 {
+        let response = client.post(stage.server.url("/payments")).send().await.unwrap();
+        sent.push((response.status().as_u16(), client::attempts(&response).unwrap()));
+    }
+    // The first retry succeeds, and gives back what it took. The second fails, and takes the rest with it: after five
+    // operations that succeed at once there is enough for another.
+    let first = [(201, 2), (503, 2)];
+    assert_eq!(sent, [&first[..], &[(201, 1); 5], &[(201, 2)]].concat());
+}
+
+/// A server that says `in-progress` works: its clients wait for the outcome.
+#[tokio::test]
+async fn waiting_for_an_outcome_costs_no_quota() {
+    let stage = Stage::new((0..9).map(|_| problem(409, "in-progress", true))).await;
+    let client = stage.client_with(IdempotentRequests::new().retry_quota(0).budget(60 * SECOND));
+    let response = client.post(stage.server.url("/payments")).send().await.unwrap();
+    assert_eq!((response.status().as_u16(), client::attempts(&response)), (201, Some(10)));
 }

@@ -47,6 +47,25 @@ async fn a_stored_key_is_used_and_quoted() {
     assert_eq!(stage.keys(), vec![Some(r#""order \"17\"""#.into()); 2]);
 }
 
+/// Many APIs take a bare UUID, and count quotes as part of the key.
+#[tokio::test]
+async fn a_bare_key_has_no_quotes() {
+    let stage = Stage::new([answer(500)]).await;
+    let client = stage.client_with(IdempotentRequests::new().bare());
+    let response = client.post(stage.server.url("/payments")).send().await.unwrap();
+    let key = client::operation_key(&response).unwrap();
+    assert_eq!(stage.keys(), vec![Some(key.as_str().to_owned()); 2]);
+    // A key that would read as another isn't sent.
+    let key = OperationKey::new("\"a\"").unwrap();
+    let Err(reqwest_middleware::Error::Middleware(error)) =
+        client.post(stage.server.url("/payments")).with_extension(key).send().await
+    else {
+        panic!("sent")
+    };
+    assert_eq!(error.downcast_ref::<lambda_idempotency::Error>().unwrap().kind(), ErrorKind::InvalidKey);
+    assert_eq!(stage.keys().len(), 2);
+}
+
 #[tokio::test]
 async fn a_header_that_is_there_is_the_key_letter_for_letter() {
     let stage = Stage::new([answer(503)]).await;

@@ -1,5 +1,10 @@
 //! Batches, record by record.
 
+#[cfg(feature = "metrics")]
+#[path = "batch/all_failed.rs"]
+mod all_failed;
+#[path = "batch/leases.rs"]
+mod leases;
 #[path = "batch/property.rs"]
 mod property;
 #[path = "batch/streams.rs"]
@@ -12,13 +17,13 @@ mod visibility;
 
 use std::{
     num::NonZeroUsize,
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, Mutex, atomic::Ordering},
     time::Duration,
 };
 
 use lambda_idempotency::{
     Builder, Clock, Execution, Idempotency, Key, MissingKey, OnInProgress, OnStoreFailure,
-    lambda::batch::{Failure, OnFinalFailure, SqsMessage},
+    lambda::batch::{Batch, Failure, OnFinalFailure, SqsMessage},
     store::memory::MemoryStore,
 };
 use lambda_runtime::{Context, LambdaEvent, tower::Service as _};
@@ -208,6 +213,14 @@ async fn no_more_run_at_a_time_than_are_asked_for_even_of_ten_thousand() {
     let worker = bench.worker(by_order).concurrency(NonZeroUsize::new(7).unwrap());
     assert_eq!(deliver(&worker, &batch).await, [""; 0]);
     assert_eq!((bench.widest(), bench.ran().len()), (7, orders));
+}
+
+#[tokio::test]
+async fn ten_records_run_at_a_time() {
+    let bench = Bench::in_memory();
+    let messages = (0..12).map(|nth| Message::new(&format!("m{nth}"), &format!("o{nth}")));
+    assert_eq!(deliver(&bench.worker(by_order), &sqs(messages)).await, [""; 0]);
+    assert_eq!((bench.widest(), bench.ran().len()), (10, 12));
 }
 
 #[tokio::test]
@@ -441,6 +454,27 @@ async fn of_a_short_time_two_thirds_are_the_records_own() {
     let batch =
         sqs(["takes 1980", "takes 30", "takes 1"].map(|order| Message::new(&order.replace(' ', "-"), order)));
     assert_eq!(deliver_by(&worker, &batch, clock.after(3_000)).await, ["takes-1"]);
+}
+
+/// A worker that handles nothing else than what it is given, by a type without a closure in it.
+fn shipping(idempotency: &Idempotency, shipped: Arc<Mutex<Vec<String>>>) -> Batch<SqsMessage> {
+    idempotency.sqs(by_order, move |message: SqsMessage| {
+        shipped.lock().unwrap().push(message.message_id().to_owned());
+        async { Ok::<_, Failure>(()) }
+    })
+}
+
+#[tokio::test]
+async fn a_function_returns_a_worker() {
+    let (bench, shipped) = (Bench::new(), Arc::default());
+    let mut workers: Vec<Batch<SqsMessage>> = vec![bench.worker(by_order)];
+    workers.push(shipping(&bench.idempotency, Arc::clone(&shipped)));
+    for worker in &workers {
+        assert_eq!(deliver(worker, &sqs([Message::new("m1", "a")])).await, [""; 0]);
+    }
+    assert_eq!((bench.ran(), shipped.lock().unwrap().len()), (vec!["a".to_owned()], 0), "they share a key");
+    assert_eq!(deliver(&workers[1], &sqs([Message::new("m2", "b")])).await, [""; 0]);
+    assert_eq!(*shipped.lock().unwrap(), ["m2"]);
 }
 
 /// What `lambda_runtime::run` asks of a service; never called.

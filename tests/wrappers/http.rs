@@ -358,6 +358,36 @@ async fn one_callers_key_is_not_anothers() {
     }
 }
 
+/// A request's body that ends before it is complete.
+struct BreaksOff;
+
+impl http_body::Body for BreaksOff {
+    type Data = bytes::Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<bytes::Bytes>, std::io::Error>>> {
+        std::task::Poll::Ready(Some(Err(std::io::ErrorKind::UnexpectedEof.into())))
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_is_400() {
+    let runs = Runs::default();
+    let ran = runs.clone();
+    let handler = service_fn(move |_: lambda_http::http::Request<axum::body::Body>| {
+        ran.0.fetch_add(1, Ordering::SeqCst);
+        async { Ok::<_, Infallible>(Response::new(Body::Empty)) }
+    });
+    let (parts, _) = post(Some("k"), "{}").into_parts();
+    let request = lambda_http::http::Request::from_parts(parts, axum::body::Body::new(BreaksOff));
+    let answer = idempotency().http().layer(handler).oneshot(request).await.unwrap();
+    assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (400, "body-unreadable"));
+    assert_eq!(runs.count(), 0);
+}
+
 #[tokio::test]
 async fn a_body_over_the_limit_is_413() {
     let service = idempotency().http().layer(handler(&Runs::default()));

@@ -63,8 +63,8 @@ async fn serve(source: &str) -> Result<(), Error> {
         "dynamodb" => {
             run(worker.service(idempotency.dynamodb_stream(DynamoDbRecord::event_key, ship_change))).await
         }
-        "kafka" => each(&idempotency, telemetry, keys::kafka_record()).await,
-        "activemq" | "rabbitmq" => each(&idempotency, telemetry, keys::mq_message()).await,
+        "kafka" => each(&idempotency, telemetry, of_cluster).await,
+        "activemq" | "rabbitmq" => each(&idempotency, telemetry, |_| Some(keys::mq_message())).await,
         other => Err(format!("there is no worker for {other}").into()),
     }
 }
@@ -84,10 +84,15 @@ where
 
 /// A function of a source that has no worker: each record of its event is an operation of its own, one after the other. The
 /// first that fails fails the event, and all of it is delivered again.
-async fn each(idempotency: &Idempotency, telemetry: Telemetry, key: KeyFields) -> Result<(), Error> {
+async fn each(
+    idempotency: &Idempotency,
+    telemetry: Telemetry,
+    key: fn(&Value) -> Option<KeyFields>,
+) -> Result<(), Error> {
     let handle = async |event: LambdaEvent<Value>| {
         let ship_parcel = idempotency.for_context(&event.context).operation("ship")?;
         let mut parcels = Vec::new();
+        let key = key(&event.payload).ok_or_else(|| lacks("source"))?;
         for record in records(&event.payload) {
             let key = key.key_of(record.to_string().as_bytes())?.ok_or_else(|| lacks("name"))?;
             // Not the whole record: it tells of its delivery, too.
@@ -98,6 +103,10 @@ async fn each(idempotency: &Idempotency, telemetry: Telemetry, key: KeyFields) -
         Ok::<_, RunError<Error>>(parcels)
     };
     run(ServiceBuilder::new().map_result(telemetry.flush_before()).service(service_fn(handle))).await
+}
+
+fn of_cluster(event: &Value) -> Option<KeyFields> {
+    keys::kafka_cluster(event.to_string().as_bytes()).map(keys::kafka_record)
 }
 
 fn lacks(what: &str) -> RunError<Error> {

@@ -126,17 +126,32 @@ fn the_table_of_records_is_kept_and_swept() {
     );
 }
 
+/// The event sources whose answer names records, each with its function.
+fn batch_sources() -> impl Iterator<Item = (&'static str, &'static Value)> {
+    let events = template_functions().into_iter().flat_map(|(id, _, properties)| {
+        let events = properties["Events"].as_object().into_iter().flat_map(|events| events.values());
+        events.map(move |event| (id, event))
+    });
+    events.filter(|(_, event)| matches!(event["Type"].as_str(), Some("SQS" | "Kinesis" | "DynamoDB")))
+}
+
+/// Without it, SQS deletes what failed, and a stream goes on behind it.
+#[test]
+fn every_batch_source_reports_its_failures() {
+    assert!(batch_sources().count() > 0);
+    for (id, event) in batch_sources() {
+        assert_eq!(event["Properties"]["FunctionResponseTypes"], json!(["ReportBatchItemFailures"]), "{id}");
+    }
+    let mappings: Vec<_> = resources("AWS::Lambda::EventSourceMapping").collect();
+    assert!(mappings.is_empty(), "the test above doesn't see them");
+}
+
 #[test]
 fn a_queue_waits_six_times_as_long_as_its_function_and_gives_up_at_last() {
     let mut queues = 0;
     for (id, _, properties) in template_functions() {
         let Some(events) = properties["Events"].as_object() else { continue };
         for event in events.values().filter(|event| event["Type"] == "SQS") {
-            assert_eq!(
-                event["Properties"]["FunctionResponseTypes"],
-                json!(["ReportBatchItemFailures"]),
-                "{id}"
-            );
             let queue = event["Properties"]["Queue"].as_str().unwrap().trim_end_matches(".Arn");
             let queue = &TEMPLATE["Resources"][queue]["Properties"];
             let timeout = properties["Timeout"].as_u64().expect("a time-out of the function's own");
@@ -155,8 +170,11 @@ fn the_alarms_and_the_dashboard_watch_metrics_that_exist() {
 
     let mut alarmed = BTreeSet::new();
     for (_, alarm) in resources("AWS::CloudWatch::Alarm") {
-        for metric in alarm["Properties"]["Metrics"].as_array().unwrap() {
-            let Some(metric) = metric["MetricStat"]["Metric"].as_object() else { continue };
+        let alarm = &alarm["Properties"];
+        let several = alarm["Metrics"].as_array().into_iter().flatten();
+        let one = alarm.get("MetricName").map(|_| alarm);
+        for metric in several.map(|metric| &metric["MetricStat"]["Metric"]).chain(one) {
+            let Some(metric) = metric.as_object() else { continue };
             assert_eq!(metric["Namespace"], NAMESPACE);
             assert_eq!(metric["Dimensions"][0]["Name"], DIMENSION);
             let name = metric["MetricName"].as_str().unwrap();
@@ -173,6 +191,10 @@ fn the_alarms_and_the_dashboard_watch_metrics_that_exist() {
         );
     }
 
+    // A function of batches can fail a whole batch.
+    let batches: BTreeSet<_> = batch_sources().map(|(id, _)| (Metric::AllFailed.name(), id)).collect();
+    assert!(!batches.is_empty() && batches.is_subset(&alarmed), "{batches:?}");
+
     let body = TEMPLATE["Resources"]["Dashboard"]["Properties"]["DashboardBody"].as_str().unwrap();
     let body: Value = serde_json::from_str(body).expect("the dashboard is JSON");
     let mut shown = BTreeSet::new();
@@ -187,6 +209,7 @@ fn the_alarms_and_the_dashboard_watch_metrics_that_exist() {
     for metric in told.into_iter().chain(watched) {
         assert!(ids.iter().all(|id| shown.contains(&(metric.name(), *id))), "{} is not shown", metric.name());
     }
+    assert!(batches.is_subset(&shown), "{batches:?}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::{
     error::{Error, ErrorKind},
     fingerprint::Fingerprint,
     key::{Key, Scope, StoredKey, joined},
-    lambda::{event::IntoKey, tenant},
+    lambda::tenant,
     policy::MissingKey,
 };
 
@@ -48,12 +48,7 @@ enum Shared {
     Key(StoredKey),
 }
 
-impl<R, K, I, H> Batch<R, K, H>
-where
-    R: Record,
-    K: Fn(&R) -> I,
-    I: IntoKey,
-{
+impl<R: Record> Batch<R> {
     /// The batch's records, and the lanes that they run in, each in the order of the batch.
     ///
     /// # Errors
@@ -100,7 +95,7 @@ where
             Err(error) => return refused(&error),
         };
         // One record's panic is no other's.
-        let key = catch_unwind(AssertUnwindSafe(|| (self.key)(&record).into_key()));
+        let key = catch_unwind(AssertUnwindSafe(|| (self.key)(&record)));
         match (key, self.choices.missing_key) {
             (Ok(Ok(Some(key))), _) => protected::<R>(&record, scope, &key),
             (Ok(Ok(None)), MissingKey::RunUnprotected) => Work::Unprotected,

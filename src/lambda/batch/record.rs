@@ -33,8 +33,8 @@ pub(super) mod sealed {
         /// The record's identifier, though it may have nothing else.
         fn identifier_in(raw: &RawValue) -> Option<String>;
 
-        /// What the source is told by that the record is to be hidden.
-        fn receipt_in(_: &RawValue) -> Option<String> {
+        /// The queue and the receipt by which it hides the record.
+        fn receipt_in(_: &RawValue) -> Option<(String, String)> {
             None
         }
 
@@ -53,13 +53,23 @@ pub(super) mod sealed {
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Invalid`] if it is no batch, or one of another source.
+/// [`ErrorKind::Invalid`] if it is no batch, one of another source, or one of a tumbling window.
 pub(super) fn records<'e>(event: &'e RawValue, source: &str) -> Result<Vec<&'e RawValue>, Error> {
     let batch: Event<'e> =
         serde_json::from_str(event.get()).map_err(|_| not_a_batch(source, "something without a source"))?;
     let Some(records) = batch.records else {
         return Err(not_a_batch(source, &shown(batch.source.as_deref())));
     };
+    if batch.window.is_some() || batch.state.is_some() {
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            format!(
+                "the event is one of a tumbling window, and this worker for `{source}` doesn't return the window's state: a \
+                 redelivered record would be missing from it. Remove `TumblingWindowInSeconds` from the event source \
+                 mapping; nothing ran"
+            ),
+        ));
+    }
     for record in &records {
         let origin: Origin<'_> = serde_json::from_str(record.get()).unwrap_or_default();
         if origin.event_source.as_deref() != Some(source) {
@@ -76,6 +86,12 @@ struct Event<'e> {
     /// An EventBridge event's, or a Kafka batch's.
     #[serde(borrow, default, alias = "eventSource")]
     source: Option<Cow<'e, str>>,
+    /// Only events of tumbling windows have it ("Using Lambda to process records from Amazon Kinesis Data Streams", AWS Lambda developer
+    /// guide), as is its state.
+    #[serde(borrow, default)]
+    window: Option<&'e RawValue>,
+    #[serde(borrow, default)]
+    state: Option<&'e RawValue>,
 }
 
 #[derive(Default, Deserialize)]
@@ -170,6 +186,14 @@ mod tests {
             (r#"{"source": "aws.scheduler", "id": "1"}"#, "`aws.scheduler`"),
             (r#"{"eventSource": "aws:kafka", "records": {}}"#, "`aws:kafka`"),
             (r#"{"source": "a secret of somebody's"}"#, "without a source"),
+            (
+                r#"{"Records": [], "window": {}, "state": {}, "isFinalInvokeForWindow": true}"#,
+                "`TumblingWindowInSeconds`",
+            ),
+            (
+                r#"{"Records": [{"eventSource": "aws:sqs"}], "state": {"secret": 1}}"#,
+                "`TumblingWindowInSeconds`",
+            ),
             ("[]", "without a source"),
             ("null", "without a source"),
         ] {

@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashMap,
-    future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Mutex, PoisonError},
     time::Duration,
@@ -10,26 +9,31 @@ use std::{
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lambda_runtime::LambdaEvent;
-use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{
-    Batch, BatchAnswer, Failure, OnFinalFailure, Record,
+    Batch, BatchAnswer, OnFinalFailure, Record,
     failure::How,
     lanes::{Lane, Planned, Work},
-    record, visibility,
+    record,
+    visibility::{self, Shown},
 };
 use crate::{
-    engine::{Protected, Stopped, Target, Verdict, as_it_is},
-    error::{Error, ErrorKind, RecordedFailure},
+    engine::{Protected, Stopped, Target},
+    error::{Error, ErrorKind},
     fingerprint::Fingerprint,
     invocation::{Invocation, Surroundings, within},
     key::StoredKey,
-    lambda::event::IntoKey,
     observe,
-    policy::OnHandlerError,
+    policy::Execution,
     time::Timestamp,
 };
+
+/// The lease of a stream's record: how long it's in progress after its process has died. Lambda delivers a shard's next batch, or the
+/// same one again, only when the invocation is over ("Using Lambda to process records from Amazon Kinesis Data Streams", AWS
+/// Lambda developer guide). Short enough that few retries are spent on it; long enough that a handler may block its thread
+/// for 8 s (two thirds, less the grace of 2 s), and that one which ends within a third, 5 s, costs no request.
+const STREAM_LEASE: Duration = Duration::from_secs(15);
 
 /// How a record ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,8 +62,8 @@ pub(super) enum Reason {
 }
 
 /// One delivery of a batch.
-struct Delivery<'b, R, K, H> {
-    batch: &'b Batch<R, K, H>,
+struct Delivery<'b, R> {
+    batch: &'b Batch<R>,
     records: Vec<&'b RawValue>,
     planned: Vec<Planned>,
     invocation: Invocation,
@@ -82,15 +86,7 @@ struct Times {
     hide_until: Option<Timestamp>,
 }
 
-impl<R, K, I, H, Fut, T> Batch<R, K, H>
-where
-    R: Record,
-    K: Fn(&R) -> I + Sync,
-    I: IntoKey,
-    H: Fn(R) -> Fut + Sync,
-    Fut: Future<Output = Result<T, Failure>> + Send,
-    T: Serialize + Send + 'static,
-{
+impl<R: Record> Batch<R> {
     pub(super) async fn handle(&self, event: LambdaEvent<Box<RawValue>>) -> Result<BatchAnswer, Error> {
         let LambdaEvent { payload, context } = event;
         let invocation = self.idempotency.entered(&context);
@@ -98,6 +94,10 @@ where
         let (planned, lanes) = self.plan(&records, &context).inspect_err(observe::refused_unasked)?;
         let times = self.times(&invocation);
         let invocation = invocation.waiting_until(times.no_claim_after);
+        let invocation = match self.short_lease() {
+            Some(length) => invocation.with_short_leases(length),
+            None => invocation,
+        };
         // What is not settled when the answer is due comes back: an outcome in hand is better acknowledged unrecorded.
         let invocation = match times.settle_until {
             Some(until) => invocation.with_caller_waiting_until(until),
@@ -107,7 +107,14 @@ where
         let delivery = Delivery { batch: self, records, planned, invocation, times, fates };
         delivery.run(lanes).await;
         delivery.hide().await;
-        Ok(delivery.answer())
+        delivery.answer()
+    }
+
+    /// A stream's. At most once nobody takes over, so a short lease gains nothing.
+    fn short_lease(&self) -> Option<Duration> {
+        let settings = self.idempotency.settings();
+        let is_short = R::IS_STREAM && settings.execution == Execution::AtLeastOnce;
+        is_short.then(|| STREAM_LEASE.max(settings.lease_grace.saturating_mul(3)))
     }
 
     fn times(&self, invocation: &Invocation) -> Times {
@@ -128,13 +135,7 @@ where
     }
 }
 
-impl<R, K, H, Fut, T> Delivery<'_, R, K, H>
-where
-    R: Record,
-    H: Fn(R) -> Fut,
-    Fut: Future<Output = Result<T, Failure>>,
-    T: Serialize + 'static,
-{
+impl<R: Record> Delivery<'_, R> {
     /// Runs the lanes until all have ended, or it is time to answer.
     async fn run(&self, lanes: Vec<Lane>) {
         let mut waiting = lanes.into_iter();
@@ -210,8 +211,7 @@ where
             cut_off: self.times.cut_off,
             mode: self.batch.idempotency.mode(),
         };
-        let handler = || (self.batch.handler)(record);
-        match engine.protect_caught(operation, handler, judge, as_it_is).await {
+        match self.batch.handler.protected(engine, operation, record).await {
             Ok(Protected::Ran(Ok(())) | Protected::RanUnrecorded(Ok(()))) => Fate::Done,
             Ok(Protected::Ran(Err(Reason::FailedForGood))) => self.failed_for_good(),
             Ok(Protected::RanUnrecorded(Err(reason))) => Fate::Returned(unrecorded(reason)),
@@ -239,9 +239,9 @@ where
         };
         observe::unprotected("missing key");
         let surroundings = Surroundings::unprotected(self.invocation.clone());
-        let running = within(surroundings, async { (self.batch.handler)(record).await });
+        let running = within(surroundings, self.batch.handler.unprotected(record));
         match self.batch.idempotency.engine().unclaimed(running).await {
-            Ok(Ok(_)) => Fate::Done,
+            Ok(Ok(())) => Fate::Done,
             Ok(Err(failure)) => Fate::Returned(unrecorded(Reason::of(failure.0))),
             Err(_) => Fate::Returned(Reason::Panicked),
         }
@@ -268,7 +268,11 @@ where
                 Some(Fate::Returned(Reason::InProgress(until))) => Some((R::receipt_in(raw)?, *until)),
                 _ => None,
             });
-            waits.map(|(receipt, until)| (receipt, visibility::seconds(now.until(until)))).collect()
+            let shown = |((queue_arn, receipt_handle), until)| {
+                let seconds = visibility::seconds(now.until(until));
+                Shown { queue_arn, receipt_handle, seconds }
+            };
+            waits.map(shown).collect()
         };
         let within = self.times.hide_until.map(|at| now.until(at));
         if !messages.is_empty() && within != Some(Duration::ZERO) {
@@ -277,20 +281,46 @@ where
     }
 
     /// The records that must come back. What has not ended is one of them.
-    fn answer(self) -> BatchAnswer {
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::AllFailed`] if every record's handler failed, and the worker asks for it.
+    fn answer(self) -> Result<BatchAnswer, Error> {
         let fates = std::mem::take(&mut *self.fates.lock().unwrap_or_else(PoisonError::into_inner));
-        let returned = fates.into_iter().enumerate().filter(|(_, fate)| *fate != Some(Fate::Done));
-        let returned = returned.map(|(place, fate)| {
-            if fate.is_none() {
-                self.tell(place, &Reason::NoTimeLeft);
-            }
-            place
-        });
-        let returned: Vec<_> = returned.collect();
+        for place in (0..).zip(&fates).filter_map(|(place, fate)| fate.is_none().then_some(place)) {
+            self.tell(place, &Reason::NoTimeLeft);
+        }
+        self.refuse_if_all_failed(&fates)?;
+        let returned = fates.iter().zip(&self.planned).filter(|(fate, _)| **fate != Some(Fate::Done));
         // Of a stream, all behind the first one comes again anyway.
-        let named = if R::IS_STREAM { returned.get(..1).unwrap_or_default() } else { &returned };
-        let identifiers = named.iter().filter_map(|place| self.planned.get(*place));
-        BatchAnswer::of(identifiers.map(|planned| planned.identifier.clone()))
+        let named = returned.take(if R::IS_STREAM { 1 } else { usize::MAX });
+        Ok(BatchAnswer::of(named.map(|(_, planned)| planned.identifier.clone())))
+    }
+
+    /// Tells it if nothing of the batch is done, unless other deliveries run all of it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::AllFailed`] if every record's handler failed, and the worker asks for it.
+    fn refuse_if_all_failed(&self, fates: &[Option<Fate>]) -> Result<(), Error> {
+        let all = |test: fn(&Reason) -> bool| {
+            fates.iter().all(|fate| matches!(fate, Some(Fate::Returned(reason)) if test(reason)))
+        };
+        if fates.contains(&Some(Fate::Done)) || all(Reason::is_waiting) {
+            return Ok(());
+        }
+        observe::all_failed(R::SOURCE, fates.len());
+        if !self.batch.choices.fails_if_all_fail || !all(Reason::is_of_handler) {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::AllFailed,
+            format!(
+                "the handlers of all {} records of the `{}` batch failed; all are redelivered",
+                fates.len(),
+                R::SOURCE
+            ),
+        ))
     }
 
     fn tell(&self, place: usize, reason: &Reason) {
@@ -317,27 +347,21 @@ where
     }
 }
 
-/// What is recorded of a handler's result, and how the record ends.
-fn judge<T: Serialize>(
-    result: Result<T, Failure>,
-    on_error: OnHandlerError,
-) -> (Verdict, Result<(), Reason>) {
-    match (result, on_error) {
-        (Ok(value), _) => {
-            let verdict = serde_json::to_vec(&value).map(|json| Verdict::Complete(json.into()));
-            (verdict.unwrap_or(Verdict::CompleteOmitted), Ok(()))
-        }
-        (Err(Failure(How::ForGood(failure))), _) => (Verdict::failure(&failure), Err(Reason::FailedForGood)),
-        (Err(Failure(how)), OnHandlerError::Release) => (Verdict::Release, Err(Reason::of(how))),
-        (Err(Failure(How::Again(error_type, _))), OnHandlerError::Record) => {
-            let failure = RecordedFailure::new(error_type, "the handler returned an error");
-            (Verdict::failure(&failure), Err(Reason::FailedForGood))
-        }
-    }
-}
-
 impl Reason {
-    fn of(how: How) -> Self {
+    /// The handler failed, now or in an earlier delivery; or that of one before it did, which is in the batch too.
+    fn is_of_handler(&self) -> bool {
+        matches!(
+            self,
+            Self::Failed(..) | Self::FailedForGood | Self::Unrecorded | Self::Panicked | Self::Behind
+        )
+    }
+
+    /// Another delivery runs it, or one before it in its group.
+    fn is_waiting(&self) -> bool {
+        matches!(self, Self::InProgress(_) | Self::Behind)
+    }
+
+    pub(super) fn of(how: How) -> Self {
         match how {
             How::Again(error_type, detail) => Self::Failed(error_type, detail),
             How::ForGood(_) => Self::FailedForGood,

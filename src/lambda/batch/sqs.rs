@@ -118,8 +118,8 @@ impl Read for SqsMessage {
         serde_json::from_str::<Identified>(raw.get()).ok().map(|identified| identified.message_id)
     }
 
-    fn receipt_in(raw: &RawValue) -> Option<String> {
-        Self::read(raw).ok().map(|message| message.head.receipt_handle)
+    fn receipt_in(raw: &RawValue) -> Option<(String, String)> {
+        Self::read(raw).ok().map(|message| (message.head.queue_arn, message.head.receipt_handle))
     }
 
     fn read(raw: &RawValue) -> Result<Self, Error> {

@@ -25,7 +25,7 @@ pub struct ResponseBody {
 }
 
 impl ResponseBody {
-    fn streamed<B>(body: B) -> Self
+    pub(super) fn streamed<B>(body: B) -> Self
     where
         B: HttpBody + Send + 'static,
         B::Error: Into<BoxError>,

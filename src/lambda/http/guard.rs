@@ -7,8 +7,10 @@ use std::{
 
 use ::http::{HeaderMap, HeaderName, Request, Response, header};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use futures_util::Stream;
 use lambda_http::{
-    Adapter, Body, IntoResponse, RequestExt,
+    Adapter, Body, IntoResponse, RequestExt, StreamAdapter,
     aws_lambda_events::{
         alb::AlbTargetGroupRequest,
         apigw::{ApiGatewayProxyRequest, ApiGatewayV2httpRequest},
@@ -16,11 +18,11 @@ use lambda_http::{
     },
     request::{LambdaRequest, RequestContext},
 };
-use lambda_runtime::{Diagnostic, LambdaEvent};
-use serde_json::{Map, Value};
+use lambda_runtime::{Diagnostic, LambdaEvent, StreamResponse, tower::ServiceBuilder};
+use serde_json::Value;
 use tower::Service;
 
-use super::{config::Config, problem::Problem, problem::ProblemKind};
+use super::{BoxError, answer::ResponseBody, config::Config, problem::Problem, problem::ProblemKind};
 use crate::{future::BoxFuture, lambda::take_ready};
 
 /// Marks, in a request's context, what can't be read of its event. Clients have no say in a context.
@@ -128,12 +130,90 @@ where
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let mut service = take_ready(&mut self.0);
         Box::pin(async move {
-            if is_unreadable(&request) {
-                return Ok(Problem::from(ProblemKind::RequestUnreadable).into_response(&Config::default()));
+            match refusal(&request) {
+                Some(refusal) => Ok(refusal),
+                None => Ok(service.call(request).await?.into_response().await),
             }
-            Ok(service.call(request).await?.into_response().await)
         })
     }
+}
+
+/// Runs an HTTP function that streams its answers, as `lambda_http::run_with_streaming_response` does, behind the guard of
+/// [`run`].
+///
+/// # Errors
+///
+/// As there: none while the function lives.
+///
+/// # Cancel safety
+///
+/// As [`run`].
+pub async fn run_streaming<S, A>(service: S) -> Result<(), lambda_runtime::Error>
+where
+    S: Service<Request<Body>, Response = Response<A>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: std::fmt::Debug + Into<Diagnostic> + Send + 'static,
+    A: http_body::Body + Send + 'static,
+    A::Error: Into<BoxError>,
+{
+    lambda_runtime::run(guarded_streaming(service)).await
+}
+
+/// The service that [`run_streaming`] gives to the runtime: for other loops that stay on one task, since `lambda_http`'s adapter
+/// isn't `Send`, and for tests.
+pub fn guarded_streaming<S, A>(
+    service: S,
+) -> impl Service<
+    LambdaEvent<LambdaRequest>,
+    Response = StreamResponse<impl Stream<Item = Result<Bytes, BoxError>> + Unpin + Send>,
+    Error = S::Error,
+> + Clone
+where
+    S: Service<Request<Body>, Response = Response<A>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send + 'static,
+    A: http_body::Body + Send + 'static,
+    A::Error: Into<BoxError>,
+{
+    let repair: fn(LambdaEvent<LambdaRequest>) -> LambdaEvent<LambdaRequest> =
+        |event| LambdaEvent::new(repaired(event.payload), event.context);
+    ServiceBuilder::new().map_request(repair).service(StreamAdapter::from(ReadableStreaming(service)))
+}
+
+/// [`Readable`] for services that stream.
+#[derive(Clone, Debug)]
+struct ReadableStreaming<S>(S);
+
+impl<S, A> Service<Request<Body>> for ReadableStreaming<S>
+where
+    S: Service<Request<Body>, Response = Response<A>> + Clone + Send + 'static,
+    S::Future: Send,
+    A: http_body::Body + Send + 'static,
+    A::Error: Into<BoxError>,
+{
+    type Response = Response<ResponseBody>;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<Response<ResponseBody>, S::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let mut service = take_ready(&mut self.0);
+        Box::pin(async move {
+            match refusal(&request) {
+                Some(refusal) => Ok(refusal.map(Into::into)),
+                None => Ok(service.call(request).await?.map(ResponseBody::streamed)),
+            }
+        })
+    }
+}
+
+/// The answer to a request that can't be read.
+fn refusal(request: &Request<Body>) -> Option<Response<Body>> {
+    is_unreadable(request)
+        .then(|| Problem::from(ProblemKind::RequestUnreadable).into_response(&Config::default()))
 }
 
 fn is_unreadable(request: &Request<Body>) -> bool {
@@ -147,70 +227,53 @@ fn is_unreadable(request: &Request<Body>) -> bool {
     marks.contains_key(UNREADABLE)
 }
 
+/// The event, if `lambda_http` can read it; otherwise an empty one that is marked. The fields are those that make the URI.
+macro_rules! readable {
+    ($event:ident, $kind:ident($type:ident), $($($field:ident).+),+) => {{
+        let mut uri = $type::default();
+        $(uri.$($field).+.clone_from(&$event.$($field).+);)+
+        if is_readable($event.is_base64_encoded, $event.body.as_deref(), LambdaRequest::$kind(uri)) {
+            LambdaRequest::$kind($event)
+        } else {
+            let mut marked = $type::default();
+            marked.request_context.other.insert(UNREADABLE.into(), Value::Bool(true));
+            LambdaRequest::$kind(marked)
+        }
+    }};
+}
+
 /// The event as `lambda_http` reads all of it, or one that it can read and that is marked.
 fn repaired(event: LambdaRequest) -> LambdaRequest {
     match event {
         LambdaRequest::ApiGatewayV1(mut event) => {
             keep_repeated(&mut event.headers, &event.multi_value_headers);
-            // Only the parts that make the URI.
-            let mut uri = ApiGatewayProxyRequest::default();
-            uri.headers = event.headers.clone();
-            uri.path.clone_from(&event.path);
-            uri.request_context.domain_name.clone_from(&event.request_context.domain_name);
-            uri.request_context.stage.clone_from(&event.request_context.stage);
-            if !is_readable(event.is_base64_encoded, event.body.as_deref(), LambdaRequest::ApiGatewayV1(uri))
-            {
-                let mut marked = ApiGatewayProxyRequest::default();
-                mark(&mut marked.request_context.other);
-                event = marked;
-            }
-            LambdaRequest::ApiGatewayV1(event)
+            readable!(
+                event,
+                ApiGatewayV1(ApiGatewayProxyRequest),
+                headers,
+                path,
+                request_context.domain_name,
+                request_context.stage
+            )
         }
-        LambdaRequest::ApiGatewayV2(mut event) => {
-            let mut uri = ApiGatewayV2httpRequest::default();
-            uri.headers = event.headers.clone();
-            uri.raw_path.clone_from(&event.raw_path);
-            uri.raw_query_string.clone_from(&event.raw_query_string);
-            uri.request_context.domain_name.clone_from(&event.request_context.domain_name);
-            uri.request_context.stage.clone_from(&event.request_context.stage);
-            if !is_readable(event.is_base64_encoded, event.body.as_deref(), LambdaRequest::ApiGatewayV2(uri))
-            {
-                let mut marked = ApiGatewayV2httpRequest::default();
-                mark(&mut marked.request_context.other);
-                event = marked;
-            }
-            LambdaRequest::ApiGatewayV2(event)
-        }
+        LambdaRequest::ApiGatewayV2(event) => readable!(
+            event,
+            ApiGatewayV2(ApiGatewayV2httpRequest),
+            headers,
+            raw_path,
+            raw_query_string,
+            request_context.domain_name,
+            request_context.stage
+        ),
         LambdaRequest::Alb(mut event) => {
             keep_repeated(&mut event.headers, &event.multi_value_headers);
-            let mut uri = AlbTargetGroupRequest::default();
-            uri.headers = event.headers.clone();
-            uri.path.clone_from(&event.path);
-            if !is_readable(event.is_base64_encoded, event.body.as_deref(), LambdaRequest::Alb(uri)) {
-                let mut marked = AlbTargetGroupRequest::default();
-                mark(&mut marked.request_context.other);
-                event = marked;
-            }
-            LambdaRequest::Alb(event)
+            readable!(event, Alb(AlbTargetGroupRequest), headers, path)
         }
-        LambdaRequest::VpcLatticeV2(mut event) => {
-            let mut uri = VpcLatticeRequestV2::default();
-            uri.headers = event.headers.clone();
-            uri.path.clone_from(&event.path);
-            if !is_readable(event.is_base64_encoded, event.body.as_deref(), LambdaRequest::VpcLatticeV2(uri))
-            {
-                let mut marked = VpcLatticeRequestV2::default();
-                mark(&mut marked.request_context.other);
-                event = marked;
-            }
-            LambdaRequest::VpcLatticeV2(event)
+        LambdaRequest::VpcLatticeV2(event) => {
+            readable!(event, VpcLatticeV2(VpcLatticeRequestV2), headers, path)
         }
         other => other,
     }
-}
-
-fn mark(context: &mut Map<String, Value>) {
-    context.insert(UNREADABLE.into(), Value::Bool(true));
 }
 
 /// Leaves to the other map what it has, since `lambda_http` overwrites its values with this one's. It reads the host and the

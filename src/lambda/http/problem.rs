@@ -191,7 +191,10 @@ impl From<ErrorKind> for ProblemKind {
             ErrorKind::NotRetained => Self::NotRetained,
             ErrorKind::Declined => Self::Declined,
             ErrorKind::Corrupt => Self::RecordUnreadable,
-            ErrorKind::Unavailable | ErrorKind::Unrecorded | ErrorKind::Invalid => Self::StoreUnavailable,
+            // The last one is of a batch.
+            ErrorKind::Unavailable | ErrorKind::Unrecorded | ErrorKind::Invalid | ErrorKind::AllFailed => {
+                Self::StoreUnavailable
+            }
         }
     }
 }
@@ -305,33 +308,54 @@ mod tests {
         }
     }
 
+    const PAGE_TEXT: &str = include_str!("../../guide/idempotency_specification.md");
+    const ALL: [ProblemKind; 17] = [
+        ProblemKind::KeyMissing,
+        ProblemKind::KeyInvalid,
+        ProblemKind::CallerMissing,
+        ProblemKind::CallerUnknown,
+        ProblemKind::ReplayForbidden,
+        ProblemKind::KeyReused,
+        ProblemKind::InProgress,
+        ProblemKind::OutcomeUnknown,
+        ProblemKind::NotRetained,
+        ProblemKind::Declined,
+        ProblemKind::OperationFailed,
+        ProblemKind::RecordUnreadable,
+        ProblemKind::Misconfigured,
+        ProblemKind::StoreUnavailable,
+        ProblemKind::BodyTooLarge,
+        ProblemKind::BodyUnreadable,
+        ProblemKind::RequestUnreadable,
+    ];
+
+    /// The beginning of a problem's row on the page.
+    fn row(kind: ProblemKind) -> String {
+        format!("| <a id=\"{0}\"></a>`{0}` | {1} |", kind.code(), kind.status().as_u16())
+    }
+
     #[test]
     fn every_problem_has_its_place_on_the_page() {
-        use ProblemKind as P;
-        let page = include_str!("../../guide/idempotency_specification.md");
-        let all = [
-            P::KeyMissing,
-            P::KeyInvalid,
-            P::CallerMissing,
-            P::CallerUnknown,
-            P::ReplayForbidden,
-            P::KeyReused,
-            P::InProgress,
-            P::OutcomeUnknown,
-            P::NotRetained,
-            P::Declined,
-            P::OperationFailed,
-            P::RecordUnreadable,
-            P::Misconfigured,
-            P::StoreUnavailable,
-            P::BodyTooLarge,
-            P::BodyUnreadable,
-            P::RequestUnreadable,
-        ];
-        assert_eq!(all.len(), P::RequestUnreadable as usize + 1, "the last one's number: all are here");
-        for kind in all {
-            let row = format!("| <a id=\"{0}\"></a>`{0}` | {1} |", kind.code(), kind.status().as_u16());
-            assert!(page.contains(&row), "{row}");
+        assert_eq!(
+            ALL.len(),
+            ProblemKind::RequestUnreadable as usize + 1,
+            "the last one's number: all are here"
+        );
+        for kind in ALL {
+            assert!(PAGE_TEXT.contains(&row(kind)), "{}", row(kind));
+        }
+    }
+
+    #[test]
+    fn the_page_says_what_is_retryable() {
+        for kind in ALL {
+            let what_to_do = PAGE_TEXT.split_once(&row(kind)).unwrap().1.lines().next().unwrap();
+            assert_eq!(what_to_do.contains("request again"), kind.is_retryable(), "{kind:?}: {what_to_do}");
+            let is_to_be_corrected = matches!(kind.status().as_u16(), 400 | 403 | 413 | 422);
+            assert!(
+                !(is_to_be_corrected && kind.is_retryable()) || kind == ProblemKind::BodyUnreadable,
+                "{kind:?}"
+            );
         }
     }
 

@@ -12,7 +12,7 @@ use super::{
 use crate::{future::BoxFuture, lambda::take_ready};
 
 impl HttpLayer {
-    /// The same contract for a function that streams: for `lambda_http::run_with_streaming_response`, in front of
+    /// The same contract for a function that streams: for [`run_streaming`](super::run_streaming), or `lambda_http::run_with_streaming_response`, in front of
     /// handlers whose answer is a `Response` of any [`http_body::Body`].
     ///
     /// An answer that is recorded has to be read first, since what is told before it is recorded may be told twice. So
@@ -27,8 +27,8 @@ impl HttpLayer {
     /// [`pass_through_when`](Self::pass_through_when).
     ///
     /// ```no_run
-    /// use lambda_http::{Error, Request, Response, run_with_streaming_response, service_fn, tower::ServiceBuilder};
-    /// use lambda_idempotency::Idempotency;
+    /// use lambda_http::{Error, Request, Response, service_fn, tower::ServiceBuilder};
+    /// use lambda_idempotency::{Idempotency, lambda::http::run_streaming};
     ///
     /// async fn report(_request: Request) -> Result<Response<axum::body::Body>, Error> {
     ///     Ok(Response::new(axum::body::Body::from("a,b,c")))
@@ -39,7 +39,7 @@ impl HttpLayer {
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
     /// let idempotency = Idempotency::builder(store).build()?;
     /// let layer = idempotency.http().streaming();
-    /// run_with_streaming_response(ServiceBuilder::new().layer(layer).service(service_fn(report))).await
+    /// run_streaming(ServiceBuilder::new().layer(layer).service(service_fn(report))).await
     /// # }
     /// ```
     pub fn streaming(self) -> StreamingHttpLayer {

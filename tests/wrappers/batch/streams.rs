@@ -8,7 +8,7 @@ use super::{
     *,
 };
 
-fn kinesis(records: &[(u32, &str, &str)]) -> Value {
+pub(super) fn kinesis(records: &[(u32, &str, &str)]) -> Value {
     use base64::{Engine as _, prelude::BASE64_STANDARD};
     let record = |(number, partition, order): &(u32, &str, &str)| {
         let data = json!({ "order": order }).to_string();

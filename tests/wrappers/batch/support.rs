@@ -188,24 +188,16 @@ impl Bench {
     }
 
     /// A worker that handles each order as it says.
-    pub(super) fn worker<K, I>(
-        &self,
-        key: K,
-    ) -> Batch<
-        SqsMessage,
-        K,
-        impl Fn(SqsMessage) -> BoxFuture<'static, Result<String, Failure>> + Clone + use<K, I>,
-    >
+    pub(super) fn worker<K, I>(&self, key: K) -> Batch<SqsMessage>
     where
-        K: Fn(&SqsMessage) -> I,
+        K: Fn(&SqsMessage) -> I + Send + Sync + 'static,
         I: IntoKey,
     {
         let orders = self.orders.clone();
         let worker = self.idempotency.sqs(key, move |message: SqsMessage| {
             recording::shown(&message);
             let orders = orders.clone();
-            let handled: BoxFuture<'static, _> = Box::pin(async move { orders.handle(message.body()).await });
-            handled
+            async move { orders.handle(message.body()).await }
         });
         recording::shown(&worker);
         worker
@@ -295,18 +287,11 @@ impl Drop for Running {
 }
 
 /// Delivers a batch in an invocation with this deadline, where 0 is one that is not known.
-pub(super) async fn told<R, K, I, H, Fut>(
-    worker: &Batch<R, K, H>,
+pub(super) async fn told<R: batch::Record>(
+    worker: &Batch<R>,
     batch: &Value,
     deadline: u64,
-) -> Result<BatchAnswer, Error>
-where
-    R: batch::Record,
-    K: Fn(&R) -> I + Clone + Send + Sync + 'static,
-    I: IntoKey,
-    H: Fn(R) -> Fut + Clone + Send + Sync + 'static,
-    Fut: Future<Output = Result<String, Failure>> + Send,
-{
+) -> Result<BatchAnswer, Error> {
     let mut context = Context::default();
     context.deadline = deadline;
     let payload = RawValue::from_string(batch.to_string()).unwrap();
@@ -315,30 +300,16 @@ where
 }
 
 /// Delivers a batch, and says what comes back.
-pub(super) async fn deliver<R, K, I, H, Fut>(worker: &Batch<R, K, H>, batch: &Value) -> Vec<String>
-where
-    R: batch::Record,
-    K: Fn(&R) -> I + Clone + Send + Sync + 'static,
-    I: IntoKey,
-    H: Fn(R) -> Fut + Clone + Send + Sync + 'static,
-    Fut: Future<Output = Result<String, Failure>> + Send,
-{
+pub(super) async fn deliver<R: batch::Record>(worker: &Batch<R>, batch: &Value) -> Vec<String> {
     deliver_by(worker, batch, 0).await
 }
 
 /// [`deliver`], in an invocation with this deadline.
-pub(super) async fn deliver_by<R, K, I, H, Fut>(
-    worker: &Batch<R, K, H>,
+pub(super) async fn deliver_by<R: batch::Record>(
+    worker: &Batch<R>,
     batch: &Value,
     deadline: u64,
-) -> Vec<String>
-where
-    R: batch::Record,
-    K: Fn(&R) -> I + Clone + Send + Sync + 'static,
-    I: IntoKey,
-    H: Fn(R) -> Fut + Clone + Send + Sync + 'static,
-    Fut: Future<Output = Result<String, Failure>> + Send,
-{
+) -> Vec<String> {
     told(worker, batch, deadline).await.unwrap().returned().map(str::to_owned).collect()
 }
 

@@ -11,6 +11,8 @@ use serde_json::Value;
 use super::*;
 use crate::http_server::{Reply, Server};
 
+const QUEUE_URL: &str = "https://sqs.eu-west-1.amazonaws.com/123456789012/orders";
+
 /// A queue that answers with this status, and what it was asked.
 async fn queue(status: u16) -> (Server, Client, Arc<Mutex<Vec<Value>>>) {
     let asked: Arc<Mutex<Vec<Value>>> = Arc::default();
@@ -18,8 +20,12 @@ async fn queue(status: u16) -> (Server, Client, Arc<Mutex<Vec<Value>>>) {
     let server = Server::start(move |request| {
         assert_eq!(request.headers["x-amz-target"], "AmazonSQS.ChangeMessageVisibilityBatch");
         noted.lock().unwrap().push(serde_json::from_slice(&request.body).unwrap());
-        let answer = json!({ "Successful": [], "Failed": [] }).to_string();
-        async move { Reply::Whole(status, vec![], answer.into_bytes()) }
+        let answer = match status {
+            200 => json!({ "Successful": [], "Failed": [] }),
+            500 => json!({ "__type": "com.amazonaws.sqs#InternalError" }),
+            _ => json!({ "__type": "com.amazon.coral.service#AccessDeniedException" }),
+        };
+        async move { Reply::Whole(status, vec![], answer.to_string().into_bytes()) }
     });
     let server = server.await;
     let config = aws_sdk_sqs::Config::builder()
@@ -39,7 +45,7 @@ async fn what_is_in_progress_is_hidden_until_its_lease_has_ended_and_nothing_els
         let bench = Bench::new();
         let held: Vec<_> = (0..11).map(|nth| Message::new(&format!("held-{nth}"), "held")).collect();
         let first = bench.worker(by_order);
-        let second = bench.worker(by_order).hide_while_in_progress(client, "https://queue.example/1/orders");
+        let second = bench.worker(by_order).hide_while_in_progress(client);
         let failing = Message::new("fails", "fail 1");
         let batch = sqs(held.into_iter().chain([failing, Message::new("m2", "a")]));
         let only_held = sqs([Message::new("held-0", "held")]);
@@ -55,7 +61,7 @@ async fn what_is_in_progress_is_hidden_until_its_lease_has_ended_and_nothing_els
 
         let asked = asked.lock().unwrap();
         let entries = asked.iter().map(|request| {
-            assert_eq!(request["QueueUrl"], "https://queue.example/1/orders");
+            assert_eq!(request["QueueUrl"], QUEUE_URL);
             request["Entries"].as_array().unwrap().iter()
         });
         let hidden: Vec<_> = entries
@@ -79,7 +85,50 @@ async fn what_is_in_progress_is_hidden_until_its_lease_has_ended_and_nothing_els
 async fn where_nothing_is_in_progress_the_queue_is_not_asked() {
     let (_server, client, asked) = queue(200).await;
     let bench = Bench::new();
-    let worker = bench.worker(by_order).hide_while_in_progress(client, "https://queue.example/1/orders");
+    let worker = bench.worker(by_order).hide_while_in_progress(client);
     assert_eq!(deliver(&worker, &sqs([Message::new("m1", "a"), Message::new("m2", "fail 1")])).await, ["m2"]);
     assert!(asked.lock().unwrap().is_empty());
+}
+
+/// Each message on the queue that its ARN names, which is the function's dead-letter queue, say.
+#[tokio::test]
+async fn each_message_is_hidden_on_its_own_queue() {
+    let (_server, client, asked) = queue(200).await;
+    let bench = Bench::new();
+    let (first, second) = (bench.worker(by_order), bench.worker(by_order).hide_while_in_progress(client));
+    let (first, second) = (first.source_name("all"), second.source_name("all"));
+    let held = |id: &str, queue: &str| Message::new(id, "held").in_queue(queue);
+    let meanwhile = async {
+        bench.is_held().await;
+        let returned =
+            deliver(&second, &sqs([held("h1", "orders"), held("h2", "orders-dead-letters")])).await;
+        bench.let_go();
+        returned
+    };
+    let only_first = sqs([held("h1", "orders")]);
+    let (_, returned) = tokio::join!(deliver(&first, &only_first), meanwhile);
+    assert_eq!(returned, ["h1", "h2"]);
+    let asked = asked.lock().unwrap();
+    let queues: Vec<_> = asked.iter().map(|request| request["QueueUrl"].as_str().unwrap()).collect();
+    assert_eq!(queues, [QUEUE_URL, &format!("{QUEUE_URL}-dead-letters")]);
+}
+
+/// An outage may pass; a permission that is missing stays away.
+#[tokio::test]
+async fn without_permission_the_queue_is_asked_once() {
+    for (status, requests) in [(400, 1), (200, 2)] {
+        let (_server, client, asked) = queue(status).await;
+        let bench = Bench::new();
+        let (first, second) = (bench.worker(by_order), bench.worker(by_order).hide_while_in_progress(client));
+        let held = sqs([Message::new("m1", "held")]);
+        let meanwhile = async {
+            bench.is_held().await;
+            for _ in 0..2 {
+                assert_eq!(deliver(&second, &held).await, ["m1"]);
+            }
+            bench.let_go();
+        };
+        tokio::join!(deliver(&first, &held), meanwhile);
+        assert_eq!(asked.lock().unwrap().len(), requests, "{status}");
+    }
 }

@@ -1,10 +1,26 @@
 //! Events that `lambda_http` mishandles.
 
 use lambda_http::request::LambdaRequest;
-use lambda_idempotency::lambda::http::Guarded;
+use lambda_idempotency::lambda::http::{Guarded, guarded_streaming};
 use lambda_runtime::{Context, LambdaEvent};
 
 use super::*;
+
+/// The status of a function's answer that streams, which may have refused the event.
+async fn streamed(runs: &Runs, event: &Value) -> (u16, String) {
+    use futures_util::StreamExt as _;
+
+    recording::secrets(|secrets| secrets.add_http(event));
+    let event: LambdaRequest = serde_json::from_value(event.clone()).unwrap();
+    let service = guarded_streaming(idempotency().http().streaming().layer(handler(runs)));
+    let answer = service.oneshot(LambdaEvent::new(event, Context::default())).await.unwrap();
+    let mut stream = answer.stream;
+    let mut body = Vec::new();
+    while let Some(part) = stream.next().await {
+        body.extend(part.unwrap());
+    }
+    (answer.metadata_prelude.status_code.as_u16(), String::from_utf8(body).unwrap())
+}
 
 async fn answer(runs: &Runs, event: &Value) -> Value {
     recording::secrets(|secrets| secrets.add_http(event));
@@ -45,6 +61,8 @@ async fn readable_events_pass_unchanged() {
             (Some(201), 1),
             "{event}"
         );
+        let runs = Runs::default();
+        assert_eq!((streamed(&runs, &event).await.0, runs.count()), (201, 1), "{event}");
     }
 }
 
@@ -65,6 +83,8 @@ async fn unreadable_events_are_400() {
             let refused = answer(&runs, &bad).await;
             assert_eq!(refused["statusCode"], 400, "{refused}");
             assert!(refused["body"].as_str().unwrap().contains("request-unreadable"));
+            let (status, body) = streamed(&runs, &bad).await;
+            assert_eq!((status, body.contains("request-unreadable")), (400, true), "{body}");
             assert_eq!(runs.count(), 0);
         }
     }

@@ -1,0 +1,97 @@
+//! A batch in which everything failed: it is counted, and fails the invocation by choice.
+
+use std::{collections::BTreeMap, future::Future};
+
+use lambda_idempotency::{ErrorKind, Metric};
+use metrics::{Counter, Gauge, Histogram, Key as Name, KeyName, Metadata, Recorder, SharedString, Unit};
+
+use super::*;
+
+/// Counts what is counted.
+#[derive(Debug, Default)]
+struct Counters(Mutex<BTreeMap<String, Arc<std::sync::atomic::AtomicU64>>>);
+
+impl Recorder for Counters {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, name: &Name, _: &Metadata<'_>) -> Counter {
+        Counter::from_arc(Arc::clone(self.0.lock().unwrap().entry(name.name().into()).or_default()))
+    }
+
+    fn register_gauge(&self, _: &Name, _: &Metadata<'_>) -> Gauge {
+        Gauge::noop()
+    }
+
+    fn register_histogram(&self, _: &Name, _: &Metadata<'_>) -> Histogram {
+        Histogram::noop()
+    }
+}
+
+/// How often a whole batch failed while `future` ran, and what that returned.
+async fn all_failed<T>(future: impl Future<Output = T>) -> (u64, T) {
+    let counters = Counters::default();
+    let guard = metrics::set_default_local_recorder(&counters);
+    let result = future.await;
+    drop(guard);
+    let counters = counters.0.lock().unwrap();
+    (counters.get(Metric::AllFailed.name()).map_or(0, |count| count.load(Ordering::SeqCst)), result)
+}
+
+/// How many were returned, or the error's kind.
+async fn answered(worker: &Batch<SqsMessage>, batch: &serde_json::Value) -> Result<usize, ErrorKind> {
+    let answer = told(worker, batch, 0).await;
+    answer.map(|answer| answer.returned().count()).map_err(|error| error.kind())
+}
+
+#[tokio::test]
+async fn a_batch_that_failed_is_counted() {
+    let failing =
+        || [Message::new("m1", "fail 1"), Message::new("m2", "panic 1"), Message::new("m3", "final 1")];
+    for (fails, expected) in [(false, Ok(3)), (true, Err(ErrorKind::AllFailed))] {
+        let bench = Bench::new();
+        let worker = bench.worker(by_order).fail_if_all_fail(fails);
+        for delivery in 1..=2 {
+            let failed = all_failed(answered(&worker, &sqs(failing()))).await;
+            assert_eq!(failed, (1, expected), "delivery {delivery}");
+        }
+        let with_one = failing().into_iter().chain([Message::new("m4", "a")]);
+        assert_eq!(all_failed(answered(&worker, &sqs(with_one))).await, (0, Ok(3)), "one is done");
+        assert_eq!(all_failed(answered(&worker, &sqs([]))).await, (0, Ok(0)), "an empty batch");
+    }
+}
+
+#[tokio::test]
+async fn a_group_behind_a_failure_fails_with_it() {
+    let bench = Bench::new();
+    let of = |id: &str, order: &str| Message::new(id, order).in_group("one").fifo();
+    let worker = bench.worker(by_id).fail_if_all_fail(true);
+    let failed = all_failed(answered(&worker, &sqs([of("m1", "fail 1"), of("m2", "a")]))).await;
+    assert_eq!(failed, (1, Err(ErrorKind::AllFailed)));
+}
+
+/// Only handlers fail an invocation: fewer polls don't help the others, or they haven't failed.
+#[tokio::test]
+async fn records_in_progress_never_fail_the_invocation() {
+    let bench = Bench::new();
+    let worker = bench.worker(by_order).fail_if_all_fail(true);
+    let held = sqs([Message::new("m1", "held")]);
+    let meanwhile = async {
+        bench.is_held().await;
+        let alone = all_failed(answered(&worker, &held)).await;
+        let both = sqs([Message::new("m1", "held"), Message::new("m2", "fail 1")]);
+        let with_failure = all_failed(answered(&worker, &both)).await;
+        bench.let_go();
+        (alone, with_failure)
+    };
+    let (first, second) = tokio::join!(deliver(&worker, &held), meanwhile);
+    assert_eq!((first.len(), second), (0, ((0, Ok(1)), (1, Ok(2)))));
+
+    let unread = sqs([Message::new("m3", "x").with_body("no JSON"), Message::new("m4", "fail 1")]);
+    assert_eq!(all_failed(answered(&worker, &unread)).await, (1, Ok(2)));
+    bench.store.is_down.store(true, Ordering::SeqCst);
+    assert_eq!(all_failed(answered(&worker, &held)).await, (1, Ok(1)));
+}

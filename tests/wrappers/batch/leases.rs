@@ -1,0 +1,235 @@
+//! The short leases of streams: a crash spends few retries, and nothing overlaps.
+
+use std::{
+    sync::{atomic::AtomicU64, mpsc},
+    thread,
+};
+
+use lambda_idempotency::{
+    Begun, BoxFuture, Fingerprint, Status, Timestamp, current,
+    lambda::batch::{BatchAnswer, KinesisRecord},
+};
+
+use super::{
+    streams::kinesis,
+    support::{Bench, deliver_by, told},
+    *,
+};
+
+const SHARD: [(u32, &str, &str); 1] = [(101, "a", "takes 60000")];
+/// How long Lambda waits before it delivers a shard's batch again.
+const BACKOFF: Duration = Duration::from_secs(8);
+/// The function's time-out, in milliseconds.
+const TIMEOUT: u64 = 60_000;
+
+fn worker(bench: &Bench) -> Batch<KinesisRecord> {
+    let orders = bench.clone();
+    bench.idempotency.kinesis(KinesisRecord::sequence_key, move |record: KinesisRecord| {
+        let orders = orders.clone();
+        async move { orders.handle(std::str::from_utf8(record.data())?).await }
+    })
+}
+
+/// In memory, under a paused clock.
+fn paused(build: impl FnOnce(Builder) -> Builder) -> (Bench, Paused) {
+    let clock = Paused::new();
+    let bench = Bench::over(Arc::new(MemoryStore::new()), |builder| build(builder.clock(clock.clone())));
+    (bench, clock)
+}
+
+/// Delivers a batch whose process dies after a second, and again until it runs: how often it was in progress before, and how
+/// long after the crash it ran.
+async fn crash(bench: &Bench, clock: &Paused) -> (usize, Duration) {
+    let (worker, batch) = (worker(bench), kinesis(&SHARD));
+    let first = deliver_by(&worker, &batch, clock.after(TIMEOUT));
+    assert!(tokio::time::timeout(Duration::from_secs(1), first).await.is_err());
+    let crashed = clock.now();
+    for in_progress in 0..20 {
+        let delivery = deliver_by(&worker, &batch, clock.after(TIMEOUT));
+        let returned = tokio::time::timeout(Duration::from_secs(25), delivery).await;
+        if bench.ran().len() == 2 {
+            return (in_progress, crashed.until(clock.now()).saturating_sub(Duration::from_secs(25)));
+        }
+        assert_eq!(returned.unwrap(), ["101"]);
+        clock.sleep(BACKOFF).await;
+    }
+    panic!("it never ran");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_spends_few_of_a_streams_retries() {
+    let (bench, clock) = paused(|builder| builder);
+    let (in_progress, after) = crash(&bench, &clock).await;
+    assert_eq!(in_progress, 3, "17 s in steps of 8 s; with a lease until the deadline it was 8");
+    assert!(after <= Duration::from_secs(24), "{after:?}");
+
+    // A delivery that waits inside the invocation spends none.
+    let wait = OnInProgress::Wait(Duration::from_secs(20));
+    let (bench, clock) = paused(|builder| builder.on_in_progress(wait));
+    let (in_progress, _) = crash(&bench, &clock).await;
+    assert_eq!(in_progress, 0);
+}
+
+/// Nobody takes over at most once, and a user's own length counts.
+#[tokio::test(start_paused = true)]
+async fn leases_of_streams_follow_the_settings() {
+    async fn until(build: impl FnOnce(Builder) -> Builder) -> Duration {
+        let (bench, clock) = paused(build);
+        let held: Arc<Mutex<Vec<Timestamp>>> = Arc::default();
+        let (noted, idempotency) = (Arc::clone(&held), bench.idempotency.clone());
+        let worker = bench.idempotency.kinesis(KinesisRecord::sequence_key, move |_: KinesisRecord| {
+            let (noted, idempotency) = (Arc::clone(&noted), idempotency.clone());
+            async move {
+                let outer = current().unwrap().lease_until();
+                let (step, key) = (idempotency.operation("step")?, Key::new("step-1")?);
+                let nested =
+                    || async { Ok::<_, std::io::Error>(current().unwrap().lease_until().as_millis()) };
+                let nested = Timestamp::from_millis(step.run(&key, &1, nested).await?);
+                // Nobody extends what was begun by hand.
+                let key = Key::new("step-2")?;
+                let Begun::Claimed(claim) = step.begin(&key, Fingerprint::of(&1)?).await? else { panic!() };
+                let by_hand = claim.handle().lease_until();
+                claim.release().await?;
+                noted.lock().unwrap().extend([outer, nested, by_hand]);
+                Ok::<_, Failure>(())
+            }
+        });
+        let now = clock.now();
+        assert_eq!(deliver_by(&worker, &kinesis(&SHARD), clock.after(TIMEOUT)).await, [""; 0]);
+        let held = held.lock().unwrap();
+        assert_eq!(held[0], held[1], "a step inside of it is free as early");
+        if bench.idempotency.settings().lease_extension.is_none() {
+            assert_eq!(
+                now.until(held[2]),
+                Duration::from_millis(TIMEOUT) + bench.idempotency.settings().lease_grace
+            );
+        }
+        now.until(held[0])
+    }
+    assert_eq!(until(|builder| builder).await, Duration::from_secs(15));
+    assert_eq!(until(|builder| builder.lease_grace(Duration::from_secs(7))).await, Duration::from_secs(21));
+    assert_eq!(
+        until(|builder| builder.lease_extension(Duration::from_secs(9))).await,
+        Duration::from_secs(9)
+    );
+    assert_eq!(until(|builder| builder.execution(Execution::AtMostOnce)).await, Duration::from_secs(62));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extension_costs_one_request_in_five_seconds() {
+    for (millis, extensions) in [(4_900, 0), (5_100, 1), (21_000, 4), (50_000, 9)] {
+        let (bench, clock) = paused(|builder| builder);
+        let order = format!("takes {millis}");
+        let batch = kinesis(&[(101, "a", &order)]);
+        assert_eq!(deliver_by(&worker(&bench), &batch, clock.after(TIMEOUT)).await, [""; 0]);
+        assert_eq!(bench.requests(), 2 + extensions, "{millis} ms");
+        assert_eq!(deliver_by(&worker(&bench), &batch, clock.after(TIMEOUT)).await, [""; 0]);
+        assert_eq!(bench.requests(), 3 + extensions, "a duplicate is one");
+    }
+    // A queue's messages cost no more than before.
+    let (bench, clock) = paused(|builder| builder);
+    let batch = sqs([Message::new("m1", "takes 50000")]);
+    assert_eq!(deliver_by(&bench.worker(by_id), &batch, clock.after(TIMEOUT)).await, [""; 0]);
+    assert_eq!(bench.requests(), 2);
+}
+
+/// A clock that only the test moves.
+#[derive(Clone, Debug)]
+struct Moved(Arc<AtomicU64>);
+
+impl Moved {
+    fn forward(&self, time: Duration) {
+        self.0.fetch_add(u64::try_from(time.as_millis()).unwrap(), Ordering::SeqCst);
+    }
+}
+
+impl Clock for Moved {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_millis(self.0.load(Ordering::SeqCst))
+    }
+
+    fn sleep(&self, _: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+}
+
+const THREE_LEASES: Duration = Duration::from_secs(45);
+
+/// One invocation in its own process. In the handler, `blocks` blocks the thread.
+fn invoke(
+    bench: &Bench,
+    clock: &Moved,
+    ran: &Ran,
+    name: &'static str,
+    blocks: impl Fn() + Send + Sync + 'static,
+    yields: bool,
+) -> BatchAnswer {
+    let (ran, blocks) = (Arc::clone(ran), Arc::new(blocks));
+    let worker = bench.idempotency.kinesis(KinesisRecord::sequence_key, move |_: KinesisRecord| {
+        let (ran, blocks) = (Arc::clone(&ran), Arc::clone(&blocks));
+        async move {
+            ran.lock().unwrap().push("begins");
+            blocks();
+            if yields {
+                tokio::task::yield_now().await;
+            }
+            ran.lock().unwrap().push("ends");
+            Ok::<_, Failure>(name.to_owned())
+        }
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let deadline = clock.now().as_millis() + TIMEOUT;
+    runtime.block_on(told(&worker, &kinesis(&SHARD), deadline)).unwrap()
+}
+
+type Ran = Arc<Mutex<Vec<&'static str>>>;
+
+fn moved() -> (Bench, MemoryStore, Moved, Ran) {
+    let (store, clock) = (MemoryStore::new(), Moved(Arc::new(AtomicU64::new(1_795_000_000_000))));
+    let bench = Bench::over(Arc::new(store.clone()), |builder| builder.clock(clock.clone()));
+    (bench, store, clock, Ran::default())
+}
+
+/// Lambda delivers the record again only when the first invocation is over.
+#[test]
+fn a_handler_blocked_for_three_leases_overlaps_nothing() {
+    for (yields, runs) in [(false, vec!["begins", "ends"]), (true, vec!["begins", "begins", "ends"])] {
+        let (bench, _, clock, ran) = moved();
+        let blocked = clock.clone();
+        let first = invoke(&bench, &clock, &ran, "first", move || blocked.forward(THREE_LEASES), yields);
+        // One that goes on is cut off, since its lease has ended; one that returns is recorded, since nobody took over.
+        assert_eq!(first.returned().count(), usize::from(yields));
+        let second = invoke(&bench, &clock, &ran, "second", || (), false);
+        assert_eq!(second.returned().count(), 0);
+        assert_eq!(*ran.lock().unwrap(), runs, "yields: {yields}");
+    }
+}
+
+/// Of one operation in two shards, the second may take over from a handler that blocks. The late one is fenced.
+#[test]
+fn a_handler_that_blocks_is_fenced_by_its_successor() {
+    let (bench, store, clock, ran) = moved();
+    let ((blocked, is_blocked), (done, is_done)) = (mpsc::channel(), mpsc::channel());
+    let is_done = Mutex::new(is_done);
+    let late = {
+        let (bench, clock, ran) = (bench.clone(), clock.clone(), Arc::clone(&ran));
+        let moves = clock.clone();
+        let blocks = move || {
+            moves.forward(THREE_LEASES);
+            blocked.send(()).unwrap();
+            is_done.lock().unwrap().recv().unwrap();
+        };
+        thread::spawn(move || invoke(&bench, &clock, &ran, "late", blocks, false).returned().count())
+    };
+    is_blocked.recv().unwrap();
+    assert_eq!(invoke(&bench, &clock, &ran, "successor", || (), false).returned().count(), 0);
+    done.send(()).unwrap();
+    assert_eq!(late.join().unwrap(), 0, "the successor's outcome is the late one's");
+    assert_eq!(*ran.lock().unwrap(), ["begins", "begins", "ends", "ends"]);
+    // The record is the successor's.
+    let records: Vec<_> = store.all().into_iter().map(|(_, record)| record).collect();
+    let [record] = &records[..] else { panic!("{records:?}") };
+    // A generation is the time of its claim.
+    assert_eq!((record.status(), record.attempt), (Status::Completed, 2));
+    assert_eq!(record.generation.get(), clock.now().as_millis());
+}
