@@ -234,3 +234,19 @@ fn what_is_said_to_reach_does() {
         }
     }
 }
+
+#[test]
+#[should_panic(expected = "the setting [\"new\"] ships")]
+fn an_unlisted_setting_fails() {
+    let policy =
+        "pub struct Settings {\n    /// How long.\n    pub retention: Duration,\n    pub new: bool,\n}\n";
+    let known = [("retention", Simulated(&[Item::RetentionDay]))];
+    assert_listed("the setting", &known, names(policy, "pub struct Settings {", "\n}\n", "pub "));
+}
+
+#[test]
+fn few_schedules_leave_items_missing() {
+    let figures = campaign(0, 5, |config| config).unwrap_or_else(|report| panic!("{report}"));
+    assert!(figures.reached.missing().count() > 10);
+    assert!(figures.reached.to_string().contains("**NEVER**"));
+}
