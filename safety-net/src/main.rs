@@ -233,7 +233,7 @@ fn timed(mutant: &Mutant) -> Report {
     Report { took: clock(), ..report }
 }
 
-/// What the names of the comparison's spaces begin with: on demand, Lambda ends a process after its deadline.
+/// The beginnings of the comparison's space names: on demand, Lambda ends a process after its deadline.
 const PLATFORMS: [&str; 2] = ["ordinary Lambda", "Managed Instances"];
 
 fn comparison(with_traces: bool) -> bool {

@@ -73,7 +73,7 @@ pub struct Figures {
     pub repeats_known: u64,
     /// Leases that were extended.
     pub extended: u64,
-    /// What the schedules reached, item by item.
+    /// How often the schedules reached each item.
     pub reached: Reached,
     /// Executors that died.
     pub crashes: u64,

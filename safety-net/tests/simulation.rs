@@ -126,6 +126,10 @@ fn each_undone_precaution_is_caught_by_the_simulation() {
     ] {
         assert_eq!(caught(undone, only(faults)), rule, "{undone:?} with {faults:?}");
     }
+    let hanging = only(&[Fault::Hang]);
+    let lets_run = Choices { lets_run: true, ..Choices::NONE };
+    let by = caught(Undone::CutOffs, |config| Config { choices: lets_run, ..hanging(config) });
+    assert_eq!(by, "answers are in time");
     let once = only(&[Fault::Crash, Fault::Sweep]);
     let by = caught(Undone::EndlessClaims, |config| Config { at_most_once: true, ..once(config) });
     assert_eq!(by, "at most once");

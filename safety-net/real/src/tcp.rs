@@ -84,7 +84,7 @@ impl TcpProxy {
         }
     }
 
-    /// Breaks so many of the requests that come from now on.
+    /// Breaks this many of the next requests.
     pub(crate) fn break_next(&self, requests: usize, fault: TcpFault) {
         self.shared.left.store(requests, Ordering::Relaxed);
         self.shared.fault.send_replace(Some(fault));

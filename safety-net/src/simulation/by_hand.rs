@@ -1,4 +1,4 @@
-//! What no closure does: deliveries that claim and settle by themselves, and an operator.
+//! Deliveries by the low-level `Claim`, and an operator.
 
 use lambda_idempotency::{
     Begun, Completion, Fingerprint, Key, Operation, Replay, Resolution, Resolved, RunError, Status,
@@ -16,11 +16,11 @@ use super::{
 /// A failure as `run` records it.
 const FAILURE: &str = r#"{"error_type":"Refusal","error_message":"refused"}"#;
 
-/// What a delivery is answered.
+/// The answer of a delivery.
 type Answer = Result<String, RunError<Refusal>>;
 
 impl Executor {
-    /// Delivers one event by `begin`, and settles its claim by itself.
+    /// Delivers one event by `begin`, and settles the claim.
     pub(super) async fn begin(&self, operation: &Operation, name: Key, key: u64, payload: u64) -> Answer {
         let fingerprint = Fingerprint::of(&payload).map_err(RunError::Idempotency)?;
         let claim = match operation.begin(name, fingerprint).await.map_err(RunError::Idempotency)? {
@@ -70,13 +70,13 @@ impl Executor {
         match text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) {
             Some(value) => Ok(value.to_owned()),
             None => {
-                self.audit().violate("a replay was recorded", format!("{text:?} is no answer"));
+                self.audit().violate("a replay was recorded", format!("{text:?} isn't an answer"));
                 Err(RunError::Handler(Refusal))
             }
         }
     }
 
-    /// Sometimes an operator looks at a claim that stands, whether its handler runs or not, and settles it.
+    /// Sometimes lets an operator settle a claim, whether its handler runs or not.
     pub(super) async fn operate(&self) {
         let world = self.world();
         if !world.config.choices.operates || !world.random(|random| random.chance(200)) {

@@ -148,7 +148,7 @@ impl Sabotage {
     ];
 }
 
-/// What a user sets, where it is not the default.
+/// A user's settings, where they aren't the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choices {
     /// How long an outcome is replayed, in seconds.
@@ -161,10 +161,12 @@ pub struct Choices {
     pub caches: bool,
     /// Whether a handler runs without protection when the store fails.
     pub unprotected: bool,
-    /// Whether some deliveries claim, work and settle by themselves, and no closure is given.
+    /// Whether some deliveries use `begin` and the `Claim`, in place of `run`.
     pub begins: bool,
     /// Whether an operator settles claims, also of handlers that run.
     pub operates: bool,
+    /// Whether the platform lets a process run past its deadline, as Managed Instances do.
+    pub lets_run: bool,
 }
 
 impl Choices {
@@ -179,6 +181,7 @@ impl Choices {
         unprotected: false,
         begins: false,
         operates: false,
+        lets_run: false,
     };
 
     fn random(seed: u64) -> Self {
@@ -191,6 +194,7 @@ impl Choices {
             unprotected: is_so(6),
             begins: is_so(4),
             operates: is_so(6),
+            lets_run: is_so(2),
             retention: 0,
         };
         // Half of them are so short that they end in the schedule.
@@ -198,7 +202,7 @@ impl Choices {
         Self { retention, ..chosen }
     }
 
-    fn flags(&mut self) -> [(&'static str, &mut bool); 6] {
+    fn flags(&mut self) -> [(&'static str, &mut bool); 7] {
         [
             ("records", &mut self.records),
             ("waits", &mut self.waits),
@@ -206,6 +210,7 @@ impl Choices {
             ("unprotected", &mut self.unprotected),
             ("begins", &mut self.begins),
             ("operates", &mut self.operates),
+            ("lets_run", &mut self.lets_run),
         ]
     }
 
@@ -243,7 +248,7 @@ pub struct Config {
     pub way: Way,
     /// Whether leases are short, and extended while handlers run.
     pub extends: bool,
-    /// What a user sets.
+    /// The user's settings.
     pub choices: Choices,
     /// Whether two executors each are one process, which runs two deliveries at once.
     pub shares: bool,
@@ -322,7 +327,7 @@ impl Config {
         self.choices.unprotected && !self.at_most_once && self.way == Way::Claims
     }
 
-    /// Whether deliveries settle their claims by themselves.
+    /// Whether deliveries use `begin` and the `Claim`.
     pub fn may_begin(&self) -> bool {
         self.choices.begins && self.way == Way::Claims
     }

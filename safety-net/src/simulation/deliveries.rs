@@ -209,7 +209,8 @@ impl Executor {
     /// Whether the platform ends the process now.
     pub fn is_killed_now(&self, world: &World) -> bool {
         let deadline = self.deadline.load(Ordering::Relaxed);
-        deadline != 0 && world.now() >= deadline && !self.outlives.load(Ordering::Relaxed)
+        let goes_on = world.config.choices.lets_run || self.outlives.load(Ordering::Relaxed);
+        deadline != 0 && world.now() >= deadline && !goes_on
     }
 
     /// The process was frozen until `thaws`: if that is past its deadline, it may go on for a while all the same.
@@ -402,7 +403,7 @@ impl Executor {
         self.world.sleep(ms).await;
     }
 
-    /// What isn't cut off has to end by itself, long before its lease.
+    /// Works for a moment: the engine doesn't cut off work between `begin` and its settlement.
     pub(super) async fn work_briefly(&self) {
         let ms = self.world.random(|random| random.below(300));
         self.world.sleep(ms).await;

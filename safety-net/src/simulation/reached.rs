@@ -1,7 +1,7 @@
-//! What the schedules must reach, and how often they do: every setting, every way in, every write and every answer.
+//! Every setting, way in, write and answer that the schedules must reach, and how often they do.
 //!
-//! What's new has to be listed here: the public enums are matched without a wildcard, and the sources are read for what the
-//! compiler can't ask for; see `tests/reached.rs`.
+//! A new one has to be listed here: the public enums are matched without a wildcard, and `tests/reached.rs` reads the sources
+//! for the others.
 
 use std::fmt::{self, Write as _};
 
@@ -48,6 +48,8 @@ items! {
         RetentionHour "`retention` 1 h"
         RetentionDay "`retention` 24 h"
         RetentionLong "`retention` 90 days"
+        EndsProcesses "a platform that ends a process at its deadline"
+        LetsRun "one that lets it run: Managed Instances"
         DefaultLease "a lease to the deadline"
         Extends "a `lease_extension`"
     }
@@ -122,7 +124,7 @@ impl Reached {
         self.0[item as usize]
     }
 
-    /// What was never reached.
+    /// The items that no schedule reached.
     pub fn missing(&self) -> impl Iterator<Item = &'static str> {
         Item::ALL.iter().filter(|(item, ..)| self.of(*item) == 0).map(|(_, _, what)| *what)
     }
@@ -159,6 +161,7 @@ impl Reached {
             86_400 => Item::RetentionDay,
             _ => Item::RetentionLong,
         });
+        self.count(if config.choices.lets_run { Item::LetsRun } else { Item::EndsProcesses });
         self.count(if config.extends { Item::Extends } else { Item::DefaultLease });
         self.count(match config.way {
             Way::Claims => Item::Claims,

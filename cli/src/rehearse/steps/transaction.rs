@@ -32,7 +32,7 @@ pub(super) async fn interrupt(world: &World) -> Result<Option<Interrupted<'_>>> 
 }
 
 impl Interrupted<'_> {
-    /// What is delivered when the leases have ended.
+    /// The deliveries after the leases have ended.
     pub(super) async fn after_the_leases(self) -> Result<Vec<Row>> {
         let mut rows = self.killed.after_the_lease().await?;
         rows.extend(self.frozen.after_the_lease().await?);
@@ -57,7 +57,7 @@ pub(super) async fn in_turn(world: &World) -> Result<Vec<Row>> {
         format!("the requests must be a claim and a transaction, and were {}", operations.join(", "))
     });
     let by_handler = measured.passed.iter().any(|one| one.meaning == Meaning::Payment);
-    verdict.must(!by_handler, || "the handler made its payment by itself".into());
+    verdict.must(!by_handler, || "the handler made its payment outside the transaction".into());
     let delivered = stage.events.first.summary();
     let one = stage.done(Row::new(name, delivered, &first, &measured, verdict));
 

@@ -1,7 +1,7 @@
 //! The wire of a store that talks over TCP, call by call.
 //!
-//! The proxy understands no request there, so that the plan counts the engine's calls: one is one request. What the
-//! server did is seen in the record, right after the call and past the proxy.
+//! The proxy understands no request there, so the plan counts the engine's calls: one is one request. The net reads from
+//! the record, right after the call and past the proxy, whether the server applied the write.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,7 +32,7 @@ pub(super) struct Calls {
     direct: Arc<dyn Store>,
     key: StoredKey,
     log: Mutex<Vec<Exchange>>,
-    /// What was held, by the call's number: it arrives in the end, if it is the write at all.
+    /// Held writes, by the call's number. The proxy sends them on as it closes.
     held: Mutex<BTreeMap<usize, Left>>,
 }
 
@@ -42,7 +42,7 @@ impl Debug for Calls {
     }
 }
 
-/// What a write leaves in the record, if the server makes it.
+/// The owner and status of the record once the server has applied a write.
 pub(super) type Left = (Owner, Status);
 
 impl Calls {
@@ -94,7 +94,7 @@ impl Calls {
             log.len() - 1
         };
         if let Some(fault) = self.plan.get(&nth).and_then(|fault| fault.over_tcp()) {
-            // A store that repeats a request by itself gets over one, and would never ask what became of it.
+            // The Redis store repeats a request whose connection was cut. With one fault it would never have to look.
             let is_whole = self.whole.contains(&nth);
             self.proxy.break_next(if is_whole { usize::MAX } else { 1 }, fault);
         }
@@ -132,7 +132,7 @@ impl Calls {
     }
 }
 
-/// What is noted about the wire.
+/// The log of the wire.
 #[derive(Clone, Debug)]
 pub(super) enum Notes {
     /// Every request, by a proxy that understands them.

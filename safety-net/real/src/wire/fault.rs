@@ -82,7 +82,7 @@ impl Fault {
     ];
 }
 
-/// What a store and its server speak, as far as faults go.
+/// The protocol between a store and its server, as far as faults go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Medium {
     /// HTTP, whose requests the proxy understands: DynamoDB.
@@ -92,7 +92,7 @@ pub enum Medium {
 }
 
 impl Fault {
-    /// What it is over TCP. `None` if it needs an answer that only HTTP or DynamoDB gives, or a proxy that outlives the
+    /// The same fault over TCP. `None` if it needs an answer that only HTTP or DynamoDB gives, or a proxy that outlives the
     /// next delivery.
     pub(super) const fn over_tcp(self) -> Option<TcpFault> {
         match self {
@@ -124,7 +124,7 @@ impl Fault {
         matches!(medium, Medium::Http) || self.over_tcp().is_some()
     }
 
-    /// What reports call it there.
+    /// Its name in reports.
     pub(super) fn name_over(self, medium: Medium) -> String {
         match (medium, self.over_tcp()) {
             (Medium::Tcp, Some(fault)) => fault.to_string(),

@@ -63,7 +63,7 @@ pub(super) struct Stage {
 #[derive(Clone)]
 enum Way {
     DynamoDb {
-        /// What all proxies share.
+        /// The connections of all proxies.
         upstream: Upstream,
         client: Client,
         table: Arc<str>,
@@ -74,7 +74,7 @@ enum Way {
     },
 }
 
-/// What is between the store and the server in one run.
+/// The proxy between the store and the server in one run.
 pub(super) enum Between {
     Http(Proxy),
     Tcp(Arc<Calls>),
@@ -145,7 +145,7 @@ impl Stage {
         Ok(Self { direct: Arc::new(direct), way, sabotage })
     }
 
-    /// A table of its own on a server that is started for it.
+    /// Its own table, on a server that it starts.
     pub(super) async fn start(kind: Kind) -> Result<Self> {
         let protocol = match kind {
             Kind::DynamoDb => return Self::set(&Server::embedded().await?, None).await,
@@ -157,7 +157,7 @@ impl Stage {
         Ok(Self { direct, way: Way::Tcp { site, protocol }, sabotage: None })
     }
 
-    /// What its server speaks.
+    /// The protocol of its server.
     pub(super) fn medium(&self) -> Medium {
         match self.way {
             Way::DynamoDb { .. } => Medium::Http,

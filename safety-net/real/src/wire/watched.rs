@@ -202,7 +202,7 @@ impl ResponseParts for Watched {
     }
 }
 
-/// What the record says when this write was made.
+/// The owner and status of the record once this write is applied.
 fn left_by(write: &Write) -> Option<Left> {
     match write {
         Write::Settle { owner, settlement, .. } => Some((

@@ -156,6 +156,7 @@ impl Audit {
         }
         let deadline = book.deadlines.get(&executor).copied();
         let run = own_run.and_then(|run| book.runs.get(run));
+        let is_unprotected = run.is_some_and(|run| run.is_unprotected);
         let (reserve, floor) = (RESERVE.as_millis() as u64, HARD_FLOOR.as_millis() as u64);
         let by = match (deadline, run.map(|run| run.handler_ended)) {
             (Some(deadline), None) => deadline - reserve,
@@ -166,6 +167,8 @@ impl Audit {
                 deadline - reserve
             }
             (Some(deadline), Some(Some(ended))) => ended.max(deadline - floor),
+            // Nothing but the engine ends a handler there.
+            (Some(deadline), Some(None)) if self.config.choices.lets_run && !is_unprotected => deadline,
             (None, Some(Some(ended))) if self.config.outage.is_some() => {
                 ended + SETTLE_WITHIN.as_millis() as u64
             }

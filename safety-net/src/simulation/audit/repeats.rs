@@ -73,7 +73,7 @@ impl Audit {
         if !self.clocks_agree() {
             return None;
         }
-        // What runs without protection is repeated by every duplicate, and an operator's word goes before a claim.
+        // Every duplicate repeats a run without protection, and an operator may give away a claim whose handler runs.
         let overruled = (earlier.stored.clone(), earlier.generation.get());
         if earlier.is_unprotected || book.overruled.contains(&overruled) {
             return None;
