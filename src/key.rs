@@ -294,6 +294,12 @@ mod tests {
     }
 
     #[test]
+    fn a_scope_gives_its_names() {
+        let scope = Scope::new("orders", "http").unwrap();
+        assert_eq!((scope.function(), scope.operation()), ("orders", "http"));
+    }
+
+    #[test]
     fn a_callers_name_has_a_bound() {
         let scope = Scope::new("f", "http").unwrap();
         assert!(scope.with_caller("c".repeat(MAX_CALLER_BYTES)).is_ok());
