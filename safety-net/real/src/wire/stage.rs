@@ -64,7 +64,7 @@ pub(super) struct Stage {
 enum Way {
     DynamoDb {
         /// The connections of all proxies.
-        upstream: Upstream,
+        upstream: Box<Upstream>,
         client: Client,
         table: Arc<str>,
     },
@@ -140,7 +140,7 @@ impl Stage {
             .build()
             .await
             .context(format!("{}, the store in table {table}", server.name))?;
-        let upstream = Upstream::new(server.database().endpoint().clone());
+        let upstream = Box::new(Upstream::new(server.database().endpoint().clone()));
         let way = Way::DynamoDb { upstream, client, table: table.into() };
         Ok(Self { direct: Arc::new(direct), way, sabotage })
     }
@@ -174,7 +174,7 @@ impl Stage {
     ) -> Result<(Between, Arc<dyn Store>)> {
         match &self.way {
             Way::DynamoDb { upstream, table, .. } => {
-                let proxy = Proxy::start(upstream.clone(), case.plan(), time_outs.attempt).await;
+                let proxy = Proxy::start(Upstream::clone(upstream), case.plan(), time_outs.attempt).await;
                 let proxy = proxy.context("the proxy")?;
                 let store = self.dynamodb(table, &proxy.endpoint(), case.retries, time_outs).await?;
                 Ok((Between::Http(proxy), store))
