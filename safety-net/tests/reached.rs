@@ -1,7 +1,7 @@
 //! Every setting, kind of error and way in is reached by the simulation, or by a named test.
 //!
-//! The lists are compared with the sources, so that a new one fails here until its author names the part of the suite that
-//! reaches it.
+//! The lists are compared with the sources, so that a new one fails here until its author names the part of the suite
+//! that reaches it.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
 

@@ -59,7 +59,8 @@ impl Display for Agreement {
     }
 }
 
-/// Asks the memory store and every server: DynamoDB's, PostgreSQL and Redis. `show` gets each store's figures when it is done.
+/// Asks the memory store and every server: DynamoDB's, PostgreSQL and Redis. `show` gets each store's figures when it is
+/// done.
 ///
 /// # Errors
 ///

@@ -25,7 +25,8 @@ usage: real-net agreement [--long]
 
   agreement     every store answers as the model does, and every race has one winner: in memory, on DynamoDB, PostgreSQL
                 and Redis
-  wire          whatever breaks on the wire to DynamoDB, PostgreSQL or Redis, callers are told the truth and outcomes stay: every single
+  wire          whatever breaks on the wire to DynamoDB, PostgreSQL or Redis, callers get the truth and outcomes
+                stay: every single
                 fault, then RUNS random runs (default 10000); or few of both; or one of them again
   crash-points  a process is killed, and one is frozen beyond its lease, at each named point ROUNDS times
                 (default 200): one effect, and one more for each crash between effect and completion

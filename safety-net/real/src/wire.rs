@@ -127,8 +127,8 @@ const AT_LEAST: usize = 2;
 /// take the place of the one that was meant.
 const FILLINGS: u64 = 8;
 
-/// Makes the runs on the servers of these kinds: of DynamoDB's, on every one. `show` gets each server's report when it is
-/// done.
+/// Makes the runs on the servers of these kinds: of DynamoDB's, on every one. `show` gets each server's report when it
+/// is done.
 ///
 /// # Errors
 ///

@@ -411,7 +411,9 @@ impl Audit {
             }
             Right::Unprotected(stored) => {
                 self.note(book, (at, executor, key, payload, 1), || {
-                    format!("{at} executor {executor} runs key {key} payload {payload} without protection (run {number})")
+                    format!(
+                        "{at} executor {executor} runs key {key} payload {payload} unprotected (run {number})"
+                    )
                 });
                 // A clock that jumps takes the time away that the store is asked in.
                 if !book.failed.contains(&executor) && !self.has_wrong_clocks() {

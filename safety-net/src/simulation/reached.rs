@@ -1,7 +1,7 @@
 //! Every setting, way in, write and answer that the schedules must reach, and how often they do.
 //!
-//! A new one has to be listed here: the public enums are matched without a wildcard, and `tests/reached.rs` reads the sources
-//! for the others.
+//! A new one has to be listed here: the public enums are matched without a wildcard, and `tests/reached.rs` reads the
+//! sources for the others.
 
 use std::fmt::{self, Write as _};
 

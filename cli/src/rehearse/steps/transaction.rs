@@ -21,7 +21,7 @@ pub(super) struct Interrupted<'w> {
     frozen: Frozen<'w>,
 }
 
-/// A process is killed and another one frozen, each with its transaction on the wire. Nothing for a function of the user's.
+/// Kills a process and freezes another one, each with its transaction on the wire. Nothing for a user's function.
 pub(super) async fn interrupt(world: &World) -> Result<Option<Interrupted<'_>>> {
     if !world.is_payments {
         return Ok(None);

@@ -1,7 +1,7 @@
 //! The wire of a store that talks over TCP, call by call.
 //!
-//! The proxy understands no request there, so the plan counts the engine's calls: one is one request. The net reads from
-//! the record, right after the call and past the proxy, whether the server applied the write.
+//! The proxy understands no request there, so the plan counts the engine's calls: one is one request. Right after the
+//! call, the net reads past the proxy whether the server applied the write.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

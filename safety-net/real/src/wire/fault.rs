@@ -92,8 +92,8 @@ pub enum Medium {
 }
 
 impl Fault {
-    /// The same fault over TCP. `None` if it needs an answer that only HTTP or DynamoDB gives, or a proxy that outlives the
-    /// next delivery.
+    /// The same fault over TCP. `None` if it needs an answer that only HTTP or DynamoDB gives, or a proxy that outlives
+    /// the next delivery.
     pub(super) const fn over_tcp(self) -> Option<TcpFault> {
         match self {
             Self::CutBefore => Some(TcpFault::CloseBefore),
