@@ -294,6 +294,20 @@ mod tests {
     }
 
     #[test]
+    fn a_scope_gives_its_names() {
+        let scope = Scope::new("orders", "http").unwrap();
+        assert_eq!((scope.function(), scope.operation()), ("orders", "http"));
+    }
+
+    #[test]
+    fn a_callers_name_has_a_bound() {
+        let scope = Scope::new("f", "http").unwrap();
+        assert!(scope.with_caller("c".repeat(MAX_CALLER_BYTES)).is_ok());
+        let error = scope.with_caller("c".repeat(MAX_CALLER_BYTES + 1)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+    }
+
+    #[test]
     fn bad_keys_are_refused_with_a_reason() {
         for (key, reason) in [
             (String::new(), "empty"),

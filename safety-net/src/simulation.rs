@@ -7,11 +7,13 @@
 //! happens; see [`audit`].
 
 pub mod audit;
+mod by_hand;
 pub mod clock;
 pub mod config;
 pub mod deliveries;
 pub mod network;
 pub mod outages;
+pub mod reached;
 pub mod scheduler;
 pub mod undone;
 
@@ -19,6 +21,7 @@ use std::{fmt, sync::Arc};
 
 use audit::Violation;
 use config::{Config, Fault};
+use reached::Reached;
 
 /// What became of one schedule.
 #[derive(Debug)]
@@ -70,6 +73,8 @@ pub struct Figures {
     pub repeats_known: u64,
     /// Leases that were extended.
     pub extended: u64,
+    /// How often the schedules reached each item.
+    pub reached: Reached,
     /// Executors that died.
     pub crashes: u64,
     /// How often each fault struck, in the order of [`Fault::ALL`].
@@ -97,6 +102,7 @@ impl Figures {
         self.concluded += other.concluded;
         self.repeats_known += other.repeats_known;
         self.extended += other.extended;
+        self.reached.add(&other.reached);
         self.crashes += other.crashes;
         self.struck.iter_mut().zip(other.struck).for_each(|(all, one)| *all += one);
         self.outages.iter_mut().zip(other.outages).for_each(|(all, one)| *all += one);

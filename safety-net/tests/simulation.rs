@@ -4,7 +4,7 @@
 
 use lambda_idempotency_safety_net::simulation::{
     campaign,
-    config::{Config, Fault, Sabotage, Way},
+    config::{Choices, Config, Fault, Sabotage, Way},
     outages::{self, Outage},
     simulate,
     undone::Undone,
@@ -108,7 +108,16 @@ fn each_undone_precaution_is_caught_by_a_campaign() {
 fn each_undone_precaution_is_caught_by_the_simulation() {
     let only = |faults: &[Fault]| {
         let faults = faults.iter().fold(0, |all, fault| all | fault.bit());
-        move |config| Config { faults, way: Way::Claims, at_most_once: false, extends: false, ..config }
+        let choices = Choices::NONE;
+        move |config| Config {
+            faults,
+            way: Way::Claims,
+            at_most_once: false,
+            extends: false,
+            choices,
+            shares: false,
+            ..config
+        }
     };
     for (undone, faults, rule) in [
         (Undone::Retries, &[Fault::Throttled][..], "a repeated effect has a reason"),
@@ -117,6 +126,10 @@ fn each_undone_precaution_is_caught_by_the_simulation() {
     ] {
         assert_eq!(caught(undone, only(faults)), rule, "{undone:?} with {faults:?}");
     }
+    let hanging = only(&[Fault::Hang]);
+    let lets_run = Choices { lets_run: true, ..Choices::NONE };
+    let by = caught(Undone::CutOffs, |config| Config { choices: lets_run, ..hanging(config) });
+    assert_eq!(by, "answers are in time");
     let once = only(&[Fault::Crash, Fault::Sweep]);
     let by = caught(Undone::EndlessClaims, |config| Config { at_most_once: true, ..once(config) });
     assert_eq!(by, "at most once");

@@ -85,10 +85,21 @@ pub(crate) struct Stage<'w> {
     pub(crate) events: Events,
     function: &'w Function,
     makes_payments: bool,
+    form: Form,
     tables: Tables,
     order: String,
     runs: Runs,
     idle: Mutex<Vec<Sandbox>>,
+}
+
+/// How the example function makes its payment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// In its handler, between claim and completion.
+    #[default]
+    Handler,
+    /// In the transaction that records its outcome.
+    Transaction,
 }
 
 /// A point to measure from.
@@ -125,7 +136,10 @@ impl Measured {
 
     /// How many claims were settled.
     pub(crate) fn settled(&self) -> usize {
-        self.requests().filter(|one| one.meaning == Meaning::Settle && one.succeeded()).count()
+        let settled = self.requests().filter(|one| one.meaning == Meaning::Settle && one.succeeded());
+        // A transaction whose answer was lost comes again, and is answered as the first time.
+        let mut tokens = HashSet::new();
+        settled.filter(|one| one.token.as_ref().is_none_or(|token| tokens.insert(token))).count()
     }
 }
 
@@ -133,6 +147,11 @@ impl<'w> Stage<'w> {
     /// Sets up a stage for the step of this name.
     pub(crate) async fn open(world: &'w World, step: &str) -> Result<Self> {
         Self::open_for(world, &world.function, world.is_payments, step).await
+    }
+
+    /// The same, where the payment is made in this form.
+    pub(crate) async fn open_in(world: &'w World, form: Form, step: &str) -> Result<Self> {
+        Ok(Self { form, ..Self::open(world, step).await? })
     }
 
     /// Sets up a stage for a step of the function that takes batches, and its batch.
@@ -166,6 +185,7 @@ impl<'w> Stage<'w> {
             events: world.events.for_step(&order),
             function,
             makes_payments,
+            form: Form::default(),
             tables,
             order,
             runs: Runs::default(),
@@ -325,6 +345,9 @@ impl<'w> Stage<'w> {
         ];
         if self.makes_payments {
             environment.push(("PAYMENTS_TABLE", self.tables.payments.clone()));
+        }
+        if self.form == Form::Transaction {
+            environment.push(("PAYMENTS_FORM", "transaction".into()));
         }
         environment
     }

@@ -4,6 +4,7 @@ mod batch;
 mod crash;
 mod delivery;
 mod loss;
+mod transaction;
 
 use super::{
     answer::Answer,
@@ -24,12 +25,13 @@ pub(crate) async fn play(world: &World) -> Result<Vec<Row>> {
     for point in crash::freezes(world) {
         frozen.push(crash::freeze(world, point).await?);
     }
+    let in_transaction = transaction::interrupt(world).await?;
     let half_done = match &world.orders {
         Some(orders) => Some(batch::kill(world, orders).await?),
         None => None,
     };
 
-    let waiting = if half_done.is_some() { "5, 6 and 11" } else { "5 and 6" };
+    let waiting = if half_done.is_some() { "5, 6, 11, 13 and 14" } else { "5 and 6" };
     (world.show)(&format!("  ...        while the leases of steps {waiting} run out, the others:"));
 
     let others = Box::pin(async {
@@ -40,7 +42,10 @@ pub(crate) async fn play(world: &World) -> Result<Vec<Row>> {
             Some(orders) => batch::both(world, orders).await?,
             None => Vec::new(),
         };
-        Ok((rows, lost, batches))
+        let mut transactions = transaction::in_turn(world).await?;
+        let lost_commit = transaction::answer_lost(world).await?;
+        transactions.extend(lost_commit);
+        Ok((rows, lost, batches, transactions))
     });
     let leases = Box::pin(async {
         let mut after = Vec::new();
@@ -54,10 +59,19 @@ pub(crate) async fn play(world: &World) -> Result<Vec<Row>> {
             Some(half_done) => half_done.after_the_leases().await?,
             None => Vec::new(),
         };
-        Ok((after, half_done))
+        let interrupted = match in_transaction {
+            Some(interrupted) => interrupted.after_the_leases().await?,
+            None => Vec::new(),
+        };
+        Ok((after, half_done, interrupted))
     });
-    let ((mut rows, lost, batches), (crashed, half_done)) = tokio::try_join!(others, leases)?;
+    let ((mut rows, lost, batches, transactions), (crashed, half_done, interrupted)) =
+        tokio::try_join!(others, leases)?;
     rows.extend(crashed.into_iter().chain(lost).chain(batches).chain(half_done));
+    let mut transactions: Vec<Row> = transactions.into_iter().chain(interrupted).collect();
+    // In the steps' order.
+    transactions.sort_by_key(|row| row.step);
+    rows.extend(transactions);
     Ok(rows)
 }
 

@@ -46,6 +46,8 @@ pub(crate) struct Exchange {
     pub(crate) first_attempt: bool,
     /// The id of the item, where there is one.
     pub(crate) id: Option<String>,
+    /// The token of a transaction: one that comes again with it is made once.
+    pub(crate) token: Option<String>,
     /// DynamoDB's status, once it has answered.
     pub(crate) status: Option<StatusCode>,
 }
@@ -252,6 +254,7 @@ impl Shared {
             first_attempt: !text("amz-sdk-request").contains("attempt=")
                 || text("amz-sdk-request").contains("attempt=1;"),
             id: id.and_then(Value::as_str).map(str::to_owned),
+            token: request.get("ClientRequestToken").and_then(Value::as_str).map(str::to_owned),
             status: None,
         }
     }

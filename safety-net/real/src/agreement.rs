@@ -11,7 +11,11 @@ use lambda_idempotency::{
 };
 use lambda_idempotency_cli::problem::Result;
 
-use crate::{random::fresh_seed, servers::Server};
+use crate::{
+    random::fresh_seed,
+    servers::Server,
+    site::{Kind, Site},
+};
 
 /// How much is asked of the stores.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +59,8 @@ impl Display for Agreement {
     }
 }
 
-/// Asks the memory store and every server. `show` gets each store's figures when it is done.
+/// Asks the memory store and every server: DynamoDB's, PostgreSQL and Redis. `show` gets each store's figures when it is
+/// done.
 ///
 /// # Errors
 ///
@@ -70,6 +75,11 @@ pub async fn check(numbers: Numbers, show: impl Fn(&Agreement)) -> Result<()> {
     for server in Server::all().await? {
         let store = Arc::new(server.store().await?);
         show(&of(server.name.clone(), store, numbers, numbers.rounds_on_servers).await?);
+    }
+    for kind in [Kind::Postgres, Kind::Redis] {
+        let site = Site::start(kind).await?;
+        let store = site.direct().await?;
+        show(&of(kind.name().to_owned(), store, numbers, numbers.rounds_on_servers).await?);
     }
     Ok(())
 }

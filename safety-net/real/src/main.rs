@@ -23,8 +23,10 @@ usage: real-net agreement [--long]
        real-net outages [OPERATIONS [SEED]] | outages --quick
        real-net deadlines [INVOCATIONS [SEED]] | deadlines --quick
 
-  agreement     every store answers as the model does, and every race has one winner
-  wire          whatever breaks on the wire, callers are told the truth and outcomes stay: every single
+  agreement     every store answers as the model does, and every race has one winner: in memory, on DynamoDB, PostgreSQL
+                and Redis
+  wire          whatever breaks on the wire to DynamoDB, PostgreSQL or Redis, callers get the truth and outcomes
+                stay: every single
                 fault, then RUNS random runs (default 10000); or few of both; or one of them again
   crash-points  a process is killed, and one is frozen beyond its lease, at each named point ROUNDS times
                 (default 200): one effect, and one more for each crash between effect and completion
@@ -116,7 +118,7 @@ fn extent_of(arguments: &[&str], fresh: u64) -> Option<Extent> {
 async fn break_the_wire(extent: Extent) -> Result<ExitCode> {
     println!("{extent:?}");
     let mut is_sound = true;
-    wire::check(extent, |report| {
+    wire::check(&Kind::ALL, extent, |report| {
         println!("{report}");
         is_sound &= report.violations().is_empty();
         is_sound &= !extent.is_whole() || report.coverage().missing().is_empty();

@@ -1,6 +1,6 @@
 //! The DynamoDB servers that every net is thrown over: the embedded one, and those that are named.
 
-use std::sync::OnceLock;
+use std::{sync::OnceLock, time::Duration};
 
 use aws_sdk_dynamodb::{
     Client, Config,
@@ -32,6 +32,9 @@ pub(crate) mod postgres_server;
 #[allow(clippy::disallowed_methods, reason = "it waits for a server to start")]
 #[path = "../../../tests/support/redis.rs"]
 pub(crate) mod redis_server;
+
+/// How long a call may take where no fault is meant.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Names further servers, as `name=http://host:port`, separated by spaces.
 pub const VARIABLE: &str = "IDEMPOTENCY_NET_SERVERS";
@@ -99,7 +102,13 @@ impl Server {
     /// If the table cannot be created.
     pub async fn store(&self) -> Result<DynamoDbStore> {
         let table = fresh_table()?;
-        let store = DynamoDbStore::builder(&table).client(self.client()).build().await;
+        let store = DynamoDbStore::builder(&table)
+            .client(self.client())
+            // Nothing is broken here: on a busy machine, an answer may take its time.
+            .attempt_timeout(PATIENCE)
+            .operation_timeout(PATIENCE)
+            .build()
+            .await;
         let store = store.context(format!("{}, the store in table {table}", self.name))?;
         store.create_table().await.context(format!("{}, creating the table {table}", self.name))?;
         Ok(store)

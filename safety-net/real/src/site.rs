@@ -2,9 +2,9 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use aws_sdk_dynamodb::{Client, config::retry::RetryPartition};
+use aws_sdk_dynamodb::{Client, config::retry::RetryPartition, types::AttributeValue};
 use lambda_idempotency::{
-    BoxFuture, Clock, Store, SystemClock, Timestamp,
+    BoxFuture, Clock, Store, StoredKey, SystemClock, Timestamp,
     store::{
         dynamodb::{DynamoDbStore, DynamoDbStoreBuilder},
         postgres::{PostgresStore, PostgresStoreBuilder},
@@ -13,10 +13,7 @@ use lambda_idempotency::{
 };
 use lambda_idempotency_cli::problem::{Context, Problem, Result};
 
-use crate::servers::{self, Server, config_of, fresh_table, postgres_server, redis_server};
-
-/// How long the harness's own calls may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::servers::{self, PATIENCE, Server, config_of, fresh_table, postgres_server, redis_server};
 
 /// A kind of store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +105,52 @@ impl Site {
             Host::Postgres(_) => Arc::new(self.postgres(address, |builder| builder)?),
             Host::Redis(_) => Arc::new(self.redis(address, |builder| builder)?),
         })
+    }
+
+    /// The same with these time-outs of its attempts and operations, for PostgreSQL and Redis.
+    pub(crate) fn limited_store_at(
+        &self,
+        address: SocketAddr,
+        attempt: Duration,
+        operation: Duration,
+    ) -> Result<Arc<dyn Store>> {
+        Ok(match &self.host {
+            Host::DynamoDb(_) => {
+                return Err(Problem::new("DynamoDB's store is made with its SDK's settings"));
+            }
+            Host::Postgres(_) => Arc::new(self.postgres(address, |builder| {
+                let statement = operation.saturating_sub(attempt);
+                builder.connect_timeout(attempt).statement_timeout(statement).lock_timeout(attempt / 2)
+            })?),
+            Host::Redis(_) => {
+                Arc::new(self.redis(address, |builder| {
+                    builder.attempt_timeout(attempt).operation_timeout(operation)
+                })?)
+            }
+        })
+    }
+
+    /// Removes this record, past the store.
+    pub(crate) async fn remove(&self, key: &StoredKey) -> Result<()> {
+        match &self.host {
+            Host::DynamoDb(server) => {
+                let gone = server.client().delete_item().table_name(&self.room);
+                let gone = gone.key("id", AttributeValue::S(key.as_str().to_owned())).send().await;
+                gone.map(drop).map_err(|error| Problem::new(format!("removing a record: {error:?}")))
+            }
+            Host::Postgres(server) => {
+                let statement = format!("DELETE FROM \"{}\" WHERE id = $1", self.room);
+                let gone = server.client().await.execute(&statement, &[&key.as_str()]).await;
+                gone.map(drop).context("removing a record")
+            }
+            Host::Redis(server) => {
+                let name = format!("{}:{key}", self.room);
+                match server.run(&["DEL", &name]).as_str() {
+                    "0" | "1" => Ok(()),
+                    said => Err(Problem::new(format!("removing a record: {said}"))),
+                }
+            }
+        }
     }
 
     /// The store that nothing is between, and that waits as long as a busy machine needs: the harness's own.

@@ -45,6 +45,8 @@ struct Shared {
     /// How many requests are on their way to the server.
     under_way: watch::Sender<usize>,
     struck: AtomicUsize,
+    /// How many more are to be broken.
+    left: AtomicUsize,
 }
 
 impl TcpProxy {
@@ -60,6 +62,7 @@ impl TcpProxy {
             is_closed: watch::Sender::new(false),
             under_way: watch::Sender::new(0),
             struck: AtomicUsize::new(0),
+            left: AtomicUsize::new(usize::MAX),
         });
         let serving = tokio::spawn(serve(listener, address, Arc::clone(&shared)));
         Ok(Self { address, shared, serving })
@@ -79,6 +82,17 @@ impl TcpProxy {
                 shared.fault.send_replace(None);
             });
         }
+    }
+
+    /// Breaks this many of the next requests.
+    pub(crate) fn break_next(&self, requests: usize, fault: TcpFault) {
+        self.shared.left.store(requests, Ordering::Relaxed);
+        self.shared.fault.send_replace(Some(fault));
+    }
+
+    /// Lets everything through again.
+    pub(crate) fn heal(&self) {
+        self.shared.fault.send_replace(None);
     }
 
     /// How many requests or connections were broken.
@@ -105,6 +119,9 @@ impl Drop for TcpProxy {
 impl Shared {
     fn strike(&self) {
         self.struck.fetch_add(1, Ordering::Relaxed);
+        if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.fault.send_replace(None);
+        }
     }
 
     /// What is broken now, where it is about connections as a whole.

@@ -1,5 +1,5 @@
-//! A fault proxy on the wire between the SDK and DynamoDB: whatever breaks there, callers are told the
-//! truth, outcomes stay, and every call ends within its budget.
+//! A fault proxy on the wire between the SDK and DynamoDB, and between the stores for PostgreSQL and Redis and their
+//! servers: whatever breaks there, callers are told the truth, outcomes stay, and every call ends within its budget.
 //!
 //! A run is one operation, delivered to the real engine over the real store and the real SDK, whose requests
 //! go through a proxy that breaks some of them; then delivered again without faults, and once more when
@@ -11,6 +11,7 @@
 //! turns does not, so a rare finding may need a few repetitions.
 
 pub(crate) mod budget;
+mod calls;
 mod case;
 mod coverage;
 pub(crate) mod fault;
@@ -41,10 +42,11 @@ use self::{
     play::play,
     stage::Stage,
 };
-use crate::servers::Server;
+use crate::{servers::Server, site::Kind};
 
 pub use self::{
-    coverage::Coverage, fault::Fault, fault::When, meaning::Meaning, report::Report, sabotage::Sabotage,
+    coverage::Coverage, fault::Fault, fault::Medium, fault::When, meaning::Meaning, report::Report,
+    sabotage::Sabotage,
 };
 
 /// Which runs are to be made.
@@ -84,23 +86,34 @@ impl Extent {
         matches!(self, Self::Long { .. } | Self::Bounded { .. })
     }
 
-    fn cases(self) -> Result<Vec<Case>> {
+    fn cases(self, medium: Medium) -> Result<Vec<Case>> {
         let random = |runs: usize, seed: u64| {
             let mut random = Random::new(seed);
-            std::iter::repeat_with(move || Case::random(random.bits())).take(runs)
+            std::iter::repeat_with(move || Case::random(random.bits(), medium)).take(runs)
         };
         // The order is fixed, so that a number means the same case in either extent.
-        let all = [Retries::None, Retries::Default];
+        let all: &[_] = match medium {
+            Medium::Http => &[Retries::None, Retries::Default],
+            // The other stores' clients aren't told how to retry.
+            Medium::Tcp => &[Retries::None],
+        };
         Ok(match self {
-            Self::Long { runs, seed } => Case::listed(&all).into_iter().chain(random(runs, seed)).collect(),
+            Self::Long { runs, seed } => {
+                Case::listed(all, medium).into_iter().chain(random(runs, seed)).collect()
+            }
             Self::Bounded { of_each, runs, seed } => {
-                let some = Case::some_of_each(Case::listed(&all[..1]), of_each, seed);
+                let some = Case::some_of_each(Case::listed(&all[..1], medium), of_each, seed);
                 some.into_iter().chain(random(runs, seed)).collect()
             }
-            Self::Seed(seed) => vec![Case::random(seed)],
+            Self::Seed(seed) => vec![Case::random(seed, medium)],
             Self::Listed(number) => {
-                let case = Case::listed(&all).into_iter().nth(number);
-                vec![case.ok_or_else(|| Problem::new(format!("there is no case {number}")))?]
+                let case = Case::listed(all, medium).into_iter().nth(number);
+                // A number means another case there, and the shorter list need not have it.
+                let is_needed = medium == Medium::Http;
+                if is_needed && case.is_none() {
+                    return Err(Problem::new(format!("there is no case {number}")));
+                }
+                case.into_iter().collect()
             }
         })
     }
@@ -114,29 +127,42 @@ const AT_LEAST: usize = 2;
 /// take the place of the one that was meant.
 const FILLINGS: u64 = 8;
 
-/// Makes the runs on every server. `show` gets each server's report when it is done.
+/// Makes the runs on the servers of these kinds: of DynamoDB's, on every one. `show` gets each server's report when it
+/// is done.
 ///
 /// # Errors
 ///
 /// If a server is not there, or fails without a fault.
-pub async fn check(extent: Extent, mut show: impl FnMut(&Report)) -> Result<()> {
-    for server in Server::all().await? {
-        let stage = Stage::set(&server, None).await?;
-        let (start, mut report) = (clock::start(), Report::new(server.name.clone()));
-        make(&mut report, &stage, extent.cases()?).await?;
-        for nth in 0..FILLINGS {
-            let missing = report.coverage().missing();
-            if missing.is_empty() || !extent.is_whole() || report.has_enough() {
-                break;
+pub async fn check(kinds: &[Kind], extent: Extent, mut show: impl FnMut(&Report)) -> Result<()> {
+    for kind in kinds {
+        if *kind == Kind::DynamoDb {
+            for server in Server::all().await? {
+                let stage = Stage::set(&server, None).await?;
+                show(&check_on(&stage, server.name.clone(), extent).await?);
             }
-            let listed = Case::listed(&[Retries::None]).into_iter();
-            let listed = listed.filter(|case| case.reaches_any(&missing)).collect();
-            make(&mut report, &stage, Case::some_of_each(listed, 2, nth)).await?;
+        } else {
+            let stage = Stage::start(*kind).await?;
+            show(&check_on(&stage, kind.name().to_owned(), extent).await?);
         }
-        report.took = start.elapsed();
-        show(&report);
     }
     Ok(())
+}
+
+async fn check_on(stage: &Stage, name: String, extent: Extent) -> Result<Report> {
+    let medium = stage.medium();
+    let (start, mut report) = (clock::start(), Report::new(name, medium));
+    make(&mut report, stage, extent.cases(medium)?).await?;
+    for nth in 0..FILLINGS {
+        let missing = report.coverage().missing();
+        if missing.is_empty() || !extent.is_whole() || report.has_enough() {
+            break;
+        }
+        let listed = Case::listed(&[Retries::None], medium).into_iter();
+        let listed = listed.filter(|case| case.reaches_any(&missing)).collect();
+        make(&mut report, stage, Case::some_of_each(listed, 2, nth)).await?;
+    }
+    report.took = start.elapsed();
+    Ok(report)
 }
 
 /// Makes the runs that have to find this sabotage, on the embedded server.
@@ -147,8 +173,9 @@ pub async fn check(extent: Extent, mut show: impl FnMut(&Report)) -> Result<()> 
 pub async fn check_sabotaged(sabotage: Sabotage) -> Result<Report> {
     let server = Server::embedded().await?;
     let stage = Stage::set(&server, Some(sabotage)).await?;
-    let mut report = Report::new(server.name.clone());
-    let cases = Case::listed(&[Retries::None]).into_iter().filter(|case| sabotage.shows_in(case));
+    let mut report = Report::new(server.name.clone(), Medium::Http);
+    let cases =
+        Case::listed(&[Retries::None], Medium::Http).into_iter().filter(|case| sabotage.shows_in(case));
     let cases: Vec<_> = cases.collect();
     // On a busy machine a time-out of its own can take the place of what shows it.
     for _ in 0..FILLINGS {

@@ -20,6 +20,7 @@ use super::{
     Figures, Report,
     config::{Config, Fault, Sabotage},
     network::{Effects, Table},
+    reached::Item,
 };
 
 use ledger::Ledger;
@@ -62,6 +63,8 @@ struct Run {
     generation: Generation,
     lease_until: u64,
     had_effect_at: Option<u64>,
+    /// Whether it runs without protection, since the store failed.
+    is_unprotected: bool,
     /// Whether its effect goes into a transaction.
     has_staged: bool,
     /// When its handler returned a result.
@@ -84,6 +87,8 @@ pub enum Right {
     Claim(Option<ClaimHandle>),
     /// None, on this key.
     None(StoredKey),
+    /// None, since the store failed.
+    Unprotected(StoredKey),
 }
 
 impl Run {
@@ -95,6 +100,7 @@ impl Run {
             generation,
             lease_until,
             had_effect_at: None,
+            is_unprotected: false,
             has_staged: false,
             handler_ended: None,
             has_failed: false,
@@ -132,6 +138,10 @@ struct Book {
     grants: HashMap<(StoredKey, u64), u64>,
     recorded: HashMap<StoredKey, Vec<Recorded>>,
     released: BTreeSet<(StoredKey, u64)>,
+    /// Claims that an operator settled.
+    overruled: BTreeSet<(StoredKey, u64)>,
+    /// Executors that the store failed in the delivery that they are in.
+    failed: BTreeSet<u32>,
     runs: Vec<Run>,
     /// The run that an executor is in.
     current: BTreeMap<u32, usize>,
@@ -187,6 +197,8 @@ impl Audit {
         figures.concluded = book.figures.concluded;
         figures.repeats_known = book.figures.repeats_known;
         figures.extended = book.figures.extended;
+        figures.reached = book.figures.reached;
+        figures.reached.count_settings(&config);
         Report {
             config,
             digest: book.digest.finish(),
@@ -214,6 +226,20 @@ impl Audit {
     /// The table.
     pub fn table(&self) -> Arc<Table> {
         self.book().table.clone().unwrap_or_default()
+    }
+
+    /// Something was reached.
+    pub fn reached(&self, item: Item) {
+        self.book().figures.reached.count(item);
+    }
+
+    /// Whether a handler runs under this claim.
+    pub fn is_at_work(&self, key: &StoredKey, generation: Generation) -> bool {
+        let book = self.book();
+        book.current
+            .values()
+            .filter_map(|&run| book.runs.get(run))
+            .any(|run| run.stored == *key && run.generation == generation && run.handler_ended.is_none())
     }
 
     /// Every key that a handler ran for.
@@ -248,6 +274,7 @@ impl Audit {
         let mut book = self.book();
         *book.deliveries.entry(executor).or_default() += 1;
         book.frozen.remove(&executor);
+        book.failed.remove(&executor);
         match deadline {
             Some(deadline) => book.deadlines.insert(executor, deadline),
             None => book.deadlines.remove(&executor),
@@ -266,6 +293,7 @@ impl Audit {
     ) {
         let mut book = self.book();
         let book = &mut *book;
+        book.figures.reached.count_write(write);
         let told = if effects.is_some() { ", in a transaction" } else { "" };
         self.note(book, (at, key, write), || format!("{at} {key}: {}{told}", shown(write)));
         if let Some(before) = before {
@@ -328,6 +356,9 @@ impl Audit {
             }
             return;
         }
+        if let Write::Resolve { .. } = write {
+            book.overruled.insert((key.clone(), before.generation.get()));
+        }
         if after.generation <= before.generation {
             violate(
                 book,
@@ -335,7 +366,8 @@ impl Audit {
                 format!("{key}: {} after {}", after.generation, before.generation),
             );
         }
-        if !self.clocks_agree() {
+        // An operator settles what it has seen, whatever the time.
+        if !self.clocks_agree() || matches!(write, Write::Resolve { .. }) {
             return;
         }
         match &before.state {
@@ -375,6 +407,24 @@ impl Audit {
                 });
                 book.current.insert(executor, number);
                 book.runs.push(Run::new(number, key, stored, Generation::new(0), 0));
+                return number;
+            }
+            Right::Unprotected(stored) => {
+                self.note(book, (at, executor, key, payload, 1), || {
+                    format!(
+                        "{at} executor {executor} runs key {key} payload {payload} unprotected (run {number})"
+                    )
+                });
+                // A clock that jumps takes the time away that the store is asked in.
+                if !book.failed.contains(&executor) && !self.has_wrong_clocks() {
+                    let what =
+                        format!("key {key} runs without protection at {at}, and the store had not failed");
+                    violate(book, "never run unclaimed", what);
+                }
+                book.figures.reached.count(Item::RunsUnprotected);
+                book.current.insert(executor, number);
+                let run = Run::new(number, key, stored, Generation::new(0), 0);
+                book.runs.push(Run { is_unprotected: true, ..run });
                 return number;
             }
         };

@@ -51,11 +51,13 @@ pub enum Fault {
     Stand,
     /// A condition of a handler's own writes fails.
     Declined,
+    /// A settlement takes seconds, and is answered.
+    SlowSettlement,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::LostRequest,
         Self::LostAnswer,
         Self::LateApply,
@@ -77,6 +79,7 @@ impl Fault {
         Self::Jump,
         Self::Stand,
         Self::Declined,
+        Self::SlowSettlement,
     ];
 
     /// Those that leave it open what the record is.
@@ -145,6 +148,87 @@ impl Sabotage {
     ];
 }
 
+/// A user's settings, where they aren't the default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choices {
+    /// How long an outcome is replayed, in seconds.
+    pub retention: u64,
+    /// Whether a handler's error is recorded.
+    pub records: bool,
+    /// Whether a delivery waits for another one's outcome.
+    pub waits: bool,
+    /// Whether each process keeps copies of settled records.
+    pub caches: bool,
+    /// Whether a handler runs without protection when the store fails.
+    pub unprotected: bool,
+    /// Whether some deliveries use `begin` and the `Claim`, in place of `run`.
+    pub begins: bool,
+    /// Whether an operator settles claims, also of handlers that run.
+    pub operates: bool,
+    /// Whether the platform lets a process run past its deadline, as Managed Instances do.
+    pub lets_run: bool,
+}
+
+impl Choices {
+    /// The retentions: one longer than the longest lease, five minutes, an hour, the default, and ninety days.
+    pub const RETENTIONS: [u64; 5] = [90, 300, 3600, 86_400, 90 * 86_400];
+    /// None of them.
+    pub const NONE: Self = Self {
+        retention: 300,
+        records: false,
+        waits: false,
+        caches: false,
+        unprotected: false,
+        begins: false,
+        operates: false,
+        lets_run: false,
+    };
+
+    fn random(seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0x1b_87_35_93_cc_9e_2d_51);
+        let mut is_so = |of: u64| random.below(of) == 0;
+        let chosen = Self {
+            records: is_so(4),
+            waits: is_so(4),
+            caches: is_so(4),
+            unprotected: is_so(6),
+            begins: is_so(4),
+            operates: is_so(6),
+            lets_run: is_so(2),
+            retention: 0,
+        };
+        // Half of them are so short that they end in the schedule.
+        let retention = if is_so(2) { 300 } else { *random.pick(&Self::RETENTIONS).unwrap_or(&300) };
+        Self { retention, ..chosen }
+    }
+
+    fn flags(&mut self) -> [(&'static str, &mut bool); 7] {
+        [
+            ("records", &mut self.records),
+            ("waits", &mut self.waits),
+            ("caches", &mut self.caches),
+            ("unprotected", &mut self.unprotected),
+            ("begins", &mut self.begins),
+            ("operates", &mut self.operates),
+            ("lets_run", &mut self.lets_run),
+        ]
+    }
+
+    /// The same with one thing less.
+    fn smaller(self) -> Vec<Self> {
+        let mut all = Vec::new();
+        for nth in 0..self.to_owned().flags().len() {
+            let mut less = self;
+            let is_less = std::mem::take(less.flags()[nth].1);
+            all.extend(is_less.then_some(less));
+        }
+        if self.retention != Self::NONE.retention {
+            all.push(Self { retention: Self::NONE.retention, ..self });
+        }
+        all
+    }
+}
+
 /// One schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -164,6 +248,8 @@ pub struct Config {
     pub way: Way,
     /// Whether leases are short, and extended while handlers run.
     pub extends: bool,
+    /// The user's settings.
+    pub choices: Choices,
     /// Whether two executors each are one process, which runs two deliveries at once.
     pub shares: bool,
     /// How stores fail in this schedule's outages, if it has any: those of a campaign have nothing else.
@@ -192,16 +278,20 @@ impl Config {
         if random.below(4) == 0 {
             faults &= !Fault::DOUBTFUL.iter().fold(0, |all, fault| all | fault.bit());
         }
+        let deliveries = random.between(1, 4) as u32;
+        let at_most_once = random.below(4) == 0;
+        let way = random.pick(&Way::ALL).map_or(Way::Claims, |(way, _)| *way);
         Self {
             seed,
             executors: executors as u32,
             keys: keys as u32,
-            deliveries: random.between(1, 4) as u32,
+            deliveries,
             faults,
-            at_most_once: random.below(4) == 0,
-            way: random.pick(&Way::ALL).map_or(Way::Claims, |(way, _)| *way),
+            at_most_once,
+            way,
             extends: random.below(3) == 0,
-            shares: false,
+            choices: Choices::random(seed),
+            shares: random.below(4) == 0,
             outage: None,
             sabotage: Sabotage::None,
             undone: Undone::Nothing,
@@ -223,11 +313,23 @@ impl Config {
             at_most_once: random.below(8) == 0,
             way: if random.below(4) == 0 { Way::Transactions } else { Way::Claims },
             extends,
+            choices: Choices::NONE,
             shares: random.below(2) == 0,
             outage: Some(outage),
             sabotage: Sabotage::None,
             undone: Undone::Nothing,
         }
+    }
+
+    /// Whether a handler runs without a claim where the store fails. At most once, none does; and a transaction has no
+    /// outcome to go with then.
+    pub fn may_run_unprotected(&self) -> bool {
+        self.choices.unprotected && !self.at_most_once && self.way == Way::Claims
+    }
+
+    /// Whether deliveries use `begin` and the `Claim`.
+    pub fn may_begin(&self) -> bool {
+        self.choices.begins && self.way == Way::Claims
     }
 
     /// Whether this fault can happen.
@@ -248,6 +350,7 @@ impl Config {
         if self.shares {
             all.push(Self { shares: false, ..*self });
         }
+        all.extend(self.choices.smaller().into_iter().map(|choices| Self { choices, ..*self }));
         if self.way == Way::Mixed {
             all.push(Self { way: Way::Transactions, ..*self });
         }
@@ -286,7 +389,10 @@ impl fmt::Display for Config {
             f,
             "seed={seed} executors={executors} keys={keys} deliveries={deliveries} faults={faults:#x} \
              at_most_once={at_most_once} way={way} extends={extends} shares={shares}"
-        )
+        )?;
+        let mut choices = self.choices;
+        write!(f, " retention={}", choices.retention)?;
+        choices.flags().iter().try_for_each(|(name, is_set)| write!(f, " {name}={is_set}"))
     }
 }
 
@@ -322,6 +428,15 @@ impl FromStr for Config {
         }
         if let Some(text) = value("shares") {
             config.shares = text == "true";
+        }
+        if let Some(text) = value("retention") {
+            config.choices.retention =
+                text.parse().map_err(|_| format!("retention={text} is not a number"))?;
+        }
+        for (name, is_set) in config.choices.flags() {
+            if let Some(text) = value(name) {
+                *is_set = text == "true";
+            }
         }
         if let Some(text) = value("outage") {
             let outage = Outage::named(text);

@@ -14,22 +14,20 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Clock as _, ErrorKind, Execution, Idempotency, Invocation, Key, Owner, RunError, Scope, Staging,
-    StoredKey, current, staging,
+    Clock as _, ErrorKind, Execution, Idempotency, Invocation, Key, OnHandlerError, OnInProgress,
+    OnStoreFailure, Owner, RunError, Scope, Settings, Staging, StoredKey, current, staging,
 };
 
 use super::{
     audit::{Audit, Ended, Right},
     clock::{FaultyClock, SKEW_MARGIN},
-    config::{Fault, Way},
+    config::{Config, Fault, Way},
     network::{Effects, SimulatedStore, SoldOut, Table},
     outages::Outage,
     scheduler::World,
     undone::{Undoing, Undone},
 };
 
-/// How long an outcome is replayed in the simulation: short, so that it expires in many schedules.
-pub const RETENTION: Duration = Duration::from_secs(300);
 /// How long before the deadline calls to the store end: the library's default.
 pub const RESERVE: Duration = Duration::from_millis(250);
 /// How long before the deadline the one call ends that a handler's late result gets: a fifth of the reserve.
@@ -40,9 +38,13 @@ pub const SETTLE_WITHIN: Duration = Duration::from_secs(30);
 const LEASE: u64 = 60_000;
 /// How long a lease is that is extended while its handler runs.
 const SHORT_LEASE: Duration = Duration::from_secs(9);
+/// How long a delivery waits for another one's outcome, where it does.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+/// How many bytes of settled records a process keeps, where it does.
+const CACHE: usize = 64 * 1024;
 
 /// The key of the record that the operation `key` has.
-fn stored_key(key: u64) -> StoredKey {
+pub(super) fn stored_key(key: u64) -> StoredKey {
     let key = Key::new(format!("key {key}")).unwrap_or_else(|error| panic!("a valid key: {error}"));
     let scope = Scope::new("simulated", "run:step").unwrap_or_else(|error| panic!("a valid scope: {error}"));
     StoredKey::new(&scope, &key)
@@ -106,8 +108,7 @@ fn executor(world: &Arc<World>, audit: &Arc<Audit>, table: &Arc<Table>, id: u32,
     let (draws, drawn) = (Arc::clone(world), Arc::clone(audit));
     let builder = Idempotency::builder(Undoing { store, undone: config.undone })
         .function("simulated")
-        .retention(RETENTION)
-        .execution(if config.at_most_once { Execution::AtMostOnce } else { Execution::AtLeastOnce })
+        .settings(settings(config))
         .clock(clock.clone())
         .owner_source(move || {
             let (high, low) = draws.random(|random| (random.bits(), random.bits()));
@@ -139,11 +140,46 @@ fn executor(world: &Arc<World>, audit: &Arc<Audit>, table: &Arc<Table>, id: u32,
     }
 }
 
+/// The schedule's settings.
+fn settings(config: &Config) -> Settings {
+    let choices = &config.choices;
+    let mut settings = Settings::default();
+    settings.retention = Duration::from_secs(choices.retention);
+    if config.at_most_once {
+        settings.execution = Execution::AtMostOnce;
+    }
+    if choices.records {
+        settings.on_handler_error = OnHandlerError::Record;
+    }
+    if choices.waits {
+        settings.on_in_progress = OnInProgress::Wait(PATIENCE);
+    }
+    if config.may_run_unprotected() {
+        settings.on_store_failure = OnStoreFailure::RunUnprotected;
+    }
+    if choices.caches {
+        settings.local_cache = CACHE;
+    }
+    settings
+}
+
 impl Executor {
     /// The same, with a delivery of its own, and so many left.
     fn fresh(self, deliveries: u32) -> Self {
         let left = Arc::new(AtomicU32::new(deliveries));
         Self { left, deadline: Arc::default(), outlives: Arc::default(), ..self }
+    }
+
+    pub(super) fn world(&self) -> &Arc<World> {
+        &self.world
+    }
+
+    pub(super) fn audit(&self) -> &Arc<Audit> {
+        &self.audit
+    }
+
+    pub(super) fn engine(&self) -> &Idempotency {
+        &self.idempotency
     }
 
     /// Its number.
@@ -164,6 +200,7 @@ impl Executor {
                 let longest = if executor.world.random(|random| random.chance(150)) { 400_000 } else { 3000 };
                 let ms = executor.world.random(|random| random.below(longest));
                 executor.world.sleep(ms).await;
+                executor.operate().await;
                 executor.delivery().await;
             }
         })
@@ -172,7 +209,8 @@ impl Executor {
     /// Whether the platform ends the process now.
     pub fn is_killed_now(&self, world: &World) -> bool {
         let deadline = self.deadline.load(Ordering::Relaxed);
-        deadline != 0 && world.now() >= deadline && !self.outlives.load(Ordering::Relaxed)
+        let goes_on = world.config.choices.lets_run || self.outlives.load(Ordering::Relaxed);
+        deadline != 0 && world.now() >= deadline && !goes_on
     }
 
     /// The process was frozen until `thaws`: if that is past its deadline, it may go on for a while all the same.
@@ -232,7 +270,13 @@ impl Executor {
             idempotency.unwrap_or_else(|error| panic!("the simulation's settings are valid: {error}"));
         let is_open = way != 0;
         let operation = idempotency.operation("step").unwrap_or_else(|error| panic!("a valid name: {error}"));
-        let run = operation.run(name, &payload, || self.handler(key, payload, is_open));
+        let begins = self.world.config.may_begin() && self.world.random(|random| random.chance(500));
+        let run = async {
+            if begins {
+                return self.begin(&operation, name, key, payload).await;
+            }
+            operation.run(name, &payload, || self.handler(key, payload, is_open)).await
+        };
         let mut run = pin!(run);
         let mut gives_up = pin!(self.world.sleep(patience.unwrap_or(u64::MAX / 4)));
         // Wakes the process at its deadline, for the scheduler to end it.
@@ -258,7 +302,11 @@ impl Executor {
 
     async fn handler(&self, key: u64, payload: u64, is_open: bool) -> Result<String, Refusal> {
         let world = &self.world;
-        let right = if is_open { Right::None(stored_key(key)) } else { Right::Claim(current()) };
+        let right = match current() {
+            _ if is_open => Right::None(stored_key(key)),
+            None if world.config.may_run_unprotected() => Right::Unprotected(stored_key(key)),
+            claim => Right::Claim(claim),
+        };
         let run = self.audit.run_began(world.now(), self.id, key, payload, right);
         self.work(run).await;
         if world.strikes(Fault::Hang, 30) {
@@ -352,6 +400,12 @@ impl Executor {
         let ms = self.world.random(|random| {
             if random.percent(15) { random.below(spare + 1) } else { random.below(300.min(spare) + 1) }
         });
+        self.world.sleep(ms).await;
+    }
+
+    /// Works for a moment: the engine doesn't cut off work between `begin` and its settlement.
+    pub(super) async fn work_briefly(&self) {
+        let ms = self.world.random(|random| random.below(300));
         self.world.sleep(ms).await;
     }
 

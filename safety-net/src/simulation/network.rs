@@ -213,6 +213,10 @@ impl SimulatedStore {
         if world.strikes(Fault::LostAnswer, 40) {
             return self.no_answer().await;
         }
+        if matches!(write, Write::Settle { .. }) && world.strikes(Fault::SlowSettlement, 150) {
+            let ms = world.random(|random| random.between(500, 5000));
+            world.sleep(ms).await;
+        }
         self.travel().await;
         Ok(written)
     }

@@ -25,6 +25,7 @@ fn request(meaning: Meaning, status: StatusCode, first_attempt: bool) -> Exchang
         meaning,
         first_attempt,
         id: None,
+        token: None,
         status: Some(status),
     }
 }
@@ -127,4 +128,16 @@ fn of_many_at_once_exactly_one_is_first() {
 
     let nobody = [refused.clone(), refused];
     assert_eq!(judged(|verdict| verdict.one_of_many(&nobody)), "no answer was first (must be 1)");
+}
+
+#[test]
+fn a_repeated_transaction_settles_once() {
+    let with = |token: &str| Exchange {
+        token: Some(token.into()),
+        ..request(Meaning::Settle, StatusCode::OK, true)
+    };
+    let again = Measured { passed: vec![with("a"), with("a")], ..Measured::default() };
+    assert_eq!(again.settled(), 1);
+    let another = Measured { passed: vec![with("a"), with("b")], ..Measured::default() };
+    assert_eq!(another.settled(), 2);
 }

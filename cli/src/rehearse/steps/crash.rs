@@ -11,7 +11,7 @@ use crate::{
         function::{Delivery, Sandbox},
         judge::Verdict,
         report::{Row, outcome_of},
-        stage::{LEASE_LIMIT, Measured, ORDINARY_LIMIT, Stage, World},
+        stage::{Form, LEASE_LIMIT, Measured, ORDINARY_LIMIT, Stage, World},
         wire::{Hold, Meaning},
     },
 };
@@ -25,11 +25,23 @@ pub(super) struct Point {
     step: &'static str,
     name: &'static str,
     stage: &'static str,
+    form: Form,
     held: Meaning,
     at: &'static str,
     /// Whether its payment has been made by then.
     paid: bool,
 }
+
+/// The payment is made with the outcome, or not at all.
+pub(super) const KILLED_AT_COMMIT: Point = Point {
+    step: "13",
+    name: "killed before its transaction",
+    stage: "killed-at-commit",
+    form: Form::Transaction,
+    held: Meaning::Settle,
+    at: "none: SIGKILL at its transaction",
+    paid: false,
+};
 
 /// The points that can be told apart: of an unknown function, only its completion.
 pub(super) fn points(world: &World) -> Vec<Point> {
@@ -40,6 +52,7 @@ pub(super) fn points(world: &World) -> Vec<Point> {
             step: "5",
             name,
             stage: "killed",
+            form: Form::Handler,
             held: Meaning::Settle,
             at: completion,
             paid: false,
@@ -50,6 +63,7 @@ pub(super) fn points(world: &World) -> Vec<Point> {
             step: "5a",
             name: "killed before its effect",
             stage: "killed-before",
+            form: Form::Handler,
             held: Meaning::Payment,
             at: "none: SIGKILL at its payment",
             paid: false,
@@ -58,6 +72,7 @@ pub(super) fn points(world: &World) -> Vec<Point> {
             step: "5b",
             name: "killed after its effect",
             stage: "killed-after",
+            form: Form::Handler,
             held: Meaning::Settle,
             at: completion,
             paid: true,
@@ -76,7 +91,7 @@ pub(super) struct Killed<'w> {
 
 /// Step 5, up to the redelivery within the lease.
 pub(super) async fn kill(world: &World, point: Point) -> Result<Killed<'_>> {
-    let stage = Stage::open(world, point.stage).await?;
+    let stage = Stage::open_in(world, point.form, point.stage).await?;
     let name = (point.step, point.name);
     let mut sandbox = stage.sandbox().await?;
     let mut hold = stage.wire.hold(point.held);
@@ -151,12 +166,24 @@ async fn paid_once(stage: &Stage<'_>, verdict: &mut Verdict) -> Result<()> {
     Ok(())
 }
 
+/// The transaction arrives when the successor's has been made.
+pub(super) const FROZEN_AT_COMMIT: Point = Point {
+    step: "14",
+    name: "frozen at its transaction",
+    stage: "frozen-at-commit",
+    form: Form::Transaction,
+    held: Meaning::Settle,
+    at: "none: SIGSTOP at its transaction",
+    paid: false,
+};
+
 /// The points that can be told apart: of an unknown function, only its completion.
 pub(super) fn freezes(world: &World) -> Vec<Point> {
     let completion = Point {
         step: "6b",
         name: "frozen at its completion",
         stage: "frozen-after",
+        form: Form::Handler,
         held: Meaning::Settle,
         at: "none: SIGSTOP at its completion",
         paid: true,
@@ -168,6 +195,7 @@ pub(super) fn freezes(world: &World) -> Vec<Point> {
         step: "6a",
         name: "frozen in its handler",
         stage: "frozen-before",
+        form: Form::Handler,
         held: Meaning::Payment,
         at: "none: SIGSTOP at its payment",
         paid: false,
@@ -189,7 +217,7 @@ pub(super) struct Frozen<'w> {
 
 /// Step 6, up to the freeze.
 pub(super) async fn freeze(world: &World, point: Point) -> Result<Frozen<'_>> {
-    let stage = Stage::open(world, point.stage).await?;
+    let stage = Stage::open_in(world, point.form, point.stage).await?;
     let sandbox = stage.sandbox().await?;
     let mut hold = stage.wire.hold(point.held);
 
@@ -284,7 +312,15 @@ mod tests {
 
     fn exchange(meaning: Meaning, status: StatusCode) -> Exchange {
         let operation = "UpdateItem".into();
-        Exchange { operation, to_store: true, meaning, first_attempt: true, id: None, status: Some(status) }
+        Exchange {
+            operation,
+            to_store: true,
+            meaning,
+            first_attempt: true,
+            id: None,
+            token: None,
+            status: Some(status),
+        }
     }
 
     fn measured(passed: Vec<Exchange>) -> Measured {

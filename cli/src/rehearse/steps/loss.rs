@@ -12,25 +12,25 @@ use crate::{
 
 /// Both steps.
 pub(super) async fn both(world: &World) -> Result<Vec<Row>> {
-    let mut rows = lost(world, ("7", "claim's answer lost"), "claim-lost", Meaning::Claim).await?;
-    rows.extend(lost(world, ("8", "completion's answer lost"), "completion-lost", Meaning::Settle).await?);
+    let stage = Stage::open(world, "claim-lost").await?;
+    let mut rows = lost(stage, ("7", "claim's answer lost"), Meaning::Claim).await?;
+    let stage = Stage::open(world, "completion-lost").await?;
+    rows.extend(lost(stage, ("8", "completion's answer lost"), Meaning::Settle).await?);
     Ok(rows)
 }
 
 /// The handler runs once all the same, its outcome is answered, and a duplicate gets it from the record.
-async fn lost(
-    world: &World,
+pub(super) async fn lost(
+    stage: Stage<'_>,
     name: (&'static str, &'static str),
-    stage: &str,
     at: Meaning,
 ) -> Result<Vec<Row>> {
-    let stage = Stage::open(world, stage).await?;
     stage.wire.lose_answer(at);
 
     let mark = stage.mark().await?;
     let first = stage.deliver(&stage.events.first).await?;
     let measured = stage.since(&mark).await?;
-    let mut verdict = first_run(world, &first, &measured);
+    let mut verdict = first_run(stage.world, &first, &measured);
     verdict
         .must(!stage.wire.fault_is_pending(), || "the request whose answer was to be lost never came".into());
     let delivered = stage.events.first.summary();

@@ -37,15 +37,16 @@ pub(super) struct TimeOuts {
 
 impl TimeOuts {
     /// So short that a hang is cheap.
-    const SHORT: Self = Self { attempt: Duration::from_millis(100), operation: Duration::from_millis(300) };
-    /// For half a megabyte in a debug build.
+    pub(super) const SHORT: Self =
+        Self { attempt: Duration::from_millis(100), operation: Duration::from_millis(300) };
+    /// For half a megabyte in a debug build, and for what makes a connection after each fault.
     const LONG: Self = Self { attempt: Duration::from_millis(400), operation: Duration::from_millis(1200) };
     /// None to speak of: for the net to be tested with.
     pub(super) const NONE: Self =
         Self { attempt: Duration::from_secs(3600), operation: Duration::from_secs(3600) };
 
     pub(super) fn of(case: &Case) -> Self {
-        if case.scenario.is_heavy() { Self::LONG } else { Self::SHORT }
+        if case.is_slow() { Self::LONG } else { Self::SHORT }
     }
 }
 

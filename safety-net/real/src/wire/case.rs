@@ -8,7 +8,7 @@ use std::{
 use lambda_idempotency_safety_net::random::Random;
 
 use super::{
-    fault::Fault,
+    fault::{Fault, Medium},
     meaning::Meaning,
     scenario::{self, Prior, Scenario},
 };
@@ -28,6 +28,7 @@ pub(super) enum Retries {
 #[derive(Clone, Debug)]
 pub(super) struct Case {
     pub(super) origin: Origin,
+    pub(super) medium: Medium,
     pub(super) scenario: &'static Scenario,
     pub(super) retries: Retries,
     /// Which request of the run gets which fault, from 0; the scenario's own come on top.
@@ -44,36 +45,43 @@ pub(super) enum Origin {
 }
 
 impl Case {
-    /// The plan of this seed.
-    pub(super) fn random(seed: u64) -> Self {
+    /// The plan of this seed, for a server that speaks so.
+    pub(super) fn random(seed: u64, medium: Medium) -> Self {
         let mut random = Random::new(seed);
-        let mut scenario = &scenario::ALL[random.index(scenario::ALL.len())];
+        let scenarios: Vec<_> = scenario::ALL.iter().filter(|scenario| scenario.is_for(medium)).collect();
+        let all: Vec<_> = Fault::ALL.into_iter().filter(|fault| fault.happens_over(medium)).collect();
+        let mut scenario = scenarios[random.index(scenarios.len())];
         // Half a megabyte of response is slow to make: one in eight of its share is enough.
         if scenario.is_heavy() && random.index(8) > 0 {
             scenario = &scenario::ALL[0];
         }
-        let retries = [Retries::Default, Retries::Quick, Retries::None][random.index(3)];
+        let drawn = [Retries::Default, Retries::Quick, Retries::None][random.index(3)];
+        // The other stores' clients aren't told how to retry.
+        let retries = if medium == Medium::Http { drawn } else { Retries::None };
         let count = [1, 1, 1, 2, 2, 3][random.index(6)];
         let mut faults = BTreeMap::new();
         for _ in 0..count {
             let at = random.index(scenario.requests.len() + 2);
-            if let Some(fault) = random.pick(&Fault::ALL) {
+            if let Some(fault) = random.pick(&all) {
                 faults.insert(at, *fault);
             }
         }
-        Self { origin: Origin::Seed(seed), scenario, retries, faults }
+        Self { origin: Origin::Seed(seed), medium, scenario, retries, faults }
     }
 
     /// Every scenario without any fault but its own, then every fault at every request of every scenario,
     /// for each of these ways to retry.
-    pub(super) fn listed(retries: &[Retries]) -> Vec<Self> {
+    pub(super) fn listed(retries: &[Retries], medium: Medium) -> Vec<Self> {
         let mut plans = Vec::new();
         for retries in retries {
-            for scenario in scenario::ALL {
+            for scenario in scenario::ALL.iter().filter(|scenario| scenario.is_for(medium)) {
                 plans.push((scenario, *retries, BTreeMap::new()));
                 let (first, end) = scenario.tried();
                 for at in first..end {
-                    for fault in Fault::ALL.into_iter().filter(|fault| scenario.is_tried(at, *fault)) {
+                    for fault in Fault::ALL
+                        .into_iter()
+                        .filter(|fault| fault.happens_over(medium) && scenario.is_tried(at, *fault))
+                    {
                         plans.push((scenario, *retries, BTreeMap::from([(at, fault)])));
                     }
                 }
@@ -83,6 +91,7 @@ impl Case {
         numbered
             .map(|(n, (scenario, retries, faults))| Self {
                 origin: Origin::Listed(n),
+                medium,
                 scenario,
                 retries,
                 faults,
@@ -115,6 +124,11 @@ impl Case {
             let meaning = self.scenario.requests.get(*at);
             cells.iter().any(|cell| Some(&cell.0) == meaning && cell.1 == *fault)
         })
+    }
+
+    /// Whether it takes longer time-outs.
+    pub(super) fn is_slow(&self) -> bool {
+        self.scenario.is_heavy() || self.medium == Medium::Tcp
     }
 
     /// All faults of the run; the scenario's own go first, for without them it is another scenario.
@@ -163,7 +177,7 @@ impl Display for Case {
         let Self { origin, scenario, retries, .. } = self;
         write!(f, "{origin}: {}; the SDK's retries: {retries:?}; faults:", scenario.name)?;
         for (at, fault) in self.plan() {
-            write!(f, " [request {at}: {fault}]")?;
+            write!(f, " [request {at}: {}]", fault.name_over(self.medium))?;
         }
         Ok(())
     }
@@ -175,17 +189,17 @@ mod tests {
 
     #[test]
     fn a_seed_is_a_plan() {
-        for seed in 0..100 {
-            assert_eq!(Case::random(seed).to_string(), Case::random(seed).to_string());
+        for (seed, medium) in (0..100).map(|seed| (seed, [Medium::Http, Medium::Tcp][seed as usize % 2])) {
+            assert_eq!(Case::random(seed, medium).to_string(), Case::random(seed, medium).to_string());
         }
         let different: std::collections::HashSet<_> =
-            (0..1000).map(|seed| Case::random(seed).to_string()).collect();
+            (0..1000).map(|seed| Case::random(seed, Medium::Http).to_string()).collect();
         assert!(different.len() > 990);
     }
 
     #[test]
     fn the_list_has_every_fault_at_every_request() {
-        let listed = Case::listed(&[Retries::None]);
+        let listed = Case::listed(&[Retries::None], Medium::Http);
         let light = scenario::ALL.iter().filter(|scenario| !scenario.is_heavy());
         let tried: usize = light.map(|scenario| scenario.tried().1 - scenario.tried().0).sum();
         assert!(listed.len() >= scenario::ALL.len() + tried * (Fault::ALL.len() - 1));

@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Display};
 
+use crate::tcp::TcpFault;
+
 /// What becomes of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Fault {
@@ -78,6 +80,57 @@ impl Fault {
         Self::Late(When::AfterAnswer),
         Self::Late(When::AfterRedelivery),
     ];
+}
+
+/// The protocol between a store and its server, as far as faults go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Medium {
+    /// HTTP, whose requests the proxy understands: DynamoDB.
+    Http,
+    /// Bytes over TCP, of which it knows where a request begins: PostgreSQL and Redis.
+    Tcp,
+}
+
+impl Fault {
+    /// The same fault over TCP. `None` if it needs an answer that only HTTP or DynamoDB gives, or a proxy that outlives
+    /// the next delivery.
+    pub(super) const fn over_tcp(self) -> Option<TcpFault> {
+        match self {
+            Self::CutBefore => Some(TcpFault::CloseBefore),
+            Self::CutAfter => Some(TcpFault::CloseAfter),
+            Self::ErrorBefore => Some(TcpFault::ResetBefore),
+            Self::ErrorAfter => Some(TcpFault::ResetAfter),
+            Self::HangBefore => Some(TcpFault::SilenceBefore),
+            Self::HangAfter => Some(TcpFault::SilenceAfter),
+            Self::SlowDrip => Some(TcpFault::Slower),
+            Self::NotHttp => Some(TcpFault::Garbage),
+            Self::Stalled => Some(TcpFault::HalfAndSilence),
+            Self::Truncated => Some(TcpFault::HalfAndClose),
+            Self::Late(When::Soon) => Some(TcpFault::LateSoon),
+            Self::Late(When::AfterAnswer) => Some(TcpFault::LateAnswered),
+            Self::Throttle
+            | Self::Conflict
+            | Self::FastDrip
+            | Self::NotJson
+            | Self::HalfJson
+            | Self::WrongShape
+            | Self::NoOldItem
+            | Self::Late(When::AfterRedelivery) => None,
+        }
+    }
+
+    /// Whether it can happen there.
+    pub(super) const fn happens_over(self, medium: Medium) -> bool {
+        matches!(medium, Medium::Http) || self.over_tcp().is_some()
+    }
+
+    /// Its name in reports.
+    pub(super) fn name_over(self, medium: Medium) -> String {
+        match (medium, self.over_tcp()) {
+            (Medium::Tcp, Some(fault)) => fault.to_string(),
+            _ => self.to_string(),
+        }
+    }
 }
 
 impl Display for Fault {

@@ -5,6 +5,8 @@ use std::fmt::{self, Display};
 use lambda_idempotency::store::{Settlement, Write};
 use serde_json::Value;
 
+use super::fault::Medium;
+
 /// A call of the protocol: what the engine asks of the store, and what goes over the wire for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Meaning {
@@ -78,6 +80,11 @@ impl Meaning {
             ("GetItem", None) => Self::Look,
             _ => Self::Other,
         }
+    }
+
+    /// Whether the protocol asks it there: only DynamoDB keeps parts of a response.
+    pub(super) const fn happens_over(self, medium: Medium) -> bool {
+        matches!(medium, Medium::Http) || !matches!(self, Self::PartWritten | Self::PartRead)
     }
 
     /// Whether it makes a claim.

@@ -18,8 +18,7 @@ use lambda_idempotency_safety_net::random::Random;
 use super::{
     budget::{self, Lateness, SETTLE_WITHIN, TimeOuts},
     case::Case,
-    fault::When,
-    proxy::{Exchange, Proxy, lock},
+    proxy::{Exchange, lock},
     scenario::{Handler, Scenario, Size},
     stage::{Snapshot, Stage},
     watched::{Call, Interlude, Watched},
@@ -106,26 +105,23 @@ struct Run<'r> {
 pub(super) async fn play(stage: &Stage, case: &Case, lateness: &Lateness) -> Result<Facts> {
     let run = Run::new(stage, case)?;
     let time_outs = TimeOuts::of(case);
-    let proxy = Proxy::start(stage.upstream.clone(), case.plan(), time_outs.attempt).await;
-    let proxy = proxy.context("the proxy")?;
-    let store = stage.store(&proxy.endpoint(), case.retries, time_outs).await?;
+    let (between, store) = stage.wire(&run.stored, case, time_outs).await?;
     let made = Fingerprint::of(ORIGINAL).context("a fingerprint")?;
     stage.prepare(&run.stored, case.scenario.prior, made).await?;
 
     let left = Arc::default();
-    let watched = Watched::new(store, proxy.log(), run.interlude(&left));
+    let watched = Watched::new(store, between.notes(), run.interlude(&left));
     let calls = watched.calls();
     let limit = budget::of_any_delivery(time_outs);
     let before = stage.snapshot(&run.stored, &SystemClock).await?;
     let first = run.deliver(0, Arc::new(watched), SystemClock, limit).await?;
-    proxy.close().await;
-    proxy.deliver(When::AfterAnswer).await;
+    between.close().await;
     let first = run.closed(first, before, &SystemClock, lateness).await?;
 
-    let direct: Arc<dyn Store> = Arc::new(stage.direct.clone());
+    let direct = Arc::clone(&stage.direct);
     let patience = Duration::from_secs(120);
     let second = run.deliver(1, Arc::clone(&direct), SystemClock, patience).await?;
-    proxy.deliver(When::AfterRedelivery).await;
+    between.deliver_the_rest().await;
     let second = run.closed(second, first.after.clone(), &SystemClock, lateness).await?;
 
     let ahead = Ahead(UNTIL_ALL_LEASES_END);
@@ -146,7 +142,7 @@ pub(super) async fn play(stage: &Stage, case: &Case, lateness: &Lateness) -> Res
         rival,
         effects: lock(&run.effects).clone(),
         calls,
-        exchanges: proxy.log().exchanges(),
+        exchanges: between.notes().exchanges(),
     })
 }
 
@@ -169,7 +165,7 @@ impl<'r> Run<'r> {
     fn new(stage: &'r Stage, case: &'r Case) -> Result<Self> {
         let random = Owner::random().context("a key")?;
         let key = Key::new(random.to_string()).context("a key")?;
-        let operation = Idempotency::builder(stage.direct.clone()).function("wire").build();
+        let operation = Idempotency::builder(Arc::clone(&stage.direct)).function("wire").build();
         let operation = operation.and_then(|engine| engine.operation("charge")).context("an operation")?;
         let payload = if case.scenario.is_another_request { ANOTHER } else { ORIGINAL };
         Ok(Self {
@@ -209,8 +205,9 @@ impl<'r> Run<'r> {
         let owners: Arc<Mutex<Vec<Owner>>> = Arc::default();
         let engine = self.engine(store, clock_of_engine, Arc::clone(&owners))?;
         let engine = if scenario.is_short_of_time && nth == 0 {
-            let (now, attempt) = (clock_of_engine.now(), TimeOuts::of(self.case).attempt);
-            engine.for_invocation(Invocation::entered(now, now.saturating_add(attempt), "short of time"))
+            let now = clock_of_engine.now();
+            let deadline = now.saturating_add(TimeOuts::SHORT.attempt);
+            engine.for_invocation(Invocation::entered(now, deadline, "short of time"))
         } else {
             engine
         };

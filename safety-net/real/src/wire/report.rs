@@ -11,6 +11,7 @@ use tokio::task::JoinError;
 
 use super::{
     coverage::Coverage,
+    fault::Medium,
     judge::{Gap, Verdict, describe},
     play::Facts,
 };
@@ -53,12 +54,12 @@ impl Slowest {
 }
 
 impl Report {
-    pub(super) fn new(server: String) -> Self {
+    pub(super) fn new(server: String, medium: Medium) -> Self {
         Self {
             server,
             runs: 0,
             requests: 0,
-            coverage: Coverage::default(),
+            coverage: Coverage::over(medium),
             gaps: BTreeMap::new(),
             unplanned: 0,
             slowest_call: Slowest::default(),

@@ -1,7 +1,10 @@
 //! What is delivered, and what stands there before: together these reach every call of every transition.
 
 use super::{
-    fault::Fault::{self, CutAfter, CutBefore, ErrorBefore},
+    fault::{
+        Fault::{self, CutAfter, CutBefore, ErrorBefore},
+        Medium,
+    },
     meaning::Meaning::{
         self, Claim, Complete, Fail, Look, PartRead, PartWritten, Reclaim, Release, TakeOver,
     },
@@ -109,6 +112,14 @@ pub(super) struct Scenario {
 }
 
 impl Scenario {
+    /// Whether it can be played there: PostgreSQL and Redis keep a response of any size in its record.
+    pub(super) fn is_for(&self, medium: Medium) -> bool {
+        let in_parts = self.size != Size::Small
+            || self.prior == Prior::CompletedInParts
+            || self.rival.is_some_and(|(_, rival)| rival == Rival::CompletesInParts);
+        medium == Medium::Http || !in_parts
+    }
+
     /// Whether its messages are so large that they need longer time-outs.
     pub(super) fn is_heavy(&self) -> bool {
         self.size == Size::Huge

@@ -23,12 +23,19 @@ use lambda_idempotency_cli::problem::{Context, Problem, Result};
 
 use super::{
     budget::TimeOuts,
-    case::Retries,
+    calls::{Calls, Notes},
+    case::{Case, Retries},
+    fault::{Medium, When},
     message::Upstream,
+    proxy::Proxy,
     sabotage::{Sabotage, sabotaged},
     scenario::{Prior, Rival},
 };
-use crate::servers::{Server, config_of, fresh_table};
+use crate::{
+    servers::{Server, config_of, fresh_table},
+    site::{Kind, Site},
+    tcp::{Protocol, TcpProxy},
+};
 
 /// What the outcome says that was there before.
 pub(super) const PRIOR: &str = "the prior outcome";
@@ -37,20 +44,67 @@ pub(super) const RIVAL: &str = "the rival's outcome";
 /// What the wire's store keeps in the record: so little that a sibling need not be large.
 const INLINE_LIMIT: usize = 256;
 
+/// How often a store is warmed up that doesn't get warm.
+const WARM_UPS: u32 = 10;
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 static CLIENTS: AtomicU64 = AtomicU64::new(0);
 
 /// A table on a server. Cheap to clone.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Stage {
-    /// The way to the server that all proxies share.
-    pub(super) upstream: Upstream,
     /// The way to the table without faults.
-    pub(super) direct: DynamoDbStore,
-    client: Client,
-    table: Arc<str>,
+    pub(super) direct: Arc<dyn Store>,
+    way: Way,
     pub(super) sabotage: Option<Sabotage>,
+}
+
+/// The way through the wire.
+#[derive(Clone)]
+enum Way {
+    DynamoDb {
+        /// The connections of all proxies.
+        upstream: Box<Upstream>,
+        client: Client,
+        table: Arc<str>,
+    },
+    Tcp {
+        site: Arc<Site>,
+        protocol: Protocol,
+    },
+}
+
+/// The proxy between the store and the server in one run.
+pub(super) enum Between {
+    Http(Proxy),
+    Tcp(Arc<Calls>),
+}
+
+impl Between {
+    pub(super) fn notes(&self) -> Notes {
+        match self {
+            Self::Http(proxy) => Notes::Requests(proxy.log()),
+            Self::Tcp(calls) => Notes::Calls(Arc::clone(calls)),
+        }
+    }
+
+    /// Lets nothing more through, but what comes late right after the answer.
+    pub(super) async fn close(&self) {
+        match self {
+            Self::Http(proxy) => {
+                proxy.close().await;
+                proxy.deliver(When::AfterAnswer).await;
+            }
+            Self::Tcp(calls) => calls.close().await,
+        }
+    }
+
+    /// Lets what comes even later arrive.
+    pub(super) async fn deliver_the_rest(&self) {
+        if let Self::Http(proxy) = self {
+            proxy.deliver(When::AfterRedelivery).await;
+        }
+    }
 }
 
 /// What stands in the table, and what it says.
@@ -86,13 +140,61 @@ impl Stage {
             .build()
             .await
             .context(format!("{}, the store in table {table}", server.name))?;
-        let upstream = Upstream::new(server.database().endpoint().clone());
-        Ok(Self { upstream, direct, client, table: table.into(), sabotage })
+        let upstream = Box::new(Upstream::new(server.database().endpoint().clone()));
+        let way = Way::DynamoDb { upstream, client, table: table.into() };
+        Ok(Self { direct: Arc::new(direct), way, sabotage })
+    }
+
+    /// Its own table, on a server that it starts.
+    pub(super) async fn start(kind: Kind) -> Result<Self> {
+        let protocol = match kind {
+            Kind::DynamoDb => return Self::set(&Server::embedded().await?, None).await,
+            Kind::Postgres => Protocol::Postgres,
+            Kind::Redis => Protocol::Redis,
+        };
+        let site = Arc::new(Site::start(kind).await?);
+        let direct = site.direct().await?;
+        Ok(Self { direct, way: Way::Tcp { site, protocol }, sabotage: None })
+    }
+
+    /// The protocol of its server.
+    pub(super) fn medium(&self) -> Medium {
+        match self.way {
+            Way::DynamoDb { .. } => Medium::Http,
+            Way::Tcp { .. } => Medium::Tcp,
+        }
+    }
+
+    /// The wire of one run, with the case's faults, and the store under test at its other end.
+    pub(super) async fn wire(
+        &self,
+        key: &StoredKey,
+        case: &Case,
+        time_outs: TimeOuts,
+    ) -> Result<(Between, Arc<dyn Store>)> {
+        match &self.way {
+            Way::DynamoDb { upstream, table, .. } => {
+                let proxy = Proxy::start(Upstream::clone(upstream), case.plan(), time_outs.attempt).await;
+                let proxy = proxy.context("the proxy")?;
+                let store = self.dynamodb(table, &proxy.endpoint(), case.retries, time_outs).await?;
+                Ok((Between::Http(proxy), store))
+            }
+            Way::Tcp { site, protocol } => {
+                let proxy = TcpProxy::before(site.address()?, *protocol).await.context("the proxy")?;
+                let TimeOuts { attempt, operation } = time_outs;
+                let store = site.limited_store_at(proxy.address(), attempt, operation)?;
+                // Connected, so that a call is one request.
+                warm_up(&*store, key).await?;
+                let calls = Calls::new(proxy, case, Arc::clone(&self.direct), key.clone());
+                Ok((Between::Tcp(Arc::new(calls)), store))
+            }
+        }
     }
 
     /// The store under test: the SDK talks to `endpoint`.
-    pub(super) async fn store(
+    async fn dynamodb(
         &self,
+        table: &str,
         endpoint: &str,
         retries: Retries,
         time_outs: TimeOuts,
@@ -111,7 +213,7 @@ impl Stage {
             Some(Sabotage::NeverTimesOut) => TimeOuts::NONE,
             _ => time_outs,
         };
-        let store = DynamoDbStore::builder(&*self.table)
+        let store = DynamoDbStore::builder(table)
             .client(Client::from_conf(config))
             .attempt_timeout(time_outs.attempt)
             .operation_timeout(time_outs.operation)
@@ -215,9 +317,7 @@ impl Stage {
     /// Lets `rival` come: by the rules, but whatever the time.
     pub(super) async fn rival(&self, key: &StoredKey, rival: Rival, fingerprint: Fingerprint) -> Result<()> {
         if rival == Rival::Gone {
-            let gone = self.client.delete_item().table_name(&*self.table);
-            let gone = gone.key("id", AttributeValue::S(key.as_str().to_owned())).send().await;
-            return gone.map(drop).map_err(|error| Problem::new(format!("the rival: {error:?}")));
+            return self.remove(key).await;
         }
         let Some(record) = self.direct.read(key).await.context("the rival")? else { return Ok(()) };
         let now = SystemClock.now();
@@ -250,6 +350,18 @@ impl Stage {
         self.make(key, &settle(&lock, settlement)).await
     }
 
+    /// Removes the record, as a sweeper does.
+    async fn remove(&self, key: &StoredKey) -> Result<()> {
+        match &self.way {
+            Way::DynamoDb { client, table, .. } => {
+                let gone = client.delete_item().table_name(&**table);
+                let gone = gone.key("id", AttributeValue::S(key.as_str().to_owned())).send().await;
+                gone.map(drop).map_err(|error| Problem::new(format!("the rival: {error:?}")))
+            }
+            Way::Tcp { site, .. } => site.remove(key).await,
+        }
+    }
+
     async fn make(&self, key: &StoredKey, write: &Write) -> Result<()> {
         match self.direct.apply(key, write).await.context("a write made directly")? {
             Written::Applied => Ok(()),
@@ -272,6 +384,18 @@ impl Stage {
         };
         let count = parts.write_parts(key, owner, kept, expires_at).await.context("a sibling")?;
         Ok(Outcome::Retained(stored.into_parts(count)))
+    }
+}
+
+/// Reads until a connection is there that works.
+async fn warm_up(store: &dyn Store, key: &StoredKey) -> Result<()> {
+    let mut tries = 1;
+    loop {
+        match store.read(key).await {
+            Ok(_) => return Ok(()),
+            Err(error) if tries == WARM_UPS => return Err(Problem::new(format!("warming up: {error}"))),
+            Err(_) => tries += 1,
+        }
     }
 }
 

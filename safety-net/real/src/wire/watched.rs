@@ -9,13 +9,14 @@ use std::{
 use bytes::Bytes;
 use lambda_idempotency::{
     BoxFuture, Owner, Record, Status, StoredKey, Timestamp,
-    store::{ResponseParts, Store, StoreError, StoreErrorKind, Write, Written},
+    store::{ResponseParts, Settlement, Store, StoreError, StoreErrorKind, Write, Written},
 };
 use lambda_idempotency_cli::rehearse::clock;
 
 use super::{
+    calls::{Left, Notes},
     meaning::Meaning,
-    proxy::{Log, lock},
+    proxy::lock,
 };
 
 /// One call of the store by the engine.
@@ -93,13 +94,13 @@ pub(super) type Interlude = (Meaning, BoxFuture<'static, ()>);
 /// The store.
 pub(super) struct Watched {
     inner: Arc<dyn Store>,
-    wire: Log,
+    wire: Notes,
     calls: Arc<Mutex<Vec<Call>>>,
     interlude: Mutex<Option<Interlude>>,
 }
 
 impl Watched {
-    pub(super) fn new(inner: Arc<dyn Store>, wire: Log, interlude: Option<Interlude>) -> Self {
+    pub(super) fn new(inner: Arc<dyn Store>, wire: Notes, interlude: Option<Interlude>) -> Self {
         Self { inner, wire, calls: Arc::default(), interlude: Mutex::new(interlude) }
     }
 
@@ -111,6 +112,7 @@ impl Watched {
     async fn noted<T>(
         &self,
         meaning: Meaning,
+        left: Option<Left>,
         call: impl Future<Output = Result<T, StoreError>>,
         tell: impl FnOnce(&T) -> Told,
     ) -> Result<T, StoreError> {
@@ -119,12 +121,14 @@ impl Watched {
             interlude.await;
         }
         let (start, first) = (clock::start(), self.wire.len());
+        let begun = self.wire.begin(meaning);
         let result = call.await;
         let (took, ended) = (start.elapsed(), clock::start());
         let told = match &result {
             Ok(value) => tell(value),
             Err(error) => Told::Failed { kind: error.kind(), maybe_applied: error.is_maybe_applied() },
         };
+        self.wire.end(begun, left, &told).await;
         let requests = (first, self.wire.len());
         lock(&self.calls).push(Call { meaning, ended, took, requests, told, late: Duration::ZERO });
         result
@@ -145,6 +149,7 @@ impl Store for Watched {
     ) -> BoxFuture<'a, Result<Written, StoreError>> {
         Box::pin(self.noted(
             Meaning::of_write(write),
+            left_by(write),
             self.inner.apply(key, write),
             |written| match written {
                 Written::Applied => Told::Applied,
@@ -155,7 +160,7 @@ impl Store for Watched {
 
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
         let tell = |record: &Option<Record>| Told::Found(record.as_ref().map(Brief::of));
-        Box::pin(self.noted(Meaning::Look, self.inner.read(key), tell))
+        Box::pin(self.noted(Meaning::Look, None, self.inner.read(key), tell))
     }
 
     fn parts(&self) -> Option<&dyn ResponseParts> {
@@ -178,7 +183,7 @@ impl ResponseParts for Watched {
         Box::pin(async move {
             let parts = self.inner.parts().ok_or_else(no_parts)?;
             let call = parts.write_parts(key, owner, bytes, expires_at);
-            self.noted(Meaning::PartWritten, call, |_| Told::Applied).await
+            self.noted(Meaning::PartWritten, None, call, |_| Told::Applied).await
         })
     }
 
@@ -192,8 +197,23 @@ impl ResponseParts for Watched {
         Box::pin(async move {
             let parts = self.inner.parts().ok_or_else(no_parts)?;
             let call = parts.read_parts(key, owner, count, limit);
-            self.noted(Meaning::PartRead, call, |_| Told::Parts).await
+            self.noted(Meaning::PartRead, None, call, |_| Told::Parts).await
         })
+    }
+}
+
+/// The owner and status of the record once this write is applied.
+fn left_by(write: &Write) -> Option<Left> {
+    match write {
+        Write::Settle { owner, settlement, .. } => Some((
+            *owner,
+            match settlement {
+                Settlement::Complete(..) => Status::Completed,
+                Settlement::Fail(..) => Status::Failed,
+                Settlement::Release { .. } => Status::Released,
+            },
+        )),
+        _ => write.lock().map(|lock| (lock.owner, Status::Started)),
     }
 }
 

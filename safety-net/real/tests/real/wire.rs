@@ -2,18 +2,36 @@
 
 use lambda_idempotency_real_net::{
     random::fresh_seed,
+    site::Kind,
     wire::{self, Extent, Sabotage},
 };
 
-#[tokio::test(flavor = "multi_thread")]
-async fn whatever_breaks_on_the_wire_is_got_over_or_told() {
-    wire::check(Extent::bounded(fresh_seed().unwrap()), |report| {
+async fn breaks(kind: Kind) {
+    let mut reports = 0;
+    wire::check(&[kind], Extent::bounded(fresh_seed().unwrap()), |report| {
         eprintln!("{report}");
         assert!(report.violations().is_empty());
         assert!(report.coverage().missing().is_empty());
+        reports += 1;
     })
     .await
     .unwrap();
+    assert!(reports > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_breaks_on_the_wire_is_got_over_or_told() {
+    breaks(Kind::DynamoDb).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn postgres_wire_faults_are_survived_or_told() {
+    breaks(Kind::Postgres).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_wire_faults_are_survived_or_told() {
+    breaks(Kind::Redis).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

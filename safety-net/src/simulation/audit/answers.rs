@@ -24,6 +24,7 @@ impl Audit {
         result: &Result<String, RunError<Refusal>>,
     ) {
         let own_run = self.book().current.get(&executor).copied();
+        self.book().figures.reached.count_answer(result, own_run.is_some());
         self.check_time(executor, at, own_run);
         if self.config.outage.is_some() {
             self.check_answered(own_run, result);
@@ -80,7 +81,14 @@ impl Audit {
         let run = own_run.and_then(|run| book.runs.get(run));
         let had_time = run.is_some_and(|run| run.handler_ended.is_none_or(|ended| self.had_time(run, ended)));
         let is_recorded = own_run.is_some_and(|run| has_outcome_of(book, run));
-        if is_own && self.settles_definitely() && self.clocks_agree() && had_time && !is_recorded {
+        let is_unprotected = run.is_some_and(|run| run.is_unprotected);
+        if is_own
+            && !is_unprotected
+            && self.settles_definitely()
+            && self.clocks_agree()
+            && had_time
+            && !is_recorded
+        {
             let what = format!("executor {executor} answers {value:?}, which is not the recorded outcome");
             violate(book, "a fenced answer is the successor's", what);
         }
@@ -148,6 +156,7 @@ impl Audit {
         }
         let deadline = book.deadlines.get(&executor).copied();
         let run = own_run.and_then(|run| book.runs.get(run));
+        let is_unprotected = run.is_some_and(|run| run.is_unprotected);
         let (reserve, floor) = (RESERVE.as_millis() as u64, HARD_FLOOR.as_millis() as u64);
         let by = match (deadline, run.map(|run| run.handler_ended)) {
             (Some(deadline), None) => deadline - reserve,
@@ -158,6 +167,8 @@ impl Audit {
                 deadline - reserve
             }
             (Some(deadline), Some(Some(ended))) => ended.max(deadline - floor),
+            // Nothing but the engine ends a handler there.
+            (Some(deadline), Some(None)) if self.config.choices.lets_run && !is_unprotected => deadline,
             (None, Some(Some(ended))) if self.config.outage.is_some() => {
                 ended + SETTLE_WITHIN.as_millis() as u64
             }

@@ -7,7 +7,7 @@ use super::{Audit, Book, Ended, Run, violate};
 use crate::simulation::{
     clock::SKEW_MARGIN,
     config::{Fault, Way},
-    deliveries::{RESERVE, RETENTION, SETTLE_WITHIN},
+    deliveries::{RESERVE, SETTLE_WITHIN},
 };
 
 const AT_MOST_ONCE: &str = "at most once";
@@ -64,13 +64,18 @@ impl Audit {
                 .any(|one| one.expires_at < granted);
         }
         let settled = earlier.handler_ended.or(earlier.had_effect_at).unwrap_or_default();
-        granted + SKEW_MARGIN as u64 / 2 >= settled + RETENTION.as_millis() as u64
+        granted + SKEW_MARGIN as u64 / 2 >= settled + 1000 * self.config.choices.retention
     }
 
     /// The rule that an effect breaks which repeats that of `earlier`, and why; `None` if there is a reason for it.
     fn unexplained(&self, book: &Book, earlier: &Run, granted: u64) -> Option<(&'static str, &'static str)> {
         const RULE: &str = "a repeated effect has a reason";
         if !self.clocks_agree() {
+            return None;
+        }
+        // Every duplicate repeats a run without protection, and an operator may give away a claim whose handler runs.
+        let overruled = (earlier.stored.clone(), earlier.generation.get());
+        if earlier.is_unprotected || book.overruled.contains(&overruled) {
             return None;
         }
         if self.config.at_most_once {
@@ -127,6 +132,9 @@ impl Audit {
         }
         let mut book = self.book();
         let book = &mut *book;
+        if !is_answered {
+            book.failed.insert(executor);
+        }
         if let Some(run) = book.current.get(&executor).and_then(|&run| book.runs.get_mut(run)) {
             run.trouble_until = run.trouble_until.max(ended);
         }
@@ -150,6 +158,8 @@ impl Audit {
                 && earlier.generation < current.generation
                 && last_outcome.is_none_or(|outcome| outcome < earlier.generation)
                 && !earlier.has_failed
+                && !earlier.is_unprotected
+                && !book.overruled.contains(&(earlier.stored.clone(), earlier.generation.get()))
         });
         if let Some(earlier) = interrupted {
             let what = format!(
@@ -166,6 +176,7 @@ impl Audit {
             earlier.stored == current.stored
                 && earlier.generation < current.generation
                 && !self.has_expired(book, earlier, granted.unwrap_or_default())
+                && !book.overruled.contains(&(earlier.stored.clone(), earlier.generation.get()))
         });
         if let Some(earlier) = earlier {
             let what = format!("key {}: run {run} begins after run {}", current.key, earlier.number);

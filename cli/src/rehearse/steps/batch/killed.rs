@@ -149,6 +149,7 @@ mod tests {
             meaning,
             first_attempt: true,
             id: Some(nth.to_string()),
+            token: None,
             status: Some(StatusCode::OK),
         })
     }

@@ -10,6 +10,7 @@ use super::*;
 use crate::wire::{
     budget::{SETTLE_WITHIN, TimeOuts},
     case::{Case, Origin},
+    fault::Medium,
     play::{Delivery, Effect},
     proxy::{Exchange, Served},
     scenario,
@@ -85,6 +86,7 @@ fn sound() -> Facts {
     let value = Answer::Value(RESPONSE.to_owned());
     let done = |after_ms| snapshot(after_ms, Some(completed(MINE)), Some(RESPONSE));
     let case = Case {
+        medium: Medium::Http,
         origin: Origin::Seed(0),
         scenario: &scenario::ALL[0],
         retries: Retries::None,

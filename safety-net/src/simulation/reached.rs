@@ -1,0 +1,237 @@
+//! Every setting, way in, write and answer that the schedules must reach, and how often they do.
+//!
+//! A new one has to be listed here: the public enums are matched without a wildcard, and `tests/reached.rs` reads the
+//! sources for the others.
+
+use std::fmt::{self, Write as _};
+
+use lambda_idempotency::{
+    ErrorKind, Execution, OnHandlerError, OnInProgress, OnStoreFailure, RunError,
+    store::{Settlement, Write},
+};
+
+use super::{
+    config::{Choices, Config, Way},
+    deliveries::Refusal,
+};
+
+macro_rules! items {
+    ($($group:literal { $($item:ident $what:literal)* })*) => {
+        /// Something that the schedules must reach.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Item {
+            $($(#[doc = $what] $item,)*)*
+        }
+
+        impl Item {
+            /// All of them, each with its group and what it is called.
+            pub const ALL: &[(Self, &'static str, &'static str)] =
+                &[$($((Self::$item, $group, $what),)*)*];
+        }
+    };
+}
+
+items! {
+    "settings, schedules with each" {
+        AtLeastOnce "`Execution::AtLeastOnce`"
+        AtMostOnce "`Execution::AtMostOnce`"
+        ReleasesErrors "`OnHandlerError::Release`"
+        RecordsErrors "`OnHandlerError::Record`"
+        RefusesInProgress "`OnInProgress::Refuse`"
+        Waits "`OnInProgress::Wait`"
+        RefusesUnprotected "`OnStoreFailure::Refuse`"
+        MayRunUnprotected "`OnStoreFailure::RunUnprotected`"
+        NoCache "no `local_cache`"
+        Caches "a `local_cache`"
+        RetentionShortest "`retention` 90 s"
+        RetentionShort "`retention` 5 min"
+        RetentionHour "`retention` 1 h"
+        RetentionDay "`retention` 24 h"
+        RetentionLong "`retention` 90 days"
+        EndsProcesses "a platform that ends a process at its deadline"
+        LetsRun "one that lets it run: Managed Instances"
+        DefaultLease "a lease to the deadline"
+        Extends "a `lease_extension`"
+    }
+    "ways in" {
+        Claims "`Operation::run`, schedules"
+        Transactions "effects in the outcome's transaction, schedules"
+        Mixed "`claim_free` and `claim_free_looking_first` among them, schedules"
+        OneProcess "several deliveries at once in one process, schedules"
+        ClaimCompleted "`Claim::complete`"
+        ClaimFailed "`Claim::fail`"
+        ClaimReleased "`Claim::release`"
+        ClaimReplayed "`Begun::Replay` or `Completion::Superseded`"
+        RunsUnprotected "a handler that runs without protection"
+    }
+    "an operator" {
+        OperatorCompletes "records a response"
+        OperatorOmits "completes without a response"
+        OperatorFails "records a failure"
+        OperatorReleases "gives the key back"
+        OperatorMeetsHandler "acts on a handler that runs"
+        OperatorLost "is too late"
+    }
+    "writes that are made" {
+        T1 "T1 claim"
+        T2 "T2 reclaim"
+        T3 "T3 takeover"
+        T4 "T4 complete"
+        T5 "T5 fail"
+        T6 "T6 release"
+        T7 "T7 extend"
+        Conclusion "a conclusion without a claim"
+        Resolution "an operator's"
+    }
+    "answers" {
+        Own "the handler's result"
+        Replayed "a replay"
+        HandlersError "the handler's error"
+        RecordedError "a recorded failure"
+        Mismatch "`ErrorKind::Mismatch`"
+        InProgress "`ErrorKind::InProgress`"
+        OutcomeUnknown "`ErrorKind::OutcomeUnknown`"
+        NotRetained "`ErrorKind::NotRetained`"
+        Unavailable "`ErrorKind::Unavailable`"
+        Unrecorded "`ErrorKind::Unrecorded`"
+        Declined "`ErrorKind::Declined`"
+    }
+}
+
+/// How often each item was reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reached([u64; Item::ALL.len()]);
+
+impl Default for Reached {
+    fn default() -> Self {
+        Self([0; Item::ALL.len()])
+    }
+}
+
+impl Reached {
+    /// Once more.
+    pub fn count(&mut self, item: Item) {
+        self.0[item as usize] += 1;
+    }
+
+    /// Both together.
+    pub fn add(&mut self, other: &Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(all, one)| *all += one);
+    }
+
+    /// How often.
+    pub fn of(&self, item: Item) -> u64 {
+        self.0[item as usize]
+    }
+
+    /// The items that no schedule reached.
+    pub fn missing(&self) -> impl Iterator<Item = &'static str> {
+        Item::ALL.iter().filter(|(item, ..)| self.of(*item) == 0).map(|(_, _, what)| *what)
+    }
+
+    /// The settings of a schedule.
+    pub fn count_settings(&mut self, config: &Config) {
+        let Choices { retention, records, waits, caches, .. } = config.choices;
+        let unprotected = config.may_run_unprotected();
+        let by = |is_set, yes, no| if is_set { yes } else { no };
+        let execution = by(config.at_most_once, Execution::AtMostOnce, Execution::AtLeastOnce);
+        self.count(match execution {
+            Execution::AtLeastOnce => Item::AtLeastOnce,
+            Execution::AtMostOnce => Item::AtMostOnce,
+        });
+        self.count(match if records { OnHandlerError::Record } else { OnHandlerError::Release } {
+            OnHandlerError::Release => Item::ReleasesErrors,
+            OnHandlerError::Record => Item::RecordsErrors,
+        });
+        self.count(
+            match if waits { OnInProgress::Wait(super::deliveries::PATIENCE) } else { OnInProgress::Refuse } {
+                OnInProgress::Refuse => Item::RefusesInProgress,
+                OnInProgress::Wait(_) => Item::Waits,
+            },
+        );
+        self.count(match if unprotected { OnStoreFailure::RunUnprotected } else { OnStoreFailure::Refuse } {
+            OnStoreFailure::Refuse => Item::RefusesUnprotected,
+            OnStoreFailure::RunUnprotected => Item::MayRunUnprotected,
+        });
+        self.count(if caches { Item::Caches } else { Item::NoCache });
+        self.count(match retention {
+            ..300 => Item::RetentionShortest,
+            300..3600 => Item::RetentionShort,
+            3600..86_400 => Item::RetentionHour,
+            86_400 => Item::RetentionDay,
+            _ => Item::RetentionLong,
+        });
+        self.count(if config.choices.lets_run { Item::LetsRun } else { Item::EndsProcesses });
+        self.count(if config.extends { Item::Extends } else { Item::DefaultLease });
+        self.count(match config.way {
+            Way::Claims => Item::Claims,
+            Way::Transactions => Item::Transactions,
+            Way::Mixed => Item::Mixed,
+        });
+        if config.shares {
+            self.count(Item::OneProcess);
+        }
+    }
+
+    /// A write was made.
+    pub fn count_write(&mut self, write: &Write) {
+        self.count(match write {
+            Write::Claim(_) => Item::T1,
+            Write::Reclaim { .. } => Item::T2,
+            Write::TakeOver { .. } => Item::T3,
+            Write::Settle { settlement, .. } => match settlement {
+                Settlement::Complete(..) => Item::T4,
+                Settlement::Fail(..) => Item::T5,
+                Settlement::Release { .. } => Item::T6,
+            },
+            Write::Extend { .. } => Item::T7,
+            Write::Conclude { .. } => Item::Conclusion,
+            Write::Resolve { .. } => Item::Resolution,
+        });
+    }
+
+    /// A delivery was answered; its handler ran, or not.
+    pub fn count_answer(&mut self, result: &Result<String, RunError<Refusal>>, has_run: bool) {
+        let item = match result {
+            Ok(_) if has_run => Item::Own,
+            Ok(_) => Item::Replayed,
+            Err(RunError::Handler(_)) => Item::HandlersError,
+            Err(RunError::Recorded(_)) => Item::RecordedError,
+            Err(RunError::Idempotency(error)) => match of_kind(error.kind()) {
+                Some(item) => item,
+                None => return,
+            },
+            Err(_) => return,
+        };
+        self.count(item);
+    }
+}
+
+/// The item of a kind. `None` for those that no schedule is answered with: `tests/reached.rs` says where they are.
+fn of_kind(kind: ErrorKind) -> Option<Item> {
+    let name = kind.as_str();
+    let is_it =
+        |what: &str| what.strip_prefix("`ErrorKind::").and_then(|what| what.strip_suffix('`')) == Some(name);
+    Item::ALL.iter().find(|(_, _, what)| is_it(what)).map(|(item, ..)| *item)
+}
+
+impl fmt::Display for Reached {
+    /// As a table, group by group.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("| reached by the simulation | times |\n|---|---:|")?;
+        let mut before = "";
+        for (item, group, what) in Item::ALL {
+            if *group != before {
+                write!(f, "\n| **{group}** | |")?;
+                before = group;
+            }
+            let mut count = self.of(*item).to_string();
+            if count == "0" {
+                count.clear();
+                let _ = write!(count, "**NEVER**");
+            }
+            write!(f, "\n| {what} | {count} |")?;
+        }
+        Ok(())
+    }
+}
