@@ -81,7 +81,6 @@ pub(crate) struct Engine {
 /// What [`Operation::begin`] found.
 #[derive(Debug)]
 #[must_use]
-#[expect(clippy::large_enum_variant, reason = "the large variant is the common one")]
 pub enum Begun {
     /// The key is claimed: run the operation, then settle the claim.
     Claimed(Claim),

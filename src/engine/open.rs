@@ -40,7 +40,6 @@ pub(crate) struct Open {
 }
 
 /// What was found before a handler runs without a claim.
-#[expect(clippy::large_enum_variant, reason = "the large variant is the common one")]
 pub(crate) enum Opened {
     /// Nothing that counts, or nobody has looked.
     Open(Open),
