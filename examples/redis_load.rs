@@ -1,5 +1,4 @@
-//! First runs and duplicates at a steady rate through an engine on Redis, and how long each takes: the figures of the
-//! README.
+//! First runs and duplicates at a steady rate through an engine on Redis, and how long each takes.
 //!
 //! ```text
 //! redis_load [RATE [SECONDS]]      default: 1000 operations a second, for 10 seconds

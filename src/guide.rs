@@ -1,7 +1,16 @@
-//! What is longer than an item's own documentation.
+//! Pages that are longer than an item's documentation.
+
+#[doc = include_str!("guide/protocol.md")]
+pub mod protocol {}
 
 #[doc = include_str!("guide/failure_modes.md")]
 pub mod failure_modes {}
+
+#[doc = include_str!("guide/exactly_once.md")]
+pub mod exactly_once {}
+
+#[doc = include_str!("guide/operations.md")]
+pub mod operations {}
 
 #[cfg(feature = "http")]
 #[doc = include_str!("guide/idempotency_specification.md")]

@@ -5,7 +5,8 @@
 //! that stored response back, byte for byte, without running the handler.
 //!
 //! *Outcomes are recorded exactly once; handler bodies run at least once (default) or at most once (by
-//! choice).* What lies between is told to the handler: [`current`] gives it its claim, with a key for
+//! choice); when the handler's own writes go through the same DynamoDB transaction or PostgreSQL transaction as the
+//! record, effects happen exactly once.* The handler learns about earlier attempts: [`current`] gives it its claim, with a key for
 //! downstream APIs that is the same in every attempt ([`ClaimHandle::derive_key`]), and a number that grows
 //! with every attempt ([`ClaimHandle::generation`]) for what it writes to.
 //!
@@ -45,11 +46,12 @@
 //! | `dynamodb` | yes | the DynamoDB store, and with it the AWS SDK |
 //! | `http` | yes | the layer for `lambda_http` and axum; switches `events` on |
 //! | `events` | by `http` | the layer and the workers for `lambda_runtime`: typed events; SQS, Kinesis, DynamoDB Streams |
-//! | `sqs` | no | a message that another delivery is at work on is hidden until that one's lease has ended |
+//! | `sqs` | no | hides an SQS message that another delivery is processing until that one's lease ends |
 //! | `jmespath` | no | JMESPath expressions in a [`Selector`] |
 //! | `client` | no | the module `client`: a `reqwest` client that keeps one key over all attempts |
 //! | `redis` | no | the store on Redis and Valkey, and nothing of AWS |
 //! | `postgres` | no | the PostgreSQL store, and the record in a transaction of the handler's own |
+//! | `metrics` | no | counters and latencies through the [`metrics`](https://docs.rs/metrics) facade |
 //! | `conformance` | no | the suite that proves a store |
 //! | `live-aws` | no | this package's own tests on a real table |
 //!
@@ -65,7 +67,9 @@
 //!   outcome a generation.
 //! - Deduplication beyond the retention, so it must be longer than a queue goes on redelivering.
 //!
-//! What happens at every point where something can fail, and which test shows it: [`guide::failure_modes`].
+//! What happens at each point of failure, and the test that shows it: [`guide::failure_modes`]. The rules:
+//! [`guide::protocol`]. Effects in the outcome's transaction: [`guide::exactly_once`]. Running, deploying, metrics and
+//! defaults: [`guide::operations`].
 
 pub mod guide;
 

@@ -1,4 +1,4 @@
-//! The house's rules (DESIGN.md, section 3), read off the sources: imports point one way, stores stay
+//! The rules of the modules, read off the sources: imports point one way, stores stay
 //! apart, `lib.rs` has no logic, files are small, and one file reads the clock.
 //!
 //! What is `#[cfg(test)]`, or in a file called `tests`, is not built into the library and not looked at,

@@ -1,7 +1,9 @@
-//! The guide names tests and crash points: they exist, and every crash point is named.
+//! The pages name tests, crash points and other pages: they exist, and every crash point is named.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 
+#[path = "guide/links.rs"]
+mod links;
 #[path = "guide/promises.rs"]
 mod promises;
 #[expect(dead_code, reason = "the architecture's test uses all of it")]

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// The least that a lock stays beyond its lease, and the lease of a claim that only records an outcome:
-/// the law's numbers (DESIGN.md, section 6), not the library's own constants.
+/// the law's numbers (`guide::protocol`), not the library's own constants.
 const LOCK_RETENTION: i64 = DAY;
 const RECORDING_LEASE: i64 = 10_000;
 

@@ -27,7 +27,7 @@ async fn cargo_lambda_runs_an_event_once_over_four_processes() {
     let database = database().await;
     let mut watch = Watch::start(&tool, &database).await;
 
-    // The README's two calls.
+    // The operations guide's two calls.
     let first = watch.invoke_file("refunds", "events/refunds/invoke.json").await;
     let again = watch.invoke_file("refunds", "events/refunds/invoke.json").await;
     let refunded: Value = serde_json::from_str(&first.unwrap()).unwrap();

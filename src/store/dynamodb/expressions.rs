@@ -299,7 +299,7 @@ mod tests {
             }
         }
         // What a claim may do to a record is decided here: a change of this file is a change of the
-        // protocol (DESIGN.md, section 6), and needs its proof.
+        // protocol (`guide::protocol`), and needs its proof.
         assert_eq!(shown, include_str!("expressions.txt"));
     }
 

@@ -1,0 +1,62 @@
+//! Links between the repository's pages lead somewhere.
+
+use std::{fs, path::Path};
+
+use super::source::root;
+
+/// The pages that people read in the repository.
+const PAGES: [&str; 6] = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "cli/README.md",
+    "docs/performance.md",
+    "safety-net/README.md",
+];
+
+/// The targets of a Markdown text's links, without its code blocks.
+fn targets(text: &str) -> Vec<&str> {
+    let prose = text.split("```").step_by(2);
+    prose.flat_map(|part| part.split("](").skip(1).filter_map(|rest| rest.split(')').next())).collect()
+}
+
+/// A heading's anchor, as GitHub makes it.
+fn anchor(heading: &str) -> String {
+    let heading = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = heading.chars().filter(|sign| sign.is_alphanumeric() || matches!(sign, ' ' | '-' | '_'));
+    kept.map(|sign| if sign == ' ' { '-' } else { sign }).collect()
+}
+
+#[test]
+fn links_lead_somewhere() {
+    if !root().join("safety-net").is_dir() {
+        // A package from a registry has no other packages beside it.
+        return;
+    }
+    let (mut dead, mut checked) = (Vec::new(), 0);
+    for page in PAGES {
+        let text = fs::read_to_string(root().join(page)).unwrap();
+        for target in targets(&text).into_iter().filter(|target| !target.contains("://")) {
+            checked += 1;
+            let (path, fragment) = target.split_once('#').unwrap_or((target, ""));
+            let folder = root().join(Path::new(page).parent().unwrap());
+            let file = if path.is_empty() { root().join(page) } else { folder.join(path) };
+            let is_there = file.exists()
+                && (fragment.is_empty() || {
+                    let text = fs::read_to_string(&file).unwrap();
+                    text.lines().any(|line| line.starts_with('#') && anchor(line) == fragment)
+                });
+            if !is_there {
+                dead.push(format!("{page}: {target}"));
+            }
+        }
+    }
+    assert!(checked > 20, "the links weren't found");
+    assert!(dead.is_empty(), "{dead:#?}");
+}
+
+#[test]
+fn readme_is_short() {
+    let lines = include_str!("../../README.md").lines().count();
+    assert!(lines <= 150, "README has {lines} lines, and 150 at most");
+}
