@@ -1,5 +1,5 @@
-//! What the library adds to the requests that it sends, in time: see `overhead/cases.rs` for what is
-//! compared, and `scripts/bench-instructions` for the same in instructions, which repeat exactly.
+//! Measures the time that the library adds to the requests that it sends. `overhead/cases.rs` describes the
+//! comparison. `scripts/bench-instructions` makes the same one in instructions, which repeat exactly.
 //!
 //! `cargo bench --bench overhead`
 
@@ -30,7 +30,7 @@ fn overhead(criterion: &mut Criterion) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Nothing grows with the keys that an engine has seen: the hundred-thousandth costs what the first did.
+/// Shows that no cost grows with the keys that an engine has seen: the hundred-thousandth costs what the first did.
 fn keys_seen(criterion: &mut Criterion) -> Result<(), Failure> {
     let runtime = runtime()?;
     let run = Run::new(Wire::Applies, 0)?;

@@ -1,7 +1,8 @@
-//! An axum API that checks its own tokens: authentication outside the idempotency layer, which takes the caller from it.
+//! An axum API that checks its own tokens, in a layer outside of the idempotency layer, which takes the
+//! caller from it.
 //!
-//! The order matters. The idempotency layer answers a replay without calling anything inside it, so only a layer
-//! outside sees every request.
+//! The order matters. The idempotency layer answers a replay without calling anything inside it, so only a
+//! layer outside sees every request.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -21,7 +22,7 @@ struct Account {
     id: String,
 }
 
-/// Which token is whose. Yours may verify a signature instead.
+/// Maps tokens to accounts. Yours may verify a signature instead.
 type Tokens = Arc<HashMap<String, Account>>;
 
 async fn authenticate(State(tokens): State<Tokens>, mut request: Request, next: Next) -> Response {

@@ -1,9 +1,9 @@
 //! The library as a process that a harness can measure from outside, side by side with other libraries.
 //!
-//! One JSON command per line comes in on standard input, one JSON answer per line goes out on standard
-//! output. The event is `BENCH_PAYLOAD` with `payment_id` set to the key, which is the idempotency key;
-//! the handler waits `handler_ms` and returns `BENCH_RESPONSE` with `payment_id` and `execution`, the
-//! process and a counter, so that a result tells which run made it.
+//! It reads one JSON command per line on standard input, and writes one JSON answer per line on standard
+//! output. The event is `BENCH_PAYLOAD` with `payment_id` set to the key, which is the idempotency key. The
+//! handler waits `handler_ms` and returns `BENCH_RESPONSE` with `payment_id` and `execution`. The latter
+//! holds the process and a counter, so that a result shows which run made it.
 //!
 //! | `cmd` | fields | does | answers |
 //! |---|---|---|---|
@@ -13,17 +13,17 @@
 //! | `one` | `key`, `handler_ms`, `remaining_ms`, `fail`, `value` | one call, the deadline `remaining_ms` away | `outcome` (`returned` or `raised`), `value` or `error`, `executed`, `wall_ms` |
 //! | `exit` | | ends | |
 //!
-//! What it does not know is answered by `{"unsupported": …}`.
+//! It answers an unknown command with `{"unsupported": …}`.
 //!
-//! The table is `BENCH_TABLE`; the endpoint, the Region and the credentials are those of
-//! `AWS_ENDPOINT_URL_DYNAMODB`, `AWS_REGION` and so on.
+//! `BENCH_TABLE` names the table. `AWS_ENDPOINT_URL_DYNAMODB`, `AWS_REGION` and so on set the endpoint, the
+//! Region and the credentials.
 //!
 //! ```text
 //! bench_client [--skew-margin-ms N] [--lease-grace-ms N]
 //! ```
 //!
-//! The defaults are the library's. A harness that lets a lease end after a fraction of a second must set
-//! both to 1: with the default margins, such a claim still stands.
+//! The defaults are the library's. Set both to 1 in a harness whose leases end after a fraction of a second.
+//! With the default margins, such a claim is still live.
 
 use std::{
     collections::BTreeMap,
@@ -53,10 +53,10 @@ use serde_json::{Value, json, value::RawValue};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// The function's remaining time where a command does not say it: what a Lambda function has, about.
+/// The function's remaining time if a command doesn't set it: about that of a Lambda function.
 const REMAINING_MS: u64 = 30_000;
 
-/// What the local cache may hold, in bytes, for a command that asks for it.
+/// The size of the local cache in bytes, for a command that asks for one.
 const LOCAL_CACHE: usize = 16 * 1024 * 1024;
 
 /// A command.
@@ -72,7 +72,7 @@ struct Command {
     handler_ms: u64,
     remaining_ms: u64,
     fail: bool,
-    /// JSON in a text, which is returned instead.
+    /// JSON text to return instead.
     value: Option<String>,
 }
 
@@ -118,7 +118,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// The handler that is made idempotent.
+    /// The handler made idempotent.
     async fn handle(&self, event: &Value, command: &Command) -> Result<Value, HandlerError> {
         let nth = self.executed.fetch_add(1, Ordering::Relaxed) + 1;
         if command.handler_ms > 0 {
@@ -136,7 +136,7 @@ impl Bench {
         Ok(response)
     }
 
-    /// One delivery, as one invocation.
+    /// One delivery in one invocation.
     async fn call(&self, event: &Value, command: &Command) -> Called {
         let now = SystemClock.now();
         let deadline = now.saturating_add(Duration::from_millis(command.remaining_ms));
@@ -197,7 +197,7 @@ impl Bench {
         })
     }
 
-    /// An event of a queue, delivered to a worker that runs at most `width` of its records at once.
+    /// Delivers a queue's event to a worker that runs at most `width` of its records at once.
     async fn batch(&self, command: &Command, tally: &mut Tally) {
         let Some(width) = NonZeroUsize::new(command.width) else { return };
         let records = (0..command.n).map(|nth| {
@@ -232,7 +232,7 @@ impl Bench {
     }
 }
 
-/// What became of a command's calls.
+/// The results of a command's calls.
 #[derive(Default)]
 struct Tally {
     returned: u64,
@@ -257,7 +257,7 @@ fn kind(error: &RunError<HandlerError>) -> &'static str {
     }
 }
 
-/// The error's kind and text, and what is behind it.
+/// The error's kind and text, and its sources.
 fn told(error: &RunError<HandlerError>) -> Vec<String> {
     let behind = std::iter::successors(std::error::Error::source(error), |&error| error.source());
     std::iter::once(format!("{}: {error}", kind(error))).chain(behind.map(ToString::to_string)).collect()
@@ -285,7 +285,7 @@ fn bench() -> Result<Bench, Failure> {
         ));
     if let Some(endpoint) = variable("AWS_ENDPOINT_URL_DYNAMODB") {
         if endpoint.starts_with("http://") {
-            // Nobody speaks TLS there: no TLS library need be set up.
+            // The endpoint has no TLS, so no TLS library has to be set up.
             config = config.http_client(aws_smithy_http_client::Builder::new().build_http());
         }
         config = config.endpoint_url(endpoint);

@@ -1,5 +1,5 @@
-//! An order service whose idempotency record stands in the same PostgreSQL transaction as its orders: a process that dies
-//! anywhere leaves the order and its record, or neither.
+//! An order service that stores its idempotency record in the same PostgreSQL transaction as its orders. A
+//! process that dies at any point leaves the order and its record, or neither.
 //!
 //! DATABASE_URL=postgres://user:password@localhost/shop cargo run --example orders_on_postgres --features postgres
 
@@ -18,21 +18,21 @@ use lambda_idempotency::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What a customer sends; the key comes with it.
+/// The customer's order. The key comes with it.
 #[derive(Debug, Serialize)]
 struct Order<'a> {
     article: &'a str,
     pieces: i32,
 }
 
-/// What the customer gets, however often the order is sent.
+/// The customer's receipt, however often the order is sent.
 #[derive(Debug, Deserialize, Serialize)]
 struct Receipt {
     number: i32,
     pieces_left: i32,
 }
 
-/// Orders, and the idempotency of placing them, in one database.
+/// Orders, and the operation that places them once, in one database.
 struct Shop {
     place: Operation,
     records: PostgresStore,
@@ -52,7 +52,7 @@ impl From<tokio_postgres::Error> for NotPlaced {
 }
 
 impl Shop {
-    /// Places an order once for `key`. All that it does in the transaction happens once, or not at all.
+    /// Places an order once for `key`. Either everything in the transaction happens once, or nothing does.
     async fn place(
         &self,
         client: &mut Client,

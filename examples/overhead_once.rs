@@ -1,5 +1,5 @@
-//! Repeats one case of `benches/overhead` so many times: the program that `scripts/bench-instructions`
-//! counts instructions of.
+//! Repeats one case of `benches/overhead` a given number of times. `scripts/bench-instructions` counts its
+//! instructions.
 //!
 //! ```text
 //! overhead_once CASE COUNT      first-bare, first-run, duplicate-bare, duplicate-run, …
@@ -38,8 +38,8 @@ fn main() -> Result<(), Failure> {
     })
 }
 
-/// Prints the memory in use after a tenth of the keys, when every pool and cache has its size, and after
-/// all of them.
+/// Prints the memory in use after a tenth of the keys, when every pool and cache has reached its size, and
+/// after all of them.
 async fn keys(count: u32, local_cache: usize) -> Result<(), Failure> {
     let run = Run::new(Wire::Applies, local_cache)?;
     let mut output = std::io::stdout().lock();
@@ -52,7 +52,7 @@ async fn keys(count: u32, local_cache: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The process's resident memory, as Linux tells it.
+/// The process's resident memory, as Linux reports it.
 fn resident_kib() -> Result<u64, Failure> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

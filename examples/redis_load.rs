@@ -1,17 +1,18 @@
-//! First runs and duplicates at a steady rate through an engine on Redis, and how long each takes.
+//! Measures first runs and duplicates at a steady rate through an engine on Redis.
 //!
 //! ```text
 //! redis_load [RATE [SECONDS]]      default: 1000 operations a second, for 10 seconds
 //! ```
 //!
-//! `IDEMPOTENCY_STORE` names the store. Without it, a `redis-server` is started on loopback, and ends with this.
+//! `IDEMPOTENCY_STORE` names the store. Without it, the example starts a `redis-server` on loopback, and
+//! stops it at the end.
 //!
-//! An operation is one call of `Operation::run` whose handler returns at once; every second one is a duplicate of the one
-//! before. So what is measured is the library, the store, the wire and Redis: all that a handler pays. Operations begin when
-//! the clock says, whether earlier ones have ended or not, and their time is counted from then: a stall is paid for by
-//! everything behind it. `PING` on the same machine is measured in the same way, over a connection of its own: the least that
-//! any request takes. Half of the PINGs go before the operations and half behind them. The last line is the difference of
-//! the two 99th percentiles: at most 1 ms on a quiet machine.
+//! An operation is one call of `Operation::run` whose handler returns at once. Every second one is a duplicate
+//! of an earlier one. So the example measures all that a handler pays: the library, the store, the wire and
+//! Redis. Operations begin by the clock, whether earlier ones have ended or not, and their time counts from
+//! then. A stall delays everything behind it. `PING` over its own connection on the same machine is measured
+//! in the same way, as the least that any request takes. Half of the PINGs run before the operations and half
+//! after them. The last line is the difference of the two 99th percentiles: at most 1 ms on a quiet machine.
 
 #![allow(clippy::expect_used, reason = "an example ends where it fails")]
 #![expect(clippy::disallowed_methods, reason = "it measures")]
@@ -69,7 +70,7 @@ async fn measure(url: &str, rate: u32, seconds: u32) -> Result<(), Failure> {
     let mut pings = at_rate(rate, count / 2, ping.clone()).await?;
     let both = at_rate(rate, count, move |nth| {
         let (engine, prefix) = (Arc::clone(&engine), prefix.clone());
-        // A duplicate comes a hundred operations behind its first run, which has ended by then.
+        // A duplicate comes a hundred operations after its first run, which has ended by then.
         let key = if nth % 2 == 0 || nth < 100 { nth } else { nth - 101 };
         async move { operation(&engine, &prefix, key).await }
     })
@@ -110,7 +111,7 @@ async fn operation(engine: &Operation, prefix: &str, key: u32) -> Result<(), Fai
     if receipt == "receipt" { Ok(()) } else { Err("another receipt came back".into()) }
 }
 
-/// Begins `count` operations, `rate` a second, and gives the time that each took from when it was to begin.
+/// Begins `count` operations, `rate` per second, and returns the time that each took from its planned start.
 async fn at_rate<F>(
     rate: u32,
     count: u32,
@@ -120,7 +121,7 @@ where
     F: Future<Output = Result<(), Failure>> + Send + 'static,
 {
     let runtime = tokio::runtime::Handle::current();
-    // A thread of its own keeps the time: tokio's timer counts in milliseconds.
+    // A separate thread keeps the time, since tokio's timer counts in milliseconds.
     let pace = move || {
         let (began, mut running) = (Instant::now(), JoinSet::new());
         for nth in 0..count {

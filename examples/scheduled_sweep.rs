@@ -1,5 +1,5 @@
-//! A function that EventBridge Scheduler starts once an hour: it deletes the expired records of a PostgreSQL table, a
-//! thousand at a time, and ends well before its deadline. What is left, the next hour takes.
+//! A function that EventBridge Scheduler starts once an hour. It deletes the expired records of a PostgreSQL
+//! table, a thousand at a time, and ends well before its deadline. The next hour's run deletes the rest.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use lambda_runtime::{Error, LambdaEvent, run, service_fn};
 use serde_json::{Value, json};
 
 const BATCH: u32 = 1000;
-/// A batch takes milliseconds; this is for a database that is busy.
+/// A batch takes milliseconds. The reserve is for a busy database.
 const RESERVE: Duration = Duration::from_secs(5);
 
 #[tokio::main(flavor = "current_thread")]

@@ -1,18 +1,18 @@
-//! The table of all stores, measured in one run: what a first run and a duplicate cost on each, on loopback.
+//! Measures all stores in one run: a first run and a duplicate on each, on loopback.
 //!
 //! cargo run --profile net --example store_table --features postgres,redis
 //!
 //! cargo run --profile net --example store_table --features postgres,redis -- --against PROGRAM [ROUNDS]
 //!
-//! The second form compares with PROGRAM, this example as an earlier commit has built it. The two take turns, 5 rounds each by
-//! default, so that both meet the same noise. A cell has the medians of the rounds' p50 before and after, their difference, and
-//! the noise: by how much one program's own rounds differ.
+//! The second form compares with PROGRAM, which is this example built from an earlier commit. The two take
+//! turns, 5 rounds each by default, so that both meet the same noise. A cell has the medians of the rounds'
+//! p50 before and after, their difference, and the noise: by how much one program's own rounds differ.
 //!
-//! It starts the servers itself: an embedded DynamoDB in this process, a PostgreSQL and a Redis. Where a delay is named, a
-//! request takes that much longer, as one to a real service does.
+//! The example starts the servers: an embedded DynamoDB in this process, a PostgreSQL and a Redis. A named
+//! delay makes each request take that much longer, like one to a real service.
 //!
-//! PostgreSQL has a row for each way to send its statements. Their server CPU is the processor time of the store's sessions
-//! for one run, from `/proc/PID/schedstat`.
+//! PostgreSQL has one row per way to send its statements. Their server CPU is the processor time of the
+//! store's sessions for one run, from `/proc/PID/schedstat`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement may end where it stands")]
 
@@ -72,7 +72,7 @@ use lambda_idempotency::{
 const RUNS: usize = 500;
 const DELAYED_RUNS: usize = 100;
 
-/// A store that counts its requests, and takes this much longer for each.
+/// A store that counts its requests, and delays each by this much.
 #[derive(Debug)]
 struct Measured {
     inner: Arc<dyn Store>,
@@ -131,7 +131,7 @@ impl Transactions for Measured {
     }
 }
 
-/// What is measured of one store.
+/// The measurements of one store.
 struct Row {
     name: String,
     first: Times,
@@ -146,7 +146,7 @@ struct Times {
     cpu: Option<Duration>,
 }
 
-/// Runs `operation` for so many keys, and says what a run took.
+/// Runs `operation` for this many keys, and returns the times of a run.
 async fn times(requests: &AtomicU64, runs: usize, mut operation: impl AsyncFnMut(&str)) -> Times {
     requests.store(0, Ordering::Relaxed);
     let mut times = Vec::with_capacity(runs);
@@ -219,7 +219,7 @@ fn main() {
     }
 }
 
-/// Has the program print its table, and gives each row's name, and its p50 of a first run and of a duplicate in ms.
+/// Runs the program, and reads from its table each row's name and its p50 of a first run and of a duplicate in ms.
 fn table_of(program: &str) -> Vec<(String, [f64; 2])> {
     let output = std::process::Command::new(program).output().expect("the program starts");
     let text = String::from_utf8(output.stdout).unwrap();
@@ -316,15 +316,15 @@ async fn effects(client: &aws_sdk_dynamodb::Client) {
     create.send().await.unwrap();
 }
 
-/// The ways to send PostgreSQL's statements, by the URL's parameters: unnamed and prepared over direct connections, and as
-/// behind a pooler.
+/// The ways to send PostgreSQL's statements, by the URL's parameters: unnamed and prepared over direct
+/// connections, and for connections behind a pooler.
 const POSTGRES: [(&str, &str); 3] = [
     ("PostgreSQL", ""),
     ("PostgreSQL, `?prepared=true`", "&prepared=true"),
     ("PostgreSQL, `?timeouts=transaction`", "&timeouts=transaction"),
 ];
 
-/// One of them, on its own table, over its own one connection.
+/// Measures one of them, on its own table and its own single connection.
 async fn by_statements(server: &postgres_server::Server, name: &str, parameters: &str) -> Row {
     let url = format!("{}?table={}{parameters}", server.url(), postgres_server::fresh_table());
     let store = PostgresStore::builder(url).connections(1).build().unwrap();
@@ -351,7 +351,7 @@ async fn by_statements(server: &postgres_server::Server, name: &str, parameters:
     Row { name: name.to_owned(), first, duplicate }
 }
 
-/// The processor time of all sessions of stores until now.
+/// The processor time so far of all store sessions.
 async fn server_cpu(client: &tokio_postgres::Client) -> Duration {
     let sessions = "SELECT pid FROM pg_stat_activity WHERE application_name = 'lambda-idempotency'";
     let sessions = client.query(sessions, &[]).await.unwrap();
@@ -363,7 +363,7 @@ async fn server_cpu(client: &tokio_postgres::Client) -> Duration {
     Duration::from_nanos(nanos.sum())
 }
 
-/// The record in the user's own transaction.
+/// Measures the record in the user's own transaction.
 async fn in_postgres(server: &postgres_server::Server, store: PostgresStore) -> Row {
     let (mut client, connection) =
         tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();

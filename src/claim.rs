@@ -1,5 +1,4 @@
-//! The [`Claim`]: the exclusive right to run one operation, and [`ClaimHandle`], what a handler may
-//! ask of it.
+//! The [`Claim`]: the exclusive right to run one operation, and [`ClaimHandle`], the handler's view of it.
 
 mod commit;
 
@@ -31,28 +30,27 @@ use crate::{
 
 /// The exclusive right to run one operation, held under a lease.
 ///
-/// Settle it by [`complete`](Self::complete), [`fail`](Self::fail) or [`release`](Self::release), each
-/// of which takes it. A claim that is dropped settles nothing: its lease frees the key, and one warning
-/// says when.
+/// Settle it by [`complete`](Self::complete), [`fail`](Self::fail) or [`release`](Self::release), each of
+/// which consumes it. Dropping a claim settles nothing: its lease frees the key, and the library logs one
+/// warning that says when.
 #[must_use = "a claim that is not settled blocks its key until the lease ends"]
 pub struct Claim {
     engine: Arc<Engine>,
     claimed: Arc<Claimed>,
-    /// The machine, in the state that holds the claim; gone once it is being settled.
+    /// The machine, in the state that holds the claim; `None` once it's being settled.
     state: Option<Box<State>>,
     timing: Timing,
-    /// What the claim wrote, where a copy of its outcome may be kept.
+    /// The record that the claim wrote, if a copy of its outcome may be cached.
     lock: Option<Box<Lock>>,
 }
 
-/// How [`Claim::complete`] and [`Claim::fail`] ended, when they did not fail.
+/// How [`Claim::complete`] and [`Claim::fail`] ended, when they didn't fail.
 #[derive(Debug)]
 #[must_use = "a superseded claim's own result is not the operation's outcome"]
 pub enum Completion {
     /// The outcome is stored.
     Recorded,
-    /// The claim had been taken over, and the successor settled first: its outcome stands, and is the
-    /// one to answer with.
+    /// The claim had been taken over, and the successor settled first: answer with its outcome.
     Superseded(Replay),
 }
 
@@ -65,22 +63,22 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Whether the outcome is a final failure.
+    /// Whether the outcome is a permanent failure.
     pub fn is_failure(&self) -> bool {
         self.is_failure
     }
 
-    /// The response's bytes, as they were recorded.
+    /// The response's bytes, as recorded.
     pub fn response(&self) -> &Bytes {
         &self.response
     }
 
-    /// The response's bytes, as they were recorded.
+    /// Returns the response's bytes, as recorded.
     pub fn into_response(self) -> Bytes {
         self.response
     }
 
-    /// The generation that recorded it.
+    /// The generation that recorded the outcome.
     pub fn generation(&self) -> Generation {
         self.generation
     }
@@ -111,12 +109,12 @@ impl Claim {
         Self { engine, claimed, state: Some(state), timing, lock }
     }
 
-    /// What the handler may know of the claim.
+    /// Returns the handler's view of the claim.
     pub fn handle(&self) -> ClaimHandle {
         ClaimHandle { claim: Arc::clone(&self.claimed) }
     }
 
-    /// How long its lease is, and when its handler is cut off.
+    /// The lease's length, and when the handler is cut off.
     pub(crate) fn timing(&self) -> &Timing {
         &self.timing
     }
@@ -129,7 +127,7 @@ impl Claim {
         &self.claimed.key
     }
 
-    /// The claim as it is held now.
+    /// The claim with its current lease.
     pub(crate) fn held(&self) -> Held {
         Held { lease_until: self.claimed.lease_until(), ..self.claimed.held.clone() }
     }
@@ -138,20 +136,20 @@ impl Claim {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::Fenced`]: the claim had been taken over, and the successor is still at work, or its response
-    ///   cannot be read just now.
+    /// - [`ErrorKind::Fenced`]: another claim took over, and is still running, or its response can't be read
+    ///   right now.
     /// - [`ErrorKind::NotRetained`]: the successor settled first, without keeping its response.
-    /// - [`ErrorKind::Unrecorded`]: the outcome is not known to be stored. The operation happened; answer
-    ///   with its response, since an error would make the caller repeat it.
+    /// - [`ErrorKind::Unrecorded`]: the outcome isn't known to be stored. The operation happened; answer with
+    ///   its response, since an error would make the caller repeat it.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the outcome stored, not stored, or still to be; the lease frees the key.
+    /// Dropping the future leaves the outcome stored, not stored, or about to be stored; the lease frees the key.
     pub async fn complete(self, response: impl Into<Bytes>) -> Result<Completion, Error> {
         self.record(Verdict::Complete(response.into())).await
     }
 
-    /// T5: stores `failure` as the operation's outcome: it failed for good, and is not to run again.
+    /// T5: stores `failure` as the operation's outcome: it failed permanently, and won't run again.
     ///
     /// # Errors
     ///
@@ -164,12 +162,12 @@ impl Claim {
         self.record(Verdict::Fail(Some(failure.into()))).await
     }
 
-    /// T6: gives the key back; the next delivery runs the handler.
+    /// T6: releases the key; the next delivery runs the handler.
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::Fenced`]: the claim had been taken over, and nothing was left to give back.
-    /// - [`ErrorKind::Unrecorded`]: the key is not known to be released; the lease frees it.
+    /// - [`ErrorKind::Fenced`]: the claim had been taken over, so there's nothing left to release.
+    /// - [`ErrorKind::Unrecorded`]: the key isn't known to be released; the lease frees it.
     ///
     /// # Cancel safety
     ///
@@ -194,19 +192,19 @@ impl Claim {
         }
     }
 
-    /// What to settle it with, prepared while the claim is still held: a future that is dropped here leaves a claim that
-    /// was abandoned, and says so.
+    /// Prepares the settlement while the claim is still held. So dropping this future leaves an abandoned
+    /// claim, which is logged.
     async fn intent(&self, verdict: Verdict) -> Option<Intent> {
         let until = self.state.as_ref()?.prepare_until(self.engine.clock.now());
         Some(self.engine.intent(self.key(), self.claimed.held.owner, verdict, until).await)
     }
 
-    /// By when the caller has its answer.
+    /// When the caller's answer is due.
     pub(crate) fn answer_by(&self) -> Option<Timestamp> {
         self.timing.limits.answer_by
     }
 
-    /// Settles the claim, and tells how that ended.
+    /// Settles the claim, and reports how that ended.
     pub(crate) async fn settle(mut self, verdict: Verdict) -> Settled {
         let copied = self.lock.take().and_then(|lock| Some((Some(lock), verdict.response()?.clone())));
         let Some(intent) = self.intent(verdict).await else { return Settled::not_held() };
@@ -221,7 +219,7 @@ impl Claim {
     ///
     /// # Errors
     ///
-    /// The claim, still held, if the transaction was definitely not made.
+    /// The claim, still held, if the transaction was definitely not applied.
     pub(crate) async fn settle_with(
         mut self,
         verdict: Verdict,
@@ -257,12 +255,12 @@ impl Claim {
             End::Superseded(_) | End::Fenced(_) => observe::fenced(key, &held),
             End::Unrecorded(_) => observe::unrecorded(key, &held, cause),
             End::Unresolved(_) => observe::unresolved(key, cause),
-            // Whoever answers has the error for it, and tells.
+            // The code that answers has the error, and logs it.
             End::NotCommitted(_) => {}
         }
     }
 
-    /// T7: asks for the claim to stand until then.
+    /// T7: extends the lease to `until`.
     pub(crate) async fn extend_until(&mut self, until: Timestamp) -> Extended {
         let now = self.engine.clock.now();
         let Some(Action::Apply(write)) = self.step(Event::Extend(until)) else { return Extended::NotNow };
@@ -291,7 +289,7 @@ impl Claim {
         }
     }
 
-    /// The state stays where it is: whoever drops the future of an extension still holds the claim.
+    /// The state never leaves the claim, so dropping an extension's future doesn't lose it.
     fn step(&mut self, event: Event) -> Option<Action> {
         let input = Input { now: self.engine.clock.now(), event };
         let mut state = self.state.take()?;
@@ -302,29 +300,29 @@ impl Claim {
     }
 }
 
-/// What became of an extension.
+/// The result of an extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extended {
-    /// The claim stands until then.
+    /// The lease now ends at this time.
     Until(Timestamp),
-    /// It stands as before.
+    /// The lease is unchanged.
     NotNow,
-    /// It has been taken over.
+    /// The claim has been taken over.
     Lost,
 }
 
-/// A transaction that was definitely not made.
+/// A transaction that was definitely not applied.
 pub(crate) struct Turned<R> {
-    /// What it was to be made under, held as before.
+    /// The claim or the claim-free operation, held as before.
     pub(crate) right: R,
     pub(crate) why: Decline,
-    /// What the store tells of a condition that failed.
+    /// The store's details about the failed condition.
     pub(crate) details: Option<Box<dyn Any + Send + Sync>>,
     pub(crate) store_error: Option<StoreError>,
 }
 
 impl<R> Turned<R> {
-    /// The same under another right.
+    /// Converts the right.
     pub(crate) fn map<S>(self, f: impl FnOnce(R) -> S) -> Turned<S> {
         let Self { right, why, details, store_error } = self;
         Turned { right: f(right), why, details, store_error }
@@ -338,7 +336,7 @@ pub(crate) struct Settled {
 }
 
 impl Settled {
-    /// Never: a claim is held until it is settled.
+    /// Unreachable: a claim is held until it's settled.
     fn not_held() -> Self {
         Self { end: End::Unrecorded(Refusal::Unavailable), store_error: None }
     }
@@ -381,7 +379,7 @@ impl fmt::Debug for Claim {
     }
 }
 
-/// What a handler may know of the claim that it runs under; see [`current`].
+/// A handler's view of the claim that it runs under; see [`current`].
 #[derive(Clone, Debug)]
 pub struct ClaimHandle {
     claim: Arc<Claimed>,
@@ -390,9 +388,9 @@ pub struct ClaimHandle {
 #[derive(Debug)]
 struct Claimed {
     key: StoredKey,
-    /// The claim as it was made.
+    /// The claim as it was acquired.
     held: Held,
-    /// Until when it stands now, in milliseconds: an extension moves it.
+    /// When the lease ends, in milliseconds. An extension moves it.
     lease_until: AtomicU64,
 }
 
@@ -403,7 +401,7 @@ impl Claimed {
 }
 
 impl ClaimHandle {
-    /// The scoped key, as it is stored: safe to show and to log.
+    /// The scoped key as stored: safe to show and to log.
     pub fn key(&self) -> &StoredKey {
         &self.claim.key
     }
@@ -413,36 +411,36 @@ impl ClaimHandle {
         self.claim.held.attempt
     }
 
-    /// Whether an earlier attempt ended without an answer, so that it may have had effects: its process was killed or
-    /// frozen, or its handler was dropped, cut off or panicked. It stays so however many attempts come between, also
-    /// where one of them gave the key back.
+    /// Whether an earlier attempt ended without an answer, so that it may have had effects: its process was
+    /// killed or frozen, or its handler was dropped, cut off or panicked. Later attempts don't reset this,
+    /// even if one of them released the key.
     pub fn is_takeover(&self) -> bool {
         self.claim.held.is_takeover
     }
 
-    /// The fencing token: grows with every claim of the key. What the handler writes to can keep the
-    /// highest it has seen and refuse a lower one.
+    /// The fencing token: it grows with every claim of the key. A system that the handler writes to can
+    /// remember the highest generation it has seen, and refuse lower ones.
     pub fn generation(&self) -> Generation {
         self.claim.held.generation
     }
 
-    /// Until when the claim stands. Where leases are extended, it moves.
+    /// When the lease ends. An extension moves it.
     pub fn lease_until(&self) -> Timestamp {
         self.claim.lease_until()
     }
 
-    /// A key for one step of this operation, to pass on to an API that takes idempotency keys itself.
+    /// Returns a key for one step of this operation, to pass on to an API that takes idempotency keys.
     ///
-    /// It depends on the scoped key and the step alone, so every attempt sends the same one. It has the
-    /// form of a UUID (version 8, RFC 9562).
+    /// It depends only on the scoped key and the step, so every attempt sends the same one. It has the form
+    /// of a UUID (version 8, RFC 9562).
     pub fn derive_key(&self, step: &str) -> String {
         self.claim.key.derive(step)
     }
 }
 
-/// The claim that the calling handler runs under, if it is a wrapped one.
+/// Returns the claim that the calling handler runs under, if there is one.
 ///
-/// It is known inside the handler's future, not in tasks that the handler spawns: pass it on to those.
+/// It's set inside the handler's future, not in tasks that the handler spawns: pass it on to those.
 ///
 /// ```
 /// if let Some(claim) = lambda_idempotency::current() {
@@ -453,7 +451,7 @@ pub fn current() -> Option<ClaimHandle> {
     invocation::current().and_then(|surroundings| surroundings.claim)
 }
 
-/// The response of a settled record, where it is one.
+/// The response of a settled record, and whether it's a failure. `None` if the record isn't settled.
 pub(crate) fn outcome_of(record: &Record) -> Option<(&Outcome, bool)> {
     match &record.state {
         crate::record::State::Completed(outcome) => Some((outcome, false)),

@@ -1,9 +1,9 @@
-//! A client that keeps one key over all attempts of an operation: [`IdempotentRequests`], a middleware for
-//! `reqwest`.
+//! An HTTP client that keeps one key over all attempts of an operation: [`IdempotentRequests`], a middleware
+//! for `reqwest`.
 //!
-//! The layer on the other side runs an operation once; this one makes it safe to ask again. It draws a key for each
-//! operation, or takes the one that you have stored, sends it as `Idempotency-Key` with every attempt, repeats what
-//! may go better later, and tells whether the answer is a replay.
+//! The server's layer runs an operation once; this middleware makes retries safe. It draws a key for each
+//! operation, or takes the one that you have stored. It sends the key as `Idempotency-Key` with every attempt,
+//! retries transient failures, and reports whether the response is a replay.
 //!
 //! ```
 //! use lambda_idempotency::client::{self, IdempotentRequests, OperationKey};
@@ -11,13 +11,13 @@
 //!
 //! # async fn pay(store: impl Fn(&str)) -> Result<(), Box<dyn std::error::Error>> {
 //! let http = reqwest::Client::builder()
-//!     .timeout(std::time::Duration::from_secs(8)) // of each attempt
-//!     .redirect(reqwest::redirect::Policy::none()) // a redirect takes the key along
+//!     .timeout(std::time::Duration::from_secs(8)) // for each attempt
+//!     .redirect(reqwest::redirect::Policy::none()) // a redirect would forward the key
 //!     .build()?;
 //! let client = ClientBuilder::new(http).with(IdempotentRequests::new()).build();
 //!
 //! let key = OperationKey::draw()?;
-//! store(key.as_str()); // before it is sent: whoever starts again after a crash goes on with the same key
+//! store(key.as_str()); // before sending, so that a restart after a crash uses the same key
 //! let response = client
 //!     .post("https://api.example/payments")
 //!     .with_extension(key)
@@ -29,58 +29,59 @@
 //! # }
 //! ```
 //!
-//! Without [`with_extension`](reqwest_middleware::RequestBuilder::with_extension) each `send` is an operation with a
-//! UUID of its own. That survives what goes wrong on the way, but not the end of your process. A request that already has an
-//! `Idempotency-Key` header keeps it, letter for letter, and its value is the key.
+//! Without [`with_extension`](reqwest_middleware::RequestBuilder::with_extension) each `send` is an operation
+//! with its own UUID. Such a key survives network failures, but not the end of your process. A request that
+//! already has an `Idempotency-Key` header keeps it unchanged, and its value is the key.
 //!
-//! POST and PATCH are operations, and so is each request that an [`OperationKey`] was put into. GET, HEAD, PUT, DELETE and the
-//! rest are idempotent by themselves: they pass with no key, and are not repeated from here. [`IdempotentRequests::methods`]
-//! says otherwise.
+//! POST and PATCH are operations, and so is each request with an [`OperationKey`] in its extensions. GET, HEAD,
+//! PUT, DELETE and the rest are idempotent already: they pass without a key, and aren't retried here.
+//! [`IdempotentRequests::methods`] overrides this.
 //!
-//! # What is sent again
+//! # What is retried
 //!
-//! | what came back | sent again |
+//! | result | retried |
 //! |---|---|
-//! | no answer: no connection, a connection that broke, a time-out of `reqwest`'s | yes |
-//! | 409 that says `in-progress` or `"retryable": true`, or has `Retry-After` and says neither | yes |
-//! | 409, any other: `outcome-unknown`, `not-retained` … | no |
+//! | no response: no connection, a broken connection, a timeout of `reqwest` | yes |
+//! | 409 with `in-progress` or `"retryable": true`, or with `Retry-After` and neither | yes |
+//! | any other 409: `outcome-unknown`, `not-retained` … | no |
 //! | 425, 429, 5xx | yes |
-//! | a problem that says `"retryable": false`: `operation-failed`, `record-unreadable` … | no |
-//! | an answer that is marked as a replay, whatever its status: it stays as it is | no |
+//! | a problem with `"retryable": false`: `operation-failed`, `record-unreadable` … | no |
+//! | a response that is marked as a replay, whatever its status: it never changes | no |
 //! | 400, 422, and all the rest | no |
-//! | an error of another middleware, a request that cannot be built, too many redirects | no |
+//! | an error of another middleware, a request that can't be built, too many redirects | no |
 //!
-//! What a problem says is read from `application/problem+json` (RFC 9457), up to 64 KiB of it; you get its body all the same.
+//! The middleware reads problems (`application/problem+json`, RFC 9457) of up to 64 KiB. You still get the
+//! whole body.
 //!
-//! Before each further attempt is a wait: what `Retry-After` asks for, in seconds or as a date, and a random part of a
-//! longest wait that doubles from 100 ms to 5 s (full jitter). All attempts and waits together stay within the
-//! [budget](IdempotentRequests::budget) of 30 s. A wait that would reach its end is not begun: you get the last answer as it
-//! is, with its `Retry-After`. An attempt that is on its way then is dropped.
+//! Before each retry it waits: as long as `Retry-After` asks for, in seconds or as a date, plus a random part
+//! of a longest wait that doubles from 100 ms to 5 s (full jitter). All attempts and waits together stay within
+//! the [budget](IdempotentRequests::budget) of 30 s. If a wait would exceed the budget, you get the last
+//! response at once, with its `Retry-After`. An attempt under way when the budget ends is dropped.
 //!
-//! All operations of a client share a [quota](IdempotentRequests::retry_quota) of retries, as in the standard retry mode of AWS's
-//! SDKs, so that an outage isn't multiplied. It has 500 tokens. A further attempt takes 5, or 10 after a timeout; one that waits for an
-//! outcome (409, 425) takes none. An operation that ends well gives back what its last retry took, or 1 if it had none. With too few
-//! tokens left you get the last answer at once.
+//! All operations of a client share a [quota](IdempotentRequests::retry_quota) of retries, as in the standard
+//! retry mode of AWS's SDKs, so that an outage isn't multiplied. It has 500 tokens. A retry takes 5, or 10
+//! after a timeout; a retry that waits for an outcome (409, 425) takes none. An operation that succeeds returns
+//! what its last retry took, or 1 if it had none. With too few tokens left you get the last response at once.
 //!
-//! # What you get
+//! # Results
 //!
-//! - an answer, the last one: [`is_replay`], [`attempts`] and [`operation_key`] tell about it. Its body is yours to read:
-//!   if it breaks off then, nothing is repeated by itself. Send the operation again with the same key, and the
-//!   body is replayed;
-//! - no answer: an error that [`unanswered`] finds [`Unanswered`] in. The operation may have been done or not, and
-//!   [`Unanswered::key`] is what to send it again with.
+//! - A response, the last one: [`is_replay`], [`attempts`] and [`operation_key`] describe it. You read its
+//!   body: if the body breaks off, the middleware doesn't retry. Send the operation again with the same key,
+//!   and the body is replayed.
+//! - No response: an error that contains [`Unanswered`], which [`unanswered`] finds. The operation may have run
+//!   or not. Send it again with [`Unanswered::key`].
 //!
 //! # Limits
 //!
-//! - A body that cannot be cloned (a stream) is sent once, with its key.
-//! - Nothing here bounds one attempt but the budget. Give `reqwest` a `timeout`, or a `connect_timeout` and a
-//!   `read_timeout`: without them a connection that has gone silent takes the whole budget.
-//! - An API that says `in-progress` with another status than 409 or 425 is not asked again.
-//! - A certificate that is refused counts as no connection, and so does `https` without a TLS feature of `reqwest`, which is
-//!   yours to pick: `reqwest` does not tell them apart.
-//! - `reqwest` follows redirects by itself, to another host too, and takes the key and the body of a 307 or 308 along, though
+//! - A body that can't be cloned (a stream) is sent once, with its key.
+//! - Only the budget limits a single attempt here. Give `reqwest` a `timeout`, or a `connect_timeout` and a
+//!   `read_timeout`: without them a silent connection takes the whole budget.
+//! - A response that says `in-progress` with another status than 409 or 425 isn't retried as such.
+//! - A rejected certificate counts as no connection, and so does `https` without a TLS feature of `reqwest`
+//!   (choose one yourself), since `reqwest` doesn't tell them apart.
+//! - `reqwest` follows redirects, to other hosts too, and forwards the key and the body of a 307 or 308, though
 //!   it strips `Authorization`. Give it a policy that fits your API, as above.
-//! - Middlewares that are added after this one see each attempt, so put there what signs or logs requests. Those
+//! - Middlewares added after this one see each attempt, so add those that sign or log requests there. Those
 //!   before it see one operation.
 
 mod backoff;
@@ -91,7 +92,7 @@ mod key;
 mod operation;
 mod quota;
 
-/// The crates that this module's types come from, in the versions that it is made for.
+/// The crates whose types this module uses, in the versions that it supports.
 pub use {reqwest, reqwest_middleware};
 
 pub use error::{Unanswered, unanswered};
@@ -109,7 +110,7 @@ use backoff::Backoff;
 use operation::Operation;
 use quota::Quota;
 
-/// The middleware: a key for each operation, and further attempts under it. See [the module](crate::client).
+/// The middleware: a key for each operation, and retries with that key. See [the module](crate::client).
 ///
 /// ```
 /// use std::time::Duration;
@@ -152,25 +153,26 @@ impl Default for IdempotentRequests {
 }
 
 impl IdempotentRequests {
-    /// A middleware with the settings that [the module](crate::client) names.
+    /// A middleware with the defaults from [the module](crate::client).
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The methods whose requests are operations, instead of POST and PATCH.
+    /// Makes requests with these methods operations, instead of POST and PATCH.
     pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.methods = methods.into_iter().collect();
         self
     }
 
-    /// The header that the key is sent in, instead of `Idempotency-Key`.
+    /// Sends the key in this header, instead of `Idempotency-Key`.
     pub fn header(mut self, name: HeaderName) -> Self {
         self.header = name;
         self
     }
 
-    /// Sends the key as it is, and not as a quoted string: for APIs that take a bare UUID. The draft that defines the header
-    /// (draft-ietf-httpapi-idempotency-key-header, section 2.1) and this library's server side ask for quotes.
+    /// Sends the key unquoted, for APIs that take a bare UUID. The draft that defines the header
+    /// (draft-ietf-httpapi-idempotency-key-header, section 2.1) asks for quotes. This library's server side
+    /// accepts both by default.
     ///
     /// ```
     /// use lambda_idempotency::client::IdempotentRequests;
@@ -183,37 +185,37 @@ impl IdempotentRequests {
         self
     }
 
-    /// The header by which a server marks a replay, with the value `true`, instead of `Idempotent-Replayed`.
+    /// The header with which a server marks a replay, with the value `true`, instead of `Idempotent-Replayed`.
     pub fn replay_marker(mut self, name: HeaderName) -> Self {
         self.marker = name;
         self
     }
 
-    /// The longest first wait, and the longest of all; between them it doubles with every attempt. What is waited is a
-    /// random part of that. By default 100 ms and 5 s.
+    /// The longest first wait, and the longest of all; between them it doubles with every attempt. The actual
+    /// wait is a random part of that. Default: 100 ms and 5 s.
     pub fn backoff(mut self, first: Duration, longest: Duration) -> Self {
         self.backoff = Backoff { first, longest };
         self
     }
 
-    /// How long an operation may take, with all of its attempts and waits; by default 30 s.
+    /// How long an operation may take, with all of its attempts and waits. Default: 30 s.
     ///
-    /// Make it longer than the function behind may run: who is told `in-progress` waits for that. It ends when the
-    /// answer's head is there; reading the body is yours.
+    /// Make it longer than the server's function may run, since the client waits while it gets `in-progress`.
+    /// The operation ends when the response's head has arrived; you read the body.
     pub fn budget(mut self, budget: Duration) -> Self {
         self.budget = budget;
         self
     }
 
-    /// How often an operation is sent at most; by default 20. It is sent once in any case,
-    /// unless the budget is spent before that.
+    /// How often an operation is sent at most. Default: 20. Even with 0 it's sent once, unless the budget is
+    /// spent before that.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts;
         self
     }
 
-    /// The tokens that further attempts take, shared by all operations of this client and its clones; by default 500.
-    /// See [the module](crate::client). 0 sends again only for an operation that is in progress.
+    /// The tokens for retries, shared by all operations of this client and its clones. Default: 500. See
+    /// [the module](crate::client). With 0, only operations in progress are retried.
     pub fn retry_quota(mut self, tokens: u32) -> Self {
         self.quota = Arc::new(Quota::new(tokens));
         self
@@ -230,14 +232,14 @@ impl IdempotentRequests {
 impl Middleware for IdempotentRequests {
     /// # Errors
     ///
-    /// [`Unanswered`] if no attempt was answered, and this library's [`Error`](crate::Error) if there is no key to be
-    /// sent, with [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey) if the request's own is none; what else comes
-    /// from below is handed on.
+    /// [`Unanswered`] if no attempt got a response. This library's [`Error`](crate::Error) if there is no key
+    /// to send, with [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey) if the request's own isn't valid.
+    /// Other errors from the inner middlewares are passed on.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the attempt that is on its way, which the server may handle all the same. Sending the
-    /// operation again with the same key is safe.
+    /// Dropping the future drops the current attempt, which the server may still process. Sending the operation
+    /// again with the same key is safe.
     async fn handle(
         &self,
         mut request: Request,

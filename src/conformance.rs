@@ -1,5 +1,5 @@
-//! The suite that proves a store: every sentence of the [`Store`] contract, as a case that fails if the
-//! store does not keep it. Feature `conformance`.
+//! The conformance suite for stores: one case for each statement of the [`Store`] contract, which fails if
+//! the store breaks it. Feature `conformance`.
 //!
 //! ```
 //! use lambda_idempotency::{conformance, store::memory::MemoryStore};
@@ -12,24 +12,25 @@
 //!
 //! # What it does to the store
 //!
-//! It uses fresh random keys only, of functions whose names begin with `conformance`, and touches no other
-//! record: it may run against a table that is in use. It leaves some two thousand records behind, and some
-//! 10 MB of parts where the store keeps parts, which expire a day later. Records that never expire are replaced by
-//! ones that do, unless the case that wrote them fails.
+//! It uses only fresh random keys, of functions whose names begin with `conformance`, and touches no other
+//! record, so it may run against a table that is in use. It leaves about two thousand records behind, and
+//! about 10 MB of parts if the store keeps parts. They expire a day later. The suite replaces records that
+//! never expire by ones that do, unless the case that wrote them fails.
 //!
-//! Keys and owners are random, and times are counted from now; all else is the same in every run. A few
-//! records are a minute past their expiry when they are written, and must still be there when they are
-//! looked for: a store whose sweeper is swift needs to give a record some minutes beyond `expires_at`,
-//! which it should do for the sake of the skew margin as well.
+//! Keys and owners are random, and times are counted from now. Everything else is the same in every run. A
+//! few records are a minute past their expiry when they're written, and must still be there when the case
+//! reads them. A store with a fast sweeper needs to keep a record some minutes beyond `expires_at`, which it
+//! should do because of the skew margin anyway.
 //!
-//! # What it cannot show
+//! # What it can't show
 //!
-//! - What a store does when it fails: a fault must be put into it, and the suite knows no store's inside.
-//! - That what is written survives the store's own loss of power.
+//! - What a store does when it fails: someone has to inject a fault, and the suite doesn't know any store's
+//!   internals.
+//! - That written data survives a power loss of the store.
 //! - A condition that another one implies. A settled record has no lease, so a takeover or an extension that
-//!   does not test the status still fails by the lease; only a look at the stored item tells the two apart.
-//! - What a store does with a handler's own writes ([`Transactions`](crate::store::Transactions)): they are in
-//!   its own types, and the suite knows none.
+//!   doesn't test the status still fails on the lease. Only the stored item shows the difference.
+//! - What a store does with a handler's writes ([`Transactions`](crate::store::Transactions)): they have the
+//!   store's own types, which the suite doesn't know.
 
 mod bench;
 mod contention;
@@ -50,14 +51,14 @@ use std::fmt;
 
 use crate::{future::BoxFuture, store::Store};
 
-/// One case: what it is called, and what it does.
+/// One case: its name, and the function that runs it.
 #[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
     run: for<'a> fn(&'a dyn Store) -> BoxFuture<'a, Verdict>,
 }
 
-/// Nothing, or what is wrong with the store.
+/// The result of a check; an error says what is wrong with the store.
 type Verdict<T = ()> = Result<T, String>;
 
 macro_rules! cases {
@@ -66,7 +67,7 @@ macro_rules! cases {
     };
 }
 
-/// Every case. A new one is written here, and every store has to pass it.
+/// Every case. Add new ones here: every store has to pass them.
 const CASES: &[Case] = cases! {
     "T1: a claim of an absent record" => transitions::claim,
     "T2: a reclaim of a record that no longer counts" => transitions::reclaim,
@@ -117,13 +118,14 @@ const CASES: &[Case] = cases! {
     "random operations are answered as in memory" => differential::case,
 };
 
-/// A case that a store does not pass.
+/// A case that a store fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Failure {
     /// The case's name.
     pub case: &'static str,
-    /// What was done, what had to come of it, and what did. It shows no key of yours: there is none in it.
+    /// The write, the expected result and the actual one. It contains no key of yours, since the suite uses
+    /// none.
     pub finding: String,
 }
 
@@ -133,14 +135,14 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Proves `store`: runs every case against it. See the [module](self) for what that does to the store.
+/// Runs every case against `store`. See the [module](self) for what that does to the store.
 ///
-/// Where there is no emulator or server to run against, fail or leave it out by name: a suite that passes
+/// If there's no emulator or server to run against, fail, or exclude the test by name: a suite that passes
 /// because it was skipped proves nothing.
 ///
 /// # Panics
 ///
-/// If a case fails. The message has each failed case's name, what was expected and what was found.
+/// If a case fails. The message has each failed case's name, the expected result and the actual one.
 ///
 /// # Cancel safety
 ///
@@ -158,7 +160,8 @@ pub fn cases() -> impl Iterator<Item = &'static str> {
     CASES.iter().map(|case| case.name)
 }
 
-/// The cases that `store` does not pass, each with its first finding: [`check`] without the panic.
+/// Runs every case like [`check`], but returns the failed ones, each with its first finding, instead of
+/// panicking.
 ///
 /// # Cancel safety
 ///

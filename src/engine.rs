@@ -1,5 +1,5 @@
-//! The engine: [`Idempotency`]. It performs what the machine decides: calls the store, reads the clock,
-//! and feeds the answers back. It holds no rule of its own.
+//! The engine: [`Idempotency`]. It performs the machine's actions: it calls the store, reads the clock, and
+//! feeds the answers back. It contains no rules.
 
 mod bounded;
 mod builder;
@@ -44,24 +44,24 @@ use crate::{
     time::Clock,
 };
 
-/// Draws a claim's owner; replaced only where a simulation must be repeatable.
+/// Draws a claim's owner. Only simulations replace it, to be repeatable.
 pub(crate) type OwnerSource = Arc<dyn Fn() -> Result<Owner, Error> + Send + Sync>;
 
 /// Makes operations idempotent: one logical operation, one outcome.
 ///
-/// Cheap to clone, and shared by all invocations of a process; it keeps nothing that grows with the
-/// keys it has seen. (The [local cache](Builder::local_cache), which is off by default, is bounded.)
+/// Cheap to clone, and shared by all invocations of a process. Its memory doesn't grow with the keys it has
+/// seen. (The [local cache](Builder::local_cache), which is off by default, is bounded.)
 #[derive(Clone)]
 pub struct Idempotency {
     engine: Arc<Engine>,
-    /// What the user calls the operation, where one name is not enough.
+    /// The user's name for the operation, if one name isn't enough.
     operation: Option<Arc<str>>,
-    /// The invocation, where the user told it.
+    /// The invocation, if the user set it.
     invocation: Option<Invocation>,
     mode: Mode,
 }
 
-/// What all clones share.
+/// The state that all clones share.
 pub(crate) struct Engine {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -69,16 +69,16 @@ pub(crate) struct Engine {
     pub(crate) settings: Settings,
     pub(crate) function: String,
     pub(crate) local_cache: Option<LocalCache>,
-    /// Whether a function runs it, so that there are invocations.
+    /// Whether it runs in a Lambda function, so that there are invocations.
     pub(crate) is_in_lambda: bool,
-    /// Whether it was logged that an operation ran outside of any invocation.
+    /// Makes sure that an operation outside any invocation is logged once.
     pub(crate) no_invocation: std::sync::Once,
-    /// Whether it was logged that a deadline is unknown.
+    /// Makes sure that an unknown deadline is logged once.
     #[cfg(feature = "events")]
     pub(crate) unknown_deadline: std::sync::Once,
 }
 
-/// What [`Operation::begin`] found.
+/// The result of [`Operation::begin`].
 #[derive(Debug)]
 #[must_use]
 pub enum Begun {
@@ -88,14 +88,14 @@ pub enum Begun {
     Replay(Replay),
 }
 
-/// What a claim is to be settled with, before it is encoded.
+/// How to settle a claim, before the outcome is encoded.
 #[derive(Clone, Debug)]
 pub(crate) enum Verdict {
     /// The outcome, and its response.
     Complete(Bytes),
-    /// The outcome; its response cannot be kept.
+    /// The outcome, whose response can't be kept.
     CompleteOmitted,
-    /// A final failure, with what is to be replayed of it.
+    /// A permanent failure, with the bytes to replay.
     Fail(Option<Bytes>),
     /// Nothing happened, or it may happen again.
     Release,
@@ -104,25 +104,25 @@ pub(crate) enum Verdict {
 }
 
 impl Idempotency {
-    /// Begins to build an engine over `store`.
+    /// Starts building an engine over `store`.
     pub fn builder(store: impl Store) -> Builder {
         Builder::new(Arc::new(store))
     }
 
-    /// One operation of this function, by the name that you give it: what it [`run`](Operation::run)s is kept apart from
-    /// every other operation under the same key.
+    /// Returns one operation of this function, under your name for it. Operations with different names never
+    /// share a key, even if both [`run`](Operation::run) with the same one.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if the name is empty, too long, or has other characters than ASCII
-    /// letters, digits, `-`, `_` and `.`.
+    /// [`ErrorKind::Invalid`] if the name is empty, too long, or has characters other than ASCII letters,
+    /// digits, `-`, `_` and `.`.
     pub fn operation(&self, name: impl AsRef<str>) -> Result<Operation, Error> {
         Operation::new(self, name.as_ref())
     }
 
-    /// The same engine, whose layers work under this name.
+    /// Returns the same engine, whose layers use this name.
     pub(crate) fn named(&self, name: &str) -> Result<Self, Error> {
-        // The colon stands between how an operation came in and its name.
+        // A colon separates the entry point from the operation's name.
         let checked = Scope::new(&self.engine.function, name)?;
         if checked.operation().contains(':') {
             return Err(Error::new(
@@ -133,29 +133,30 @@ impl Idempotency {
         Ok(Self { operation: Some(name.into()), ..self.clone() })
     }
 
-    /// The same engine for one invocation, whose deadline bounds the leases of what runs in it. The
-    /// layers do this by themselves.
+    /// Returns the same engine for one invocation, whose deadline bounds its leases. The layers do this
+    /// automatically.
     #[must_use]
     pub fn for_invocation(&self, invocation: Invocation) -> Self {
         Self { invocation: Some(invocation), ..self.clone() }
     }
 
-    /// The same engine without claims: for handlers whose only effects are the writes that they
+    /// Returns the same engine without claims: for handlers whose only effects are the writes that they
     /// [stage](crate::staging()).
     ///
-    /// Nothing is written before the handler runs. When it returns, its outcome and its writes are put in one transaction, if
-    /// no outcome is there: a first run costs one request in place of two, nothing is locked, and nothing can go stale. Of
-    /// deliveries at once, every one runs the handler, one commits, and the others answer with its outcome, having
-    /// done nothing. A duplicate that comes later runs the handler as well, to no effect; where duplicates are
-    /// frequent, or the handler is slow or costly, [`claim_free_looking_first`](Self::claim_free_looking_first) spares
-    /// that for one read.
+    /// Nothing is written before the handler runs. When it returns, the library puts its outcome and its
+    /// writes in one transaction, if there's no outcome yet. A first run costs one request instead of two,
+    /// nothing is locked, and nothing can go stale. Concurrent deliveries all run the handler; one commits,
+    /// and the others answer with its outcome and write nothing. A later duplicate runs the handler too,
+    /// without effect. If duplicates are frequent, or the handler is slow or costly,
+    /// [`claim_free_looking_first`](Self::claim_free_looking_first) avoids that run for one read.
     ///
-    /// It fits where running the handler again, any number of times and at once, does no harm but for what it stages. A
-    /// handler that charges a card, sends a mail or calls another service needs a claim. There is no claim to be
-    /// [`current`](crate::current) in it, and its errors and panics leave nothing behind.
+    /// Use it if the handler has no side effects besides its staged writes, so that it may run any number of
+    /// times, also concurrently. A handler that charges a card, sends a mail or calls another service needs a
+    /// claim. Inside it, [`current`](crate::current) returns `None`, and its errors and panics leave nothing
+    /// behind.
     ///
-    /// Deliveries with a claim and without one may share keys, as when a function is changed from one to the other: a
-    /// claim that stands is in progress, and one that is stale is concluded over.
+    /// Deliveries with and without a claim may share keys, for example while you change a function from one
+    /// to the other: a live claim is in progress, and a stale one is replaced by the outcome.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, store::memory::MemoryStore};
@@ -172,12 +173,12 @@ impl Idempotency {
         self.without_claims(Mode::ClaimFree { looks_first: false })
     }
 
-    /// [`claim_free`](Self::claim_free), with one consistent read before the handler: it answers a duplicate that comes later,
-    /// which then does not run.
+    /// Like [`claim_free`](Self::claim_free), with one consistent read before the handler: it answers later
+    /// duplicates, whose handler then doesn't run.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`claim_free`](Self::claim_free).
     pub fn claim_free_looking_first(&self) -> Result<Self, Error> {
         self.without_claims(Mode::ClaimFree { looks_first: true })
     }
@@ -200,17 +201,17 @@ impl Idempotency {
         &self.engine
     }
 
-    /// The scope of what comes in by `via`: `http`, `event`, `run`… An HTTP request and a step inside
-    /// its handler can then use one key without being one operation.
+    /// Returns the scope of operations that arrive by `via`: `http`, `event`, `run`… An HTTP request and a
+    /// step inside its handler can then use one key without being one operation.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if a name in it is not allowed.
+    /// [`ErrorKind::Invalid`] if a name in it isn't valid.
     pub fn scope(&self, via: &str) -> Result<Scope, Error> {
         Scope::new(&self.engine.function, labelled(via, self.operation.as_deref()))
     }
 
-    /// The invocation that the caller is in: as told, or as the surrounding layer has it.
+    /// Returns the caller's invocation: the one that was set, or the surrounding layer's.
     pub(crate) fn invocation(&self) -> Invocation {
         self.invocation
             .clone()
@@ -226,7 +227,7 @@ impl Idempotency {
 }
 
 impl Verdict {
-    /// The response that is to be recorded, if there is one.
+    /// The response to record, if there is one.
     pub(crate) fn response(&self) -> Option<&Bytes> {
         match self {
             Self::Complete(response) | Self::Fail(Some(response)) => Some(response),
@@ -234,7 +235,7 @@ impl Verdict {
         }
     }
 
-    /// A success, whose result is replayed as `value`. One that wouldn't read back as what it is isn't kept.
+    /// Completes with `value` as JSON. A value that wouldn't read back unchanged isn't kept.
     pub(crate) fn result<T: Serialize + DeserializeOwned>(key: &StoredKey, value: &T) -> Self {
         let json = finite::to_json(value).map_err(|why| why.to_string()).and_then(|json| {
             let read = serde_json::from_str::<T>(&json);
@@ -249,13 +250,13 @@ impl Verdict {
         }
     }
 
-    /// A final failure, to be replayed as `failure`.
+    /// Records `failure` as a permanent failure, to be replayed.
     pub(crate) fn failure(failure: &RecordedFailure) -> Self {
         Self::Fail(serde_json::to_vec(failure).ok().map(Bytes::from))
     }
 }
 
-/// A recorded result as a typed one.
+/// Deserializes a recorded result.
 pub(crate) fn replayed<T: DeserializeOwned, E>(replay: &Replay) -> Result<T, RunError<E>> {
     let corrupt = |error: serde_json::Error| {
         Error::new(
@@ -274,7 +275,7 @@ pub(crate) fn replayed<T: DeserializeOwned, E>(replay: &Replay) -> Result<T, Run
     Ok(serde_json::from_slice(&replay.response).map_err(corrupt)?)
 }
 
-/// The operation's name in the scope: how it came in, and what the user calls it.
+/// The operation's name in the scope: the entry point, and the user's name for it.
 fn labelled<'a>(via: &'a str, operation: Option<&str>) -> Cow<'a, str> {
     match operation {
         Some(operation) => format!("{via}:{operation}").into(),
@@ -290,7 +291,7 @@ impl Engine {
         invocation: &Invocation,
         timing: Timing,
     ) -> Box<State> {
-        // Boxed, since it's passed through many futures, each of which would make room for it.
+        // Boxed, since it passes through many futures, each of which would reserve its size.
         Box::new(State::new(Plan {
             rules: self.rules(),
             owner,

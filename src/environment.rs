@@ -1,4 +1,5 @@
-//! [`Idempotency::from_env`]: the store as the environment names it, and [`NamedStore`], as a URL does.
+//! [`Idempotency::from_env`] opens the store that the environment names, and [`NamedStore`] one that a URL
+//! names.
 
 use std::{env, fmt, sync::Arc};
 
@@ -23,7 +24,7 @@ const STORE: &str = "IDEMPOTENCY_STORE";
 /// Lambda developer guide).
 const INITIALIZATION: &str = "AWS_LAMBDA_INITIALIZATION_TYPE";
 
-/// A store by its name, before it is known whether its feature is on.
+/// A store by its name, before checking that its feature is enabled.
 #[derive(Debug, PartialEq, Eq)]
 enum Choice {
     DynamoDb(Table),
@@ -52,7 +53,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A store as the environment or a URL names it, not built yet: for tools that take any store, and configure it.
+/// A store that the environment or a URL names, not built yet: for tools that accept any store, and configure
+/// it.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), lambda_idempotency::Error> {
@@ -81,31 +83,31 @@ pub enum NamedStore {
 }
 
 impl NamedStore {
-    /// The store that the environment names, as [`Idempotency::from_env`] takes it.
+    /// The store that the environment names, by the rules of [`Idempotency::from_env`].
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if neither variable is set, both are, or one makes no sense, or names a store whose feature
-    /// is off.
+    /// [`ErrorKind::Invalid`] if neither variable is set, both are, or one is malformed or names a store
+    /// whose feature is disabled.
     pub fn from_env() -> Result<Self, Error> {
         choice_in(variable(INITIALIZATION).is_some(), variable(TABLE), variable(STORE))?.named()
     }
 
-    /// The store that `url` names, one of those that [`Idempotency::from_env`] lists.
+    /// The store that `url` names; [`Idempotency::from_env`] lists the URLs.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if it makes no sense, or names a store whose feature is off. No message has a password in
-    /// it.
+    /// [`ErrorKind::Invalid`] if it's malformed, or names a store whose feature is disabled. No message
+    /// contains a password.
     pub fn from_url(url: &str) -> Result<Self, Error> {
         parse("the store's URL", url)?.named()
     }
 
-    /// Builds the store with the defaults of its kind. No request is made.
+    /// Builds the store with its defaults. It sends no request.
     ///
     /// # Errors
     ///
-    /// As the builder of its kind.
+    /// The same as the store's builder.
     ///
     /// # Cancel safety
     ///
@@ -149,7 +151,7 @@ fn off(what: &str, feature: &str) -> Error {
 }
 
 impl Idempotency {
-    /// An engine over the store that the environment names, with default settings:
+    /// Creates an engine over the store that the environment names, with default settings.
     /// `IDEMPOTENCY_TABLE` is a DynamoDB table, or `IDEMPOTENCY_STORE` is a URL. The function's name is
     /// `AWS_LAMBDA_FUNCTION_NAME`.
     ///
@@ -159,15 +161,15 @@ impl Idempotency {
     /// | `redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]`, `rediss://…` for TLS | that server of Redis or Valkey; also `?prefix=TEXT`, `&sslrootcert=FILE` | `redis` |
     /// | `redis-cluster://…`, `rediss-cluster://…` for TLS | that cluster; also `&node=HOST:PORT` | `redis` |
     /// | `postgres://USER:PASSWORD@HOST[:PORT]/DATABASE` | that PostgreSQL; also `?table=NAME`, `&sslmode=MODE`, `&sslrootcert=FILE`, `&timeouts=startup`, `transaction` or `role`, `&prepared=true` | `postgres` |
-    /// | `memory:` | this process's memory: for a try on one machine only. Refused inside Lambda | |
+    /// | `memory:` | this process's memory: only for trying it out on one machine. Refused inside Lambda | |
     ///
-    /// For DynamoDB, credentials, Region and endpoint come from the environment as for any AWS SDK. Call it once, when
-    /// the function starts.
+    /// For DynamoDB, credentials, Region and endpoint come from the environment, as with any AWS SDK. Call
+    /// this once, when the function starts.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if neither variable is set, both are, or one makes no sense. No request is
-    /// sent: a table or a server that is missing is found at its first use.
+    /// [`ErrorKind::Invalid`] if neither variable is set, both are, or one is malformed. It sends no request,
+    /// so a missing table or server shows up at its first use.
     ///
     /// # Cancel safety
     ///
@@ -176,7 +178,7 @@ impl Idempotency {
         Self::builder_from_env().await?.build()
     }
 
-    /// A builder over the store that the environment names, for other settings than the default ones.
+    /// Creates a builder over the store that the environment names, to change the default settings.
     ///
     /// # Errors
     ///
@@ -192,12 +194,12 @@ impl Idempotency {
 
 #[cfg(feature = "dynamodb")]
 impl DynamoDbStoreBuilder {
-    /// A builder for the table that the environment names, as [`Idempotency::from_env`] takes it: for tools that
-    /// look at a function's table.
+    /// Creates a builder for the table that the environment names, by the rules of [`Idempotency::from_env`]:
+    /// for tools that look at a function's table.
     ///
     /// # Errors
     ///
-    /// As [`Idempotency::from_env`]; and if the environment names a store that is no DynamoDB table.
+    /// As [`Idempotency::from_env`], and if the environment names a store that isn't a DynamoDB table.
     ///
     /// ```no_run
     /// # use lambda_idempotency::store::dynamodb::DynamoDbStoreBuilder;
@@ -240,7 +242,7 @@ impl Table {
     }
 }
 
-/// The choice, in a function that Lambda runs or in any other process.
+/// The choice, for a function that Lambda runs or for any other process.
 fn choice_in(lambda: bool, table: Option<String>, store: Option<String>) -> Result<Choice, Error> {
     match choice(table, store)? {
         Choice::Memory if lambda => Err(invalid(format!(
@@ -262,7 +264,7 @@ fn choice(table: Option<String>, store: Option<String>) -> Result<Choice, Error>
     }
 }
 
-/// What `url` names; errors call it `what`.
+/// Parses `url`; errors call it `what`.
 fn parse(what: &str, url: &str) -> Result<Choice, Error> {
     let (scheme, rest) = url.split_once(':').unwrap_or_default();
     match scheme {
@@ -271,7 +273,7 @@ fn parse(what: &str, url: &str) -> Result<Choice, Error> {
         "postgres" | "postgresql" => Ok(Choice::Postgres(Secret(url.to_owned()))),
         "redis" | "rediss" | "redis-cluster" | "rediss-cluster" | "valkey" | "valkeys" | "valkey-cluster"
         | "valkeys-cluster" => Ok(Choice::Redis(Secret(url.to_owned()))),
-        // The rest of an unknown URL may hold a password: only its scheme is shown.
+        // The rest of an unknown URL may contain a password, so only its scheme is shown.
         _ => Err(invalid(format!(
             "{what} has the scheme {scheme:?}, which is not known; use dynamodb://TABLE, redis://HOST:PORT, \
              postgres://HOST/DATABASE or memory:"
@@ -385,7 +387,7 @@ mod tests {
         }
     }
 
-    /// The command line and the environment choose what a builder does.
+    /// The same URL parameters work on the command line and in the environment.
     #[cfg(feature = "postgres")]
     #[tokio::test]
     async fn a_url_chooses_timeouts_and_prepared_statements() {

@@ -11,11 +11,11 @@ use std::{
 
 type Source = Box<dyn StdError + Send + Sync + 'static>;
 
-/// What the caller should do; a kind exists only where that differs.
+/// The category of an error. Two kinds differ only if the caller should do something different.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// An idempotency key is required and the request has none: send one.
+    /// The request needs an idempotency key and has none: send one.
     MissingKey,
     /// The idempotency key is empty, too long or malformed: correct it.
     InvalidKey,
@@ -23,35 +23,35 @@ pub enum ErrorKind {
     Mismatch,
     /// Another delivery of this operation is still running: repeat after [`Error::retry_after`].
     InProgress,
-    /// An earlier run ended without saying how, and may not be repeated (at most once): find out what
-    /// happened, then settle the record by hand: with the command `idempotency complete` or `release`, or with
-    /// [`Idempotency::resolve`](crate::Idempotency::resolve).
+    /// An earlier run ended without an answer, and may not be repeated (at most once). Find out what
+    /// happened, then settle the record by hand, with the command `idempotency complete` or `release`, or
+    /// with [`Idempotency::resolve`](crate::Idempotency::resolve).
     OutcomeUnknown,
-    /// The operation is done, or failed for good, but its response was not kept: do not repeat it; ask for the result
-    /// some other way.
+    /// The operation is done, or failed permanently, but its response wasn't kept. Don't repeat it; get the
+    /// result some other way.
     NotRetained,
-    /// This run outlived its lease and another has taken its place: the other's outcome counts.
+    /// This run outlived its lease and another took over: the other's outcome counts.
     Fenced,
-    /// The store could not be asked, or there was no time left. **Nothing ran**: repeat. Where the handler's own writes
-    /// go along with its outcome, or no claim is made: nothing was **written**.
+    /// The store failed, or there was no time left. **Nothing ran**: retry. If the handler's writes are
+    /// committed with its outcome, or no claim is made, nothing was **written**.
     Unavailable,
-    /// The operation **ran**, but its outcome could not be stored: a repetition may run it again.
+    /// The operation **ran**, but its outcome couldn't be stored: a retry may run it again.
     Unrecorded,
-    /// A condition of the handler's own writes failed, so that neither they nor the outcome were made: decide anew on
-    /// what is there now, or tell the caller.
+    /// A condition on the handler's own writes failed. Nothing was written, neither these writes nor the
+    /// outcome: re-read and retry, or report it to the caller.
     Declined,
-    /// Every record of a batch came back because its handler failed: the invocation fails too, as its worker asks.
+    /// Every record of a batch failed because its handler did, and the worker is set to fail the invocation
+    /// then.
     AllFailed,
-    /// The stored record cannot be read, or a newer version of the library wrote it. Nothing ran:
-    /// look at the record.
+    /// The stored record can't be read, or a newer version of the library wrote it. Nothing ran: look at the
+    /// record.
     Corrupt,
     /// The configuration or the request to the library is wrong: correct it.
     Invalid,
 }
 
 impl ErrorKind {
-    /// The kind's name, stable across versions: what `Idempotency.<Kind>` ends with where Lambda
-    /// reports an error's type.
+    /// The kind's name, stable across versions. Lambda reports the error's type as `Idempotency.<Kind>`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::MissingKey => "MissingKey",
@@ -73,8 +73,8 @@ impl ErrorKind {
 
 /// An error of this library: a [`kind`](Self::kind) to act on, and a sentence for people.
 ///
-/// The sentence never repeats [`source`](StdError::source), and neither holds a raw key, a payload or
-/// a response.
+/// The sentence never repeats [`source`](StdError::source), and neither contains a raw key, a payload or a
+/// response.
 ///
 /// ```
 /// use lambda_idempotency::{ErrorKind, Key};
@@ -87,13 +87,13 @@ pub struct Error {
     kind: ErrorKind,
     message: Cow<'static, str>,
     retry_after: Option<Duration>,
-    /// The outcome that was not retained is a final failure.
+    /// The outcome that wasn't retained is a permanent failure.
     is_of_failure: bool,
     source: Option<Source>,
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP answers otherwise"))]
-    /// The calling code is wrong, and not the store or the caller's request.
+    /// The calling code is wrong, rather than the store or the caller's request.
     is_misuse: bool,
-    /// Tells the handler that a nested operation refused whether its own error holds this one.
+    /// Lets the library check whether a handler kept this error of a nested operation.
     #[expect(dead_code, reason = "it is there to be dropped with the error")]
     watched: Option<Arc<()>>,
 }
@@ -111,7 +111,7 @@ impl Error {
         }
     }
 
-    /// The calling code uses the library in a way that can't work, whatever the caller or the store do.
+    /// The calling code uses the library in a way that can't work, whatever the caller or the store does.
     pub(crate) fn misuse(message: impl Into<Cow<'static, str>>) -> Self {
         Self { is_misuse: true, ..Self::new(ErrorKind::Invalid, message) }
     }
@@ -121,13 +121,14 @@ impl Error {
         self.is_misuse
     }
 
-    /// The operation failed for good, and what it said of that was not kept.
+    /// The operation failed permanently, and its error details weren't retained.
     pub(crate) fn failure_not_retained(key: &impl fmt::Display) -> Self {
         let message = format!("{key}: the operation failed for good, and what it said of that was not kept");
         Self { is_of_failure: true, ..Self::new(ErrorKind::NotRetained, message) }
     }
 
-    /// Whether the outcome that was not retained ([`ErrorKind::NotRetained`]) is a final failure, and not a success.
+    /// Whether the outcome that wasn't retained ([`ErrorKind::NotRetained`]) is a permanent failure rather
+    /// than a success.
     pub fn is_of_failure(&self) -> bool {
         self.is_of_failure
     }
@@ -144,14 +145,14 @@ impl Error {
         self
     }
 
-    /// The same error, and what tells whether it still exists.
+    /// The same error, and a weak reference that shows whether it still exists.
     pub(crate) fn watched(self) -> (Self, Weak<()>) {
         let watched = Arc::new(());
         let weak = Arc::downgrade(&watched);
         (Self { watched: Some(watched), ..self }, weak)
     }
 
-    /// What the caller should do.
+    /// The error's category, which says what the caller should do.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
@@ -161,7 +162,7 @@ impl Error {
         matches!(self.kind, ErrorKind::InProgress | ErrorKind::Fenced | ErrorKind::Unavailable)
     }
 
-    /// How long to wait before the call is repeated, where that is known.
+    /// How long to wait before repeating the call, if known.
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }
@@ -174,7 +175,8 @@ impl fmt::Display for Error {
 }
 
 impl fmt::Debug for Error {
-    /// A sentence with its causes, since that's what an error that leaves `main` prints. `{:#?}` shows the fields.
+    /// Shows the sentence with its causes, since `Debug` is what `main` prints for an error. `{:#?}` shows
+    /// the fields.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !f.alternate() {
             write!(f, "{} ({})", self.message, self.kind.as_str())?;
@@ -198,7 +200,7 @@ impl StdError for Error {
     }
 }
 
-/// The causes of an error, in one line; none if it has none.
+/// The error's causes in one line; `None` if it has none.
 pub(crate) fn causes(error: &dyn StdError) -> Option<String> {
     let mut causes = error.source()?.to_string();
     let mut next = error.source().and_then(StdError::source);
@@ -209,12 +211,13 @@ pub(crate) fn causes(error: &dyn StdError) -> Option<String> {
     Some(causes)
 }
 
-/// Where a text is not the JSON that it should be: all that may be told, since the error's own text may quote it.
+/// Where a text stops being the expected JSON. Only the position, since the error's own text may quote the
+/// input.
 pub(crate) fn place(error: &serde_json::Error) -> String {
     format!("line {}, column {}", error.line(), error.column())
 }
 
-/// A failure that was recorded as the operation's outcome, as a replay gives it back.
+/// A failure that was recorded as the operation's outcome, as a replay returns it.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct RecordedFailure {
@@ -225,23 +228,25 @@ pub struct RecordedFailure {
 }
 
 impl RecordedFailure {
-    /// A failure to record.
+    /// Creates a failure to record.
     pub fn new(error_type: impl Into<String>, error_message: impl Into<String>) -> Self {
         Self { error_type: error_type.into(), error_message: error_message.into() }
     }
 }
 
-/// What [`Operation::run`](crate::Operation::run) and the event layers fail with.
+/// The error of [`Operation::run`](crate::Operation::run) and of the event layers.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RunError<E> {
     /// The handler ran now, and this is its own error, which isn't recorded.
     Handler(E),
-    /// The operation failed permanently, in this run (with [`OnHandlerError::Record`](crate::OnHandlerError::Record), or at most
-    /// once) or in an earlier one, and every call gets this.
+    /// The operation failed permanently, in this run (with
+    /// [`OnHandlerError::Record`](crate::OnHandlerError::Record), or at most once) or in an earlier one, and
+    /// every call gets this failure.
     ///
     /// If this run's failure couldn't be stored, [`Operation::run`](crate::Operation::run) returns
-    /// [`Handler`](Self::Handler). The event layers return `Recorded` then too: they have turned the handler's error into this.
+    /// [`Handler`](Self::Handler). The event layers return `Recorded` in that case too, since they've already
+    /// converted the handler's error.
     Recorded(RecordedFailure),
     /// The library's own error: see its [`kind`](Error::kind).
     Idempotency(Error),
@@ -263,11 +268,11 @@ impl<E: fmt::Display> fmt::Display for RunError<E> {
     }
 }
 
-/// Of every error that can be shown, `lambda_runtime::Error` among them, so that `?` works in handlers that return it. Such a
-/// boxed error isn't a `std::error::Error`, so the bound can't ask for one.
+/// Implemented for every error that can be displayed, including `lambda_runtime::Error`, so that `?` works in
+/// handlers that return it. Such a boxed error isn't a `std::error::Error`, so the bound can't require that.
 impl<E: fmt::Debug + fmt::Display + 'static> StdError for RunError<E> {
-    /// The cause of this library's error, or of a boxed handler's error. A handler's error of another type is shown by `Display`; match
-    /// [`RunError::Handler`] for its cause.
+    /// The cause of this library's error, or of a handler's boxed error. A handler's error of another type
+    /// appears in `Display`; match [`RunError::Handler`] for its cause.
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
             Self::Handler(error) => {

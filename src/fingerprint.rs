@@ -1,4 +1,4 @@
-//! The [`Fingerprint`]: what must match when a key is used again.
+//! [`Fingerprint`]: a hash of the request that must match when a key is used again.
 //!
 //! ```
 //! use lambda_idempotency::Fingerprint;
@@ -24,28 +24,27 @@ use crate::{
     key::{Hex, parse_hex, update_prefixed},
 };
 
-/// The SHA-256 of the request that must match when a key is used again, and the version of the rules
-/// that it was made by.
+/// The SHA-256 of the request that must match when a key is used again, with the version of its rules.
 ///
 /// # The rules of version 1
 ///
-/// The digest is over the text `lambda-idempotency fingerprint v1`, one letter for what the request is
-/// (`J` for JSON, `B` for bytes, `P` for parts), and the request behind it. Lengths are eight bytes, the
-/// highest first. They are pinned: a change is a new version, never an edit.
+/// The digest covers the text `lambda-idempotency fingerprint v1`, one letter for the kind of request (`J`
+/// for JSON, `B` for bytes, `P` for parts), then the request. Lengths are eight bytes, big-endian. The rules
+/// are pinned: a change is a new version, never an edit.
 ///
-/// - **JSON**: one value, which is a tag and what belongs to it. `n`, `t` and `f` are null, true and
-///   false, and have nothing. `#` is a number: the length of its text, and its text as it was sent. `"`
-///   is a string: the length of its content, and its content in UTF-8, its escapes decoded. `[` and `{`
-///   are an array and an object: the SHA-256 of its values one behind the other; an object's are its
-///   members in the order of their keys' bytes, each as its key (a string) and its value. Keys that occur twice keep
-///   their order among themselves; none is dropped.
+/// - **JSON**: one value, which is a tag and its content. `n`, `t` and `f` are null, true and false, without
+///   content. `#` is a number: the length of its text, and its text as it was sent. `"` is a string: the
+///   length of its content, and its content in UTF-8 with escapes decoded. `[` and `{` are an array and an
+///   object: the SHA-256 of their concatenated values. An object's values are its members, sorted by the
+///   bytes of their keys, each as its key (a string) and its value. Keys that occur twice keep their order;
+///   none is dropped.
 /// - **Bytes**: their length, and the bytes.
 /// - **Parts**: the length of the purpose and the purpose; then every part as its tag, the length of its
-///   label, its label, and what belongs to it. `b` is bytes: their length, and the bytes. `j` is JSON:
-///   the digest of its own fingerprint.
+///   label, its label, and its content. `b` is bytes: their length, and the bytes. `j` is JSON: the digest of
+///   its own fingerprint.
 ///
-/// A string may hold half of a surrogate pair (`"\ud800"`), which no UTF-8 can say. It is taken as the
-/// three bytes that UTF-8's scheme has for its number (WTF-8), which no other string contains.
+/// A string may hold half of a surrogate pair (`"\ud800"`), which UTF-8 can't represent. It's encoded as the
+/// three bytes that UTF-8's scheme gives for its number (WTF-8), which no other string contains.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint {
     digest: [u8; 32],
@@ -57,36 +56,35 @@ impl Fingerprint {
         Self { digest }
     }
 
-    /// The fingerprint that was stored as `text`: `1:` and 64 hexadecimal digits.
+    /// Parses a fingerprint that was stored as `text`: `1:` and 64 hexadecimal digits.
     pub fn from_stored(text: &str) -> Option<Self> {
         text.strip_prefix("1:").and_then(parse_hex).map(Self::from_digest)
     }
 
-    /// The fingerprint of a JSON text: the order of an object's keys, white space and the way in which a
-    /// string is escaped do not matter; all else does.
+    /// Fingerprints a JSON text. The order of an object's keys, white space and how strings are escaped don't
+    /// matter. Everything else does.
     ///
-    /// Numbers count by their exact text: `1`, `1.0` and `1e0` are three. To read them as numbers would
-    /// round large ones, and two different ids would be one.
+    /// Numbers count by their exact text: `1`, `1.0` and `1e0` are three different values. Parsing them as
+    /// numbers would round large ones, and two different ids would match.
     ///
-    /// It takes one pass over the text, and does not depend on which features of `serde_json` the rest
-    /// of the build switches on.
+    /// It hashes the text in one pass, and doesn't depend on which `serde_json` features the rest of the
+    /// build enables.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if `text` is not JSON, or is nested more than 127 deep, which is as deep as
-    /// `serde_json` reads by default. The error says where, and holds nothing of the text.
+    /// [`ErrorKind::Invalid`] if `text` isn't JSON, or is nested more than 127 deep, which is as deep as
+    /// `serde_json` reads by default. The error gives the position, and contains none of the text.
     pub fn of_json(text: &[u8]) -> Result<Self, Error> {
         let mut hash = started(b'J');
         json::update(&mut hash, text)?;
         Ok(Self::from_hash(hash))
     }
 
-    /// The fingerprint of what `value` serialises to: that JSON text's own.
+    /// Fingerprints the JSON text that `value` serialises to.
     ///
-    /// A value that was read from the request has lost what its type leaves out; where the request's own
-    /// text is at hand, [`of_json`](Self::of_json) compares all of it. What has no order, such as a
-    /// `HashSet`, serialises to an array in a new order every time: sort it first. (A map's order does
-    /// not matter.)
+    /// A value that was parsed from the request lacks the fields that its type ignores. If you have the
+    /// request's text, [`of_json`](Self::of_json) compares all of it. An unordered collection such as a
+    /// `HashSet` serialises in a new order every time: sort it first. (A map's order doesn't matter.)
     ///
     /// ```
     /// use lambda_idempotency::Fingerprint;
@@ -102,8 +100,8 @@ impl Fingerprint {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if `value` cannot be serialised as JSON, such as a map whose keys are not
-    /// strings, holds NaN or an infinity, which JSON would show as `null`, or is nested more than 127 deep.
+    /// [`ErrorKind::Invalid`] if `value` can't be serialised as JSON (a map whose keys aren't strings, for
+    /// example), holds NaN or an infinity, which JSON would show as `null`, or is nested more than 127 deep.
     pub fn of<T: Serialize + ?Sized>(value: &T) -> Result<Self, Error> {
         let text = finite::to_json(value).map_err(|why| {
             Error::new(ErrorKind::Invalid, format!("the payload has no fingerprint: {why}; nothing ran"))
@@ -113,7 +111,7 @@ impl Fingerprint {
         Ok(Self::from_hash(hash))
     }
 
-    /// The fingerprint of exactly these bytes. It never equals a JSON text's, not even of the same text.
+    /// Fingerprints exactly these bytes. The result never equals a JSON text's, not even the same text's.
     ///
     /// ```
     /// use lambda_idempotency::Fingerprint;
@@ -127,7 +125,7 @@ impl Fingerprint {
         Self::from_hash(hash)
     }
 
-    /// Begins a fingerprint of several labelled parts. The same parts for another purpose have another
+    /// Begins a fingerprint of several labelled parts. The same parts with another purpose give another
     /// fingerprint.
     pub fn builder(purpose: &str) -> FingerprintBuilder {
         let mut hash = started(b'P');
@@ -152,7 +150,7 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// Makes a [`Fingerprint`] of several parts, each with its label; their order counts.
+/// Builds a [`Fingerprint`] of several parts, each with a label. Their order counts.
 ///
 /// ```
 /// use lambda_idempotency::Fingerprint;
@@ -177,8 +175,8 @@ impl FingerprintBuilder {
         self
     }
 
-    /// Adds `body` as [`Fingerprint::of_json`] takes it, or, if that refuses it, exactly its bytes. A
-    /// body that is JSON never matches one that is not.
+    /// Adds `body` like [`Fingerprint::of_json`] or, if that refuses it, exactly its bytes. A body that is
+    /// JSON never matches one that isn't.
     pub fn json_or_bytes(mut self, label: &str, body: impl AsRef<[u8]>) -> Self {
         match Fingerprint::of_json(body.as_ref()) {
             Ok(json) => {
@@ -190,7 +188,7 @@ impl FingerprintBuilder {
         }
     }
 
-    /// The fingerprint of the parts.
+    /// Returns the fingerprint of the parts.
     pub fn finish(self) -> Fingerprint {
         Fingerprint::from_hash(self.hash)
     }
@@ -201,7 +199,7 @@ impl FingerprintBuilder {
     }
 }
 
-/// A hash that has taken the version of the rules and what is to come.
+/// Starts a hash with the rules' version and the kind of request.
 fn started(what: u8) -> Sha256 {
     let mut hash = Sha256::new();
     hash.update(b"lambda-idempotency fingerprint v1");

@@ -1,7 +1,8 @@
-//! Numbers that JSON has no text for: NaN and the infinities.
+//! Numbers that JSON can't represent: NaN and the infinities.
 //!
-//! `serde_json` writes them as `null`, so that two payloads would be one, and a recorded result would not read back. It
-//! leaves no other trace of them, so a value whose text has a `null` is walked a second time.
+//! `serde_json` writes them as `null`, so two different payloads would match, and a recorded result wouldn't
+//! read back. The text has no other trace of them, so a value whose text contains `null` is walked a second
+//! time.
 
 use std::fmt;
 
@@ -10,12 +11,12 @@ use serde::{
     ser::{self, Serializer},
 };
 
-/// `value` as JSON.
+/// Serialises `value` as JSON.
 ///
 /// # Errors
 ///
-/// If it can't be serialised, or holds a number that isn't finite. The serialiser's own error is left out: a `Serialize` of
-/// the user's may put the payload into it.
+/// If it can't be serialised, or holds a number that isn't finite. The serialiser's own error is left out,
+/// since a user's `Serialize` may put the payload into it.
 pub(crate) fn to_json<T: Serialize + ?Sized>(value: &T) -> Result<String, Unwritable> {
     let text = serde_json::to_string(value).map_err(|_| Unwritable::Type)?;
     if text.contains("null") && value.serialize(Walk) == Err(NotFinite::Found) {
@@ -24,7 +25,7 @@ pub(crate) fn to_json<T: Serialize + ?Sized>(value: &T) -> Result<String, Unwrit
     Ok(text)
 }
 
-/// Why there is no JSON text of a value that reads back as that value.
+/// Why a value has no JSON text that reads back as the same value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unwritable {
     /// Its type can't be serialised as JSON.

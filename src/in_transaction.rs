@@ -1,7 +1,7 @@
-//! The record in a transaction of the handler's own: claim, work and outcome are committed together, or nothing is.
+//! The record in the handler's own transaction: claim, work and outcome are committed together, or nothing is.
 //!
-//! The machine goes the way that it goes without a claim: it looks, the work is done, and the finished record is put. The key
-//! is held meanwhile by the transaction's own lock, which ends with it.
+//! The machine does what it does claim-free: it reads the record, the work runs, and it puts the finished
+//! record. In between, the transaction's own lock holds the key, and ends with the transaction.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,12 +25,12 @@ use crate::{
     time::Timestamp,
 };
 
-/// How often a commit whose answer was lost is asked after, and how long it takes from one time to the next. The session that
-/// was cut off may still be at work on it.
+/// How often, and how far apart, the library checks on a commit whose answer was lost. The disconnected
+/// session may still be processing it.
 const QUESTIONS: u32 = 20;
 const BETWEEN_QUESTIONS: Duration = Duration::from_millis(100);
 
-/// What [`Operation::begin_in`] found.
+/// The result of [`Operation::begin_in`].
 #[derive(Debug)]
 #[must_use]
 #[expect(clippy::large_enum_variant, reason = "the large variant is the common one")]
@@ -41,8 +41,8 @@ pub enum BegunIn<'t> {
     Replay(Replay),
 }
 
-/// An operation in a transaction of yours. Dropped, it leaves nothing behind; roll the transaction back then, or commit what
-/// you have done without a record.
+/// An operation in your transaction. Dropping it leaves nothing behind: roll the transaction back, or commit
+/// your work without a record.
 #[must_use = "without its outcome, the operation runs again"]
 pub struct InTransaction<'t> {
     engine: Arc<Engine>,
@@ -52,27 +52,28 @@ pub struct InTransaction<'t> {
     records: PostgresTransaction<'t>,
 }
 
-/// How [`InTransaction::complete`] ended, when it did not fail.
+/// How [`InTransaction::complete`] ended, when it didn't fail.
 #[derive(Debug)]
 #[must_use = "where it is superseded, the transaction is to be rolled back"]
 pub enum CompletionIn {
     /// The outcome is in the transaction: commit it.
     Recorded,
-    /// Another run was faster: roll the transaction back, and answer with its outcome.
+    /// Another run was faster: roll the transaction back, and answer with this outcome.
     Superseded(Replay),
 }
 
 impl Operation {
-    /// Takes `key` in a transaction of yours, or finds its outcome.
+    /// Locks `key` in your transaction, or finds its outcome.
     ///
-    /// While the transaction is open, every other delivery of the key is in progress, without waiting for it: an advisory
-    /// lock holds the key. However the transaction ends, the lock ends with it, so there is no lease and nothing to take over. A crash
-    /// rolls back the work and the record. A process that is frozen in the middle, or hangs, keeps the key until its session ends: set
-    /// `idle_in_transaction_session_timeout` for the role or the connection, to a little more than the work takes between two
-    /// statements (PostgreSQL's default is never).
+    /// While the transaction is open, every other delivery of the key is refused as in progress, without
+    /// waiting: an advisory lock holds the key. The lock ends with the transaction, so there's no lease and
+    /// no takeover. A crash rolls back the work and the record. If a process freezes or hangs in the middle,
+    /// it keeps the key until its session ends: set `idle_in_transaction_session_timeout` for the role or the
+    /// connection, to a little more than the work takes between two statements (PostgreSQL's default is
+    /// never).
     ///
-    /// The engine is one over the same [`PostgresStore`] that the transaction's records are of. See
-    /// [`run_in`](Self::run_in) for the whole of it in one call.
+    /// Build the engine over the same [`PostgresStore`] as the transaction's records.
+    /// [`run_in`](Self::run_in) does all of this in one call.
     ///
     /// ```
     /// # use lambda_idempotency::{BegunIn, CompletionIn, Fingerprint, Key, Operation};
@@ -98,8 +99,8 @@ impl Operation {
     ///
     /// # Errors
     ///
-    /// As [`begin`](Self::begin), and [`ErrorKind::Invalid`] at most once: a rollback takes the claim with it, so that
-    /// the work could be done again. Nothing was written; roll the transaction back.
+    /// As [`begin`](Self::begin), and [`ErrorKind::Invalid`] at most once: a rollback removes the claim, so
+    /// the work could run again. Nothing was written; roll the transaction back.
     ///
     /// # Cancel safety
     ///
@@ -125,12 +126,13 @@ impl Operation {
         }
     }
 
-    /// Runs `operation` once for `key` in a transaction on `client`, which is committed together with its recorded result; every
-    /// later call gets that result. So what the operation does in the transaction happens exactly once.
+    /// Runs `operation` once for `key` in a transaction on `client`, and commits it together with its
+    /// recorded result. Every later call gets that result. So the operation's effects in the transaction
+    /// happen exactly once.
     ///
-    /// An error of the operation rolls everything back, and the next call runs it again. If the answer to the commit is lost,
-    /// the record tells whether it was made: it is asked for over another connection, until the session that was cut off
-    /// has ended.
+    /// An error of the operation rolls everything back, and the next call runs it again. If the commit's
+    /// answer is lost, the library reads the record over another connection, until the disconnected session
+    /// has ended: the record shows whether the commit succeeded.
     ///
     /// ```
     /// # use lambda_idempotency::{Key, Operation, RunError};
@@ -150,13 +152,13 @@ impl Operation {
     ///
     /// # Errors
     ///
-    /// [`RunError::Handler`] with the operation's own error, or [`RunError::Idempotency`] as in [`begin`](Self::begin). Nothing was
-    /// written; but for [`ErrorKind::InProgress`], which also says that it could not be found out whether the commit
-    /// was made: a repetition finds out.
+    /// [`RunError::Handler`] with the operation's own error, or [`RunError::Idempotency`] as in
+    /// [`begin`](Self::begin). Nothing was written. The exception is [`ErrorKind::InProgress`], which can
+    /// also mean that it's unknown whether the commit succeeded: a retry finds out.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future rolls everything back, or leaves all of it committed.
+    /// Dropping the future rolls everything back, or leaves everything committed.
     pub async fn run_in<T, E, P>(
         &self,
         store: &PostgresStore,
@@ -205,13 +207,15 @@ impl Operation {
 }
 
 impl InTransaction<'_> {
-    /// Puts `response` into the transaction as the operation's outcome. It counts once the transaction is committed.
+    /// Puts `response` into the transaction as the operation's outcome. It takes effect when the transaction
+    /// commits.
     ///
     /// # Errors
     ///
-    /// The outcome is not in the transaction; roll it back. [`ErrorKind::InProgress`], [`ErrorKind::Mismatch`] or
-    /// [`ErrorKind::OutcomeUnknown`], if a delivery that runs under a claim has come in between; [`ErrorKind::Unavailable`],
-    /// [`ErrorKind::Invalid`] or [`ErrorKind::Corrupt`] if the database could not do it.
+    /// The outcome isn't in the transaction; roll it back. [`ErrorKind::InProgress`], [`ErrorKind::Mismatch`]
+    /// or [`ErrorKind::OutcomeUnknown`], if a delivery that runs under a claim came in between;
+    /// [`ErrorKind::Unavailable`], [`ErrorKind::Invalid`] or [`ErrorKind::Corrupt`] if the database couldn't
+    /// write it.
     ///
     /// # Cancel safety
     ///
@@ -220,7 +224,7 @@ impl InTransaction<'_> {
         self.settle(Verdict::Complete(response.into())).await
     }
 
-    /// Puts `failure` into the transaction as the operation's outcome: it failed for good, and is not to run again.
+    /// Puts `failure` into the transaction as the operation's outcome: it failed permanently, and won't run again.
     ///
     /// # Errors
     ///
@@ -247,7 +251,7 @@ impl InTransaction<'_> {
                 Action::Apply(write) => {
                     match engine.in_time(now, until, Box::pin(records.apply(&key, &write))).await {
                         Ok(written) => Event::Answered(written),
-                        // The transaction is over with its first error: there is nothing to be tried again in it.
+                        // The first error ends the transaction, so there's nothing to retry in it.
                         Err(error) => return Err(not_committed(&key, error.maybe_applied(false))),
                     }
                 }
@@ -288,7 +292,7 @@ impl Engine {
         idempotency: &Idempotency,
     ) -> Result<Result<(Owner, State), Replay>, Error> {
         let (owner, invocation, now) = ((self.owners)()?, idempotency.invocation(), self.clock.now());
-        // There is no lease that could be extended: the transaction's lock has the key.
+        // There's no lease to extend: the transaction's lock holds the key.
         let timing = self.unextended(now, &invocation);
         let state = *self.plan(owner, fingerprint, &invocation, timing);
         let (state, _) = step(state, Input { now, event: Event::Look });
@@ -311,8 +315,8 @@ impl Engine {
         }
     }
 
-    /// The answer to a commit was lost. As long as the session that sent it has the key's lock, it may still be made; after
-    /// that, the record tells.
+    /// Finds out whether a commit succeeded whose answer was lost. While the session that sent it holds the
+    /// key's lock, it may still succeed; after that, the record shows the result.
     async fn find_out_whether_committed(
         &self,
         store: &PostgresStore,
@@ -327,7 +331,7 @@ impl Engine {
                 Ok(Looked::Free(Some(Record { owner: of, .. }))) if of == owner => return Ok(()),
                 // The lock was free before this record was read.
                 Ok(Looked::Free(_)) if is_free => return Err(not_committed(key, doubt)),
-                // It may have become free after the record was read: the next answer is as new as the lock.
+                // The lock may have become free after the record was read. The next answer is as new as the lock.
                 Ok(Looked::Free(_)) => {
                     is_free = true;
                     continue;
@@ -350,7 +354,7 @@ fn not_begun(key: &StoredKey, error: StoreError) -> Error {
     refusal_error(key, Refusal::Unavailable, Some(error), Timestamp::default())
 }
 
-/// Definitely: neither the work nor its outcome is there.
+/// The error for a definite failure: neither the work nor its outcome was written.
 fn not_committed(key: &StoredKey, cause: StoreError) -> Error {
     let kind = match cause.kind() {
         StoreErrorKind::Unavailable | StoreErrorKind::Conflict => ErrorKind::Unavailable,

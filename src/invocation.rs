@@ -1,5 +1,4 @@
-//! The invocation that a handler runs in: its deadline, decided once, and what a nested operation
-//! inherits of it.
+//! The invocation that a handler runs in: its deadline, decided once, and what nested operations inherit from it.
 
 use std::{
     future::Future,
@@ -9,33 +8,34 @@ use std::{
 
 use crate::{claim::ClaimHandle, error::Error, key::StoredKey, staging::Staging, time::Timestamp};
 
-/// 2020-01-01: no deadline is earlier.
+/// 2020-01-01: an earlier deadline is invalid.
 const EARLIEST: Timestamp = Timestamp::from_secs(1_577_836_800);
-/// No deadline is farther away.
+/// A deadline farther away is invalid.
 const FARTHEST: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What the platform says of one invocation.
+/// The platform's information about one invocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Invocation {
     deadline: Option<Timestamp>,
     request_id: Option<Arc<str>>,
-    /// Until when a duplicate may wait, where that is before the deadline says so.
+    /// The latest time until which a duplicate may wait, if it's earlier than the deadline implies.
     last_wait: Option<Timestamp>,
-    /// When the caller stops waiting for the answer, where that is before the deadline.
+    /// When the caller stops waiting for the answer, if that's before the deadline.
     caller_waits_until: Option<Timestamp>,
-    /// The length of a lease that is extended while its handler runs, where the settings give none.
+    /// The length of leases that are extended while their handler runs, if the settings give none.
     short_lease: Option<Duration>,
 }
 
 impl Invocation {
-    /// An invocation whose deadline and id are not known.
+    /// Creates an invocation with unknown deadline and ID.
     pub fn unknown() -> Self {
         Self::default()
     }
 
-    /// The invocation that the calling code runs in. A task that a handler spawns isn't inside it: take it before, and give
-    /// it to the task's operations by [`Idempotency::for_invocation`](crate::Idempotency::for_invocation), so that their
-    /// leases and answers keep the deadline.
+    /// Returns the invocation that the calling code runs in. A task that a handler spawns isn't inside it:
+    /// call this before you spawn, and pass the result to the task's operations with
+    /// [`Idempotency::for_invocation`](crate::Idempotency::for_invocation), so that their leases and answers
+    /// keep the deadline.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Invocation, Key, store::memory::MemoryStore};
@@ -51,11 +51,12 @@ impl Invocation {
         CURRENT.try_with(|surroundings| surroundings.invocation.clone()).ok()
     }
 
-    /// An invocation that enters at `now`.
+    /// Creates an invocation that starts at `now`.
     ///
-    /// Whether its deadline is known is decided here, once. It isn't if it lies before 2020, since cargo-lambda's emulator
-    /// sends a duration, or more than a day after `now`, since AWS's own emulator multiplies it wrongly in Managed
-    /// Instances mode; Lambda's longest time-out is 15 minutes. A deadline that is merely past leaves no time.
+    /// This decides once whether the deadline is known. It's unknown before 2020, since cargo-lambda's
+    /// emulator sends a duration, and more than a day after `now`, since AWS's own emulator multiplies it
+    /// wrongly in Managed Instances mode; Lambda's longest timeout is 15 minutes. A deadline that's merely
+    /// past leaves no time.
     pub fn entered(now: Timestamp, deadline: Timestamp, request_id: &str) -> Self {
         Self {
             deadline: (EARLIEST..=now.saturating_add(FARTHEST)).contains(&deadline).then_some(deadline),
@@ -66,29 +67,29 @@ impl Invocation {
         }
     }
 
-    /// The same, in which no duplicate waits after `last`.
+    /// Sets the latest time until which duplicates wait.
     #[cfg(feature = "events")]
     pub(crate) fn waiting_until(self, last: Option<Timestamp>) -> Self {
         Self { last_wait: last, ..self }
     }
 
-    /// The same, for a caller that waits until then and no longer.
+    /// Sets how long the caller waits for the answer.
     ///
-    /// API Gateway gives up on an integration 29 seconds after a request came in, unless it's configured otherwise
-    /// ("Amazon API Gateway quotas", API Gateway developer guide). The HTTP layer sets this by itself; see
-    /// `HttpLayer::answer_within`.
+    /// API Gateway gives up on an integration 29 seconds after a request came in, unless it's configured
+    /// otherwise ("Amazon API Gateway quotas", API Gateway developer guide). The HTTP layer sets this
+    /// automatically; see `HttpLayer::answer_within`.
     #[must_use]
     pub fn with_caller_waiting_until(self, until: Timestamp) -> Self {
         Self { caller_waits_until: Some(until), ..self }
     }
 
-    /// The same, in which what runs has leases of this length, which are extended while it runs.
+    /// Uses leases of this length, which are extended while the handler runs.
     #[cfg(feature = "events")]
     pub(crate) fn with_short_leases(self, length: Duration) -> Self {
         Self { short_lease: Some(length), ..self }
     }
 
-    /// The same, in which a lease lasts until the deadline: for claims that the library doesn't extend.
+    /// Uses leases that last until the deadline: for claims that the library doesn't extend.
     pub(crate) fn without_short_leases(self) -> Self {
         Self { short_lease: None, ..self }
     }
@@ -105,23 +106,23 @@ impl Invocation {
         self.last_wait
     }
 
-    /// Whether anything is known of it. Nothing is, of what runs before the first invocation.
+    /// Whether anything is known about it. Before the first invocation, nothing is.
     pub(crate) fn is_known(&self) -> bool {
         self.deadline.is_some() || self.request_id.is_some()
     }
 
-    /// When the platform ends the invocation, where that is known.
+    /// When the platform ends the invocation, if that's known.
     pub fn deadline(&self) -> Option<Timestamp> {
         self.deadline
     }
 
-    /// The invocation's request id: for people who search the logs.
+    /// The invocation's request ID, for people who search the logs.
     pub fn request_id(&self) -> Option<&Arc<str>> {
         self.request_id.as_ref()
     }
 }
 
-/// What surrounds a handler's future.
+/// The context of a handler's future.
 #[derive(Clone, Debug)]
 pub(crate) struct Surroundings {
     pub(crate) invocation: Invocation,
@@ -139,7 +140,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// `key`, inside of what the caller runs inside of.
+    /// Nests `key` inside the caller's current operations.
     pub(crate) fn inside(key: StoredKey) -> Arc<Self> {
         Arc::new(Self { key, outer: outer() })
     }
@@ -150,7 +151,7 @@ fn outer() -> Option<Arc<Running>> {
     CURRENT.try_with(|surroundings| surroundings.running.clone()).ok().flatten()
 }
 
-/// Refuses an operation inside of itself, which would wait for itself and blame another delivery.
+/// Refuses an operation inside itself, which would wait for itself and blame another delivery.
 ///
 /// # Errors
 ///
@@ -171,14 +172,15 @@ pub(crate) fn refuse_within_itself(key: &StoredKey) -> Result<(), Error> {
 }
 
 impl Surroundings {
-    /// Those of a handler that nothing protects.
+    /// The context of an unprotected handler.
     pub(crate) fn unprotected(invocation: Invocation) -> Self {
         Self { invocation, claim: None, staging: None, refusals: Refusals::default(), running: outer() }
     }
 }
 
-/// The library's own errors that nested operations gave a handler, and that a repetition may cure. They are watched and
-/// not held: one that is still there when the handler has returned is inside what it returned.
+/// The library's own retryable errors that nested operations returned to a handler. The library watches them
+/// without holding them: an error that still exists when the handler has returned is inside the handler's
+/// result.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Refusals(Arc<Mutex<Vec<Weak<()>>>>);
 
@@ -199,7 +201,7 @@ impl Refusals {
     }
 }
 
-/// The error of an operation inside a handler, which the handler may pass on.
+/// Registers the error of an operation inside a handler, which the handler may pass on.
 pub(crate) fn refused_within(error: Error) -> Error {
     match current() {
         Some(surroundings) => surroundings.refusals.watch(error),
@@ -211,12 +213,12 @@ tokio::task_local! {
     static CURRENT: Surroundings;
 }
 
-/// What surrounds the calling code, if it is inside a wrapped handler.
+/// Returns the calling code's context, if it's inside a wrapped handler.
 pub(crate) fn current() -> Option<Surroundings> {
     CURRENT.try_with(Clone::clone).ok()
 }
 
-/// Runs `future` in these surroundings.
+/// Runs `future` in this context.
 pub(crate) fn within<F: Future>(surroundings: Surroundings, future: F) -> impl Future<Output = F::Output> {
     CURRENT.scope(surroundings, future)
 }

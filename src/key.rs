@@ -1,4 +1,4 @@
-//! What an operation is called: [`Key`], the [`Scope`] it stands in, and the [`StoredKey`] made of both.
+//! [`Key`], the [`Scope`] that it belongs to, and the [`StoredKey`] made of both.
 
 use std::{fmt, sync::Arc};
 
@@ -16,8 +16,8 @@ const MAX_CALLER_BYTES: usize = 2048;
 
 /// The caller's name for one logical operation: 1 to 255 bytes, no control characters, not only blanks.
 ///
-/// Two keys are one operation only if they are equal byte for byte; nothing is trimmed or folded.
-/// `Debug` does not show the key, since callers put order and customer numbers into it.
+/// Two keys are the same operation only if they're equal byte for byte; nothing is trimmed or folded. `Debug`
+/// doesn't show the key, since callers put order and customer numbers into it.
 ///
 /// ```
 /// use lambda_idempotency::Key;
@@ -32,11 +32,11 @@ const MAX_CALLER_BYTES: usize = 2048;
 pub struct Key(String);
 
 impl Key {
-    /// Checks and takes `key`.
+    /// Checks `key` and wraps it.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidKey`] if it is empty, blank, over 255 bytes, or has a control character.
+    /// [`ErrorKind::InvalidKey`] if it's empty, blank, over 255 bytes, or has a control character.
     pub fn new(key: impl AsRef<str>) -> Result<Self, Error> {
         let key = key.as_ref();
         let invalid = |what: String| Err(Error::new(ErrorKind::InvalidKey, what));
@@ -60,7 +60,7 @@ impl Key {
         Ok(Self(key.to_owned()))
     }
 
-    /// The key itself. Treat it as the caller's private data: do not log it.
+    /// The key's text. Treat it as the caller's private data: don't log it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -74,8 +74,8 @@ impl fmt::Debug for Key {
 
 /// The namespace joined to a key: the function, the operation in it, and the verified caller.
 ///
-/// The same key in two scopes is two operations. Function and operation stand in the table in clear,
-/// so that an operator can read it; the caller never does.
+/// The same key in two scopes is two operations. Function and operation are stored in plaintext, so that
+/// operators can read the table. The caller never is.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Scope {
     function: Arc<str>,
@@ -84,8 +84,8 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// The scope of one operation of one function. `function` is the Lambda function's name without
-    /// its version or alias, so that a deployment does not change it.
+    /// The scope of one operation of one function. `function` is the Lambda function's name without its
+    /// version or alias, so that a deployment doesn't change it.
     ///
     /// # Errors
     ///
@@ -99,7 +99,7 @@ impl Scope {
         })
     }
 
-    /// The same operation, called by `caller`: a verified identity, never a token.
+    /// The same operation, called by `caller`. Pass a verified identity, never a token.
     ///
     /// # Errors
     ///
@@ -150,8 +150,8 @@ fn checked_name(what: &str, name: &str) -> Result<Arc<str>, Error> {
 
 /// A scoped key as a store sees it: `<function>/<operation>#<64 hex digits>`.
 ///
-/// The digits are a SHA-256 over the length-prefixed function, operation, caller and key, so no choice
-/// of delimiters in any of them can make two operations one. It is safe to show and to log.
+/// The digits are a SHA-256 over the length-prefixed function, operation, caller and key, so delimiters in
+/// them can't make two operations collide. It's safe to show and to log.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StoredKey(Arc<str>);
 
@@ -170,7 +170,7 @@ impl StoredKey {
         Self(format!("{}/{}#{}", scope.function, scope.operation, Hex(&hash)).into())
     }
 
-    /// A stored key that was read from a table or given by an operator, taken as it is.
+    /// Wraps, without checks, a stored key that was read from a table or given by an operator.
     pub fn from_stored(id: impl AsRef<str>) -> Self {
         Self(id.as_ref().into())
     }
@@ -180,8 +180,8 @@ impl StoredKey {
         &self.0
     }
 
-    /// A name for one step of this operation that is the same in every attempt of it, in the form of a
-    /// UUID (version 8, RFC 9562 section 5.8), which is what payment gateways accept as a key of theirs.
+    /// Derives a name for one step of this operation, the same in every attempt. It's a UUID (version 8, RFC
+    /// 9562 section 5.8), a form that payment gateways accept as their idempotency key.
     pub(crate) fn derive(&self, step: &str) -> String {
         let mut hash = Sha256::new();
         hash.update(b"lambda-idempotency derived key v1");
@@ -205,7 +205,7 @@ impl fmt::Display for StoredKey {
     }
 }
 
-/// The UUID of this version (RFC 9562, section 4) that has `bytes` wherever the version leaves a choice.
+/// Makes a UUID of this version (RFC 9562, section 4); `bytes` fill the bits that the version leaves free.
 pub(crate) fn uuid(mut bytes: [u8; 16], version: u8) -> String {
     bytes[6] = bytes[6] & 0x0f | version << 4;
     bytes[8] = bytes[8] & 0x3f | 0x80;
@@ -213,8 +213,8 @@ pub(crate) fn uuid(mut bytes: [u8; 16], version: u8) -> String {
     format!("{a}-{b}-{c}-{d}-{e}")
 }
 
-/// The rest of a Structured Field String (RFC 9651, section 3.3.3), after its opening quote. Parameters are not taken: they would
-/// look like part of the key and not be.
+/// Parses the rest of a Structured Field String (RFC 9651, section 3.3.3) after its opening quote. Parameters
+/// are refused: they'd look like part of the key, but wouldn't be.
 #[cfg(any(feature = "http", feature = "client"))]
 pub(crate) fn quoted(rest: &str) -> Result<String, &'static str> {
     let mut key = String::with_capacity(rest.len());
@@ -243,7 +243,7 @@ pub(crate) fn joined(parts: &[&str]) -> String {
     parts.iter().map(|part| format!("{}:{part}", part.len())).collect()
 }
 
-/// Feeds `bytes` behind their length, so that the ends of neighbours cannot be moved.
+/// Feeds `bytes` after their length, so that no byte can move between neighbouring parts unnoticed.
 pub(crate) fn update_prefixed(hash: &mut Sha256, bytes: &[u8]) {
     hash.update((bytes.len() as u64).to_be_bytes());
     hash.update(bytes);
@@ -254,7 +254,7 @@ pub(crate) struct Hex<'a>(pub(crate) &'a [u8]);
 
 impl fmt::Display for Hex<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // `{:02x}` would go through the formatter once a byte: a twentieth of all that a duplicate costs.
+        // `{:02x}` would call the formatter once per byte: a twentieth of a duplicate's whole cost.
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut text = [0; 64];
         for bytes in self.0.chunks(text.len() / 2) {
@@ -267,7 +267,7 @@ impl fmt::Display for Hex<'_> {
     }
 }
 
-/// The bytes that exactly `N * 2` hexadecimal digits stand for.
+/// Parses exactly `N * 2` hexadecimal digits.
 pub(crate) fn parse_hex<const N: usize>(digits: &str) -> Option<[u8; N]> {
     let digits = digits.as_bytes();
     if digits.len() != N * 2 {
@@ -336,7 +336,8 @@ mod tests {
 
     #[test]
     fn the_stored_key_is_pinned() {
-        // Changing this breaks every record that users have: a new version of the format, not an edit.
+        // Changing this breaks every record that users have: add a new version of the format, don't edit this
+        // one.
         assert_eq!(
             stored("payments", "http", Some("user-1"), "order-17").as_str(),
             "payments/http#3a4609cda346ba94474b7e0b6f99f20edcb2c87287c4596f213e78a81093acd4"

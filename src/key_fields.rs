@@ -1,4 +1,4 @@
-//! [`KeyFields`]: a key out of the fields of an event.
+//! [`KeyFields`]: builds a key from fields of an event.
 
 use std::borrow::Cow;
 
@@ -9,16 +9,17 @@ use crate::{
     selector::{Selector, names_something},
 };
 
-/// The fields of an event that its key is made of.
+/// The fields of an event that its key is built from.
 ///
-/// # What becomes a key
+/// # From fields to a key
 ///
-/// - A string is its content, a number or a boolean its text: `0` and `false` are keys, and the string `"7"` is the same
-///   one as the number `7`.
-/// - Several fields, an array, an object, and a string that is longer than a key or has control characters become a
-///   [`Fingerprint`] of all of it, in its stored form; so does a string that looks like one. A field that is not there counts there as null.
-/// - What is absent, null, or a blank string names nothing: it is a **missing key**, and never one that others share. So are
-///   several fields, or an array or object, in which everything is of that kind.
+/// - A string counts as its content, a number or a boolean as its text. `0` and `false` are keys, and the
+///   string `"7"` is the same key as the number `7`.
+/// - Several fields, an array, an object, and a string that is longer than a key or has control characters
+///   become a [`Fingerprint`] of all of it, in its stored form. So does a string that looks like a
+///   fingerprint. An absent field counts there as null.
+/// - An absent field, null or a blank string is a **missing key**, and never a key that events share. So are
+///   several fields, or an array or object, in which every value is one of these.
 ///
 /// ```
 /// use lambda_idempotency::KeyFields;
@@ -35,9 +36,9 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct KeyFields {
     fields: Vec<Selector>,
-    /// So many of the first ones have to name something.
+    /// This many of the first fields must have a value.
     required: usize,
-    /// What must match when the key is used again; `None` is the whole event.
+    /// The fields that must match when the key is used again; `None` means the whole event.
     #[cfg(feature = "events")]
     compared: Option<Vec<Selector>>,
     /// The event's source, if the key's fields don't name it.
@@ -45,11 +46,11 @@ pub struct KeyFields {
 }
 
 impl KeyFields {
-    /// A key out of these fields, each named as a [`Selector`] is; their order counts.
+    /// Builds keys from these fields, each named like a [`Selector`]. Their order counts.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if one is no selector, or there is none.
+    /// [`ErrorKind::Invalid`] if a field isn't a valid selector, or there are no fields.
     pub fn new<'a>(fields: impl IntoIterator<Item = &'a str>) -> Result<Self, Error> {
         let fields = fields.into_iter().map(Selector::new).collect::<Result<Vec<_>, _>>()?;
         if fields.is_empty() {
@@ -64,14 +65,14 @@ impl KeyFields {
         })
     }
 
-    /// Takes a key for missing if any of its fields is absent, null or blank. Default: if all of them are.
+    /// Treats the key as missing if any of its fields is absent, null or blank. By default, all of them have
+    /// to be.
     #[must_use]
     pub fn all_required(self) -> Self {
         Self { required: self.fields.len(), ..self }
     }
 
-    /// A key out of fields that this library itself names, by JSON Pointers: those that it has to have, and those that it
-    /// may have.
+    /// Builds keys from required and optional fields that this library itself names, by JSON Pointer.
     #[cfg(feature = "events")]
     pub(crate) fn known(required: &[&'static str], optional: &[&'static str]) -> Self {
         let fields = required.iter().chain(optional);
@@ -79,19 +80,19 @@ impl KeyFields {
         Self { fields, required: required.len(), compared: None, source: None }
     }
 
-    /// The same, for a source whose deliveries of one event differ outside of these fields.
+    /// Compares only these fields, for a source whose deliveries of one event differ in others.
     #[cfg(feature = "events")]
     pub(crate) fn comparing(self, fields: &[&'static str]) -> Self {
         Self { compared: crate::selector::some_of(fields.iter().copied()).ok(), ..self }
     }
 
-    /// The same, of one source: two of them share no keys.
+    /// Adds the event's source to the key, so that two sources share no keys.
     #[cfg(feature = "events")]
     pub(crate) fn of_source(self, source: String) -> Self {
         Self { source: Some(source), ..self }
     }
 
-    /// What must match when the key is used again; `None` is the whole event.
+    /// The fields that must match when the key is used again; `None` means the whole event.
     #[cfg(feature = "events")]
     pub(crate) fn compared(&self) -> Option<&[Selector]> {
         self.compared.as_deref()
@@ -102,11 +103,11 @@ impl KeyFields {
         self.fields.iter()
     }
 
-    /// The key in `json`, if there is one.
+    /// Reads the key from `json`, if it has one.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] as [`Selector::find`] says.
+    /// [`ErrorKind::Invalid`], as for [`Selector::find`].
     pub fn key_of(&self, json: &[u8]) -> Result<Option<Key>, Error> {
         let found = self.fields.iter().map(|field| field.find(json)).collect::<Result<Vec<_>, _>>()?;
         let is_there = |value: &Option<Cow<'_, str>>| value.as_deref().is_some_and(names_something);
@@ -114,7 +115,7 @@ impl KeyFields {
             return Ok(None);
         }
         if let ([Some(value)], None) = (found.as_slice(), &self.source) {
-            // A text in the form of a digest could be another value's.
+            // A string that looks like a digest could equal another value's digest.
             let text = text_of(value).filter(|text| Fingerprint::from_stored(text).is_none());
             return Ok(Some(match text.map(Key::new) {
                 Some(Ok(key)) => key,
@@ -133,8 +134,8 @@ impl KeyFields {
 }
 
 impl Key {
-    /// The key that stands in a field of `json`, if there is one: see [`KeyFields`], which is for several fields, and
-    /// for many texts.
+    /// Reads the key from a field of `json`, if it's there. [`KeyFields`] has the rules, and takes several
+    /// fields; build it once for many texts.
     ///
     /// ```
     /// use lambda_idempotency::Key;
@@ -146,7 +147,7 @@ impl Key {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if `field` is no [`Selector`], or as [`Selector::find`] says.
+    /// [`ErrorKind::Invalid`] if `field` isn't a valid [`Selector`], and as for [`Selector::find`].
     pub fn from_json(json: impl AsRef<[u8]>, field: &str) -> Result<Option<Self>, Error> {
         KeyFields::new([field])?.key_of(json.as_ref())
     }
@@ -156,11 +157,11 @@ fn digest(fingerprint: Fingerprint) -> Result<Key, Error> {
     Key::new(fingerprint.to_string())
 }
 
-/// The text of a string, a number or a boolean that may be short enough.
+/// The text of a string, number or boolean, unless it's certainly too long for a key.
 fn text_of(value: &str) -> Option<String> {
     match value.as_bytes().first()? {
         b'{' | b'[' => None,
-        // An escape takes six bytes at most for one of the content.
+        // One byte of content takes at most six bytes when it's escaped.
         b'"' if value.len() > 6 * MAX_KEY_BYTES + 2 => None,
         b'"' => serde_json::from_str(value).ok(),
         _ => Some(value.to_owned()),

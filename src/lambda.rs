@@ -1,23 +1,23 @@
 //! The wrappers: tower layers in front of a handler of `lambda_runtime` or `lambda_http`.
 //!
-//! An adapter translates: an event into a key and a fingerprint, a response into bytes and back. It has
-//! no rule about claims.
+//! Each wrapper translates: an event into a key and a fingerprint, a response into bytes and back. The engine
+//! has the rules about claims.
 //!
 //! # When a key is free again
 //!
-//! A handler that leaves no outcome keeps its key until the invocation's deadline, the
-//! [`lease_grace`](crate::Settings::lease_grace) and the [`skew_margin`](crate::Settings::skew_margin) have passed: 4 seconds
-//! after the deadline, by default. Until then, duplicates are in progress. Where the deadline is unknown, the key is free when
-//! [`lease_fallback`](crate::Settings::lease_fallback) and the margin have passed: 62 seconds after the claim.
-//! [`lease_extension`](crate::Settings::lease_extension) shortens both. Batches of streams have [short leases](batch#a-crash) by
-//! default.
+//! If a handler leaves no outcome, its key is free once the invocation's deadline, the
+//! [`lease_grace`](crate::Settings::lease_grace) and the [`skew_margin`](crate::Settings::skew_margin) have
+//! passed: 4 seconds after the deadline, by default. Until then, duplicates are in progress. If the deadline is
+//! unknown, the key is free when [`lease_fallback`](crate::Settings::lease_fallback) and the margin have
+//! passed: 62 seconds after the claim. [`lease_extension`](crate::Settings::lease_extension) shortens both.
+//! Batches of streams have [short leases](batch#a-crash) by default.
 //!
 //! # Lambda Managed Instances
 //!
-//! There, Lambda sends several invocations at once to one process. Start the service by `run_concurrent` of `lambda_runtime` or
-//! `lambda_http`, with that crate's feature `concurrency-tokio`: every wrapper is `Clone + Send + 'static`, as it asks. On
-//! demand, it does the same as `run`. Under `run` the process takes one invocation at a time, whatever
-//! `AWS_LAMBDA_MAX_CONCURRENCY` says.
+//! On Managed Instances, Lambda sends several invocations at once to one process. Start the service with
+//! `run_concurrent` of `lambda_runtime` or `lambda_http`, and that crate's feature `concurrency-tokio`: every
+//! wrapper is `Clone + Send + 'static`, as it requires. On demand, `run_concurrent` does the same as `run`.
+//! With `run` the process takes one invocation at a time, whatever `AWS_LAMBDA_MAX_CONCURRENCY` is.
 //!
 //! ```no_run
 //! # use lambda_idempotency::{Idempotency, Key};
@@ -29,11 +29,12 @@
 //! # }
 //! ```
 //!
-//! At the deadline, the caller gets an error and the process lives on. The library drops an async handler then. Code that
-//! blocks its thread, `spawn_blocking` and spawned tasks run on, and a duplicate can run beside them once the key is free. AWS
-//! reports that code can run on after a timeout on demand, too
-//! ([aws-lambda-rust-runtime#1155](https://github.com/aws/aws-lambda-rust-runtime/issues/1155)). Lambda rejects a late response
-//! with 410, which the runtime logs. A response that was recorded in time is still replayed to the next delivery.
+//! At the deadline, the caller gets an error and the process lives on. The library drops an async handler then.
+//! Code that blocks its thread, `spawn_blocking` and spawned tasks run on, and a duplicate can run beside them
+//! once the key is free. AWS reports that code can run on after a timeout on demand, too
+//! ([aws-lambda-rust-runtime#1155](https://github.com/aws/aws-lambda-rust-runtime/issues/1155)). Lambda rejects
+//! a late response with 410, which the runtime logs. A response that was recorded in time is still replayed to
+//! the next delivery.
 
 pub mod batch;
 pub mod event;
@@ -53,10 +54,10 @@ use crate::{
 };
 
 impl Idempotency {
-    /// The same engine for the invocation that `context` describes, which enters now: for handlers
-    /// that use [`run`](crate::Operation::run) or [`begin`](crate::Operation::begin) without a layer around them.
+    /// The same engine for the invocation that `context` describes, which starts now. It's for handlers that
+    /// use [`run`](crate::Operation::run) or [`begin`](crate::Operation::begin) without a layer around them.
     ///
-    /// Call it at the handler's entry: whether the context's deadline makes sense is decided then.
+    /// Call it at the handler's entry: it decides then whether the context's deadline is valid.
     #[must_use]
     pub fn for_context(&self, context: &Context) -> Self {
         self.for_invocation(self.entered(context))
@@ -72,20 +73,20 @@ impl Idempotency {
     }
 }
 
-/// The service that was made ready, which is the one to call; a clone takes its place.
+/// Takes the service that was polled ready, which is the one to call, and leaves a clone in its place.
 pub(crate) fn take_ready<S: Clone>(service: &mut S) -> S {
     let clone = service.clone();
     std::mem::replace(service, clone)
 }
 
-/// Who asks, as far as the context says: the tenant of a function with tenant isolation.
+/// The tenant of a function with tenant isolation, if the context has one.
 pub(crate) fn tenant(context: &Context) -> Option<&str> {
     context.tenant_id.as_deref().filter(|tenant| !tenant.is_empty())
 }
 
 impl From<Error> for Diagnostic {
-    /// The type is `Idempotency.` and the [`ErrorKind`](crate::ErrorKind)'s name: stable, for Step
-    /// Functions and callers to match on.
+    /// The type is `Idempotency.` and the [`ErrorKind`](crate::ErrorKind)'s name. It's stable, so that Step
+    /// Functions and callers can match on it.
     fn from(error: Error) -> Self {
         Self {
             error_type: format!("Idempotency.{}", error.kind().as_str()),
@@ -107,7 +108,7 @@ impl<E: Into<Diagnostic>> From<RunError<E>> for Diagnostic {
 }
 
 impl FingerprintBuilder {
-    /// Adds a field that was selected, or that it is not there.
+    /// Adds the value of a selected field, or its absence.
     fn field(self, (field, found): selector::Found<'_>) -> Self {
         match found {
             Some(found) => self.part("field", field.as_str()).json_or_bytes("value", found.as_bytes()),

@@ -1,14 +1,15 @@
 //! Makes AWS Lambda handlers idempotent: one logical operation has one outcome.
 //!
 //! AWS Lambda delivers at least once. This library wraps a handler so that the first delivery claims the
-//! operation's key in DynamoDB, runs the handler and stores its response, and every later delivery gets
-//! that stored response back, byte for byte, without running the handler.
+//! operation's key in DynamoDB, runs the handler and stores its response. Every later delivery gets that
+//! stored response back, byte for byte, without running the handler.
 //!
-//! *Outcomes are recorded exactly once; handler bodies run at least once (default) or at most once (by
-//! choice); when the handler's own writes go through the same DynamoDB transaction or PostgreSQL transaction as the
-//! record, effects happen exactly once.* The handler learns about earlier attempts: [`current`] gives it its claim, with a key for
-//! downstream APIs that is the same in every attempt ([`ClaimHandle::derive_key`]), and a number that grows
-//! with every attempt ([`ClaimHandle::generation`]) for what it writes to.
+//! *Outcomes are recorded exactly once. Handlers run at least once (default) or at most once (by choice).
+//! When the handler's own writes go through the same DynamoDB or PostgreSQL transaction as the record,
+//! effects happen exactly once.* With [`current`], the handler gets its claim and learns about earlier
+//! attempts. The claim has a key for downstream APIs that is the same in every attempt
+//! ([`ClaimHandle::derive_key`]), and a fencing token for downstream writes, a number that grows with every
+//! attempt ([`ClaimHandle::generation`]).
 //!
 //! # Wrap a handler
 //!
@@ -49,27 +50,28 @@
 //! | `sqs` | no | hides an SQS message that another delivery is processing until that one's lease ends |
 //! | `jmespath` | no | JMESPath expressions in a [`Selector`] |
 //! | `client` | no | the module `client`: a `reqwest` client that keeps one key over all attempts |
-//! | `redis` | no | the store on Redis and Valkey, and nothing of AWS |
-//! | `postgres` | no | the PostgreSQL store, and the record in a transaction of the handler's own |
+//! | `redis` | no | the Redis and Valkey store; needs no AWS crate |
+//! | `postgres` | no | the PostgreSQL store, and the record in the handler's own transaction |
 //! | `metrics` | no | counters and latencies through the [`metrics`](https://docs.rs/metrics) facade |
-//! | `conformance` | no | the suite that proves a store |
+//! | `conformance` | no | the conformance suite for stores |
 //! | `live-aws` | no | this package's own tests on a real table |
 //!
-//! Without default features there is the core: the machine, the engine and the memory store, and no AWS SDK.
+//! Without default features you get the core: the state machine, the engine and the memory store, without the
+//! AWS SDK.
 //!
-//! # What is not promised
+//! # What can't be promised
 //!
-//! - An effect outside the store's transaction, when the process dies between it and the completion's write:
-//!   the next delivery runs the handler again (or, at most once, nobody does).
+//! - An effect outside the store's transaction, when the process dies between the effect and the completion's
+//!   write: the next delivery runs the handler again (under at-most-once, no delivery does).
 //! - One outcome over two Regions of a multi-Region eventually consistent global table.
 //! - Anything about a table that was restored from a backup, which brings old claims back.
-//! - A single run where two executors' clocks are apart by more than the skew margin. Fencing still keeps one
-//!   outcome a generation.
-//! - Deduplication beyond the retention, so it must be longer than a queue goes on redelivering.
+//! - A single run where two executors' clocks differ by more than the skew margin. Fencing still keeps one
+//!   outcome per generation.
+//! - Deduplication beyond the retention. Set it longer than the queue keeps redelivering.
 //!
-//! What happens at each point of failure, and the test that shows it: [`guide::failure_modes`]. The rules:
-//! [`guide::protocol`]. Effects in the outcome's transaction: [`guide::exactly_once`]. Running, deploying, metrics and
-//! defaults: [`guide::operations`].
+//! [`guide::failure_modes`] says what happens at each point of failure, and which test shows it. The rules
+//! are in [`guide::protocol`], effects in the outcome's transaction in [`guide::exactly_once`], and running,
+//! deploying, metrics and defaults in [`guide::operations`].
 
 pub mod guide;
 
@@ -84,11 +86,11 @@ mod outcome;
 mod record;
 mod selector;
 mod time;
-// The storage contract, the stores, and what proves them.
+// The storage contract, the stores, and their conformance suite.
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod store;
-// The rules, and what carries them out.
+// The rules, and the engine that applies them.
 mod claim;
 mod engine;
 mod invocation;
@@ -96,13 +98,13 @@ mod observe;
 mod policy;
 pub mod protocol;
 mod staging;
-// The front door, and the wrappers.
+// The entry points and the wrappers.
 mod environment;
 #[cfg(feature = "postgres")]
 mod in_transaction;
 #[cfg(feature = "events")]
 pub mod lambda;
-// The other side: who calls such a function.
+// The client side: calling such a function.
 #[cfg(feature = "client")]
 pub mod client;
 

@@ -1,8 +1,8 @@
-//! What the library tells about itself: `tracing` events and metrics, one function per fact.
+//! The library's `tracing` events and metrics, one function per fact.
 //!
-//! Names and fields are stable. The target is `lambda_idempotency`; `event` is the fact's name and
-//! `id` the stored key, which shows neither key nor caller. No event holds a raw key, a payload, a
-//! response or a token.
+//! Names and fields are stable. The target is `lambda_idempotency`; `event` is the fact's name and `id` the
+//! stored key, which reveals neither key nor caller. No event holds a raw key, a payload, a response or a
+//! token.
 
 mod metric;
 
@@ -51,7 +51,7 @@ pub(crate) fn claimed(id: &StoredKey, held: &Held) {
     }
 }
 
-/// An operation doesn't know which invocation it runs in. Told once: outside Lambda there is none, inside it was lost.
+/// An operation doesn't know its invocation. Logged once: outside Lambda there is none, inside Lambda it was lost.
 pub(crate) fn no_invocation(settings: &Settings, is_in_lambda: bool) {
     let lease_ms = lease_ms(settings);
     if is_in_lambda {
@@ -67,7 +67,7 @@ pub(crate) fn no_invocation(settings: &Settings, is_in_lambda: bool) {
     }
 }
 
-/// It happened, and its duplicates learn that, but not what it answered.
+/// The operation happened. Its duplicates learn that, but don't get its answer.
 pub(crate) fn not_readable(id: &StoredKey, result_type: &str, why: &str) {
     tracing::error!(
         target: TARGET, event = "result_not_readable", %id, result_type, why,
@@ -84,7 +84,7 @@ pub(crate) fn replayed(id: &StoredKey, record: &Record) {
     );
 }
 
-/// Without a request. What was answered is told as if the store had said it.
+/// The cache answered without a request. The answer itself is reported as if it came from the store.
 pub(crate) fn recalled(id: &StoredKey, record: &Record) {
     count(Metric::LocalCacheHit);
     tracing::debug!(
@@ -93,14 +93,14 @@ pub(crate) fn recalled(id: &StoredKey, record: &Record) {
     );
 }
 
-/// Whether the store failed when this process asked it last.
+/// Whether this process's last request to the store failed.
 static IS_OUT: AtomicBool = AtomicBool::new(false);
 
-/// Nothing ran. `is_store_failure` tells whether the store failed, or a rule said no.
+/// Nothing ran. `is_store_failure` says whether the store failed or a rule refused.
 pub(crate) fn refused(id: &StoredKey, error: &Error, is_store_failure: bool) {
     count(refusal(error.kind(), is_store_failure));
     if is_store_failure && !IS_OUT.swap(true, Ordering::Relaxed) {
-        // The sentence that helps, such as a missing credential or a wrong Region, is in the causes.
+        // The helpful details, such as a missing credential or a wrong Region, are in the causes.
         tracing::warn!(
             target: TARGET, event = "store_unavailable", %id, kind = error.kind().as_str(), cause = causes(error),
             "the store can't be used; until it can, further refusals are logged at INFO: {error}"
@@ -112,26 +112,26 @@ pub(crate) fn refused(id: &StoredKey, error: &Error, is_store_failure: bool) {
     );
 }
 
-/// The calling code has to be corrected.
+/// The calling code has a mistake.
 pub(crate) fn misused(error: &Error) {
     tracing::error!(target: TARGET, event = "misused", kind = error.kind().as_str(), "{error}");
 }
 
-/// Nothing ran, and the store was not asked: there is no key that could be claimed.
+/// Nothing ran, and no request was sent: there's no key to claim.
 #[cfg(feature = "events")]
 pub(crate) fn refused_unasked(error: &Error) {
     count(refusal(error.kind(), false));
     tracing::info!(target: TARGET, event = "refused", kind = error.kind().as_str(), "refused: {error}");
 }
 
-/// Nothing ran: an idempotency key belongs to its caller, and nobody has verified who that is.
+/// Nothing ran: an idempotency key belongs to its caller, and the caller isn't verified.
 #[cfg(feature = "http")]
 pub(crate) fn caller_missing() {
     count(Metric::CallerMissing);
     tracing::info!(target: TARGET, event = "refused", kind = "CallerMissing", "refused: the caller is not known");
 }
 
-/// Nothing ran: the request carries credentials, and nothing says whose they are. `found` is where they are.
+/// Nothing ran: the request carries credentials, but the caller is unknown. `found` says where the credentials are.
 #[cfg(feature = "http")]
 pub(crate) fn caller_unknown(found: &str) {
     count(Metric::CallerUnknown);
@@ -143,8 +143,8 @@ pub(crate) fn caller_unknown(found: &str) {
     );
 }
 
-/// The handler ran and failed, and that's the operation's outcome. Its error isn't passed on to the runtime, and its text isn't
-/// logged: it may hold anything.
+/// The handler ran and failed, and that's the operation's outcome. Its error isn't passed on to the runtime,
+/// and its text isn't logged, since it may hold anything.
 #[cfg(feature = "http")]
 pub(crate) fn failure_recorded(how: &'static str, error_type: &'static str) {
     tracing::error!(
@@ -154,7 +154,7 @@ pub(crate) fn failure_recorded(how: &'static str, error_type: &'static str) {
     );
 }
 
-/// When the layer is configured.
+/// Logged when the layer is configured.
 #[cfg(feature = "http")]
 pub(crate) fn record_when_unused() {
     tracing::warn!(
@@ -164,7 +164,7 @@ pub(crate) fn record_when_unused() {
     );
 }
 
-/// A record of a batch comes back. `identifier` is the source's own name for it.
+/// A record of a batch is returned for redelivery. `identifier` is the source's own name for it.
 #[cfg(feature = "events")]
 pub(crate) fn returned(
     source: &'static str,
@@ -173,7 +173,7 @@ pub(crate) fn returned(
     detail: &str,
     refused: Option<ErrorKind>,
 ) {
-    // What the engine was asked for, it has counted.
+    // The engine has counted its own refusals.
     if let Some(kind) = refused {
         count(refusal(kind, false));
     }
@@ -183,14 +183,15 @@ pub(crate) fn returned(
     );
 }
 
-/// No record of a batch is done, though Lambda counts the invocation as a success unless it fails.
+/// No record of a batch is done, but Lambda counts the invocation as a success unless it fails.
 #[cfg(feature = "events")]
 pub(crate) fn all_failed(source: &'static str, records: usize) {
     count(Metric::AllFailed);
     tracing::error!(target: TARGET, event = "all_failed", source, records, "every record of the batch comes back");
 }
 
-/// Messages that are in progress elsewhere could not be hidden until then. `code` is the service's own.
+/// Messages that are in progress elsewhere couldn't be hidden until their key becomes claimable. `code` is
+/// the service's error code.
 #[cfg(feature = "sqs")]
 pub(crate) fn not_hidden(messages: usize, code: Option<&str>) {
     tracing::warn!(
@@ -212,19 +213,19 @@ const fn refusal(kind: ErrorKind, is_store_failure: bool) -> Metric {
         ErrorKind::Invalid if !is_store_failure => Metric::Invalid,
         ErrorKind::Declined => Metric::Declined,
         ErrorKind::AllFailed => Metric::AllFailed,
-        // The last two are of a settlement, and refuse nothing.
+        // The last two are errors of a settlement, and never refuse a claim.
         ErrorKind::Unavailable | ErrorKind::Invalid | ErrorKind::Fenced | ErrorKind::Unrecorded => {
             Metric::StoreUnavailable
         }
     }
 }
 
-/// The time that claiming took, however it ended.
+/// How long claiming took, however it ended.
 pub(crate) fn asked(stopwatch: Stopwatch) {
     measure(Metric::ClaimLatency, stopwatch.read());
 }
 
-/// The time that settling took, however it ended.
+/// How long settling took, however it ended.
 pub(crate) fn settling_ended(stopwatch: Stopwatch) {
     measure(Metric::SettleLatency, stopwatch.read());
 }
@@ -262,7 +263,7 @@ pub(crate) fn not_retained(id: &StoredKey, bytes: Option<usize>, cause: Option<&
     );
 }
 
-/// Neither the handler's own writes nor its outcome were made.
+/// Neither the handler's own writes nor its outcome were applied.
 pub(crate) fn not_committed(id: &StoredKey, error: &Error) {
     count(if error.kind() == ErrorKind::Declined { Metric::Declined } else { Metric::NotCommitted });
     tracing::warn!(
@@ -271,7 +272,7 @@ pub(crate) fn not_committed(id: &StoredKey, error: &Error) {
     );
 }
 
-/// They may have been made, or may not.
+/// The writes and the outcome may have been applied, or not.
 pub(crate) fn unresolved(id: &StoredKey, cause: Option<&dyn StdError>) {
     count(Metric::Unresolved);
     tracing::error!(
@@ -280,19 +281,19 @@ pub(crate) fn unresolved(id: &StoredKey, cause: Option<&dyn StdError>) {
     );
 }
 
-/// Without a claim: the handler has run. What becomes of it is told beside.
+/// The handler ran claim-free. Its settlement is reported separately.
 pub(crate) fn ran_claim_free(id: &StoredKey) {
     count(Metric::Executed);
     tracing::debug!(target: TARGET, event = "ran_claim_free", %id, "the handler ran without a claim");
 }
 
-/// Without a claim: the handler's outcome is stored.
+/// The outcome of a claim-free handler is stored.
 pub(crate) fn concluded(id: &StoredKey) {
     count(Metric::Recorded);
     tracing::debug!(target: TARGET, event = "concluded", %id, "put the outcome without a claim");
 }
 
-/// Without a claim: another was faster, and what this handler has done is nothing.
+/// Another delivery was faster, and this claim-free handler's writes weren't applied.
 pub(crate) fn outrun(id: &StoredKey) {
     tracing::debug!(target: TARGET, event = "outrun", %id, "another delivery put its outcome first");
 }
@@ -322,7 +323,7 @@ pub(crate) fn abandoned(id: &StoredKey, held: &Held) {
     );
 }
 
-/// Without a claim there is no generation.
+/// A claim-free run has no generation.
 pub(crate) fn cut_off(id: &StoredKey, generation: Option<Generation>, at: Timestamp) {
     count(Metric::CutOff);
     tracing::warn!(
@@ -331,7 +332,7 @@ pub(crate) fn cut_off(id: &StoredKey, generation: Option<Generation>, at: Timest
     );
 }
 
-/// Without a claim there is no generation.
+/// A claim-free run has no generation.
 pub(crate) fn panicked(id: &StoredKey, generation: Option<Generation>) {
     count(Metric::Panicked);
     tracing::warn!(
@@ -340,7 +341,7 @@ pub(crate) fn panicked(id: &StoredKey, generation: Option<Generation>) {
     );
 }
 
-/// By hand, whatever the record's state was.
+/// An operator settled the record, whatever its state was.
 pub(crate) fn resolved(id: &StoredKey, record: &Record) {
     count(Metric::Resolved);
     tracing::info!(
@@ -354,7 +355,7 @@ pub(crate) fn unprotected(reason: &'static str) {
     tracing::warn!(target: TARGET, event = "unprotected", reason, "the handler runs without protection");
 }
 
-/// A client's operation is sent again: `cause` says why, and holds no key, no body and no address.
+/// A client sends its operation again. `cause` is the reason, and holds no key, body or address.
 #[cfg(feature = "client")]
 pub(crate) fn sent_again(attempt: u32, wait: std::time::Duration, cause: &str) {
     let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
@@ -363,7 +364,7 @@ pub(crate) fn sent_again(attempt: u32, wait: std::time::Duration, cause: &str) {
     );
 }
 
-/// Once for each engine.
+/// Logged once for each engine.
 #[cfg(feature = "events")]
 pub(crate) fn unknown_deadline(settings: &Settings) {
     let lease_ms = lease_ms(settings);
@@ -374,7 +375,7 @@ pub(crate) fn unknown_deadline(settings: &Settings) {
     );
 }
 
-/// How long a lease is where no deadline is known.
+/// The lease's length if the deadline is unknown.
 fn lease_ms(settings: &Settings) -> u64 {
     u64::try_from(settings.lease_fallback.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,5 +1,5 @@
-//! An operation's [`Outcome`] as it is stored: compressed where that helps, split where it is large,
-//! verified when it is read, and at worst marked as not retained.
+//! An operation's [`Outcome`] as it's stored: compressed if that helps, split if it's large, verified when
+//! it's read, or marked as not retained.
 
 use std::{
     fmt,
@@ -12,24 +12,24 @@ use sha2::{Digest, Sha256};
 
 use crate::key::Hex;
 
-/// Below this, compression cannot save what DynamoDB charges for: it counts whole kilobytes
-/// ("Read/write capacity", DynamoDB developer guide).
+/// Compressing less than this can't lower the bill: DynamoDB counts whole kilobytes ("Read/write capacity",
+/// DynamoDB developer guide).
 const WORTH_COMPRESSING: usize = 1024;
 
-/// How an operation ended, as far as it is kept.
+/// How an operation ended, as stored.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// The response is kept, and can be replayed.
+    /// The response is stored, and can be replayed.
     Retained(StoredResponse),
-    /// The operation is done, but its response could not be kept: duplicates learn that, and nothing
-    /// runs again.
+    /// The operation is done, but its response couldn't be stored. Duplicates learn that, and nothing runs
+    /// again.
     Omitted,
 }
 
 /// A response as a store keeps it.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct StoredResponse {
-    /// How the kept bytes stand for the response.
+    /// How the kept bytes encode the response.
     pub encoding: Encoding,
     /// The response's length in bytes, which bounds what decoding may produce.
     pub length: u64,
@@ -39,12 +39,12 @@ pub struct StoredResponse {
     pub place: Place,
 }
 
-/// How kept bytes stand for a response.
+/// How kept bytes encode a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encoding {
-    /// They are the response.
+    /// They're the response itself.
     Identity,
-    /// They are the response compressed: DEFLATE, RFC 1951.
+    /// They're the response, compressed with DEFLATE (RFC 1951).
     Deflate,
 }
 
@@ -57,7 +57,7 @@ pub enum Place {
     Parts(u32),
 }
 
-/// The stored bytes are not the response that was recorded.
+/// The stored bytes aren't the response that was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damaged(pub(crate) &'static str);
 
@@ -70,9 +70,9 @@ impl fmt::Display for Damaged {
 impl std::error::Error for Damaged {}
 
 impl StoredResponse {
-    /// `response` as it is to be kept: compressed if that makes it an eighth smaller.
+    /// Prepares `response` for storage. Compresses it if that makes it an eighth smaller.
     ///
-    /// The bytes are inline; a store that splits moves them with [`into_parts`](Self::into_parts).
+    /// The bytes are inline; a store that splits them moves them with [`into_parts`](Self::into_parts).
     pub fn new(response: Bytes) -> Self {
         let (length, sha256) = (response.len() as u64, Sha256::digest(&response).into());
         let (encoding, kept) = match compressed(&response) {
@@ -88,11 +88,11 @@ impl StoredResponse {
         Self { place: Place::Parts(count), ..self }
     }
 
-    /// The response that `kept` stands for.
+    /// Decodes `kept` into the response.
     ///
     /// # Errors
     ///
-    /// [`Damaged`] if the bytes do not decode to the recorded length and digest.
+    /// [`Damaged`] if the bytes don't decode to the recorded length and digest.
     pub fn decode(&self, kept: &Bytes) -> Result<Bytes, Damaged> {
         let response = match self.encoding {
             Encoding::Identity => kept.clone(),
@@ -139,13 +139,13 @@ fn compressed(response: &Bytes) -> Option<Bytes> {
         return None;
     }
     let mut encoder = DeflateEncoder::new(Vec::with_capacity(response.len() / 2), Compression::fast());
-    // Writing into memory cannot fail; were it to, the response is kept as it is.
+    // Writing into memory can't fail. If it did, the response would be kept uncompressed.
     encoder.write_all(response).ok()?;
     let compressed = encoder.finish().ok()?;
     (compressed.len() <= response.len() / 8 * 7).then(|| compressed.into())
 }
 
-/// At most `length` bytes and one more, so that a damaged record cannot fill the memory.
+/// Reads at most `length` bytes and one more, so that a damaged record can't fill the memory.
 fn decompressed(kept: &Bytes, length: u64) -> Result<Bytes, Damaged> {
     let mut response = Vec::new();
     DeflateDecoder::new(kept.as_ref())
@@ -187,7 +187,7 @@ mod tests {
         let encoding = |response: Vec<u8>| StoredResponse::new(response.into()).encoding;
         assert_eq!(encoding(vec![b'a'; 1023]), Encoding::Identity);
         assert_eq!(encoding(vec![b'a'; 1024]), Encoding::Deflate);
-        // A SHA-256 chain: 4,096 bytes that do not compress.
+        // A SHA-256 chain: 4,096 bytes that don't compress.
         let mut noise = vec![0u8; 32];
         while noise.len() < 4096 {
             noise.extend_from_slice(&Sha256::digest(&noise));

@@ -4,135 +4,143 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
 
-/// What becomes of a claim whose executor ended without an answer.
+/// How to handle a claim whose executor ended without an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Execution {
     /// The next delivery takes the stale claim over and runs the handler again.
     #[default]
     AtLeastOnce,
-    /// Once the handler has started, it never starts again. If it ends without an answer, every later delivery gets
-    /// [`ErrorKind::OutcomeUnknown`] until an operator settles the record; errors and panics are recorded as final failures.
+    /// Once the handler has started, it never starts again. If it ends without an answer, every later
+    /// delivery gets [`ErrorKind::OutcomeUnknown`] until an operator settles the record. Errors and panics
+    /// are recorded as permanent failures.
     ///
-    /// Two things give the key back, so that the handler does start again: an operator's release, and a handler that
-    /// returns this library's own retryable error, such as the one of a nested step that is in progress. Only put effects
-    /// before such a step that may happen again, or make each a step of its own.
+    /// Two things release the key, so that the handler can start again: an operator's release, and a handler
+    /// that returns this library's own retryable error, such as that of a nested step that's in progress.
+    /// Before such a step, put only effects that may happen again, or make each of them a separate step.
     ///
-    /// A claim has no expiry until it's settled, so that neither a TTL nor a sweep removes what is unknown: the table keeps
-    /// one record for each crash until somebody settles it. `idempotency list --unresolved` counts them.
+    /// A claim has no expiry until it's settled, so that neither a TTL nor a sweep removes a record with an
+    /// unknown outcome. The table keeps one record for each crash until an operator settles it.
+    /// `idempotency list --unresolved` counts them.
     ///
-    /// Settings that would break this are refused: unprotected runs ([`OnStoreFailure::RunUnprotected`]) when the engine is built,
-    /// and [`claim_free`](crate::Idempotency::claim_free) and `begin_in` where they are called. Change a function from
-    /// [`AtLeastOnce`](Self::AtLeastOnce) only once its stale claims are settled: those it made before have an expiry.
+    /// Settings that would break this are refused: unprotected runs ([`OnStoreFailure::RunUnprotected`]) when
+    /// the engine is built, and [`claim_free`](crate::Idempotency::claim_free) and `begin_in` when you call
+    /// them. Settle a function's stale claims before you change it from [`AtLeastOnce`](Self::AtLeastOnce):
+    /// those claims have an expiry.
     AtMostOnce,
 }
 
-/// What becomes of the claim when the handler returns an error or panics.
+/// How to settle the claim when the handler returns an error or panics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnHandlerError {
-    /// The key is given back: the next delivery runs the handler again.
+    /// Release the key: the next delivery runs the handler again.
     #[default]
     Release,
-    /// The failure is recorded as the operation's outcome, and replayed.
+    /// Record the failure as the operation's outcome, and replay it.
     Record,
 }
 
-/// What to do with a delivery of an operation that another delivery is still running.
+/// How to handle a delivery of an operation that another delivery is still running.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnInProgress {
     /// Refuse with [`ErrorKind::InProgress`].
     #[default]
     Refuse,
-    /// Ask again, at growing intervals of up to a second, for so long, and then refuse; but for at most half of the time that
-    /// the invocation has left, so that a handler whose key becomes free has the other half. Each question is one request,
-    /// and Lambda bills the wait.
+    /// Poll for up to this time, at growing intervals of up to a second, and then refuse. Waiting takes at
+    /// most half of the time that the invocation has left, so that a handler whose key becomes free has the
+    /// other half. Each poll is one request, and Lambda bills the wait.
     Wait(Duration),
 }
 
-/// What to do when the store cannot be asked for the claim.
+/// How to handle a store failure before the claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnStoreFailure {
-    /// Refuse with [`ErrorKind::Unavailable`]; the handler does not run.
+    /// Refuse with [`ErrorKind::Unavailable`]; the handler doesn't run.
     #[default]
     Refuse,
-    /// Run the handler without protection, and count it. Every duplicate then runs as well.
+    /// Run the handler without protection, and count it. Every duplicate then runs too.
     RunUnprotected,
 }
 
-/// What to do with a delivery that has no idempotency key.
+/// How to handle a delivery without an idempotency key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MissingKey {
-    /// Refuse with [`ErrorKind::MissingKey`]; the handler does not run.
+    /// Refuse with [`ErrorKind::MissingKey`]; the handler doesn't run.
     #[default]
     Refuse,
     /// Run the handler without protection.
     RunUnprotected,
 }
 
-/// Plain settings, all with a default. The names are those of the builder's methods.
+/// Plain settings, all with a default. They have the names of the builder's methods.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Settings {
-    /// How long a settled record is replayed. Default: 24 hours; at most ten years. Must be longer than callers and
-    /// queues go on repeating.
+    /// How long a settled record is replayed. Default: 24 hours; at most ten years. Must be longer than
+    /// callers and queues keep retrying.
     pub retention: Duration,
-    /// How far apart the clocks of two executors may be. Default: 2 seconds; at most an hour.
+    /// The maximum difference between two executors' clocks. Default: 2 seconds; at most an hour.
     pub skew_margin: Duration,
-    /// How much longer than the invocation's deadline the lease lasts. Default: 2 seconds; at most an hour. An async handler is cut off at
-    /// the deadline, on every platform, since code can run on after a time-out (aws/aws-lambda-rust-runtime#1155). Code that
-    /// blocks its thread, `spawn_blocking` and spawned tasks can't be cut off: their time has to end by itself.
+    /// How long the lease lasts after the invocation's deadline. Default: 2 seconds; at most an hour. The
+    /// library cuts an async handler off at the deadline, on every platform, since code can run on after a
+    /// timeout (aws/aws-lambda-rust-runtime#1155). It can't cut off code that blocks its thread,
+    /// `spawn_blocking` or spawned tasks: give those their own time limit.
     pub lease_grace: Duration,
-    /// The lease where the deadline is not known. Default: 60 seconds; at most a day. The handler is cut off before.
+    /// The lease's length if the deadline is unknown. Default: 60 seconds; at most a day. The handler is cut
+    /// off before it ends.
     pub lease_fallback: Duration,
-    /// The length of a short lease that is extended while the handler runs, a third of its length after it was made or
-    /// extended last. Default: none; the lease then lasts until the deadline, or for [`lease_fallback`](Self::lease_fallback).
-    /// Kinesis and DynamoDB Streams are the exception: without this setting, their records have 15 seconds.
+    /// The length of a short lease that's extended while the handler runs: a third of its length after it was
+    /// acquired or last extended. Default: none; the lease then lasts until the deadline, or for
+    /// [`lease_fallback`](Self::lease_fallback). Kinesis and DynamoDB Streams are the exception: without this
+    /// setting, their records get leases of 15 seconds.
     ///
-    /// For work that is long, or whose end nobody knows: a container, long PostgreSQL work, Lambda Managed Instances, a
-    /// function with a long time-out. When its process dies, its key is free after this length and the skew
-    /// margin, and not only at its deadline. Each extension costs one request. It never goes past a deadline
-    /// that is known, and its grace; the handler is cut off before a lease ends that could not be extended, and at once when
-    /// its claim was taken over. The time is looked at when the handler's future is polled: work that blocks its
-    /// thread can be neither kept nor cut off.
+    /// Use it for long work, or work of unknown length: in a container, for long PostgreSQL work, on Lambda
+    /// Managed Instances, or in a function with a long timeout. If the process dies, its key is free after
+    /// this length and the skew margin instead of after the deadline. Each extension costs one request. It
+    /// never goes past a known deadline plus the grace. The handler is cut off before a lease ends that
+    /// couldn't be extended, and at once when another claim took over. The library checks the time when it
+    /// polls the handler's future: it can neither extend nor cut off work that blocks its thread.
     ///
-    /// At least three times [`lease_grace`](Self::lease_grace), so that a third of it may fail, and at most a day.
+    /// At least three times [`lease_grace`](Self::lease_grace), so that an extension can fail and be retried;
+    /// at most a day.
     pub lease_extension: Option<Duration>,
-    /// How long before the invocation's deadline the library stops waiting for the store, so that a true answer still
-    /// reaches the caller. Default: 250 milliseconds. A handler that returns later than that still gets one attempt to
-    /// record its outcome, which ends a fifth of the reserve before the deadline.
+    /// How long before the invocation's deadline the library stops waiting for the store, so that the true
+    /// answer still reaches the caller. Default: 250 milliseconds. A handler that returns later still gets
+    /// one attempt to record its outcome, which ends a fifth of the reserve before the deadline.
     ///
-    /// Raise it where more has to happen after the handler, such as flushing telemetry. On a function with a time-out of
-    /// 1 second, it's a quarter of the handler's time.
+    /// Raise it if more has to happen after the handler, such as flushing telemetry. In a function with a
+    /// timeout of 1 second, it takes a quarter of the handler's time.
     pub answer_reserve: Duration,
-    /// How long an outcome is tried to be recorded while the store fails, or nothing less than the deadline and
-    /// [`answer_reserve`](Self::answer_reserve) ends it before. Default: 30 seconds. Lambda bills this time; an outcome
-    /// that isn't recorded means a second run.
+    /// How long the library retries recording an outcome while the store fails. The deadline less
+    /// [`answer_reserve`](Self::answer_reserve) may end it earlier. Default: 30 seconds. Lambda bills this
+    /// time; an outcome that isn't recorded means a second run.
     pub settle_within: Duration,
-    /// What becomes of a stale claim. Default: it is taken over.
+    /// How to handle a stale claim. Default: take it over.
     pub execution: Execution,
-    /// What becomes of the claim when the handler fails. Default: it is released.
+    /// How to settle the claim when the handler fails. Default: release it.
     pub on_handler_error: OnHandlerError,
-    /// What to do with a duplicate while the first delivery runs. Default: refuse.
+    /// How to handle a duplicate while the first delivery runs. Default: refuse.
     pub on_in_progress: OnInProgress,
-    /// What to do when the store cannot be asked. Default: refuse.
+    /// How to handle a store failure before the claim. Default: refuse.
     pub on_store_failure: OnStoreFailure,
-    /// The largest response that is kept, in bytes. Default: 8 MiB, over Lambda's own limit of 6 MB
-    /// ("Lambda quotas", AWS Lambda developer guide). A larger one is recorded as not retained. Over HTTP, so is one that
-    /// the front end can't deliver, such as over 1 MB behind a load balancer.
+    /// The largest response that's kept, in bytes. Default: 8 MiB, which is over Lambda's own limit of 6 MB
+    /// ("Lambda quotas", AWS Lambda developer guide). A larger one is recorded as not retained. Over HTTP, so
+    /// is one that the front end can't deliver, such as one over 1 MB behind a load balancer.
     pub max_response: usize,
-    /// How many bytes of settled records are kept in this process's memory, to answer duplicates without a request.
-    /// Default: 0, none. At least 64 KiB otherwise. See [`Builder::local_cache`](crate::Builder::local_cache).
+    /// How many bytes of settled records this process keeps in memory, to answer duplicates without a
+    /// request. Default: 0, none. Otherwise at least 64 KiB. See
+    /// [`Builder::local_cache`](crate::Builder::local_cache).
     pub local_cache: usize,
 }
 
-/// A lease blocks its key when its process has died. No invocation lasts longer than 15 minutes ("Lambda quotas", AWS
-/// Lambda developer guide); an operation outside of one may.
+/// A lease blocks its key when its process has died. No invocation lasts longer than 15 minutes ("Lambda
+/// quotas", AWS Lambda developer guide), but an operation outside an invocation may.
 const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
 /// Clocks on AWS are within milliseconds of each other ("Amazon Time Sync Service", EC2 user guide).
 const LONGEST_MARGIN: Duration = Duration::from_secs(60 * 60);
-/// Longer than any queue, archive or person goes on repeating: ten years.
+/// Ten years: longer than any queue, archive or person keeps retrying.
 const LONGEST_RETENTION: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
 
-/// A smaller local cache would keep next to nothing, and is taken for a mistake in the unit.
+/// A smaller local cache would keep almost nothing, so it's probably a mistake in the unit.
 const SMALLEST_LOCAL_CACHE: usize = 64 * 1024;
 
 impl Default for Settings {
@@ -156,7 +164,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What really happens when the handler fails: at most once leaves no choice.
+    /// The policy that applies when the handler fails: at-most-once leaves no choice.
     pub(crate) fn effective_on_handler_error(&self) -> OnHandlerError {
         match self.execution {
             Execution::AtLeastOnce => self.on_handler_error,
@@ -164,9 +172,11 @@ impl Settings {
         }
     }
 
+    /// Refuses `what` under at-most-once, which it would break.
+    ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] at most once, which `what` would break.
+    /// [`ErrorKind::Invalid`] at most once.
     pub(crate) fn refuse_at_most_once(&self, what: &str) -> Result<(), Error> {
         match self.execution {
             Execution::AtLeastOnce => Ok(()),
@@ -176,10 +186,12 @@ impl Settings {
         }
     }
 
+    /// Checks the settings.
+    ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] for a duration that is zero or out of bounds, a lease that leaves no time to run, a local cache that
-    /// is too small to be of use, or at-most-once with unprotected runs.
+    /// [`ErrorKind::Invalid`] for a duration that's zero or out of bounds, a lease that leaves no time to
+    /// run, a local cache that's too small to be useful, or at-most-once with unprotected runs.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         let durations = [
             ("retention", self.retention),

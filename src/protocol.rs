@@ -1,9 +1,9 @@
-//! The pure machine: every rule about claiming, settling, and what to make of a doubtful answer.
+//! The pure state machine: all the rules about claiming, settling, and handling ambiguous answers.
 //!
-//! [`step`] takes a state and an input and gives back the next state and the one action to perform.
-//! It does no I/O, reads no clock and draws no randomness: the time comes with every input, the owner
-//! with the plan. The engine performs the actions and feeds the answers back; a test can do the same
-//! in any order it likes, on the code that ships.
+//! [`step`] takes a state and an input, and returns the next state and the one action to perform. It does no
+//! I/O, reads no clock and draws no randomness: every input carries the time, and the plan carries the owner.
+//! The engine performs the actions and feeds the answers back. Tests can do the same in any order, on the
+//! code that ships.
 //!
 //! ```text
 //! Begin ─▶ Apply(T1) ─ applied ───────────────▶ Claimed ── Settle ─▶ Apply(T4-6) ─ applied ─▶ Settled
@@ -11,9 +11,10 @@
 //!            └ doubtful ─▶ Read ─ judge what is there                doubtful ─▶ Read ─┘
 //! ```
 //!
-//! While a claim is held, its lease may be extended (T7). Where the handler's own writes go along, the settlement is a
-//! transaction ([`Action::Commit`], T8). Where those writes are all that the handler does, no claim is needed: the
-//! finished record is put with them ([`Write::Conclude`]), and who comes too late has done nothing.
+//! While a claim is held, its lease can be extended (T7). If the handler has staged its own writes, the
+//! settlement is a transaction ([`Action::Commit`], T8). If those writes are the handler's only effect, it
+//! needs no claim: the library puts the finished record together with them ([`Write::Conclude`]), and a
+//! duplicate that comes second writes nothing.
 //!
 //! ```text
 //! Look ─▶ Read ─ nothing that counts ─▶ Open ── Settle ─▶ Commit(conclusion) ─ applied ─▶ Settled
@@ -48,80 +49,80 @@ use acquire::{Claiming, Goal, RECORDING_LEASE};
 use commit::Commit;
 use doubt::Doubt;
 
-/// A STARTED record outlives its lease by at least this much, so that the sweeper never removes a
-/// lock that may still be live.
+/// A STARTED record outlives its lease by at least this much, so that the sweeper never removes a lock that
+/// may still be live.
 const MIN_LOCK_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
-/// How often a settlement is retried at most: more often than 30 seconds of pauses allow.
+/// The most retries of one settlement: more than fit into 30 seconds of pauses.
 pub const MAX_RETRIES: u8 = 100;
-/// With less time than this left, a settlement isn't tried again: no store answers sooner.
+/// A settlement isn't retried with less time than this left, since no store answers sooner.
 const LAST_TRY: Duration = Duration::from_millis(10);
-/// A call that settles gets at least this long, where the time allows it, before it is given up for another.
+/// Each settling call gets at least this long, if there's time, before it's abandoned and retried.
 const SHORTEST_CALL: Duration = Duration::from_millis(250);
 
 /// The settings that the rules depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rules {
-    /// How far apart the executors' clocks may be.
+    /// The maximum difference between the executors' clocks.
     pub skew_margin: Duration,
-    /// How long a settled record counts.
+    /// How long a settled record is replayed.
     pub retention: Duration,
-    /// What becomes of a stale claim.
+    /// How stale claims are handled.
     pub execution: Execution,
 }
 
 impl Rules {
-    /// From when on a key can be claimed whose claim has a lease until then: the one sum for it.
+    /// Returns when a key becomes claimable, given its claim's `lease_until`. This is the only place that
+    /// computes it.
     #[must_use]
     pub fn claimable_at(&self, lease_until: Timestamp) -> Timestamp {
         lease_until.saturating_add(self.skew_margin).saturating_add(Duration::from_millis(1))
     }
 
-    /// Whether `time` has passed at `now`, by every clock that may be asked.
+    /// Whether `time` has passed at `now` on every executor's clock.
     fn have_passed(&self, time: Timestamp, now: Timestamp) -> bool {
         time.saturating_add(self.skew_margin) < now
     }
 }
 
-/// What one claim is to be, fixed before the first request.
+/// The parameters of one claim, fixed before the first request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Plan {
-    /// The rules to go by.
+    /// The rules to apply.
     pub rules: Rules,
     /// The owner drawn for this claim.
     pub owner: Owner,
     /// The request's fingerprint.
     pub fingerprint: Fingerprint,
-    /// Until when the claim is to stand.
+    /// When the claim's lease ends.
     pub lease_until: Timestamp,
-    /// From when on it is too late to start the handler: before the lease ends, by the same reserve
-    /// for every claim.
+    /// After this, it's too late to start the handler. It's before the lease's end, by the same reserve for
+    /// every claim.
     pub usable_until: Timestamp,
-    /// By when calls to the store end.
+    /// When calls to the store must end.
     pub limits: Limits,
-    /// The invocation, for people who search the logs.
+    /// The invocation's request ID, for people who search the logs.
     pub request_id: Option<Arc<str>>,
 }
 
-/// By when calls to the store end, so that the answer that is true by then still reaches the caller.
+/// When calls to the store must end, so that the resulting answer still reaches the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limits {
-    /// Calls that claim, or look before one, end by then. `None` where nothing limits them.
+    /// The limit of calls that claim, or that read before a claim. `None` means no limit.
     pub ask_by: Option<Timestamp>,
-    /// All other calls end by then: the deadline less the reserve, or when the front end stops waiting.
+    /// The limit of all other calls: the deadline less the reserve, or the time when the front end stops waiting.
     pub answer_by: Option<Timestamp>,
-    /// A first settlement that has less than `reserve` left, or nothing, ends by then.
+    /// The limit of a first settlement call that has at most `reserve` left.
     pub last_call: Option<Timestamp>,
     /// How long before the deadline calls end.
     pub reserve: Duration,
-    /// How long a settlement is retried at most while the store fails.
+    /// How long a settlement is retried while the store fails.
     pub settle_within: Duration,
-    /// How often it is retried at most. The time ends it long before that: this bounds it where the clock
-    /// doesn't move.
+    /// The most retries. Time runs out long before; this limits retries when the clock doesn't move.
     pub max_retries: u8,
 }
 
 impl Limits {
-    /// Those of an invocation whose deadline isn't known.
+    /// The limits of an invocation whose deadline is unknown.
     pub const fn unknown(settle_within: Duration) -> Self {
         Self {
             ask_by: None,
@@ -143,7 +144,7 @@ impl Plan {
         now < lease_until.saturating_sub(self.reserve())
     }
 
-    /// Until when a settlement that begins at `now` is retried.
+    /// When the retries of a settlement that begins at `now` end.
     fn settle_by(&self, now: Timestamp) -> Timestamp {
         let by = now.saturating_add(self.limits.settle_within);
         self.limits.answer_by.map_or(by, |answer_by| answer_by.min(by))
@@ -174,7 +175,8 @@ impl Plan {
         }
     }
 
-    /// Until when a STARTED record under this lease counts. At most once, for ever: what ran under it stays unknown.
+    /// When a STARTED record under this lease expires. At most once, it never does: the outcome of that run
+    /// stays unknown.
     fn lock_expiry(&self, lease_until: Timestamp) -> Option<Timestamp> {
         match self.rules.execution {
             Execution::AtLeastOnce => Some(self.release_expiry(lease_until)),
@@ -182,14 +184,14 @@ impl Plan {
         }
     }
 
-    /// Until when a record counts that was released under this lease.
+    /// When a record that's released under this lease expires.
     fn release_expiry(&self, lease_until: Timestamp) -> Timestamp {
         let retention = self.rules.retention.max(MIN_LOCK_RETENTION);
         lease_until.saturating_add(retention).rounded_up_to_second()
     }
 }
 
-/// A claim that is held.
+/// A claim that this executor holds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Held {
     /// The claim's owner.
@@ -198,27 +200,27 @@ pub struct Held {
     pub generation: Generation,
     /// How many claims the operation has had, this one included.
     pub attempt: u32,
-    /// Until when the claim stands, as the record says.
+    /// When the claim's lease ends, as the record says.
     pub lease_until: Timestamp,
     /// Whether an earlier attempt ended without an answer, so that its handler may have had an effect; see
     /// [`Record::interrupted`].
     pub is_takeover: bool,
-    /// Whether the answer to the claim was lost, and the claim known again by its owner.
+    /// Whether the answer to the claim was lost, and the owner in the record identified the claim.
     pub is_recovered: bool,
 }
 
-/// How a claim is to be settled.
+/// How to settle a claim.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Intent {
     /// Store this outcome.
     Complete(Outcome),
-    /// Store this outcome together with the handler's own writes, or neither.
+    /// Store this outcome together with the handler's own writes, atomically.
     Commit(Outcome),
-    /// Store this final failure.
+    /// Store this permanent failure.
     Fail(Outcome),
-    /// Give the key back.
+    /// Release the key.
     Release {
-        /// Whether this attempt ended without an answer, as by a panic.
+        /// Whether this attempt ended without an answer, for example by a panic.
         interrupted: bool,
     },
 }
@@ -233,7 +235,7 @@ impl Intent {
         }
     }
 
-    /// The same, together with the handler's own writes: they go along with a success alone.
+    /// Adds the handler's own writes to a success. Any other intent stays as it is.
     pub(crate) fn committed(self) -> Self {
         match self {
             Self::Complete(outcome) => Self::Commit(outcome),
@@ -242,7 +244,7 @@ impl Intent {
     }
 }
 
-/// A settlement: its intent, until when it's retried, and how often it was.
+/// A settlement: its intent, until when it's retried, and how many retries it has had.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Task {
     intent: Intent,
@@ -255,7 +257,7 @@ impl Task {
         Self { intent, by: plan.settle_by(now), retries: 0 }
     }
 
-    /// Counts one more retry, and says which one it is; gives the task back once there is no time for another.
+    /// Counts one more retry and returns its number. Returns the task as the error if there's no time for another.
     fn again(self, plan: &Plan, now: Timestamp) -> Result<(Self, u8), Self> {
         let nth = self.retries;
         if nth >= plan.limits.max_retries || now.until(self.by) < LAST_TRY {
@@ -270,8 +272,8 @@ impl Task {
 pub struct State {
     plan: Plan,
     phase: Phase,
-    /// Whether a transaction that was declined had been answered doubtfully before: then it may be made all the same,
-    /// as long as nothing fences it.
+    /// Whether a declined transaction had an ambiguous answer before. Then it may still be applied, as long
+    /// as nothing fences it.
     is_in_doubt: bool,
 }
 
@@ -279,45 +281,45 @@ pub struct State {
 enum Phase {
     /// Nothing was sent yet.
     Fresh,
-    /// A claim is with the store, or about to be sent again after a pause.
+    /// A claim was sent to the store, or is sent again after a pause.
     Claiming(Claiming),
-    /// It was answered doubtfully; the record is being read.
+    /// The claim's answer was ambiguous; the record is being read.
     LookingForClaim(Claiming),
-    /// An own claim that can't be used, or may have been applied, is being released.
+    /// This executor's own claim, which it can't use or which may have been applied, is being released.
     GivingBack { held: Held, why: Refusal },
-    /// The claim is held, and the handler may run. So many of its transactions were definitely not made.
+    /// The claim is held, and the handler may run. `submissions` transactions were definitely not applied.
     Held { held: Held, submissions: u32 },
-    /// The lease's extension to then is with the store; the handler runs.
+    /// An extension of the lease to `until` was sent to the store; the handler runs.
     Extending { held: Held, submissions: u32, until: Timestamp },
-    /// Without a claim: the record is being read.
+    /// Claim-free: the record is being read.
     Looking,
-    /// Without a claim: what was there does not count, and the handler may run.
+    /// Claim-free: there's no live record, and the handler may run.
     Open(open::Basis),
-    /// A transaction is with the store, or a conclusion is; or it is about to be sent again after a pause.
+    /// A transaction or a conclusion was sent to the store, or is sent again after a pause.
     Committing(Box<Commit>),
-    /// It was answered doubtfully, and so was its repetition; the record is being read.
+    /// Its answer was ambiguous, and so was the answer to its repetition; the record is being read.
     LookingForCommit(Box<Commit>),
-    /// The settlement is with the store, or about to be sent again after a pause.
+    /// The settlement was sent to the store, or is sent again after a pause.
     Settling { held: Held, task: Task },
-    /// The settlement was answered doubtfully; the record is being read.
+    /// The settlement's answer was ambiguous; the record is being read.
     LookingForSettlement { held: Held, task: Task },
-    /// Nothing more will be done.
+    /// The machine is done.
     Over,
 }
 
-/// What happened, and when.
+/// An event and its time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Input {
-    /// The time, read after what happened.
+    /// The time, read after the event.
     pub now: Timestamp,
-    /// What happened.
+    /// The event.
     pub event: Event,
 }
 
-/// What happened.
+/// An event that the engine reports to the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// The claim is asked for.
+    /// Start claiming.
     Begin,
     /// The store answered an [`Action::Apply`].
     Answered(Written),
@@ -327,37 +329,37 @@ pub enum Event {
     Failed(Fault),
     /// An [`Action::Pause`] is over.
     Resumed,
-    /// The claim that is held is to be settled; or what runs without one is to be concluded.
+    /// Settle the claim that's held, or conclude a claim-free run.
     Settle(Intent),
-    /// Nothing is to be claimed: what is there?
+    /// Read the record without claiming.
     Look,
-    /// The claim that is held is to stand until then.
+    /// Extend the held claim's lease to this time.
     Extend(Timestamp),
-    /// The store answered an [`Action::Commit`]: the record's condition held, and one of the handler's own failed.
-    /// Nothing was written.
+    /// The store answered an [`Action::Commit`]: the record's condition held, but a condition of the
+    /// handler's writes failed. Nothing was written.
     Declined,
 }
 
-/// What a store's error means to the rules.
+/// The facts about a store's error that the rules depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fault {
-    /// What kind of trouble the store is in.
+    /// The category of the store's error.
     pub kind: StoreErrorKind,
-    /// Whether the write may have been made all the same.
+    /// Whether the write may have been applied despite the error.
     pub maybe_applied: bool,
 }
 
-/// What to do next.
+/// The next thing to do.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Send this write to the store, and feed back [`Event::Answered`] or [`Event::Failed`].
     Apply(Write),
-    /// Send this write to the store, and the handler's own with it, in one transaction whose token names this
-    /// submission. Feed back [`Event::Answered`], [`Event::Declined`] or [`Event::Failed`].
+    /// Send this write to the store together with the handler's own writes, in one transaction whose token
+    /// names this submission. Feed back [`Event::Answered`], [`Event::Declined`] or [`Event::Failed`].
     Commit {
         /// The write.
         write: Write,
-        /// The submission: the same one is the same request, whenever it is sent.
+        /// The submission's number. Sending the same number again sends the same request.
         submission: u32,
     },
     /// Read the record, and feed back [`Event::Found`] or [`Event::Failed`].
@@ -366,84 +368,84 @@ pub enum Action {
     Pause(u8),
     /// The claim is held: run the handler, then feed back [`Event::Settle`].
     Claimed(Held),
-    /// There is an outcome: answer with it. The machine is done.
+    /// There's an outcome: answer with it. The machine is done.
     Replay(Record),
-    /// The claim was not got, and the handler must not run. The machine is done.
+    /// The claim failed, and the handler must not run. The machine is done.
     Refused(Refusal),
-    /// Nothing that counts is there, and nothing is claimed: run the handler, then feed back [`Event::Settle`].
+    /// There's no live record, and nothing is claimed: run the handler, then feed back [`Event::Settle`].
     Open,
-    /// The lease was extended: the claim is held as this says.
+    /// The lease was extended: the claim is now held like this.
     Extended(Held),
-    /// The lease could not be extended now: the claim stands as before.
+    /// The lease couldn't be extended now: the claim is held as before.
     NotExtended,
-    /// The claim has been taken over, or its record is gone or cannot be read: stop the handler.
+    /// The claim has been taken over, or its record is gone or unreadable: stop the handler.
     Lost,
-    /// The transaction was definitely not made. The claim is held as before, where there is one: feed back
+    /// The transaction was definitely not applied. If there's a claim, it's held as before: feed back
     /// [`Event::Settle`].
     Declined(Decline),
-    /// The claim was settled, or not. The machine is done.
+    /// The settlement ended. The machine is done.
     Settled(End),
-    /// The input does not belong to the state; nothing changes.
+    /// The input doesn't belong to the state; nothing changes.
     Nothing,
 }
 
-/// Why a claim was not got.
+/// Why a claim failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
     /// The key is in use with another fingerprint.
     Mismatch,
-    /// Another claim stands. The key can be claimed from then on, where that is known.
+    /// Another claim is live. The key becomes claimable at this time, if it's known.
     InProgress(Option<Timestamp>),
-    /// An earlier claim ended without an outcome, and at most one may run.
+    /// An earlier claim ended without an outcome, and only one run is allowed.
     OutcomeUnknown,
-    /// The store could not be asked.
+    /// The store couldn't be reached.
     Unavailable,
-    /// The store answered neither the claim nor its release, so the claim may hold the key. The key can be claimed from
-    /// then on. Nothing ran.
+    /// The store answered neither the claim nor its release, so the claim may hold the key. The key becomes
+    /// claimable at this time. Nothing ran.
     Abandoned(Timestamp),
-    /// The store refuses the request as such.
+    /// The store rejects the request itself.
     Rejected,
-    /// The record cannot be understood.
+    /// The record is unreadable.
     Corrupt,
-    /// There is no time left to run the handler in.
+    /// There's no time left to run the handler.
     NoTimeLeft,
 }
 
-/// Why a transaction was not made.
+/// Why a transaction wasn't applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Decline {
-    /// One of the handler's own conditions failed.
+    /// A condition of the handler's writes failed.
     Condition,
-    /// The store could not make it, or would not.
+    /// The store couldn't apply it, or rejected it.
     Store(StoreErrorKind),
 }
 
 /// How a settlement ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum End {
-    /// It is stored.
+    /// The settlement is stored.
     Recorded,
     /// The claim had been taken over, and this is the successor's outcome.
     Superseded(Record),
-    /// The claim had been taken over, and the successor is still at work. The key can be claimed from then on, if that
-    /// is known.
+    /// The claim had been taken over, and the successor is still running. The key becomes claimable at this
+    /// time, if it's known.
     Fenced(Option<Timestamp>),
-    /// It is not known to be stored, and this is why.
+    /// The settlement isn't known to be stored, for this reason.
     Unrecorded(Refusal),
-    /// Neither it nor any of the handler's own writes is stored, no claim is held, and this is why.
+    /// Neither the outcome nor the handler's writes are stored, no claim is held, and this is why.
     NotCommitted(Refusal),
-    /// It may be stored together with the handler's own writes, now or later, or nothing may be. Where there
-    /// is a claim, the key can be claimed from then on.
+    /// The outcome and the handler's own writes may be stored, now or later, or neither may be. If there's a
+    /// claim, the key becomes claimable at this time.
     Unresolved(Option<Timestamp>),
 }
 
 impl State {
-    /// The beginning of one claim.
+    /// Starts one claim.
     pub fn new(plan: Plan) -> Self {
         Self { plan, phase: Phase::Fresh, is_in_doubt: false }
     }
 
-    /// The plan that the machine was made with.
+    /// The plan that the machine was created with.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -456,14 +458,13 @@ impl State {
         }
     }
 
-    /// Whether a transaction that was declined may be made all the same, because an earlier attempt of it was never
-    /// answered. Nobody may be told then that nothing happened, unless something that was stored since fences it.
+    /// Whether a declined transaction may still be applied, because an earlier attempt of it was never
+    /// answered. Then don't report that nothing happened, unless a later write fences it.
     pub fn is_in_doubt(&self) -> bool {
         self.is_in_doubt
     }
 
-    /// By when the action that was given last has to be answered; after that, it counts as unanswered. `None` where
-    /// nothing limits it.
+    /// When the last action must be answered. After that, it counts as unanswered. `None` means no limit.
     pub fn call_until(&self, now: Timestamp) -> Option<Timestamp> {
         let limits = &self.plan.limits;
         let task = match &self.phase {
@@ -480,7 +481,7 @@ impl State {
                 let until = limits.ask_by.map(|ask_by| ask_by.saturating_add(limits.reserve));
                 return until.into_iter().chain(limits.answer_by).min();
             }
-            // One that isn't answered leaves time for others before the lease ends.
+            // An unanswered extension leaves time for another before the lease ends.
             Phase::Extending { held, .. } => {
                 return Some(now.saturating_add((now.until(held.lease_until) / 4).max(SHORTEST_CALL)));
             }
@@ -490,14 +491,15 @@ impl State {
         if task.retries == 0 && left <= limits.reserve {
             return limits.last_call;
         }
-        // No single call takes all the time that is left: one that isn't answered leaves room for others. Nor does it take
-        // all that the lease has left: once that has ended, another executor takes over and runs again.
+        // No single call takes all the time that's left, so that an unanswered one leaves room for others. It
+        // doesn't take all the time that the lease has left either: once the lease ends, another executor
+        // takes over and runs again.
         let lease = self.settled_lease().map(|lease_until| now.until(lease_until));
         let left = lease.filter(|lease| !lease.is_zero()).map_or(left, |lease| left.min(lease));
         Some(now.saturating_add((left / 2).max(SHORTEST_CALL)).min(task.by))
     }
 
-    /// Until when the lease stands under which the handler ran, while its outcome is being stored.
+    /// When the lease ends under which the handler ran, while its outcome is being stored.
     fn settled_lease(&self) -> Option<Timestamp> {
         match &self.phase {
             Phase::Settling { held, .. } | Phase::LookingForSettlement { held, .. } => Some(held.lease_until),
@@ -509,20 +511,20 @@ impl State {
         }
     }
 
-    /// Until when what is settled at `now` may be prepared, such as by writing its chunks: the other half of the time is
-    /// the settlement's own.
+    /// When the preparation of a settlement that begins at `now` must end, for example writing its chunks.
+    /// The other half of the time is for the settlement itself.
     pub fn prepare_until(&self, now: Timestamp) -> Timestamp {
         now.saturating_add(now.until(self.plan.settle_by(now)) / 2)
     }
 
-    /// How long an [`Action::Pause`] of `pause` really takes: the less time is left, the shorter it is, so that a store
-    /// that comes back just before the end is still asked.
+    /// How long an [`Action::Pause`] of `pause` really takes. The less time is left, the shorter it is, so
+    /// that a store that recovers just before the end still gets a request.
     pub fn pause_for(&self, pause: Duration, now: Timestamp) -> Duration {
         self.call_until(now).map_or(pause, |until| pause.min(now.until(until) / 2))
     }
 }
 
-/// One step of the protocol: what the state becomes, and what to do next.
+/// Performs one step of the protocol, and returns the new state and the next action.
 pub fn step(state: State, input: Input) -> (State, Action) {
     let State { plan, phase, is_in_doubt } = state;
     let Input { now, event } = input;
@@ -534,12 +536,12 @@ pub fn step(state: State, input: Input) -> (State, Action) {
         (Phase::GivingBack { held, why }, event @ (Event::Answered(_) | Event::Failed(_))) => {
             acquire::giving_back(&plan, &held, why, &event)
         }
-        // An extension whose answer is still to come makes no difference: nothing but the lease's end depends on it.
+        // A missing answer to an extension makes no difference: only the lease's end depends on it.
         (
             Phase::Held { held, submissions } | Phase::Extending { held, submissions, .. },
             Event::Settle(intent),
         ) => settle::begin(&plan, now, held, Task::new(&plan, now, intent), submissions),
-        // Who asks again has given an earlier extension up; it does no harm if it comes late.
+        // A new request abandons the earlier extension, which does no harm if it's applied late.
         (
             Phase::Held { held, submissions } | Phase::Extending { held, submissions, .. },
             Event::Extend(until),

@@ -1,4 +1,4 @@
-//! What a store holds for one scoped key: the [`Record`], and the words it is written in.
+//! The [`Record`] that a store holds for one scoped key, and the types of its fields.
 
 use std::{fmt, sync::Arc};
 
@@ -10,15 +10,15 @@ use crate::{
     time::Timestamp,
 };
 
-/// The version of the record format that this library writes, and the only one that it reads.
-/// A record of another version is corrupt to it: never treated as absent, never executed.
+/// The version of the record format that this library writes, and the only one it reads. A record of another
+/// version is corrupt: it's never treated as absent, and its operation never runs.
 pub const RECORD_VERSION: u32 = 2;
 
-/// Who holds a claim: 128 bits drawn from the operating system at every claim.
+/// Identifies who holds a claim: 128 bits that the operating system draws for every claim.
 ///
-/// Never from a generator in memory, which a snapshot of the sandbox would copy; never the request id,
-/// which Lambda's asynchronous retries share. By it, an executor knows its own claim again when the
-/// answer to it was lost.
+/// They never come from a generator in memory, which a sandbox snapshot would copy, and the request id can't
+/// serve, since Lambda's asynchronous retries share it. The owner lets an executor recognise its own claim
+/// when the claim's response was lost.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Owner([u8; 16]);
 
@@ -27,17 +27,17 @@ impl Owner {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`] if the operating system has no random bits to give.
+    /// [`ErrorKind::Unavailable`] if the operating system can't provide random bits.
     pub fn random() -> Result<Self, Error> {
         random_bits("a claim's owner").map(Self)
     }
 
-    /// The owner that these bytes stand for: for stores that read it back, and for tests.
+    /// The owner with these bytes, for stores that read it back and for tests.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// The owner that 32 hexadecimal digits stand for.
+    /// Parses an owner from 32 hexadecimal digits.
     pub fn from_hex(digits: &str) -> Option<Self> {
         parse_hex(digits).map(Self)
     }
@@ -48,7 +48,7 @@ impl Owner {
     }
 }
 
-/// Bits that the operating system draws for `what`.
+/// Draws random bits from the operating system. An error says that `what` needed them.
 #[expect(clippy::disallowed_methods, reason = "the one place that draws random bits")]
 pub(crate) fn random_bits(what: &str) -> Result<[u8; 16], Error> {
     let mut bytes = [0; 16];
@@ -73,7 +73,7 @@ impl fmt::Debug for Owner {
 
 /// The fencing token: a number that grows with every claim of a key.
 ///
-/// A handler may pass it on, so that what it writes to can refuse a number lower than the last it saw.
+/// A handler may pass it on, so that a downstream system can refuse a number lower than the last it saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Generation(u64);
 
@@ -88,7 +88,7 @@ impl Generation {
         self.0
     }
 
-    /// A first claim's generation: the time, so that it grows even after the record was swept away.
+    /// A first claim's generation: the current time, so that it grows even after the record was swept.
     pub(crate) const fn first(now: Timestamp) -> Self {
         Self(now.as_millis())
     }
@@ -105,16 +105,16 @@ impl fmt::Display for Generation {
     }
 }
 
-/// A record's stored state, by name alone.
+/// The name of a record's stored state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Status {
-    /// A claim stands.
+    /// The key is claimed.
     Started,
     /// The outcome is stored.
     Completed,
-    /// A final failure is stored.
+    /// A permanent failure is stored.
     Failed,
-    /// The key was given back.
+    /// The key was released.
     Released,
 }
 
@@ -129,7 +129,7 @@ impl Status {
         }
     }
 
-    /// The status that is stored as `text`.
+    /// Parses the status that is stored as `text`.
     pub fn from_stored(text: &str) -> Option<Self> {
         [Self::Started, Self::Completed, Self::Failed, Self::Released]
             .into_iter()
@@ -137,21 +137,21 @@ impl Status {
     }
 }
 
-/// A record's state with all that belongs to it, so that none can be half-settled.
+/// A record's state with its data, so that no record can be half-settled.
 ///
-/// "Stale" and "expired" are not states: they are computed from the times and the clock.
+/// "Stale" and "expired" aren't states: they're computed from the times and the clock.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// A claim stands, under a lease.
+    /// The key is claimed, under a lease.
     Started {
-        /// Until when the claim stands without an answer.
+        /// When the lease expires.
         lease_until: Timestamp,
     },
-    /// The operation is done; this is its outcome.
+    /// The operation is done, with this outcome.
     Completed(Outcome),
-    /// The operation failed for good; this is the failure.
+    /// The operation failed permanently, with this failure.
     Failed(Outcome),
-    /// The key was given back; the next delivery claims it anew.
+    /// The key was released; the next delivery claims it.
     Released,
 }
 
@@ -167,32 +167,32 @@ impl State {
     }
 }
 
-/// What a store holds for one scoped key.
+/// The record that a store holds for one scoped key.
 ///
-/// Its fields are public and it is exhaustive by decision: a store that someone else writes must be
-/// able to build one, and must not silently drop a field that a new version adds.
+/// Its fields are public and it's deliberately exhaustive: a third-party store must be able to build one, and
+/// mustn't silently drop a field that a new version adds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Record {
-    /// Who claimed the key last, or the operator who resolved it since.
+    /// The owner of the last claim, or of the operator's write that resolved it since.
     pub owner: Owner,
     /// The fencing token of that claim, or of the operator's write.
     pub generation: Generation,
-    /// How many claims this operation has had, this one included.
+    /// How many claims this operation has had, including this one.
     pub attempt: u32,
     /// The fingerprint of the request that made the claim.
     pub fingerprint: Fingerprint,
     /// When that claim was made.
     pub lock_acquired_at: Timestamp,
-    /// Until when the record counts, in whole seconds, since DynamoDB's sweeper counts in them. `None` is forever: an
+    /// When the record expires, in whole seconds, as DynamoDB's TTL counts. `None` means never: an
     /// at-most-once claim that isn't settled, which no sweeper may remove.
     pub expires_at: Option<Timestamp>,
-    /// Whether an earlier attempt of this operation ended without an answer, so that it may have had effects: its
-    /// process was killed or frozen, or its handler was dropped, cut off or panicked. A release keeps it, and so do
-    /// the claims that follow with the same fingerprint.
+    /// Whether an earlier attempt of this operation ended without an answer, so that it may have had effects:
+    /// its process was killed or frozen, or its handler was dropped, cut off or panicked. A release keeps
+    /// this, and so do later claims with the same fingerprint.
     pub interrupted: bool,
-    /// The invocation that made the claim, for people who search the logs; no rule looks at it.
+    /// The id of the invocation that made the claim, for searching the logs. No rule reads it.
     pub request_id: Option<Arc<str>>,
-    /// The state, with what belongs to it.
+    /// The state, with its data.
     pub state: State,
 }
 
@@ -202,7 +202,7 @@ impl Record {
         self.state.status()
     }
 
-    /// Until when the claim stands, if one does.
+    /// When the claim's lease expires, if the record is STARTED.
     pub const fn lease_until(&self) -> Option<Timestamp> {
         match self.state {
             State::Started { lease_until } => Some(lease_until),
@@ -210,7 +210,8 @@ impl Record {
         }
     }
 
-    /// The lock of the claim that made this record, under this lease: what makes it the same record, but STARTED.
+    /// Returns the lock of the claim that made this record, with this lease: it describes the same record,
+    /// but STARTED.
     ///
     /// ```
     /// use lambda_idempotency::{Fingerprint, Generation, Lock, Owner, Record, State, Timestamp};
@@ -248,7 +249,7 @@ impl Record {
     }
 }
 
-/// A STARTED record: what a claim writes.
+/// A STARTED record, as a claim writes it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Lock {
     /// See [`Record::owner`].

@@ -1,4 +1,4 @@
-//! [`Selector`]: a field of a JSON text, and its value exactly as it was sent.
+//! [`Selector`]: names a field of a JSON text, and finds its value exactly as it was sent.
 
 #[cfg(feature = "jmespath")]
 mod expression;
@@ -11,11 +11,12 @@ use serde_json::value::RawValue;
 use crate::error::{Error, ErrorKind, place};
 use pointer::Pointer;
 
-/// Names a field of a JSON text: a JSON Pointer (RFC 6901), such as `/order/id`, or, with the feature `jmespath`, a
-/// JMESPath expression, such as `order.id` or `json(body).order.id`. A pointer is empty or begins with `/`, which no
-/// expression does.
+/// Names a field of a JSON text: a JSON Pointer (RFC 6901), such as `/order/id`, or, with the feature
+/// `jmespath`, a JMESPath expression, such as `order.id` or `json(body).order.id`. A pointer is empty or
+/// begins with `/`; no expression does.
 ///
-/// What is found is JSON, with its numbers as they were sent: an id above 2^53 or an amount of `10.50` is not rounded.
+/// The result is JSON, with numbers as they were sent: an id above 2^53 or an amount of `10.50` isn't
+/// rounded.
 ///
 /// ```
 /// use lambda_idempotency::Selector;
@@ -29,21 +30,23 @@ use pointer::Pointer;
 ///
 /// # JMESPath
 ///
-/// Beside the [specification's](https://jmespath.org/specification.html) own functions there are three, for what
-/// queues and streams put into a field; those of the same names with `powertools_` in front are the same:
+/// Besides the [specification's](https://jmespath.org/specification.html) functions there are three, which
+/// decode fields of queue and stream events. Each also has a name with `powertools_` in front:
 ///
-/// | function | of a string |
+/// | function | decodes a string to |
 /// |---|---|
 /// | `json` | the JSON that it holds |
 /// | `base64` | the text that it holds in Base64 |
 /// | `base64_gzip` | the text that it holds in Base64, compressed with gzip |
 ///
-/// JMESPath has no word for an absent field: `null` is one. What it selects is exact, and so are `to_string` and
-/// `to_number`. But it compares and calculates in 64-bit floats, and takes two that nearly are for equal: a filter cannot tell
-/// two integers above 2^51 apart, and `sum` and its like round. Compare ids that are strings.
+/// JMESPath doesn't distinguish an absent field from `null`. Selected values are exact, and so are
+/// `to_string` and `to_number`. But JMESPath compares and calculates in 64-bit floats, and treats nearly
+/// equal ones as equal: a filter can't tell two integers above 2^51 apart, and `sum` and similar functions
+/// round. Compare only ids that are strings.
 ///
-/// A search reads and decodes at most 16 MiB, and makes at most 262,144 values of it, since each takes many times the memory
-/// of its text; beyond that it fails. A JSON Pointer has no such limit, and takes no memory.
+/// A search reads and decodes at most 16 MiB and makes at most 262,144 values, since each value takes many
+/// times the memory of its text. Beyond that, it fails. A JSON Pointer has no such limit, and takes no
+/// memory.
 #[derive(Clone)]
 pub struct Selector(Kind);
 
@@ -55,12 +58,12 @@ enum Kind {
 }
 
 impl Selector {
-    /// The field that `text` names.
+    /// Parses `text` into a selector.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if it is no JSON Pointer, and no JMESPath expression either, or calls a function that
-    /// there is not.
+    /// [`ErrorKind::Invalid`] if it's neither a valid JSON Pointer nor a valid JMESPath expression, or calls
+    /// an unknown function.
     pub fn new(text: &str) -> Result<Self, Error> {
         if text.is_empty() || text.starts_with('/') {
             return Pointer::new(text).map(Kind::Pointer).map(Self);
@@ -76,7 +79,7 @@ impl Selector {
         ))
     }
 
-    /// The text that it was made of.
+    /// The text that the selector was parsed from.
     pub fn as_str(&self) -> &str {
         match &self.0 {
             Kind::Pointer(pointer) => pointer.as_str(),
@@ -85,12 +88,13 @@ impl Selector {
         }
     }
 
-    /// The field's value in `json`, as JSON; `None` if there is no such field.
+    /// Finds the field's value in `json`, as JSON; `None` if the field is absent.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if `json` is not JSON; a name on a pointer's way cannot be read, or stands twice; a JMESPath
-    /// function cannot do with what it is given; or there is too much of it. The error holds nothing of the text.
+    /// [`ErrorKind::Invalid`] if `json` isn't JSON, a name on a pointer's path can't be read or appears
+    /// twice, a JMESPath function can't use its argument, or the search exceeds its limits. The error
+    /// contains none of the text.
     pub fn find<'j>(&self, json: &'j [u8]) -> Result<Option<Cow<'j, str>>, Error> {
         match &self.0 {
             Kind::Pointer(pointer) => {
@@ -128,7 +132,7 @@ impl FromStr for Selector {
 #[cfg(feature = "events")]
 pub(crate) type Found<'a> = (&'a Selector, Option<Cow<'a, str>>);
 
-/// The fields to compare, of which there has to be one.
+/// Parses the fields to compare; there must be at least one.
 #[cfg(feature = "events")]
 pub(crate) fn some_of<'a>(fields: impl IntoIterator<Item = &'a str>) -> Result<Vec<Selector>, Error> {
     let fields = fields.into_iter().map(Selector::new).collect::<Result<Vec<_>, _>>()?;
@@ -138,7 +142,7 @@ pub(crate) fn some_of<'a>(fields: impl IntoIterator<Item = &'a str>) -> Result<V
     Ok(fields)
 }
 
-/// The fields' values; `None` if they name nothing, since two such texts would be one, or one cannot be looked up.
+/// The fields' values. `None` if none names anything, since two such texts would match, or if a lookup fails.
 #[cfg(feature = "events")]
 pub(crate) fn found_in<'a>(fields: &'a [Selector], json: &'a [u8]) -> Option<Vec<Found<'a>>> {
     let found: Result<Vec<_>, _> =
@@ -146,8 +150,9 @@ pub(crate) fn found_in<'a>(fields: &'a [Selector], json: &'a [u8]) -> Option<Vec
     found.ok().filter(|found| found.iter().flat_map(|(_, found)| found).any(|found| names_something(found)))
 }
 
-/// Whether there is a number, a boolean or a string that is not blank in a value: null, blanks, and lists and objects of
-/// nothing else name nothing. `value` is JSON; the scan takes one pass and no stack, however deep it is.
+/// Whether a value contains a number, a boolean or a string that isn't blank. Null, blank strings, and arrays
+/// and objects of only these name nothing. `value` is JSON; the scan takes one pass and no stack, however
+/// deep it's nested.
 pub(crate) fn names_something(value: &str) -> bool {
     let bytes = value.as_bytes();
     let mut at = 0;
@@ -162,14 +167,14 @@ pub(crate) fn names_something(value: &str) -> bool {
                 }
                 at = end;
             }
-            // Of null, and what stands between values.
+            // Part of `null`, or a character between values.
             _ => at += 1,
         }
     }
     false
 }
 
-/// Whether a string of JSON has only white space in it. One that cannot be read has something.
+/// Whether a JSON string contains only white space. A string that can't be decoded isn't blank.
 fn is_blank(string: &str) -> bool {
     match string.contains('\\') {
         true => serde_json::from_str::<String>(string).is_ok_and(|text| text.trim().is_empty()),
@@ -190,7 +195,7 @@ fn length_of_string(bytes: &[u8]) -> usize {
     bytes.len()
 }
 
-/// Where it went wrong; the error's own text may quote what it read.
+/// Reports only the position, since the error's own text may quote what it read.
 fn not_json(error: &serde_json::Error) -> Error {
     let place = place(error);
     Error::new(ErrorKind::Invalid, format!("the text to select a field of is not JSON: {place}"))

@@ -1,4 +1,4 @@
-//! [`Staging`]: where a handler lays down writes of its own, to be made together with its outcome.
+//! [`Staging`]: collects the handler's writes, to commit them with its outcome.
 
 use std::{
     any::Any,
@@ -13,21 +13,21 @@ use crate::{
     store::{OwnWrites, Store, StoreError, Writes},
 };
 
-/// A handler's answer, of whatever type the handler has.
+/// A handler's answer, of any type.
 pub(crate) type AnyAnswer = Box<dyn Any + Send>;
-/// What a handler says when one of its own conditions has failed.
+/// The closure that returns the handler's answer when a condition of its writes has failed.
 pub(crate) type OnDeclined = Box<dyn FnOnce(&(dyn Any + Send + Sync)) -> Option<AnyAnswer> + Send>;
 
-/// Where the calling handler lays down writes of its own. When it returns, they are committed together with its
-/// outcome, in one transaction: either all of it is there afterwards, or nothing is.
+/// Collects the handler's writes, to commit them with its outcome. When the handler returns, the library
+/// commits them in one transaction: all or nothing.
 ///
-/// So their effects happen exactly once, wherever a process dies. That holds for these writes alone: what the handler
-/// does besides may happen again.
+/// So their effects happen exactly once, even if a process dies. That holds for these writes alone: the
+/// handler's other effects may happen again.
 ///
-/// They are made only if the handler's result is recorded as a success. If it fails, panics or is cut off, or its HTTP
-/// response is one that is not recorded, they are dropped.
+/// They're committed only if the handler's result is recorded as a success. If the handler fails, panics or
+/// is cut off, or its HTTP response isn't recorded, they're dropped.
 ///
-/// Cheap to clone; it may be passed on to tasks that the handler waits for. See [`staging`] for an example.
+/// Cheap to clone; you can pass it on to tasks that the handler waits for. See [`staging`] for an example.
 #[derive(Clone)]
 pub struct Staging {
     shared: Arc<Shared>,
@@ -39,14 +39,14 @@ struct Shared {
     slot: Mutex<Slot>,
 }
 
-/// What was laid down so far.
+/// The writes so far, and whether more are accepted.
 #[derive(Default)]
 struct Slot {
     staged: Staged,
     is_closed: bool,
 }
 
-/// What a handler has laid down.
+/// The writes and the closure that a handler has staged.
 #[derive(Default)]
 pub(crate) struct Staged {
     pub(crate) writes: Option<Box<OwnWrites>>,
@@ -58,7 +58,7 @@ impl Staging {
         Self { shared: Arc::new(Shared { store, key, slot: Mutex::default() }) }
     }
 
-    /// Adds these writes to those that are there.
+    /// Adds these writes to those already staged.
     ///
     /// ```
     /// # use aws_sdk_dynamodb::types::{AttributeValue, Put};
@@ -73,9 +73,9 @@ impl Staging {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`], and nothing is added: the store makes no transactions, or not with such writes; there are
-    /// more than it takes, or larger ones; two are on one item, or one is on the record itself; or the handler has
-    /// returned.
+    /// [`ErrorKind::Invalid`], and nothing is added, if the store doesn't support transactions, or not with
+    /// writes of this type; if there are too many writes, or they're too large; if two writes are for one
+    /// item, or one is for the record itself; or if the handler has returned.
     pub fn add<W: Writes>(&self, writes: W) -> Result<(), Error> {
         let mut slot = self.slot();
         if slot.is_closed {
@@ -103,20 +103,21 @@ impl Staging {
         Ok(())
     }
 
-    /// What the handler answers if a condition of its own writes fails, in place of what it has returned. Nothing was
-    /// written then. It is called at most once, gets what the store tells (for DynamoDB,
-    /// [`Declined`](crate::store::dynamodb::Declined): which conditions failed, and the items that they met if they were
-    /// asked for), and returns what the handler returns; it may stage writes anew, and a closure anew.
+    /// Sets the closure that answers in place of the handler if a condition of its writes fails. Nothing was
+    /// written then. The library calls it at most once, with the store's details (for DynamoDB,
+    /// [`Declined`](crate::store::dynamodb::Declined): the failed conditions, and the items that they met if
+    /// you asked for them). It returns what the handler returns, and may stage new writes and a new closure.
     ///
-    /// Without one, the wrapper treats it as an error of the handler's, and answers with
-    /// [`ErrorKind::Declined`].
+    /// Without a closure, the wrapper treats it as a handler error, and answers with [`ErrorKind::Declined`].
     ///
-    /// What it answers is judged as the handler's own result is: an HTTP response of a status that is not recorded, such as
-    /// 409, gives the key back, unless it carries [`Recording::Record`](crate::lambda::http::Recording).
+    /// The closure's answer is judged like the handler's own result: an HTTP response of a status that isn't
+    /// recorded, such as 409, releases the key, unless it carries
+    /// [`Recording::Record`](crate::lambda::http::Recording).
     ///
-    /// `D` is the store's type, and `T` the type that the wrapped handler's future has: for
-    /// [`run`](crate::Operation::run) and a layered service a `Result`. Another one is found out when it is needed,
-    /// and is [`ErrorKind::Invalid`] (over HTTP, 500 `misconfigured`), with the expected type in a log line at ERROR.
+    /// `D` is the store's type, and `T` the output type of the wrapped handler's future: a `Result` for
+    /// [`run`](crate::Operation::run) and a layered service. A wrong type shows up only when the closure is
+    /// needed: it's [`ErrorKind::Invalid`] (over HTTP, 500 `misconfigured`), and the library logs the
+    /// expected type at ERROR.
     ///
     /// ```
     /// # use lambda_idempotency::{Staging, store::dynamodb::Declined};
@@ -138,20 +139,20 @@ impl Staging {
         self.slot().staged.on_declined = Some(answer);
     }
 
-    /// What was laid down. From here on nothing more is taken.
+    /// Returns the staged writes, and accepts no more.
     pub(crate) fn close(&self) -> Staged {
         let mut slot = self.slot();
         slot.is_closed = true;
         std::mem::take(&mut slot.staged)
     }
 
-    /// Takes writes again: the handler has another word.
+    /// Accepts writes again, while the `on_declined` closure runs.
     pub(crate) fn reopen(&self) {
         self.slot().is_closed = false;
     }
 
     fn slot(&self) -> MutexGuard<'_, Slot> {
-        // Nothing panics between two changes that belong together.
+        // No code between two related changes can panic.
         self.shared.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -165,7 +166,7 @@ impl Staging {
 }
 
 impl fmt::Debug for Staging {
-    /// Shows whose it is, never what was laid down.
+    /// Shows the key, never the writes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let slot = self.slot();
         f.debug_struct("Staging")
@@ -176,10 +177,10 @@ impl fmt::Debug for Staging {
     }
 }
 
-/// Where the calling handler lays down writes of its own, if it is a wrapped one that runs under a claim, or claim-free.
+/// Returns the calling handler's [`Staging`], if it's a wrapped handler that runs under a claim or claim-free.
 ///
-/// It is known inside the handler's future, not in tasks that the handler spawns: pass it on to those. For HTTP it is in the
-/// request's extensions too.
+/// It's set inside the handler's future, not in tasks that the handler spawns: pass it on to those. For HTTP,
+/// it's in the request's extensions too.
 ///
 /// ```
 /// # #[cfg(feature = "dynamodb")] {
@@ -188,7 +189,7 @@ impl fmt::Debug for Staging {
 ///
 /// type Error = Box<dyn std::error::Error + Send + Sync>;
 ///
-/// /// Takes the money and records the receipt, or neither; and that exactly once.
+/// /// Withdraws the money and records the receipt: both or neither, and exactly once.
 /// async fn pay(idempotency: &Idempotency, account: &str, cents: u64) -> Result<String, RunError<Error>> {
 ///     let withdraw = || {
 ///         Update::builder()
@@ -203,7 +204,7 @@ impl fmt::Debug for Staging {
 ///     idempotency
 ///         .operation("withdraw")?
 ///         .run(Key::new("payment-17")?, &(account, cents), || async {
-///             // No receipt without the withdrawal: each of these is an error.
+///             // Each failure here is an error, so there's no receipt without the withdrawal.
 ///             let staging = staging().ok_or("this runs without protection")?;
 ///             staging.add(Transaction::new().update(withdraw()?))?;
 ///             Ok("receipt 17".to_owned())

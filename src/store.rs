@@ -1,4 +1,4 @@
-//! The [`Store`] contract: what the library asks of the thing that keeps its records.
+//! The [`Store`] contract: the operations that the library needs from a database.
 
 #[cfg(feature = "dynamodb")]
 pub mod dynamodb;
@@ -20,43 +20,42 @@ use crate::{
     time::Timestamp,
 };
 
-/// A conditional key-value map: it knows no clock and no rule.
+/// A conditional key-value map. It has no clock and makes no decisions.
 ///
-/// All rules live in one pure machine, which decides what to write and on which condition. A store
-/// writes just that, in one atomic step, or says what stands in the way.
+/// All rules live in one pure state machine, which decides on each write and its condition. A store applies
+/// that write in one atomic step, or returns the record that made the condition fail.
 ///
 /// # Contract
 ///
-/// - [`apply`](Self::apply) makes the write if and only if its condition holds, in one atomic step for
-///   the key: [`Write::apply_to`] says exactly when, and what the record is then. A store that can read
-///   and write under a lock of its own may call that function; one that cannot says the same in
-///   conditions of its own.
-/// - When the condition fails, nothing changes, and the answer has the record that stood in the way, as
-///   it was at that very moment.
-/// - [`read`](Self::read) is strongly consistent: it sees every write that was answered before it began.
-/// - What is stored comes back equal in every field.
-/// - A store neither judges nor removes a record because it is old, except by a sweeper that acts on
-///   `expires_at` alone, at that time or later.
+/// - [`apply`](Self::apply) applies the write if and only if its condition holds, in one atomic step for the
+///   key. [`Write::apply_to`] defines the condition and the resulting record. A store that reads and writes
+///   under its own lock can call that function. Other stores express it as conditional requests.
+/// - When the condition fails, nothing changes. The answer contains the record that made it fail, as it was at
+///   that moment.
+/// - [`read`](Self::read) is strongly consistent: it sees every write that was answered before the read began.
+/// - Every field reads back equal to what was stored.
+/// - A store never judges or removes a record by its age. Only a sweeper may remove records, by `expires_at`
+///   alone, at that time or later.
 ///
 /// # Errors
 ///
-/// An error is *ambiguous* if the write may have been made all the same, now or later: after a
-/// time-out, a lost connection, an answer that says nothing. Such an error is marked with
-/// [`StoreError::maybe_applied`], also if only one of several attempts inside the store was ambiguous.
-/// A failed condition is not an error, and is always definite.
+/// An error is *ambiguous* if the write may have been applied, or may still be: after a timeout, a lost
+/// connection, or an answer that doesn't say. Such an error is marked with [`StoreError::maybe_applied`], even
+/// if only one of several attempts inside the store was ambiguous. A failed condition isn't an error, and is
+/// always definite.
 ///
-/// A record that cannot be understood is [`StoreErrorKind::Corrupt`], never absent.
+/// A record that can't be decoded is [`StoreErrorKind::Corrupt`], never absent.
 ///
 /// # Cancel safety
 ///
-/// Dropping a future may leave the write made, not made, or still to come.
+/// After a dropped future, the write may have been applied, not applied, or may still be applied later.
 ///
 /// # Example
 ///
-/// [`MemoryStore`](memory::MemoryStore) is the contract in a few lines. `conformance::check` (feature
-/// `conformance`) proves a store of your own.
+/// [`MemoryStore`](memory::MemoryStore) implements the contract in a few lines. `conformance::check` (feature
+/// `conformance`) tests your own store.
 pub trait Store: fmt::Debug + Send + Sync + 'static {
-    /// Makes `write` on `key` if its condition holds.
+    /// Applies `write` to `key` if its condition holds.
     fn apply<'a>(
         &'a self,
         key: &'a StoredKey,
@@ -66,13 +65,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Reads the record of `key`, strongly consistent.
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>>;
 
-    /// The capability to keep a large response beside the record, if the store has it. Without it,
-    /// every response is kept in the record, whatever its size.
+    /// The capability to store a large response beside the record, if this store has it. Otherwise, every
+    /// response is stored in the record, whatever its size.
     fn parts(&self) -> Option<&dyn ResponseParts> {
         None
     }
 
-    /// The capability to settle a record and to make the handler's own writes in one transaction, if the store has it.
+    /// The capability to settle a record together with the handler's own writes in one transaction, if this
+    /// store has it.
     fn transactions(&self) -> Option<&dyn Transactions> {
         None
     }
@@ -101,20 +101,20 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     }
 }
 
-/// A store's optional capability: a response that is too large for the record is kept in siblings.
+/// Optional store capability: stores a response that's too large for the record in sibling items.
 ///
-/// The engine writes the parts before the completion that makes them visible, and reads them when a
-/// replay needs them.
+/// The engine writes the chunks before the completion that makes them visible, and reads them when a replay
+/// needs them.
 pub trait ResponseParts: Send + Sync {
-    /// The largest response, as kept, that goes into the record itself; in bytes.
+    /// The size limit for a response inside the record, in bytes as stored.
     fn inline_limit(&self) -> usize;
 
-    /// Keeps `bytes` in siblings of `key` that belong to `owner` alone, until a day after `expires_at`,
-    /// and returns how many there are. Writing the same again is harmless.
+    /// Writes `bytes` as siblings of `key` that belong only to `owner`, and returns their number. They're kept
+    /// until a day after `expires_at`. Writing the same bytes again is harmless.
     ///
     /// # Errors
     ///
-    /// If any part could not be written; the completion then says that the response is not retained.
+    /// If a chunk couldn't be written. The completion then records the response as not retained.
     fn write_parts<'a>(
         &'a self,
         key: &'a StoredKey,
@@ -123,12 +123,12 @@ pub trait ResponseParts: Send + Sync {
         expires_at: Timestamp,
     ) -> BoxFuture<'a, Result<u32, StoreError>>;
 
-    /// The bytes that were kept in `count` siblings of `key` by `owner`, strongly consistent, and no
-    /// more than `limit` of them.
+    /// Reads the bytes that `owner` wrote into `count` siblings of `key`, strongly consistent, at most `limit`
+    /// bytes.
     ///
     /// # Errors
     ///
-    /// [`StoreErrorKind::Corrupt`] if a part is missing or there are more bytes than `limit`.
+    /// [`StoreErrorKind::Corrupt`] if a chunk is missing or there are more bytes than `limit`.
     fn read_parts<'a>(
         &'a self,
         key: &'a StoredKey,
@@ -138,38 +138,41 @@ pub trait ResponseParts: Send + Sync {
     ) -> BoxFuture<'a, Result<Bytes, StoreError>>;
 }
 
-/// Writes of a handler's own, in the types of one kind of store; for DynamoDB, `store::dynamodb::Transaction`.
+/// The handler's own writes, in the types of one kind of store; for DynamoDB, `store::dynamodb::Transaction`.
 pub trait Writes: Any + Clone + Send + Sync {
-    /// Puts what `more` has behind what is here.
+    /// Appends the writes in `more`.
     fn append(&mut self, more: Self);
 }
 
-/// [`Writes`] of whatever type.
+/// [`Writes`] of any type.
 pub type OwnWrites = dyn Any + Send + Sync;
 
-/// A store's optional capability: a write of the protocol and writes of the handler's own in one transaction, so that
-/// either all of them are made or none is.
+/// Optional store capability: applies a protocol write and the handler's own writes in one transaction, all or
+/// nothing.
 pub trait Transactions: Send + Sync {
-    /// Whether `writes` can be made together with one on the record of `key`, as far as that can be told before
-    /// anything is sent.
+    /// Checks, before anything is sent, whether `writes` can go into one transaction with a write to the record
+    /// of `key`.
     ///
     /// # Errors
     ///
-    /// [`StoreErrorKind::Rejected`], with what is wrong: they are of another store's type, too many, too large, two of
-    /// them are on one item, or one is on the record itself.
+    /// [`StoreErrorKind::Rejected`], with the reason: the writes belong to another store's type, are too many
+    /// or too large, two of them are on one item, or one is on the record itself.
     fn check(&self, key: &StoredKey, writes: &OwnWrites) -> Result<(), StoreError>;
 
-    /// Makes `write` on `key`, if its condition holds, and with it `writes`, if theirs hold; or nothing.
+    /// Applies `write` to `key` together with `writes`, if all their conditions hold. Otherwise applies
+    /// nothing.
     ///
-    /// `token` names this transaction, in at most 36 characters: if it was made before, it is not made again, and
-    /// answered as then. Whoever uses a token again uses it with the same write and writes.
+    /// `token` identifies this transaction, in at most 36 characters. A transaction that was already applied
+    /// under this token isn't applied again, and gets the same answer. Reuse a token only with the same write
+    /// and writes.
     ///
     /// # Errors
     ///
-    /// As [`Store::apply`]. That one of the handler's own conditions failed says nothing of an earlier attempt inside the
-    /// store, unlike the record's: if that attempt was ambiguous, this is an ambiguous error, and not
-    /// [`Committed::Declined`]. [`StoreErrorKind::Conflict`] says that another transaction has one of the items just now;
-    /// if it is marked [`maybe_applied`](StoreError::maybe_applied), that may be this very one, sent before.
+    /// As [`Store::apply`]. Unlike the record's condition, a failed condition of the handler's writes doesn't
+    /// show whether an earlier attempt inside the store was applied. If that attempt was ambiguous, the result
+    /// is an ambiguous error instead of [`Committed::Declined`]. [`StoreErrorKind::Conflict`] means that
+    /// another transaction is using one of the items. If the error is marked
+    /// [`maybe_applied`](StoreError::maybe_applied), that may be an earlier attempt of this same transaction.
     fn commit<'a>(
         &'a self,
         key: &'a StoredKey,
@@ -179,15 +182,15 @@ pub trait Transactions: Send + Sync {
     ) -> BoxFuture<'a, Result<Committed, StoreError>>;
 }
 
-/// What became of a transaction that was answered.
+/// The result of a transaction that was answered.
 #[derive(Debug)]
 #[must_use]
 pub enum Committed {
-    /// What became of the write to the record. If it was refused, nothing was written, whatever stood in the way of
-    /// the handler's own writes too.
+    /// The result of the write to the record. If the record's condition failed, nothing was written, even if
+    /// the handler's own conditions failed too.
     Answered(Written),
-    /// The record's condition held, and one of the handler's own failed. Nothing was written, and nothing of this call
-    /// is on its way. This is what the store tells about it, in its own types.
+    /// The record's condition held, but one of the handler's conditions failed. Nothing was written, and no
+    /// attempt of this call is still on its way. The value holds the store's details, in its own types.
     Declined(Box<dyn Any + Send + Sync>),
 }
 
@@ -196,65 +199,65 @@ pub enum Committed {
 pub enum Write {
     /// T1, absent → STARTED: writes the lock if there is no record.
     Claim(Lock),
-    /// T2, a record that no longer counts → STARTED: replaces the whole record by the lock, if status,
-    /// owner, generation and expiry (and the lease of a STARTED one) are as seen.
+    /// T2, an expired or released record → STARTED: replaces the whole record with the lock, if status, owner,
+    /// generation and expiry (and the lease of a STARTED one) are as seen.
     Reclaim {
         /// The version that was seen.
         seen: Seen,
-        /// What takes its place.
+        /// The lock that replaces it.
         lock: Lock,
     },
-    /// T3, stale STARTED → STARTED: puts a new owner, generation, times and attempt into the record, if
-    /// it is STARTED and owner, generation, time of the lock and lease are as seen.
+    /// T3, stale STARTED → STARTED: sets a new owner, generation, times and attempt, if the record is STARTED
+    /// and its owner, generation, lock time and lease are as seen.
     TakeOver {
         /// The version that was seen.
         seen: Seen,
-        /// What takes its place; its fingerprint is the one that is there.
+        /// The lock that replaces it. Its fingerprint equals the stored one.
         lock: Lock,
     },
-    /// T4 to T6, STARTED → settled: if the record is STARTED and has this owner and generation. There
-    /// is no test of the time: a lease that has run out but was not taken over may still be settled.
+    /// T4 to T6, STARTED → settled: applies if the record is STARTED and has this owner and generation. The
+    /// condition doesn't test the time: a claim whose lease has expired can still settle until it's taken over.
     Settle {
         /// The claim's owner.
         owner: Owner,
         /// The claim's generation.
         generation: Generation,
-        /// What the record becomes.
+        /// The state that the record gets.
         settlement: Settlement,
     },
-    /// T7, STARTED → STARTED: moves the lease, and the expiry with it, if the record is STARTED, has this owner and
-    /// generation, and its lease ends before the new one. A lease is never shortened, so that an extension which
-    /// arrives late does no harm. Nothing else changes, and neither lease is compared with the time.
+    /// T7, STARTED → STARTED: extends the lease, and the expiry with it, if the record is STARTED, has this
+    /// owner and generation, and its lease ends before the new one. It never shortens a lease, so a late
+    /// extension is harmless. Nothing else changes, and neither lease is compared with the current time.
     Extend {
         /// The claim's owner.
         owner: Owner,
         /// The claim's generation.
         generation: Generation,
-        /// Until when the claim is to stand.
+        /// When the extended lease ends.
         lease_until: Timestamp,
-        /// Until when the record is to count; `None` is forever, and removes the expiry.
+        /// When the record expires. `None` means never, and removes the expiry.
         expires_at: Option<Timestamp>,
     },
-    /// Without a claim, absent or a record that no longer counts → settled: puts the whole record, if there is none,
-    /// or the one that is there is the very version that was seen, in all six parts. Nothing of an earlier record
-    /// stays. The machine puts settled records; to a store, it is a record as any other, whatever its state.
+    /// Without a claim, absent or an expired or released record → settled: puts the whole record, if there is
+    /// none or all six parts of the stored version are as seen. Nothing of an earlier record remains. The
+    /// machine only puts settled records, but a store must accept a record in any state.
     Conclude {
         /// The version that was seen; `None` if there was no record.
         seen: Option<Seen>,
-        /// What takes its place.
+        /// The record that replaces it.
         record: Record,
     },
-    /// An operator's write, whatever the status is → settled: puts a new owner and generation into the
-    /// record and settles it, if it is the very version that was seen. Nothing of an outcome that was
-    /// there before stays. A claim that still runs under the old owner finds itself fenced.
+    /// An operator's write, any status → settled: sets a new owner and generation and settles the record, if
+    /// its version is exactly the one seen. Nothing of an earlier outcome remains. A claim that still runs
+    /// under the old owner is fenced.
     Resolve {
         /// The version that was seen.
         seen: Seen,
-        /// The owner drawn for this write: by it, the operator knows its own write again.
+        /// The owner drawn for this write. The operator recognizes its own write by it.
         owner: Owner,
-        /// The generation that it gets.
+        /// The new generation.
         generation: Generation,
-        /// What the record becomes.
+        /// The state that the record gets.
         settlement: Settlement,
     },
 }
@@ -262,15 +265,15 @@ pub enum Write {
 /// How a claim is settled.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Settlement {
-    /// T4: stores the outcome, and until when it counts.
+    /// T4: stores the outcome and its expiry.
     Complete(Outcome, Timestamp),
-    /// T5: stores the final failure, and until when it counts.
+    /// T5: stores the permanent failure and its expiry.
     Fail(Outcome, Timestamp),
     /// T6: gives the key back.
     Release {
-        /// Until when the record counts.
+        /// When the record expires.
         expires_at: Timestamp,
-        /// What becomes of [`Record::interrupted`].
+        /// The new value of [`Record::interrupted`].
         interrupted: bool,
     },
 }
@@ -317,18 +320,18 @@ impl Seen {
     }
 }
 
-/// What became of a [`Write`] that was answered.
+/// The result of a [`Write`] that was answered.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[must_use]
 pub enum Written {
-    /// It was made.
+    /// The write was applied.
     Applied,
-    /// Its condition failed: this is what was there, if anything.
+    /// The condition failed. Contains the record that was there, if any.
     Refused(Option<Record>),
 }
 
 impl Write {
-    /// The lock that a claiming write leaves behind.
+    /// The lock that a claiming write stores.
     pub const fn lock(&self) -> Option<&Lock> {
         match self {
             Self::Claim(lock) | Self::Reclaim { lock, .. } | Self::TakeOver { lock, .. } => Some(lock),
@@ -336,7 +339,7 @@ impl Write {
         }
     }
 
-    /// The owner and the generation under which it settles, where it settles what a delivery has done.
+    /// The owner and generation that it settles under, if it settles a delivery's work.
     pub(crate) const fn settled_as(&self) -> Option<(Owner, Generation)> {
         match self {
             Self::Settle { owner, generation, .. } => Some((*owner, *generation)),
@@ -345,7 +348,7 @@ impl Write {
         }
     }
 
-    /// The contract itself: what the record is after this write met `current`, or `None` if the
+    /// The contract in code: returns the record after this write is applied to `current`, or `None` if the
     /// condition fails.
     pub fn apply_to(&self, current: Option<&Record>) -> Option<Record> {
         match (self, current) {
@@ -354,7 +357,7 @@ impl Write {
                 Some(lock.clone().into())
             }
             (Self::TakeOver { seen, lock }, Some(record)) if take_over_condition(seen, record) => {
-                // The fingerprint stays: it is equal, or this would be another operation.
+                // Keep the stored fingerprint: it equals the lock's, or this would be another operation.
                 Some(Record { fingerprint: record.fingerprint, ..lock.clone().into() })
             }
             (Self::Settle { owner, generation, settlement }, Some(record))
@@ -416,25 +419,25 @@ fn settled(record: Record, settlement: &Settlement) -> Record {
     }
 }
 
-/// What kind of trouble a store is in.
+/// The category of a store error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreErrorKind {
-    /// It cannot be reached, is throttled, or does not answer.
+    /// The store can't be reached, is throttled, or doesn't answer.
     Unavailable,
-    /// Another transaction has the record just now. The write was not made.
+    /// Another transaction is using the record. The write wasn't applied.
     Conflict,
-    /// It refuses the request as such: no such table, another key schema, no permission, expired credentials. It may
-    /// take the same request later.
+    /// The store rejects the request itself: no such table, another key schema, no permission, expired
+    /// credentials. It may accept the same request later.
     Rejected,
-    /// It will never take this content: too large for one record, or with characters that it can't keep. A settlement
-    /// is then sent without its response.
+    /// The store never accepts this content: too large for one record, or with characters that it can't store.
+    /// The engine then sends the settlement without its response.
     Unstorable,
-    /// The record that it holds cannot be understood.
+    /// The stored record can't be decoded.
     Corrupt,
 }
 
-/// A store's error. Its text and its sources hold no key, payload or response.
+/// A store's error. Its text and its sources never contain a key, payload or response.
 #[derive(Debug)]
 pub struct StoreError {
     kind: StoreErrorKind,
@@ -444,31 +447,31 @@ pub struct StoreError {
 }
 
 impl StoreError {
-    /// An error of this kind that is definite: the write was not made.
+    /// Creates a definite error of this kind: the write wasn't applied.
     pub fn new(kind: StoreErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         Self { kind, message: message.into(), maybe_applied: false, source: None }
     }
 
-    /// The same error, ambiguous if `maybe_applied`: the write may have been made all the same.
+    /// Sets whether the error is ambiguous, so that the write may have been applied anyway.
     #[must_use]
     pub fn maybe_applied(mut self, maybe_applied: bool) -> Self {
         self.maybe_applied = maybe_applied;
         self
     }
 
-    /// The same error with its cause.
+    /// Adds the cause.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync + 'static>>) -> Self {
         self.source = Some(source.into());
         self
     }
 
-    /// What kind of trouble it is.
+    /// The category of the error.
     pub fn kind(&self) -> StoreErrorKind {
         self.kind
     }
 
-    /// Whether the write may have been made all the same.
+    /// Whether the write may have been applied anyway.
     pub fn is_maybe_applied(&self) -> bool {
         self.maybe_applied
     }

@@ -1,7 +1,7 @@
-//! Time: [`Timestamp`], and the [`Clock`] that is the crate's only source of it.
+//! [`Timestamp`], and the [`Clock`] that is the crate's only source of time.
 //!
-//! Nothing else in the crate reads a clock or sleeps, so every rule about time can be tested with a
-//! clock of the test's own.
+//! Nothing else in the crate reads a clock or sleeps, so tests can check every rule about time with their own
+//! clock.
 
 use std::{
     fmt,
@@ -12,7 +12,7 @@ use crate::future::BoxFuture;
 
 /// A moment, in whole milliseconds since the Unix epoch.
 ///
-/// Arithmetic saturates: a moment too far away to be told is the farthest one, never a small number.
+/// Arithmetic saturates: a moment that is too far away is the farthest one, never a small number.
 ///
 /// ```
 /// use std::time::Duration;
@@ -41,14 +41,14 @@ impl Timestamp {
         self.0
     }
 
-    /// Seconds since the Unix epoch, rounded up: the unit of DynamoDB's TTL attribute. Rounding up
-    /// means that the sweeper never comes before the moment itself.
+    /// Seconds since the Unix epoch, rounded up: the unit of DynamoDB's TTL attribute. Rounding up means that
+    /// the sweeper never removes a record before the moment itself.
     pub const fn as_secs_rounded_up(self) -> u64 {
         self.0.div_ceil(1000)
     }
 
-    /// This moment, or the next whole second. What a record's expiry is rounded to before it is
-    /// stored, so that every store gives back exactly what it was given.
+    /// Rounds up to a whole second. The engine rounds a record's expiry before storing it, so that every
+    /// store returns exactly what it was given.
     #[must_use]
     pub const fn rounded_up_to_second(self) -> Self {
         Self::from_secs(self.as_secs_rounded_up())
@@ -89,11 +89,11 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Where the engine gets the time from, and how it waits.
+/// The engine's source of time, and its way to wait.
 ///
-/// [`SystemClock`] is the one that ships; a test brings its own.
+/// Use [`SystemClock`]; tests bring their own.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// The time now, by the clock that the other executors' clocks agree with (up to the skew margin).
+    /// The time now. It should agree with other executors' clocks, up to the skew margin.
     fn now(&self) -> Timestamp;
 
     /// Completes after `duration`.
@@ -120,17 +120,18 @@ impl Clock for SystemClock {
     }
 }
 
-/// What `future` gives, or `None` if it has not given it after `limit`.
+/// Waits for `future`, but not longer than `limit`; `None` if it hasn't finished by then.
 ///
 /// # Cancel safety
 ///
-/// As `future`'s: at the limit, it is dropped.
+/// As `future`'s, which is dropped at the limit.
 #[cfg(any(feature = "postgres", feature = "redis"))]
 pub(crate) async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(limit, future).await.ok()
 }
 
-/// How long something takes, for metrics and for the time that a call of a store has left: no rule of the protocol asks it.
+/// Measures how long something takes, for metrics and for the rest of a store call's time limit. No rule of
+/// the protocol uses it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stopwatch(Instant);
 
@@ -145,12 +146,13 @@ impl Stopwatch {
     }
 }
 
-/// When a connection answered last, and so how long it has been idle.
+/// When a connection last answered, and so how long it has been idle.
 ///
-/// Between two invocations, Lambda freezes the sandbox, and the network may forget its connections. Neither clock alone
-/// measures that pause. A virtual machine that is paused may stop its monotonic clock, and only the wall clock shows the
-/// pause. A resumed machine may correct its wall clock late, or step it back, and only the monotonic clock still counts. The
-/// larger of the two is the idle time: too large costs one question to the server, too small costs a timeout.
+/// Lambda freezes the sandbox between two invocations, and the network may forget its connections. Neither
+/// clock alone measures that pause. A paused virtual machine may stop its monotonic clock, so that only the
+/// wall clock shows the pause. A resumed machine may correct its wall clock late, or step it back, so that
+/// only the monotonic clock shows it. The larger of the two is the idle time: too large costs one request to
+/// the server, too small costs a timeout.
 #[cfg(any(feature = "postgres", feature = "redis"))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LastAnswer {

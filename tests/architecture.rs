@@ -1,8 +1,8 @@
-//! The rules of the modules, read off the sources: imports point one way, stores stay
-//! apart, `lib.rs` has no logic, files are small, and one file reads the clock.
+//! Checks the module rules against the sources: imports point one way, stores don't name each other, `lib.rs`
+//! has no logic, files are short, and one file reads the clock.
 //!
-//! What is `#[cfg(test)]`, or in a file called `tests`, is not built into the library and not looked at,
-//! but for its length.
+//! The checks skip `#[cfg(test)]` code and files called `tests`, since the library isn't built with them. Only
+//! their length counts.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 
@@ -13,11 +13,11 @@ use std::fs;
 
 use source::{Named, Source, Token, follows, paths, paths_of, re_exports, read_under, root, shipped};
 
-/// The modules, from the lowest up. One may name those below it and those on its own line.
+/// The modules, lowest first. A module may name those below it and those on its own line.
 const LAYERS: &[&[&str]] = &[
-    // Words only.
+    // Documentation only.
     &["guide"],
-    // Vocabulary.
+    // Basic types.
     &["future"],
     &["time"],
     &["error"],
@@ -28,22 +28,23 @@ const LAYERS: &[&[&str]] = &[
     &["key_fields"],
     &["outcome"],
     &["record"],
-    // The contract, and what proves a store.
+    // The store contract, and the suite that checks a store.
     &["store"],
     &["conformance"],
-    // The rules, and what carries them out.
+    // The rules, and the code that carries them out.
     &["policy"],
     &["protocol"],
     &["observe", "invocation", "staging", "claim", "engine"],
-    // Where all meets.
+    // These combine all of the above.
     &["environment"],
     &["in_transaction"],
     &["lambda"],
-    // The other side.
+    // The client side of HTTP.
     &["client"],
 ];
 
-/// Who may name a store that is not itself: who is asked for it by name, and who compares with it.
+/// Modules that may name a store other than themselves: those whose users ask for it by name, and the suite
+/// that compares with one.
 const MAY_NAME_A_STORE: &[(&str, &str)] = &[
     ("environment", "dynamodb"),
     ("environment", "memory"),
@@ -53,12 +54,13 @@ const MAY_NAME_A_STORE: &[(&str, &str)] = &[
     ("in_transaction", "postgres"),
 ];
 
-/// What nothing names: it is there for who uses the library, or brings everything together.
+/// Modules that no other module names: they're for users, or combine everything.
 const NAMED_BY_NOBODY: &[&str] = &["client", "conformance", "environment", "guide", "in_transaction"];
 
 const LONGEST_FILE: usize = 600;
 
-/// What reads a clock, or waits for one. The clocks themselves are not even named, so that no alias of one is read.
+/// Paths that read a clock or wait for one. No other file may even name a clock, since it could read it through
+/// an alias.
 const CLOCKS: &[&[&str]] = &[
     &["SystemTime"],
     &["Instant"],
@@ -74,7 +76,7 @@ const CLOCKS: &[&[&str]] = &[
     &["wait_timeout_while"],
 ];
 
-/// Where the rest of what waits is: no shipped path begins like this.
+/// Prefixes of the remaining functions that wait. No shipped path may begin like this.
 const WAITS: &[&[&str]] = &[&["tokio", "time"], &["std", "thread", "sleep"]];
 
 #[test]
@@ -100,7 +102,7 @@ fn the_others_use_the_public_interface_only() {
 
 #[test]
 fn the_library_is_lean() {
-    // In a package from a registry, Cargo.toml has been rewritten.
+    // Cargo rewrites `Cargo.toml` when it packages the crate.
     let manifest = ["Cargo.toml.orig", "Cargo.toml"].map(|name| fs::read_to_string(root().join(name)));
     let manifest = manifest.into_iter().find_map(Result::ok).unwrap();
     let (_, dependencies) = manifest.split_once("\n[dependencies]\n").unwrap();
@@ -110,7 +112,7 @@ fn the_library_is_lean() {
     }
 }
 
-/// What is against the rules in `sources`, a line each.
+/// Returns one line per violation in `sources`.
 fn violations(sources: &[Source]) -> Vec<String> {
     let root = sources.iter().find(|(file, _)| file == "lib.rs");
     let root = root.map(|(_, text)| shipped(text)).unwrap_or_default();
@@ -158,7 +160,7 @@ fn clocks(file: &str, tokens: &[Token]) -> Vec<String> {
     let reads = |words: &&&[&str]| has(tokens, words);
     let read = CLOCKS.iter().filter(reads).map(|words| words.concat());
     let waits = paths_of(tokens, &["tokio", "std"]).into_iter().filter(|Named { path, .. }| {
-        // A glob may bring in anything that is below it.
+        // A glob may import anything below it.
         let (start, is_glob) = match path.split_last() {
             Some((last, start)) if last == "*" => (start, true),
             _ => (path.as_slice(), false),
@@ -188,7 +190,7 @@ fn imports(file: &str, tokens: &[Token], re_exports: &[(String, Vec<String>)]) -
     found
 }
 
-/// Why `module` may not name `path`.
+/// Says why `module` may not name `path`.
 fn forbidden(module: &[String], path: &[String]) -> Option<String> {
     if path.last().is_some_and(|last| last == "*") {
         return Some("a glob hides what is named; name it".to_owned());
@@ -212,9 +214,9 @@ fn forbidden(module: &[String], path: &[String]) -> Option<String> {
     (!itself && !may).then(|| format!("`{}` names the store `{store}`", module.join("::")))
 }
 
-// The rules themselves.
+// Tests of the rules themselves.
 
-/// The violations of one made-up file beside a made-up `lib.rs`.
+/// Returns the violations of one made-up file next to a made-up `lib.rs`.
 fn made_up(file: &str, text: &str) -> Vec<String> {
     let root = "mod engine;\nmod record;\npub use engine::{Idempotency};\npub use record::Owner;\n";
     violations(&[("lib.rs".into(), root.into()), (file.into(), text.into())])

@@ -1,4 +1,4 @@
-//! The client against a server that does what it is told: what is sent again, when, and what the caller gets.
+//! The client against a scripted server: which requests it sends again, when, and what its caller gets.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
 

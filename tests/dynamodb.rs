@@ -1,4 +1,4 @@
-//! The DynamoDB store against an embedded DynamoDB, and against a wire that fails.
+//! The DynamoDB store against an embedded DynamoDB, and over failing connections.
 
 #![allow(clippy::type_complexity, reason = "tables of cases")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]

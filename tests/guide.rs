@@ -1,4 +1,5 @@
-//! The pages name tests, crash points and other pages: they exist, and every crash point is named.
+//! Checks that the tests, crash points and pages that the documentation names exist, and that it names every
+//! crash point.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 
@@ -18,7 +19,7 @@ use source::{read_under, root};
 fn what_the_guide_names_is_there() {
     let net = root().join("safety-net");
     if !net.is_dir() {
-        // A package from a registry has no other packages beside it.
+        // The published package lacks the other packages of the repository.
         return;
     }
     let sources = ["src", "tests", "safety-net", "cli/tests", "functions/tests"].map(read_under);
@@ -41,7 +42,7 @@ fn what_the_guide_names_is_there() {
             None => assert!(tests.contains(&format!("fn {name}(")), "there is no test {name}"),
         }
     }
-    // The function under test records no failures, and stands at no such point.
+    // These tests' function records no failures, so it never reaches those points.
     let all = points.lines().filter_map(|line| line.trim().strip_prefix("Self::")?.split_once("=> \""));
     let all = all.filter_map(|(_, name)| name.strip_suffix("\",")).filter(|name| !name.contains("failure"));
     for point in all {

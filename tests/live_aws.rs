@@ -1,14 +1,14 @@
-//! The conformance suite, random operations and races on a real DynamoDB table: opt-in, since it takes credentials and
-//! costs a few cents (some ten thousand small writes).
+//! The conformance suite, random operations and races on a real DynamoDB table. It's opt-in, since it needs
+//! credentials and costs a few cents (some ten thousand small writes).
 //!
 //! ```sh
 //! IDEMPOTENCY_LIVE_TABLE=idempotency-live cargo test --features live-aws --test live_aws
 //! ```
 //!
-//! The table is created if it is not there (on demand, TTL on `expires_at`), and stays: what is written expires after a
-//! day or two. Credentials and Region come from where the AWS SDK finds them; the identity needs
+//! The suite creates the table if it's missing (on demand, TTL on `expires_at`), and doesn't delete it. Its items
+//! expire after a day or two. Credentials and Region come from where the AWS SDK finds them. The identity needs
 //! `dynamodb:CreateTable`, `DescribeTable`, `UpdateTimeToLive`, `DescribeTimeToLive`, `PutItem`, `UpdateItem` and
-//! `GetItem` on it.
+//! `GetItem` on the table.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
 

@@ -1,5 +1,5 @@
-//! Short leases on Lambda Managed Instances: several invocations at once in one process, which nobody ends at their
-//! deadlines. This program is the function as well, in a process of its own; a Runtime API of the test's own feeds it.
+//! Short leases on Lambda Managed Instances, where one process runs several invocations at once and isn't killed at
+//! their deadlines. This program also is the function, in its own process. The test's own Runtime API feeds it.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
 
@@ -39,14 +39,14 @@ use tower::{Layer, service_fn};
 use emulator::{Emulator, client, fresh_table};
 use http_server::{Received, Reply, Server};
 
-/// Set, this program is the function.
+/// If this is set, the program runs as the function.
 const TABLE: &str = "MANAGED_INSTANCES_TABLE";
 const STORE: &str = "MANAGED_INSTANCES_STORE";
 
 const LEASE: Duration = Duration::from_millis(2000);
 const GRACE: Duration = Duration::from_millis(500);
 const MARGIN: Duration = Duration::from_millis(200);
-/// Long after everything here.
+/// Long after the end of every test.
 const DEADLINE: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Deserialize, Serialize)]
@@ -55,7 +55,7 @@ struct Work {
     millis: u64,
 }
 
-/// Counts that it began, and takes its time; who takes over is quick.
+/// Counts its start, then takes its time. A takeover finishes quickly.
 async fn work(client: Client, table: String, work: Work) -> Result<String, lambda_runtime::Error> {
     let key = AttributeValue::S(format!("effect {}", work.id));
     let update = client.update_item().table_name(table).key("id", key).update_expression("ADD n :one");
@@ -66,7 +66,7 @@ async fn work(client: Client, table: String, work: Work) -> Result<String, lambd
     Ok(format!("done {}", work.id))
 }
 
-/// The function: nothing, unless the environment says that this process is it.
+/// The function. Does nothing unless the environment makes this process the function.
 #[tokio::test]
 async fn function() {
     let (Ok(table), Ok(endpoint)) = (env::var(TABLE), env::var(STORE)) else { return };
@@ -80,25 +80,25 @@ async fn function() {
     lambda_runtime::run_concurrent(service).await.unwrap();
 }
 
-/// What was posted for an invocation: the response, or the error's type.
+/// The answer to an invocation: the response, or the error's type.
 type Posted = Result<String, String>;
 
-/// The id of one invocation, which a runtime sends back with its answer.
+/// The header with an invocation's id, which the runtime returns with its answer.
 const INVOCATION_ID: &str = "lambda-runtime-invocation-id";
 
-/// An invocation that has no answer yet.
+/// An invocation without an answer.
 struct Pending {
     event: String,
     deadline: Timestamp,
     answer: oneshot::Sender<Posted>,
 }
 
-/// The invocations without an answer, by their ids.
+/// The invocations without an answer, by id.
 #[derive(Default)]
 struct Unanswered(Mutex<HashMap<String, Pending>>);
 
 impl Unanswered {
-    /// Takes an answer, or rejects it: a late one, or one that doesn't name its invocation.
+    /// Accepts an answer, or rejects it if it's late or doesn't name its invocation.
     fn answered(&self, id: Option<&String>, posted: Posted) -> Reply {
         let pending = id.and_then(|id| self.0.lock().unwrap().remove(id));
         match pending {
@@ -115,7 +115,7 @@ impl Unanswered {
     }
 }
 
-/// The Runtime API of one process, and the process.
+/// A function process with its Runtime API.
 struct Function {
     process: Child,
     invocations: mpsc::UnboundedSender<String>,
@@ -179,7 +179,7 @@ impl Function {
         started
     }
 
-    /// Delivers this work; four at once are taken.
+    /// Delivers this work. The function takes up to four invocations at once.
     fn deliver(&self, id: &str, millis: u64) -> oneshot::Receiver<Posted> {
         self.deliver_within(id, millis, DEADLINE)
     }
@@ -214,7 +214,7 @@ fn next(id: &str, pending: &Pending) -> Reply {
     Reply::Whole(200, headers, pending.event.clone().into_bytes())
 }
 
-/// A connection to the store that can be cut.
+/// Returns a connection to the store, and a switch that cuts it.
 async fn cable(upstream: SocketAddr) -> (String, watch::Sender<bool>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (url, (cut, is_cut)) = (format!("http://{}", listener.local_addr().unwrap()), watch::channel(false));

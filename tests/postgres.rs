@@ -1,4 +1,4 @@
-//! The PostgreSQL store against a real server, and against a wire and a server that fail.
+//! The PostgreSQL store against a real server, and over failing connections and servers.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
 #![cfg(feature = "postgres")]

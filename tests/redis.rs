@@ -1,4 +1,4 @@
-//! The Redis store against a real server, and against a wire that fails.
+//! The Redis store against a real server, and over failing connections.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
 #![cfg(feature = "redis")]

@@ -1,4 +1,4 @@
-//! Every store against the conformance suite; and the suite against stores that are wrong on purpose.
+//! Runs the conformance suite against every store, and against stores that are wrong on purpose.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 
@@ -22,13 +22,13 @@ use support::faulty::{
     },
 };
 
-/// A seed that is new every time; what fails prints it.
+/// Returns a new seed for each run. A failure prints it.
 fn seed() -> u64 {
     let owner = Owner::random().unwrap();
     u64::from_be_bytes(owner.as_bytes()[..8].try_into().unwrap())
 }
 
-/// All that can be asked of a store.
+/// Runs the whole suite on a store.
 async fn prove(store: Arc<dyn Store>, operations: u32) {
     conformance::check(&*store).await;
     conformance::differential(&*store, seed(), operations).await;
@@ -44,7 +44,7 @@ mod memory {
     }
 }
 
-/// The one that the guide has.
+/// The store that the guide shows.
 #[allow(unreachable_pub, reason = "it is to be read as a store of a library's")]
 #[path = "../examples/file_store/store.rs"]
 mod file_store;
@@ -59,7 +59,7 @@ mod file {
         std::fs::remove_dir_all(folder).unwrap();
     }
 
-    /// Half a record is neither a record nor none.
+    /// A truncated record is corrupt, not absent.
     #[tokio::test]
     async fn what_cannot_be_read_is_corrupt() {
         let folder = std::env::temp_dir().join(format!("file-store-{}", Owner::random().unwrap()));
@@ -83,7 +83,7 @@ mod dynamodb {
 
     async fn prove_as(configure: impl FnOnce(DynamoDbStoreBuilder) -> DynamoDbStoreBuilder) {
         let emulator = Emulator::start().await;
-        // On a busy machine the emulator may take its time over 6 MB, which is not what is proved here.
+        // The emulator may be slow with 6 MB on a busy machine, and this test isn't about time.
         let (attempt, operation) = (Duration::from_secs(30), Duration::from_secs(60));
         let builder = DynamoDbStore::builder(fresh_table())
             .client(emulator.client())
@@ -104,7 +104,7 @@ mod dynamodb {
         prove_as(|builder| builder.sort_key("sk")).await;
     }
 
-    /// Names of the user's own: reserved words, and characters that an expression could not have.
+    /// User-chosen names: reserved words, and characters that an expression can't contain.
     #[tokio::test(flavor = "multi_thread")]
     async fn conforms_with_other_names() {
         let mut names = AttributeNames::default();
@@ -150,7 +150,7 @@ mod postgres {
 
     async fn prove_as(configure: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder) {
         let Some(server) = Server::shared() else { return };
-        // On a busy machine, a hundred writes at once take their time, which is not what is proved here.
+        // A hundred concurrent writes may take long on a busy machine, and this test isn't about time.
         let patience = Duration::from_secs(30);
         let store = server
             .store(|builder| {
@@ -175,7 +175,7 @@ mod postgres {
         prove_as(|builder| builder.connections(16).prepared_statements(true)).await;
     }
 
-    /// Every statement in whichever of two sessions is free.
+    /// Each statement runs in either of two sessions.
     #[tokio::test(flavor = "multi_thread")]
     async fn conforms_behind_a_pooler() {
         let Some(server) = Server::shared() else { return };
@@ -193,7 +193,7 @@ mod postgres {
         prove(Arc::new(store), 500).await;
     }
 
-    /// Every write and every read in a transaction of its own, that somebody else has opened.
+    /// Runs each write and each read in its own transaction, opened outside the store.
     #[derive(Debug)]
     struct InTransactions {
         store: PostgresStore,
@@ -220,7 +220,7 @@ mod postgres {
                 let mut client = self.pool.get().await.unwrap();
                 let transaction = client.transaction().await.unwrap();
                 let looked = self.store.in_transaction(&transaction).lock_and_read(key).await?;
-                // Waited for, or the next read might find the key's lock still taken.
+                // Waits for the rollback. Otherwise the next read could find the key still locked.
                 transaction.rollback().await.unwrap();
                 match looked {
                     Looked::Free(record) => Ok(record),
@@ -263,7 +263,7 @@ mod redis {
         prove(Arc::new(patient(&format!("{}/3?prefix={{t}}*", server.url()))), 1000).await;
     }
 
-    /// On a busy machine a server may take its time, which is not what is proved here.
+    /// A server may be slow on a busy machine, and this test isn't about time.
     fn patient(url: &str) -> RedisStore {
         let (attempt, operation) = (Duration::from_secs(30), Duration::from_secs(60));
         RedisStore::builder(url).attempt_timeout(attempt).operation_timeout(operation).build().unwrap()
@@ -285,10 +285,10 @@ fn a_stores_error_has_a_text_and_a_cause_of_its_own() {
     assert!(StoreError::new(StoreErrorKind::Unavailable, "the store").source().is_none());
 }
 
-// The suite itself.
+// Tests of the suite itself.
 
-/// Every fault that can be put into the faulty store. One condition is not there: a takeover that does not
-/// test the status is refused all the same, since a settled record has no lease.
+/// Every fault of the faulty store. One condition is missing: a takeover that doesn't test the status is still
+/// refused, since a settled record has no lease.
 const FAULTS: &[Fault] = &[
     Fault::Untested(ClaimAbsent),
     Fault::Untested(Reclaim(Status)),
@@ -464,7 +464,7 @@ const CONCLUSIONS: &[&str] = &[
     "a conclusion to STARTED",
 ];
 
-/// The cases that have to find what is wrong with a transition's conditions, by themselves.
+/// Returns the suite's cases that must each find this fault in a transition's conditions.
 fn own_cases(fault: Fault) -> &'static [&'static str] {
     match fault {
         Fault::Untested(condition) | Fault::NotOlder(condition) | Fault::Overtested(condition) => {
@@ -501,7 +501,7 @@ fn own_cases(fault: Fault) -> &'static [&'static str] {
         Fault::ConclusionLosesLease => &["a conclusion to STARTED"],
         Fault::OmittedIsUnfenced | Fault::PartsAreUnfenced => &["T4", "T5"],
         Fault::NamelessIsUnfenced => &["T3"],
-        // A takeover does not test the expiry, and T4 to T7 name none.
+        // A takeover doesn't test the expiry, and T4 to T7 don't name one.
         Fault::NoExpiryMatchesAny | Fault::AnyExpiryMatchesNone => {
             &["T2", "a conclusion to COMPLETED", "an operator's release"]
         }
@@ -557,7 +557,7 @@ async fn differential_finds_a_fault_and_repeats_it() {
     let [one, other] = messages.as_slice() else { panic!() };
     assert!(one.starts_with("seed 7, after "), "{one}");
     assert!(one.contains("those on this key were:\n  "), "{one}");
-    // The times differ from run to run; the operations do not.
+    // Two runs have different times but the same operations.
     let shape = |message: &str| message.split(',').next().map(str::len).zip(Some(message.lines().count()));
     assert_eq!(shape(one), shape(other), "{one}\n{other}");
 }
@@ -571,14 +571,14 @@ async fn contention_finds_what_is_not_atomic() {
     assert!(message.contains("at once were made, instead of one"), "{message}");
 }
 
-/// The names of the conditions, so that none is left out of the list above.
+/// Checks that the list above leaves out no condition.
 #[test]
 fn every_condition_of_the_contract_has_its_fault() {
     let untested: Vec<Condition> = FAULTS
         .iter()
         .filter_map(|fault| if let Fault::Untested(condition) = fault { Some(*condition) } else { None })
         .collect();
-    // T1 has one; T2 five; T3 five, of which one is implied; T4 to T6 three; T7 those and the lease's order; a
-    // conclusion all six, or that there is none; an operator's write all six.
+    // T1 has one condition, T2 five, and T3 five, of which one is implied. T4 to T6 have three. T7 has those and the
+    // order of the leases. A conclusion has all six, or that there's no record. An operator's write has all six.
     assert_eq!(untested.len(), 1 + 5 + 4 + 3 + 4 + 7 + 6);
 }

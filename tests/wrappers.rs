@@ -1,4 +1,4 @@
-//! The wrappers as a function uses them: events and requests in, answers out.
+//! The wrappers as a function uses them, with events and requests.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
 

@@ -1,10 +1,10 @@
-//! What is compared: one operation through the library, and the same requests by hand.
+//! Compares one operation through the library with the same requests by hand.
 //!
-//! Both sides use the same SDK, in one process, over a connection that answers at once from memory. So
-//! the wire, the kernel and the TLS library, which cost a real call more than all of this, are left out
-//! of both sides: the ratio here is the strictest there is.
+//! Both sides use the same SDK, in one process, over a connection that answers at once from memory. This
+//! leaves out the wire, the kernel and the TLS library, which cost a real call more than everything here. So
+//! the ratio is the strictest possible.
 //!
-//! There are three ways to do it by hand: see [`Effort`].
+//! [`Effort`] lists the three ways to do it by hand.
 
 use std::{
     borrow::Cow,
@@ -41,10 +41,10 @@ pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 const TABLE: &str = "idempotency";
 const KEY: &str = "pay_00000000000017";
-/// Bytes of the local cache, where one is measured.
+/// Bytes of the local cache in the cases that have one.
 pub(crate) const LOCAL_CACHE: usize = 16 * 1024 * 1024;
 
-/// The cases, by the names that the command line and the tables use.
+/// The cases, by their names on the command line and in the tables.
 pub(crate) const CASES: [(&str, Case); 9] = [
     ("first-bare", Case::FirstByHand(Effort::Bare)),
     ("first-timeouts", Case::FirstByHand(Effort::Timeouts)),
@@ -57,7 +57,7 @@ pub(crate) const CASES: [(&str, Case); 9] = [
     ("duplicate-cached", Case::DuplicateCached),
 ];
 
-/// One thing to measure.
+/// A case to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Case {
     /// A PutItem and an UpdateItem.
@@ -66,23 +66,21 @@ pub(crate) enum Case {
     FirstRun,
     /// A PutItem whose condition fails, with the completed item in the answer.
     DuplicateByHand(Effort),
-    /// `Operation::run`, which answers from the record.
+    /// `Operation::run`, which replays the record.
     DuplicateRun,
-    /// The same, from the local cache: no request, so that there is nothing to compare it with.
+    /// The same, from the local cache. It sends no request, so there's nothing to compare it with.
     DuplicateCached,
 }
 
-/// How much is done by hand.
+/// How much of the library's work is done by hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effort {
-    /// The requests alone: every value is there already, and nothing is read of the answer but whether
-    /// the outcome is there.
+    /// Only the requests: all values exist already, and the code reads only whether the answer holds an outcome.
     Bare,
-    /// The same, with the time-outs that the library's store sets. The SDK has none by itself.
+    /// The same, with the timeouts that the library's store sets. The SDK has none by default.
     Timeouts,
-    /// The same, with the values made as they are needed: the plainest code for it. The key and the
-    /// payload's JSON are hashed, an owner is drawn, the response is encoded and hashed; a replayed one
-    /// is checked and decoded.
+    /// The same, with values made as they're needed, in the plainest code. It hashes the key and the payload's
+    /// JSON, draws an owner, and encodes and hashes the response. A replayed response is checked and decoded.
     Careful,
 }
 
@@ -96,11 +94,11 @@ pub(crate) enum Prepared {
 }
 
 impl Prepared {
-    /// Prepares `case`. Checks that it does what it is to do, so that nothing else is measured.
+    /// Prepares `case`. Checks that it does what it should, so that nothing else is measured.
     ///
     /// # Errors
     ///
-    /// Whatever of that fails.
+    /// Any error of that check.
     pub(crate) async fn new(case: Case) -> Result<Self, Failure> {
         let item = completed_item().await?;
         let refusal = || {
@@ -115,7 +113,7 @@ impl Prepared {
             Case::DuplicateRun => Self::Run(Box::new(Run::new(refusal(), 0)?)),
             Case::DuplicateCached => {
                 let run = Run::new(Wire::Applies, LOCAL_CACHE)?;
-                // Without a copy, this wire would make it a first run again.
+                // Without a cached copy, this wire would make it a first run again.
                 Box::pin(run.once(KEY)).await?;
                 Self::Run(Box::new(run))
             }
@@ -128,7 +126,7 @@ impl Prepared {
         Ok(prepared)
     }
 
-    /// Does it once; says whether the answer came from the record.
+    /// Does it once. Returns whether the answer came from the record.
     ///
     /// # Errors
     ///
@@ -149,11 +147,11 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// An engine over `wire`, with a local cache of so many bytes.
+    /// Creates an engine over `wire`, with a local cache of this many bytes.
     ///
     /// # Errors
     ///
-    /// None that is expected.
+    /// None is expected.
     pub(crate) fn new(wire: Wire, local_cache: usize) -> Result<Self, Failure> {
         let client = Client::from_conf(config(wire, false));
         let builder = Idempotency::builder(DynamoDbStore::new(client, TABLE)?).function("payments");
@@ -161,7 +159,7 @@ impl Run {
         Ok(Self { charge: idempotency.operation("charge")?, receipt: receipt() })
     }
 
-    /// One operation; says whether the answer came from the record.
+    /// Runs one operation. Returns whether the answer came from the record.
     ///
     /// # Errors
     ///
@@ -180,12 +178,12 @@ impl Run {
     }
 }
 
-/// The other side: the requests that the library sends, written out.
+/// The other side: the library's requests, written by hand.
 #[derive(Debug)]
 pub(crate) struct ByHand {
     client: Client,
     effort: Effort,
-    /// What the library's own completed item has.
+    /// The attributes of the library's own completed item.
     item: Item,
     receipt: Receipt<'static>,
 }
@@ -222,7 +220,7 @@ impl ByHand {
         Ok(Self { client, effort, item, receipt: receipt() })
     }
 
-    /// The claim's values; with [`Effort::Careful`], made now.
+    /// The claim's values, made now with [`Effort::Careful`].
     fn claim(&self) -> Result<Cow<'_, Item>, Failure> {
         if self.effort != Effort::Careful {
             return Ok(Cow::Borrowed(&self.item));
@@ -240,7 +238,7 @@ impl ByHand {
         }))
     }
 
-    /// The response, as it is to be recorded.
+    /// The response in its recorded form.
     fn response(&self) -> Result<(Vec<u8>, String), Failure> {
         if self.effort != Effort::Careful {
             return Ok((self.item.response.clone(), self.item.response_sha256.clone()));
@@ -250,10 +248,10 @@ impl ByHand {
         Ok((response, digest))
     }
 
-    /// The response, as it was recorded.
+    /// Reads the recorded response.
     fn replay(&self, old: &HashMap<String, AttributeValue>) -> Result<(), Failure> {
         let text = |name: &str| old.get(name).and_then(|value| value.as_s().ok()).ok_or("no such text");
-        // The fingerprint is the library's own, which another way of hashing does not meet.
+        // The fingerprint is the library's own, and hashing by hand gives a different one.
         if text("status")? != "COMPLETED" || text("fingerprint")? != &self.item.fingerprint {
             return Err("the record is another's".into());
         }
@@ -342,7 +340,7 @@ fn sha256(bytes: &[u8]) -> String {
     digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
 }
 
-/// The item that the library leaves behind, as DynamoDB would have it after a first run.
+/// The item that the library leaves in DynamoDB after a first run.
 async fn completed_item() -> Result<Value, Failure> {
     let seen = Arc::default();
     Box::pin(Run::new(Wire::Records(Arc::clone(&seen)), 0)?.once(KEY)).await?;
@@ -368,14 +366,14 @@ fn config(wire: Wire, has_timeouts: bool) -> Config {
     config.build()
 }
 
-/// The connection: answers at once, from memory.
+/// The connection, which answers at once from memory.
 #[derive(Clone)]
 pub(crate) enum Wire {
-    /// Every write is made.
+    /// Applies every write.
     Applies,
-    /// The same; and the item that results is kept.
+    /// The same, and keeps the resulting item.
     Records(Arc<Mutex<Map<String, Value>>>),
-    /// Every condition fails, with this answer.
+    /// Fails every condition, with this answer.
     Refuses(Bytes),
 }
 
@@ -420,8 +418,8 @@ fn respond(status: u16, body: Bytes) -> Result<HttpResponse, Failure> {
     Ok(response)
 }
 
-/// Puts a PutItem's attributes, or what an UpdateItem sets, into `item`. Every `#name = :name` of the
-/// library's updates has its value in a placeholder of the same name.
+/// Puts the attributes of a PutItem, or those that an UpdateItem sets, into `item`. Every `#name = :name` in
+/// the library's updates has its value in a placeholder of the same name.
 fn record(item: &mut Map<String, Value>, request: Option<&[u8]>) {
     let request: Value = request.and_then(|body| serde_json::from_slice(body).ok()).unwrap_or_default();
     if let Some(put) = request["Item"].as_object() {

@@ -1,4 +1,4 @@
-//! `idempotency dynamodb`: the embedded DynamoDB in the foreground, for tries on one machine.
+//! `idempotency dynamodb`: the embedded DynamoDB in the foreground, for trying things on one machine.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use crate::{
     rehearse::database::Database,
 };
 
-/// What can be asked of the embedded DynamoDB.
+/// Options of the embedded DynamoDB.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The port on loopback; 0 takes any free one.
@@ -21,7 +21,7 @@ pub struct Arguments {
     table: Option<String>,
 }
 
-/// Runs until Ctrl-C. What is in it is gone then.
+/// Runs until Ctrl-C. Its data is lost then.
 pub fn main(arguments: &Arguments) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.context("the asynchronous runtime did not start")?.block_on(serve(arguments))

@@ -1,6 +1,6 @@
-//! The parts of the command `idempotency`: what a rehearsal is played with is of use to the safety net too.
+//! The parts of the command `idempotency`, as a library for the safety net, which reuses the rehearsal's.
 //!
-//! Not published, and no promise is made about it: the library's API is the crate `lambda_idempotency`.
+//! It isn't published and promises no stable API: the public API is the crate `lambda_idempotency`.
 
 pub mod dynamodb;
 pub mod problem;

@@ -1,7 +1,7 @@
 //! `idempotency`: the command line of lambda-idempotency.
 //!
-//! Exit codes: 0, all is as it must be; 1, something is not: a rehearsal went wrong, a record is not there, another
-//! was faster; 2, the command could not do its work, or the table is not fit for it.
+//! Exit codes: 0, success; 1, a rehearsal failed, a record doesn't exist, or another write was faster; 2, the
+//! command couldn't do its work, or the table can't be used.
 
 use std::process::ExitCode;
 
@@ -13,7 +13,7 @@ use lambda_idempotency_cli::{
     rehearse, sweep, table,
 };
 
-/// One logical operation, one outcome: rehearse it, and look after its records.
+/// Rehearse a function's idempotency, and look after its records.
 #[derive(Debug, Parser)]
 #[command(name = "idempotency", version, after_help = EXIT_CODES)]
 struct Arguments {
@@ -49,28 +49,31 @@ What to do about unresolved operations:
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Deliver events twice, at once, across crashes and lost answers, and judge what comes of it.
+    /// Deliver events twice, concurrently, and across crashes and lost responses, and check the outcome.
     Rehearse(rehearse::Arguments),
-    /// Run the embedded DynamoDB until Ctrl-C: for tries on one machine.
+    /// Run the embedded DynamoDB until Ctrl-C, for trying things on one machine.
     Dynamodb(dynamodb::Arguments),
-    /// Create the table, or check one that is there.
+    /// Create the table, or check an existing one.
     Table(table::Arguments),
-    /// Delete expired records from a PostgreSQL table, in bounded batches. DynamoDB and Redis do that by themselves.
+    /// Delete expired records from a PostgreSQL table, in bounded batches. DynamoDB and Redis delete them on
+    /// their own.
     Sweep(sweep::Arguments),
     /// List the records: all, the unresolved ones, or those with one status.
     #[command(after_help = UNRESOLVED)]
     List(list::Arguments),
     /// Show one record, what the next delivery gets, and what you can do.
     Inspect(inspect::Arguments),
-    /// Give a key back: the next delivery runs. A dry run, unless --confirm is given.
+    /// Release a key: the next delivery runs. A dry run, unless --confirm is given.
     ///
-    /// The write is made only if the record is still the version that this run has shown, or the one that --if-version
-    /// names. It sets a new owner and generation: a claim that is still running is fenced.
+    /// It writes only if the record is still the version that this run showed, or the one that --if-version
+    /// names. It sets a new owner and generation, which fences a claim that is still running.
     Release(settle::Release),
-    /// Record an operation as done, with the response that duplicates get. A dry run, unless --confirm is given.
+    /// Record an operation as done, with the response that duplicates get. A dry run, unless --confirm is
+    /// given.
     ///
-    /// The write is made only if the record is still the version that this run has shown, or the one that --if-version
-    /// names. It sets a new owner and generation: a claim that is still running is fenced, and answers with this response.
+    /// It writes only if the record is still the version that this run showed, or the one that --if-version
+    /// names. It sets a new owner and generation: a claim that is still running is fenced, and answers with
+    /// this response.
     #[command(after_long_help = COMPLETE_EXAMPLES)]
     Complete(settle::Complete),
 }

@@ -1,4 +1,4 @@
-//! Why a command could not do its work.
+//! The error of a command that couldn't do its work.
 
 use std::{
     error::Error,
@@ -9,11 +9,11 @@ use std::{
 #[derive(Debug)]
 pub struct Problem(String);
 
-/// What everything here returns that can fail for reasons outside the thing that is judged.
+/// A result whose error lies outside the system that the command checks.
 pub type Result<T, E = Problem> = std::result::Result<T, E>;
 
 impl Problem {
-    /// A problem in words.
+    /// A problem, described in words.
     pub fn new(words: impl Into<String>) -> Self {
         Self(words.into())
     }
@@ -32,9 +32,9 @@ impl Display for Problem {
     }
 }
 
-/// Says what was being done when a lower layer failed.
+/// Adds what the command was doing to a lower layer's error.
 pub trait Context<T> {
-    /// Turns the error into a problem that begins with what was being done.
+    /// Turns the error into a problem that begins with `doing`.
     fn context(self, doing: impl Display) -> Result<T>;
 }
 

@@ -1,6 +1,6 @@
 //! `idempotency list`, `inspect`, `release` and `complete`: records, for an operator.
 //!
-//! Only `list` has to know which store it is, since the contract has no way to go through all records.
+//! Only `list` depends on the kind of store, since the contract has no way to list all records.
 
 pub mod inspect;
 pub mod key;
@@ -20,9 +20,9 @@ async fn read(store: &dyn Store, key: &StoredKey) -> Result<Option<Record>> {
     store.read(key).await.map_err(|error| Problem::of(&error))
 }
 
-/// The engine that looks at records and settles them, on `store`; `configure` has its settings.
+/// An engine on `store` that looks at records and settles them; `configure` sets its options.
 fn engine(store: &Arc<dyn Store>, configure: impl FnOnce(Builder) -> Builder) -> Result<Idempotency> {
-    // The name counts for keys that are derived, and here they are already.
+    // The function's name only matters for deriving keys, and these keys are already derived.
     let builder = configure(Idempotency::builder(Arc::clone(store)).function("operator"));
     builder.build().map_err(|error| Problem::of(&error))
 }

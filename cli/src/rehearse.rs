@@ -1,5 +1,5 @@
-//! `idempotency rehearse`: a function, run as it would be deployed, is delivered events twice, at once, and across
-//! crashes and lost answers; a table tells what came of it.
+//! `idempotency rehearse`: runs a function as it would be deployed, delivers events to it twice,
+//! concurrently, and across crashes and lost responses, and reports the outcome as a table.
 
 pub mod answer;
 mod batch;
@@ -33,7 +33,7 @@ use function::Function;
 use report::Row;
 use stage::World;
 
-/// What can be asked of a rehearsal.
+/// Options of a rehearsal.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Use the DynamoDB that is already there, such as DynamoDB Local, instead of an embedded one.
@@ -57,7 +57,7 @@ pub struct Arguments {
     json: bool,
 }
 
-/// Rehearses; the exit code tells whether all is as it must be.
+/// Runs the rehearsal. The exit code says whether every check passed.
 pub fn main(arguments: &Arguments) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.context("the asynchronous runtime did not start")?.block_on(rehearse(arguments))
@@ -100,7 +100,7 @@ async fn set_up(arguments: &Arguments) -> Result<World> {
     Ok(World { function, is_payments, events, orders, database, tables, created, run_id, show })
 }
 
-/// Creates the tables, and plays the steps until they end or the user has had enough.
+/// Creates the tables, and runs the steps until they end or the user interrupts them.
 async fn play(world: &World) -> Result<Vec<Row>> {
     world.create_idempotency_table(&world.tables.idempotency).await?;
     if world.is_payments {
@@ -112,14 +112,14 @@ async fn play(world: &World) -> Result<Vec<Row>> {
     }
 }
 
-/// What is rehearsed.
+/// The function under test and its events; the other example too, unless it's the user's function.
 struct Subject {
     function: Function,
     events: Events,
     orders: Option<Orders>,
 }
 
-/// The function under test, and its events; of the examples, both.
+/// The user's function with its event, or both example functions with theirs.
 async fn subject(arguments: &Arguments) -> Result<Subject> {
     if let (Some(command), Some(event)) = (&arguments.function, &arguments.event) {
         let function = Function::from_command(command, arguments.count_runs.clone())?;
@@ -142,7 +142,8 @@ async fn subject(arguments: &Arguments) -> Result<Subject> {
     Ok(Subject { function, events, orders })
 }
 
-/// Removes the tables from a DynamoDB that outlives the rehearsal. What is left over is told, and fails nothing.
+/// Removes the tables from a DynamoDB that outlives the rehearsal. If that fails, it prints the table's name
+/// and goes on.
 async fn take_down(world: &World) {
     if world.database.is_embedded() {
         return;

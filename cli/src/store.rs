@@ -1,4 +1,4 @@
-//! Which store the commands work on.
+//! The store that the commands work on.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,25 +17,28 @@ use crate::{
     words,
 };
 
-/// A person waits longer than a handler: for credentials too, which may come from a service.
+/// A person waits longer than a handler, also for credentials, which may come from a service.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(8);
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(12);
 
-/// Names the store. For a table, credentials, Region and endpoint come from the environment as for any AWS SDK:
-/// `AWS_PROFILE`, `AWS_REGION`, `AWS_ENDPOINT_URL_DYNAMODB` and the others.
+/// Names the store. For a table, credentials, Region and endpoint come from the environment, as for any AWS
+/// SDK: `AWS_PROFILE`, `AWS_REGION`, `AWS_ENDPOINT_URL_DYNAMODB` and the others.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "The store")]
 pub struct StoreArguments {
-    /// The table's name or ARN. Default: what IDEMPOTENCY_TABLE or IDEMPOTENCY_STORE names, as in the function.
+    /// The table's name or ARN. Default: the store in IDEMPOTENCY_TABLE or IDEMPOTENCY_STORE, as in the
+    /// function.
     #[arg(long, value_name = "NAME")]
     table: Option<String>,
 
-    /// The store's URL, as in IDEMPOTENCY_STORE: dynamodb://TABLE, postgres://USER@HOST/DATABASE, redis://HOST:PORT,
-    /// rediss:// for TLS, with the function's parameters, such as ?attributes=, ?sslrootcert= or ?prepared=. Give a password in IDEMPOTENCY_STORE: whoever lists this machine's processes sees this one.
+    /// The store's URL, as in IDEMPOTENCY_STORE: dynamodb://TABLE, postgres://USER@HOST/DATABASE,
+    /// redis://HOST:PORT, rediss:// for TLS, with the function's parameters, such as ?attributes=,
+    /// ?sslrootcert= or ?prepared=. Give a password in IDEMPOTENCY_STORE instead: anyone who lists this
+    /// machine's processes sees this option.
     #[arg(long, value_name = "URL", conflicts_with = "table")]
     store: Option<String>,
 
-    /// Where DynamoDB is, such as http://localhost:8000. Default: by the Region.
+    /// DynamoDB's endpoint, such as http://localhost:8000. Default: the Region's.
     #[arg(long, value_name = "URL")]
     endpoint_url: Option<String>,
 
@@ -47,29 +50,29 @@ pub struct StoreArguments {
     #[arg(long, value_name = "ATTRIBUTE")]
     sort_key: Option<String>,
 
-    /// Names that the table has in place of the default ones, such as id:pk,expires_at:ttl. The functions on the table
-    /// need the same ones.
+    /// The table's attribute names that differ from the defaults, such as id:pk,expires_at:ttl. The functions
+    /// on the table need the same ones.
     #[arg(long, value_name = "ATTRIBUTE:NAME,…")]
     attributes: Option<String>,
 }
 
-/// A store of a kind that is known, for what only some kinds can do.
+/// A store of a known kind, for commands that only some kinds support.
 #[derive(Debug)]
 pub enum OpenStore {
-    /// A table.
+    /// A DynamoDB table.
     DynamoDb(DynamoDbStore),
-    /// A server or a cluster.
+    /// A Redis or Valkey server or cluster.
     Redis(RedisStore),
-    /// A table of a database.
+    /// A PostgreSQL table.
     Postgres(PostgresStore),
 }
 
 impl StoreArguments {
-    /// The store. Nothing is sent yet.
+    /// Opens the store. It sends no request.
     ///
     /// # Errors
     ///
-    /// If no store, or for a table no Region, is named, or one of them makes no sense.
+    /// If no store is named, a table has no Region, or one of the options is malformed.
     pub async fn open(&self) -> Result<OpenStore> {
         match self.named()? {
             NamedStore::DynamoDb(builder) => self.open_table(builder).await.map(OpenStore::DynamoDb),
@@ -89,7 +92,7 @@ impl StoreArguments {
         }
     }
 
-    /// The same, for who asks no more of it than what every store has.
+    /// Opens the store, for commands that need only what every store has.
     ///
     /// # Errors
     ///
@@ -148,14 +151,14 @@ impl StoreArguments {
         ]
     }
 
-    /// What tells the AWS command line where the table is, as far as it was given.
+    /// The options that tell the AWS command line where the table is, if they were given.
     pub fn aws_options(&self) -> String {
         let options = [("--region", &self.region), ("--endpoint-url", &self.endpoint_url)];
         let given = options.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
         given.map(|(name, value)| format!(" {name} {}", words::quoted(value))).collect()
     }
 
-    /// A command line of ours on the same store. A password is left out of it.
+    /// A command line of this tool for the same store, without a password.
     pub fn command_line(&self, words: &[&str]) -> String {
         let mut line = vec!["idempotency"];
         line.extend(words);
@@ -169,7 +172,7 @@ impl StoreArguments {
     }
 }
 
-/// `url` with `…` for whatever may be a user name and a password.
+/// `url` with `…` in place of anything that may be a user name and a password.
 fn without_credentials(url: &str) -> String {
     match url.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?.1))) {
         Some((scheme, rest)) => format!("{scheme}://…@{rest}"),

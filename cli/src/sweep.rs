@@ -1,4 +1,4 @@
-//! `idempotency sweep`: deletes expired records where nothing else does.
+//! `idempotency sweep`: deletes expired records from a store that doesn't do that on its own.
 
 use std::process::ExitCode;
 
@@ -12,14 +12,14 @@ use crate::{
     words,
 };
 
-/// How it is swept.
+/// Options of `sweep`.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Delete so many at a time: a batch is one short statement.
+    /// Delete this many at a time. Each batch is one short statement.
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     batch: u32,
 
-    /// End after so many batches, though more may be left. Default: when nothing is.
+    /// Stop after this many batches, even if expired records are left. Default: when none is left.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     batches: Option<u32>,
 
@@ -31,7 +31,7 @@ pub struct Arguments {
     store: StoreArguments,
 }
 
-/// Sweeps.
+/// Sweeps the store.
 pub async fn main(arguments: &Arguments) -> Result<ExitCode> {
     let store = match arguments.store.open().await? {
         OpenStore::Postgres(store) => store,

@@ -1,4 +1,4 @@
-//! `idempotency table`: makes the table, or checks one that is there, where the store has one.
+//! `idempotency table`: creates the table, or checks an existing one, if the store has tables.
 
 use std::process::ExitCode;
 
@@ -15,7 +15,7 @@ use crate::{
     words,
 };
 
-/// What can be asked about the table.
+/// Options of `table`.
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(subcommand)]
@@ -26,13 +26,13 @@ pub struct Arguments {
 enum Command {
     /// Create the table. In DynamoDB: billed on demand, with TTL on the records' expiry.
     ///
-    /// A table that is there already is left as it is, except that TTL is switched on. Redis needs no table.
+    /// An existing table is left unchanged, except that TTL is enabled. Redis needs no table.
     Create(Shared),
-    /// Check the table. In DynamoDB: its key, its TTL, its billing, its replicas; in PostgreSQL: its schema, its index,
-    /// what the user may do, and that commits last.
+    /// Check the table. In DynamoDB: its key, its TTL, its billing, its replicas; in PostgreSQL: its schema,
+    /// its index, the user's permissions, and that commits are durable.
     ///
-    /// Says in one line each what is wrong and how to mend it. The exit code is 2 if the table is not fit to be used,
-    /// and 0 if there are only notes.
+    /// Prints one line per problem, with its fix. The exit code is 2 if the table can't be used, and 0 if
+    /// there are only notes.
     Check(Shared),
 }
 
@@ -46,7 +46,7 @@ struct Shared {
     store: StoreArguments,
 }
 
-/// Creates or checks.
+/// Creates or checks the table.
 pub async fn main(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.command {
         Command::Create(shared) => create(shared).await,
@@ -54,7 +54,7 @@ pub async fn main(arguments: &Arguments) -> Result<ExitCode> {
     }
 }
 
-/// Redis makes a record's key with the record.
+/// Reports that Redis needs no table: it creates a record's key with the record.
 fn needs_no_table(location: &str, as_json: bool) -> Result<ExitCode> {
     if as_json {
         words::print_json(&json!({ "store": location, "needs_table": false }))?;
@@ -132,14 +132,14 @@ async fn check(Shared { store: arguments, json }: &Shared) -> Result<ExitCode> {
     Ok(if is_fit { ExitCode::SUCCESS } else { ExitCode::from(2) })
 }
 
-/// What a check found.
+/// A problem that a check found.
 struct Finding {
     is_note: bool,
     problem: String,
     mend: String,
 }
 
-/// What is said of a table that is as it must be.
+/// The text for a table that is OK.
 struct Fit {
     when_new: &'static str,
     when_there: &'static str,
@@ -152,7 +152,7 @@ const FIT_IN_POSTGRES: Fit = Fit {
     when_there: "its schema is the one that this version works with",
 };
 
-/// What to do about `problem` in a database, as a command or a statement where there is one.
+/// The fix for `problem` in a database, as a command or a statement if there is one.
 fn how_to_mend_in_postgres(
     problem: &postgres::TableProblem,
     table: &str,
@@ -171,7 +171,7 @@ fn how_to_mend_in_postgres(
     }
 }
 
-/// What to do about `problem`, as a command where there is one.
+/// The fix for `problem`, as a command if there is one.
 fn how_to_mend(problem: &TableProblem, store: &DynamoDbStore, arguments: &StoreArguments) -> String {
     let create = || arguments.command_line(&["table", "create"]);
     let table = words::quoted(store.table());

@@ -1,4 +1,4 @@
-//! What people read and write: times, durations, tables, command lines.
+//! Text for people: times, durations, tables, command lines.
 
 use std::{
     io::{self, Write as _},
@@ -13,13 +13,13 @@ use crate::problem::{Context as _, Result};
 /// A column of a table for people.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
-    /// How many characters it is wide. A longer cell goes on below.
+    /// Its width in characters. A longer cell is wrapped.
     pub width: usize,
-    /// Whether its cells stand at its right.
+    /// Whether its cells are aligned right.
     pub is_right: bool,
 }
 
-/// Adds a row behind `indent` blanks. The last column is as wide as its cell.
+/// Adds a row after `indent` blanks. The last column is as wide as its cell.
 pub fn write_row(text: &mut String, indent: usize, columns: &[Column], cells: &[String]) {
     let last = cells.len().saturating_sub(1);
     let wrapped: Vec<Vec<String>> = cells
@@ -43,7 +43,7 @@ pub fn write_row(text: &mut String, indent: usize, columns: &[Column], cells: &[
     }
 }
 
-/// Breaks a text at blanks; a word that is longer than the column is broken where it must be.
+/// Breaks a text at blanks. A word that is longer than the column is broken at the column's edge.
 pub fn wrap(cell: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in cell.split(' ') {
@@ -65,7 +65,7 @@ pub fn wrap(cell: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// A table whose columns are as wide as what is in them.
+/// A table whose columns are as wide as their content.
 pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     let headings: Vec<String> = headings.iter().map(|&heading| heading.to_owned()).collect();
     let width = |at: usize| {
@@ -81,7 +81,7 @@ pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// A moment in UTC, as RFC 3339 has it.
+/// A moment in UTC, in RFC 3339's format.
 pub fn moment(time: Timestamp) -> String {
     let date = i64::try_from(time.as_millis()).ok().map(DateTime::from_millis);
     let text = date.and_then(|date| date.fmt(Format::DateTime).ok());
@@ -97,12 +97,12 @@ pub fn relative(time: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// A moment, and how far it is.
+/// A moment, and its distance from now.
 pub fn moment_and_distance(time: Timestamp, now: Timestamp) -> String {
     format!("{} ({})", moment(time), relative(time, now))
 }
 
-/// Until when a record counts; one that never expires does until somebody settles it.
+/// When a record expires. One that never expires lasts until someone settles it.
 pub fn expiry(expires_at: Option<Timestamp>, now: Timestamp) -> String {
     match expires_at {
         Some(time) => moment_and_distance(time, now),
@@ -115,7 +115,7 @@ pub fn count(number: usize, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
-/// A length of time, in the unit that says enough.
+/// A length of time, in a unit that is precise enough.
 pub fn span(duration: Duration) -> String {
     let secs = duration.as_secs();
     match secs {
@@ -127,11 +127,11 @@ pub fn span(duration: Duration) -> String {
     }
 }
 
-/// Reads a length of time: a number with its unit, such as `24h`, or several, such as `1h30m`.
+/// Parses a length of time: a number with its unit, such as `24h`, or several, such as `1h30m`.
 ///
 /// # Errors
 ///
-/// In words, for anything else, and for zero.
+/// A description, for anything else and for zero.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is no length of time; write it as 24h, 90s, 30m, 7d or 500ms");
     let mut rest = text;
@@ -156,7 +156,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     if total.is_zero() { Err(wrong()) } else { Ok(total) }
 }
 
-/// A length of time as [`duration`] reads it, in the largest unit that tells it exactly.
+/// A length of time as [`duration`] parses it, in the largest unit that is exact.
 pub fn exact(duration: Duration) -> String {
     let millis = duration.as_millis();
     let units = [(3_600_000, "h"), (60_000, "m"), (1_000, "s")];
@@ -165,7 +165,7 @@ pub fn exact(duration: Duration) -> String {
     format!("{}{name}", millis / unit)
 }
 
-/// A word of a command line for a shell.
+/// Quotes a word of a command line for a shell.
 pub fn quoted(word: &str) -> String {
     let is_plain = |c: char| {
         c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '@' | '%' | '+' | '=' | ',')
@@ -181,7 +181,7 @@ pub fn command_line<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     words.into_iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
-/// Prints what the command was asked for. A reader that has seen enough, such as `head`, is no problem.
+/// Prints the command's result. A reader that closes the pipe early, such as `head`, isn't an error.
 pub fn print(text: &str) -> Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -190,7 +190,7 @@ pub fn print(text: &str) -> Result<()> {
     }
 }
 
-/// Prints a document for programs.
+/// Prints JSON.
 pub fn print_json(document: &serde_json::Value) -> Result<()> {
     print(&format!("{document:#}\n"))
 }

@@ -1,4 +1,4 @@
-//! The commands for operators, on the built binary, an embedded DynamoDB, a PostgreSQL and a Redis.
+//! The commands for operators, tested with the built binary, an embedded DynamoDB, PostgreSQL and Redis.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
 

@@ -1,4 +1,4 @@
-//! An engine over a store of one's own: `cargo run --example file_store`, twice.
+//! An engine over a custom store. Run `cargo run --example file_store` twice.
 
 #[allow(unreachable_pub, reason = "it is to be read as a store of a library's")]
 mod store;

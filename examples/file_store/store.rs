@@ -1,4 +1,4 @@
-//! A store of one's own: a file a record, in one folder of one machine.
+//! A custom store: one file per record, in one folder of one machine.
 
 use std::{fs, io, path::PathBuf, sync::Arc};
 
@@ -9,26 +9,26 @@ use lambda_idempotency::{
 };
 use serde_json::{Value, json};
 
-/// Records as files. Whoever writes one holds the lock of the folder, and puts the new file in the old one's place.
+/// Records as files. A writer holds the folder's lock, and replaces the old file with the new one.
 #[derive(Clone, Debug)]
 pub struct FileStore {
     folder: Arc<PathBuf>,
 }
 
 impl FileStore {
-    /// Records in `folder`, which is made if it is not there.
+    /// Opens `folder`, and creates it if it doesn't exist.
     pub fn new(folder: impl Into<PathBuf>) -> io::Result<Self> {
         let folder = folder.into();
         fs::create_dir_all(&folder)?;
         Ok(Self { folder: Arc::new(folder) })
     }
 
-    /// A digest, since a key may be longer than a file's name.
+    /// The name is a digest, since a key may be longer than a file name.
     fn path(&self, key: &StoredKey) -> PathBuf {
         self.folder.join(Fingerprint::of_bytes(key.as_str().as_bytes()).to_string())
     }
 
-    /// Until this is dropped, nobody else reads or writes.
+    /// Locks out other readers and writers until it's dropped.
     fn locked(&self) -> Result<fs::File, StoreError> {
         let lock = fs::File::create(self.folder.join("lock")).map_err(unavailable)?;
         lock.lock().map_err(unavailable)?;
@@ -37,7 +37,7 @@ impl FileStore {
 
     fn read_now(&self, key: &StoredKey) -> Result<Option<Record>, StoreError> {
         match fs::read(self.path(key)) {
-            // Never taken for absent.
+            // Never treat an unreadable record as absent.
             Ok(bytes) => decode(&bytes)
                 .map(Some)
                 .ok_or_else(|| StoreError::new(StoreErrorKind::Corrupt, "the record's file cannot be read")),
@@ -49,12 +49,12 @@ impl FileStore {
     fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<Written, StoreError> {
         let _lock = self.locked()?;
         let current = self.read_now(key)?;
-        // The contract itself: what the record becomes, if the write's condition holds.
+        // `apply_to` is the contract: it returns the new record if the write's condition holds.
         let Some(record) = write.apply_to(current.as_ref()) else { return Ok(Written::Refused(current)) };
         let next = self.path(key).with_extension("next");
         fs::write(&next, encode(&record)).map_err(unavailable)?;
         fs::File::open(&next).and_then(|file| file.sync_all()).map_err(unavailable)?;
-        // From here on nobody can say whether it was made: an error is ambiguous.
+        // From here on the write may have been applied, so an error is ambiguous.
         fs::rename(next, self.path(key)).map_err(|error| unavailable(error).maybe_applied(true))?;
         Ok(Written::Applied)
     }
@@ -76,7 +76,7 @@ impl Store for FileStore {
     }
 }
 
-/// Files block: elsewhere than in the executor's own threads. Whoever drops the future does not end the work.
+/// File calls block, so run them outside of the executor's own threads. Dropping the future doesn't stop the work.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
@@ -107,7 +107,7 @@ fn encode(record: &Record) -> Vec<u8> {
     fields.to_string().into_bytes()
 }
 
-/// `None` for whatever is not exactly a record: it must not pass for one, nor for none.
+/// `None` for anything that isn't exactly a record. It must pass neither for a record nor for an absent one.
 fn decode(bytes: &[u8]) -> Option<Record> {
     let fields: Value = serde_json::from_slice(bytes).ok()?;
     let (text, number) = (|name: &str| fields[name].as_str(), |name: &str| fields[name].as_u64());
@@ -118,7 +118,7 @@ fn decode(bytes: &[u8]) -> Option<Record> {
         fingerprint: Fingerprint::from_stored(text("fingerprint")?)?,
         lock_acquired_at: Timestamp::from_millis(number("lock_acquired_at")?),
         expires_at: match fields.get("expires_at")? {
-            // A field that is missing must not pass for "never".
+            // A missing field must not pass for "never".
             Value::Null => None,
             millis => Some(Timestamp::from_millis(millis.as_u64()?)),
         },

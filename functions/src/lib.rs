@@ -1,4 +1,4 @@
-//! What the example functions share.
+//! Code that the example functions share.
 
 mod telemetry;
 

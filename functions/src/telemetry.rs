@@ -1,17 +1,17 @@
-//! What the example functions tell about themselves: logs, and metrics in CloudWatch's embedded metric format, both
-//! on standard output, from where Lambda takes them to CloudWatch.
+//! Logs and metrics of the example functions. Both go to standard output, the metrics in CloudWatch's
+//! embedded metric format, and Lambda sends them to CloudWatch.
 //!
-//! The logs are JSON where the function's log format is JSON (`AWS_LAMBDA_LOG_FORMAT`, which Lambda sets).
+//! The logs are JSON if the function's log format is JSON (`AWS_LAMBDA_LOG_FORMAT`, which Lambda sets).
 
 use std::io;
 
 use lambda_runtime::{Error, tracing};
 use metrics_cloudwatch_embedded::{Builder, Collector};
 
-/// The CloudWatch namespace of the metrics; the dashboard and the alarms of `template.yaml` look there.
+/// The CloudWatch namespace of the metrics. The dashboard and the alarms of `template.yaml` use it.
 pub const NAMESPACE: &str = "LambdaIdempotency";
 
-/// The dimension that tells functions apart.
+/// The dimension that identifies a function.
 pub const DIMENSION: &str = "FunctionName";
 
 /// The function's metrics. Cheap to copy.
@@ -27,11 +27,11 @@ impl std::fmt::Debug for Telemetry {
 }
 
 impl Telemetry {
-    /// Begins to log and to count. Call it once, first of all.
+    /// Starts logging and counting. Call it once, before anything else.
     ///
     /// # Errors
     ///
-    /// If another recorder of metrics is installed already.
+    /// If another metrics recorder is installed already.
     pub fn start() -> Result<Self, Error> {
         tracing::init_default_subscriber();
         let function = std::env::var("AWS_LAMBDA_FUNCTION_NAME").unwrap_or_else(|_| "local".into());
@@ -41,8 +41,8 @@ impl Telemetry {
         Ok(Self { collector })
     }
 
-    /// Writes what has been counted, and passes the answer on: for `ServiceBuilder::map_result`, so that the metrics
-    /// are out before the answer is, after which the sandbox may freeze.
+    /// Writes the metrics and passes the answer on, for `ServiceBuilder::map_result`. The metrics must be out
+    /// before the answer, since the sandbox may freeze after it.
     pub fn flush_before<T>(self) -> impl FnOnce(T) -> T + Clone {
         move |answer| {
             self.flush();
@@ -50,7 +50,7 @@ impl Telemetry {
         }
     }
 
-    /// Writes what has been counted since the last time.
+    /// Writes the metrics counted since the last call.
     pub fn flush(self) {
         if let Err(error) = self.collector.flush(io::stdout().lock()) {
             tracing::warn!(%error, "the metrics could not be written");

@@ -1,5 +1,5 @@
-//! What a user deploys, as it would be deployed: every event is answered as its name says by the function that it is
-//! for, the template fits the functions, and cargo-lambda runs them.
+//! Tests the deployed form: each function answers every event as the event's name says, the template fits the
+//! functions, and cargo-lambda runs them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 

@@ -1,6 +1,6 @@
-//! An event as a runtime delivers it: typed, and as an HTTP request from any front end.
+//! Fuzzes an event as a runtime delivers it: typed, and as an HTTP request from any front end.
 //!
-//! Whatever it is, the same event twice runs its handler at most once, and is answered the same.
+//! Two deliveries of the same event must run its handler at most once and get the same answer.
 
 use std::{
     cell::Cell,
@@ -20,7 +20,7 @@ use tower::{Layer as _, ServiceExt as _, service_fn};
 
 use crate::block_on;
 
-/// `data` as an event.
+/// Checks `data` as an event.
 ///
 /// # Panics
 ///
@@ -38,8 +38,8 @@ fn idempotency() -> Idempotency {
     Idempotency::builder(MemoryStore::new()).function("fuzz").build().expect("valid settings")
 }
 
-/// The event as `lambda_http` makes a request of it. It panics on some (a body that says it is base64 and is not, a
-/// host that is none): the runtime catches that before any layer sees the event, and it is not ours to find again.
+/// Converts the event with `lambda_http`, which panics on some events, such as a body wrongly marked as base64
+/// or an invalid host. The runtime catches that before any layer sees the event, so this test ignores it.
 fn request(json: &str) -> Option<Request> {
     thread_local! {
         static IS_THEIRS: Cell<bool> = const { Cell::new(false) };
@@ -59,7 +59,7 @@ fn request(json: &str) -> Option<Request> {
     request.ok().flatten()
 }
 
-/// A key out of the event: a string, or nothing.
+/// Reads the key from the event: a string, or nothing.
 fn key(event: &Value) -> Result<Option<Key>, Error> {
     event.get("id").and_then(Value::as_str).map(Key::new).transpose()
 }

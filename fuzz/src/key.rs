@@ -1,7 +1,7 @@
-//! A key as a client sends it.
+//! Fuzzes a key as a client sends it.
 //!
-//! Whatever the header's bytes are, the request is refused with 400 before anything runs, or its key counts:
-//! a second delivery is a replay, another body under it is refused.
+//! For any header bytes, either the request is refused with 400 before anything runs, or its key counts: a
+//! second delivery is a replay, and another body with the key is refused.
 
 use lambda_http::http::{HeaderValue, Request, StatusCode};
 use lambda_idempotency::{Idempotency, Key, lambda::http::KeySyntax, store::memory::MemoryStore};
@@ -9,7 +9,7 @@ use tower::{Layer as _, ServiceExt as _, service_fn};
 
 use crate::block_on;
 
-/// `data` as a header's value, and as text.
+/// Checks `data` as a header's value, and as text.
 ///
 /// # Panics
 ///
@@ -70,7 +70,7 @@ fn check_header(value: &HeaderValue) {
     check_strict(&idempotency, value);
 }
 
-/// A key that strict reading takes is the one that lenient reading took.
+/// Checks that lenient parsing reads every key that strict parsing accepts, with the same result.
 fn check_strict(idempotency: &Idempotency, value: &HeaderValue) {
     let handler = service_fn(|_: Request<lambda_http::Body>| async {
         Ok::<_, std::convert::Infallible>("ran under another key")

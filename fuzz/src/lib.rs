@@ -1,9 +1,9 @@
-//! What comes from outside, at random: records as a table may hold them, keys as clients send them, events as
-//! a runtime delivers them.
+//! Fuzzes outside input: records as a table may hold them, keys as clients send them, events as a runtime
+//! delivers them.
 //!
-//! Each module has one function, `check(data)`, which panics if a promise is broken. Two things call it:
-//! libFuzzer, which looks for inputs that reach new code (`scripts/fuzz`), and a test, which takes the corpus and
-//! random changes of it (`tests/bounded.rs`). Both go through the library's public face alone.
+//! Each module has one function, `check(data)`, which panics if a promise is broken. It has two callers:
+//! libFuzzer, which looks for inputs that reach new code (`scripts/fuzz`), and a test, which uses the corpus
+//! and random changes of it (`tests/bounded.rs`). Both use only the library's public interface.
 
 pub mod event;
 pub mod key;

@@ -1,7 +1,7 @@
-//! A record as a table may hold it: written by another version, by hand, by a faulty restore, by nobody.
+//! Fuzzes a record as a table may hold it: written by another version, by hand or by a faulty restore, or invalid.
 //!
-//! Whatever the item is, reading it gives a record or [`Corrupt`](StoreErrorKind::Corrupt); nothing that cannot
-//! be read is ever run; and what is replayed is what the record's digest says.
+//! Reading an item must give a record or [`Corrupt`](StoreErrorKind::Corrupt). An unreadable record must
+//! never run. A replayed response must match the record's digest.
 
 use std::collections::HashMap;
 
@@ -25,7 +25,7 @@ type Item = HashMap<String, AttributeValue>;
 
 const RESPONSE: &[u8] = b"\"paid\"";
 const PAYLOAD: u64 = 1;
-/// Every attribute that a record has, and those that are reserved.
+/// Every attribute of a record, including the reserved ones.
 const NAMES: [&str; 19] = [
     "id",
     "status",
@@ -47,7 +47,7 @@ const NAMES: [&str; 19] = [
     "response_codec",
     "response_key_id",
 ];
-/// What stands at the edge of something.
+/// Values at the limits of types and formats.
 const EDGES: [&str; 24] = [
     "",
     "0",
@@ -75,14 +75,14 @@ const EDGES: [&str; 24] = [
     "deflate/4294967295",
 ];
 
-/// An item made of `data`, read and acted upon.
+/// Makes an item from `data`, reads it, and delivers to it.
 ///
 /// # Panics
 ///
 /// If a promise is broken.
 pub fn check(data: &[u8]) {
     let mut input = Unstructured::new(data);
-    // An input that is too short leaves the item as it is by then.
+    // If the input is too short, the item stays as it is by then.
     let mut item = template(&mut input).unwrap_or_else(|_| started());
     let is_whole = change(&mut item, &mut input).is_ok_and(|changes| changes == 0);
     match read(&item) {
@@ -100,7 +100,7 @@ fn stored_key() -> StoredKey {
     StoredKey::new(&scope, &Key::new("key").expect("a valid key"))
 }
 
-/// The item as the store reads it; `None` if it says that it cannot.
+/// Reads the item with the store. `None` if the store reports that it can't.
 fn read(item: &Item) -> Option<Record> {
     thread_local! {
         static STORE: DynamoDbStore = store();
@@ -114,13 +114,13 @@ fn read(item: &Item) -> Option<Record> {
     }
 }
 
-/// Nothing is sent.
+/// It sends no requests.
 fn store() -> DynamoDbStore {
     let config = Config::builder().behavior_version(BehaviorVersion::latest()).build();
     DynamoDbStore::new(Client::from_conf(config), "fuzz").expect("valid settings")
 }
 
-/// A delivery that meets the record. Only what the record allows may happen.
+/// Makes a delivery that meets the record. It may only do what the record allows.
 fn act(item: &Item, record: Record) {
     let memory = MemoryStore::new();
     let key = stored_key();
@@ -232,7 +232,7 @@ fn template(input: &mut Unstructured<'_>) -> Result<Item> {
     Ok(item)
 }
 
-/// Some attributes are removed, put in, or get another value or type; how many.
+/// Removes, adds or changes some attributes, and returns how many.
 fn change(item: &mut Item, input: &mut Unstructured<'_>) -> Result<usize> {
     let changes = input.int_in_range(0..=4)?;
     for _ in 0..changes {

@@ -1,4 +1,4 @@
-//! The bounded form: the corpus, and random changes of it. The long form is `scripts/fuzz`.
+//! Runs the bounded form of the fuzzing: the corpus, and random changes of it. The long form is `scripts/fuzz`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 
@@ -8,7 +8,7 @@ use lambda_idempotency::Owner;
 use lambda_idempotency_fuzz::{event, key, record};
 use lambda_idempotency_safety_net::random::Random;
 
-/// The seed that is asked for, or a fresh one.
+/// The seed from the environment, or a fresh one.
 fn seed() -> u64 {
     let given = std::env::var("FUZZ_SEED").ok().map(|seed| seed.parse().unwrap());
     let fresh = || u64::from_be_bytes(Owner::random().unwrap().as_bytes()[..8].try_into().unwrap());
@@ -23,7 +23,7 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
     files.into_iter().map(|file| fs::read(file).unwrap()).collect()
 }
 
-/// One to four bytes or stretches replaced, removed, put in or repeated.
+/// Replaces, removes, inserts or repeats one to four bytes or ranges.
 fn changed(random: &mut Random, corpus: &[Vec<u8>]) -> Vec<u8> {
     let mut data = corpus[random.index(corpus.len())].clone();
     for _ in 0..=random.index(4) {

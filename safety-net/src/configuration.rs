@@ -1,4 +1,4 @@
-//! What is explored: how many executors, whose clocks, on which moments, with which troubles.
+//! The bounds of an exploration: how many executors, with which clocks, at which moments, with which faults.
 
 use std::time::Duration;
 
@@ -9,101 +9,103 @@ use lambda_idempotency::{
 
 use crate::model::Verdict;
 
-/// The longest that a world's list of executors may be.
+/// The most executors in a state.
 pub const MAX_SLOTS: usize = 3;
-/// The longest that a world's list of deliveries may be.
+/// The most deliveries in a state.
 pub const MAX_DELIVERIES: usize = 6;
-/// How many writes may be on their way after their sender gave up on them.
+/// The most writes in flight after their sender gave up on them.
 pub const MAX_LATE: usize = 2;
-/// How many transactions the store knows by their tokens: one of each executor, and those that may come late.
+/// The most transactions that the store knows by their tokens: one per executor, and those that may arrive
+/// late.
 pub const MAX_MADE: usize = MAX_SLOTS + MAX_LATE;
 
-/// A day in milliseconds: the library's own lower bound of a lock's retention.
+/// A day in milliseconds: the library's own minimum for a lock's retention.
 pub const DAY: i64 = 24 * 60 * 60 * 1000;
-/// The coarse grid's step: half a day, so that a lock's retention is two of them.
+/// The step of the coarse grid: half a day, so that a lock's retention is two steps.
 pub const TICK: i64 = DAY / 2;
 
-/// The true time at which every exploration begins: a whole day, so that whole seconds fall on it.
+/// The true time at which every exploration begins: a whole day, so that its moments are whole seconds.
 const BEGINNING: i64 = 20_776 * DAY;
 
 /// Whether the platform ends an invocation at its deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Host {
-    /// As ordinary Lambda does: a little late, but within the grace that the lease has.
+    /// It does, as ordinary Lambda: a little late, but within the lease's grace.
     Kills,
-    /// As Lambda Managed Instances do not: the engine cuts the handler off, before each poll.
+    /// It doesn't, as Lambda Managed Instances: the engine cuts the handler off, before each poll.
     LetsRun,
 }
 
-/// How an executor goes about a delivery.
+/// How an executor processes a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Flow {
     /// It claims the key, and runs its handler under the claim.
     Claim,
-    /// It looks whether there is an outcome, runs its handler without a claim, and concludes.
+    /// It looks for an outcome, runs its handler without a claim, and concludes.
     Look,
-    /// It runs its handler at once, without a look.
+    /// It runs its handler at once, without looking first.
     Blind,
 }
 
 /// One space to explore. Times are in milliseconds after the beginning.
 #[derive(Clone, Debug)]
 pub struct Configuration {
-    /// What it is called in reports.
+    /// Its name in reports.
     pub name: &'static str,
-    /// The clocks there are, by how far each is ahead of true time. Executor `n` begins with clock `n`.
+    /// The clocks, by how far each is ahead of true time. Executor `n` begins with clock `n`.
     pub clocks: Vec<i64>,
-    /// How many executors there are: the first so many clocks are theirs.
+    /// How many executors there are: they use the first clocks of the list.
     pub executors: usize,
     /// How many deliveries each executor may take.
     pub attempts: u8,
     /// The moments of true time.
     pub times: Vec<i64>,
-    /// How long a lease is, counted from the delivery.
+    /// The length of a lease, counted from the delivery.
     pub lease: i64,
-    /// How long before the lease's end it is too late to start.
+    /// How long before the lease's end it's too late to start.
     pub reserve: i64,
-    /// How far apart the protocol believes the clocks to be at most.
+    /// The clock skew that the protocol allows for.
     pub skew_margin: i64,
-    /// How long a settled record counts.
+    /// How long a settled record is replayed.
     pub retention: i64,
-    /// Who ends a handler in time.
+    /// Whether the platform ends a handler in time.
     pub host: Host,
-    /// What becomes of a stale claim.
+    /// How a stale claim is treated.
     pub execution: Execution,
     /// How many different requests use the key: 1 or 2.
     pub requests: u8,
-    /// How an executor may go about a delivery.
+    /// How an executor may process a delivery.
     pub flows: &'static [Flow],
     /// How a handler may end.
     pub verdicts: &'static [Verdict],
-    /// How many faults there may be on one path; `u8::MAX` is no limit.
+    /// How many faults one path may have; `u8::MAX` for no limit.
     pub faults: u8,
-    /// How many writes may be in flight with nobody waiting for them: at most [`MAX_LATE`].
+    /// How many writes may be in flight after their senders gave up: at most [`MAX_LATE`].
     pub in_flight: u8,
     /// How often a clock may jump to another of the list.
     pub jumps: u8,
-    /// How often an operator may decide on a write: on a settled record, or on one whose claim is stale by true time.
+    /// How often an operator may decide on a write: on a settled record, or on one whose claim is stale by true
+    /// time.
     pub operations: u8,
-    /// How often a lease may be extended, while its handler runs: by as much as it had at first, counted from then.
+    /// How often a lease may be extended while its handler runs: by its first length, counted from then.
     pub extensions: u8,
-    /// How often a condition of a handler's own writes may fail.
+    /// How often a condition on the handler's own writes may fail.
     pub declines: u8,
     /// How long the store knows a transaction by its token.
     pub token_window: i64,
-    /// Whether the store may also refuse a request as such, or never take its content, or hold a record that nobody can
-    /// read.
+    /// Whether the store may also reject a request, refuse its content permanently, or hold a record that can't
+    /// be read.
     pub permanent_faults: bool,
     /// How often a settlement is retried.
     pub max_retries: u8,
-    /// For how long it is retried.
+    /// How long it's retried.
     pub settle_within: Duration,
 }
 
 impl Default for Configuration {
-    /// Two executors on an even grid, whose clocks are as far apart as they may be. The lease is a tick
-    /// and so is the skew margin: by the clock that is ahead, a lock is stale from the second tick on. Its
-    /// retention is two more, so from the fourth on it is expired too.
+    /// Two executors on an even grid, whose clocks are as far apart as the skew margin allows. The lease is one
+    /// tick, and so is the skew margin: by the clock that's ahead, a lock is stale from the second tick on. Its
+    /// retention is two more, so from the fourth on it has also expired.
     fn default() -> Self {
         Self {
             name: "two",
@@ -129,7 +131,8 @@ impl Default for Configuration {
             token_window: 0,
             permanent_faults: false,
             max_retries: 1,
-            // An instant in every machine's state would make many of one. How often is a bound as well.
+            // An instant in every machine's state would split equal states into many. `max_retries` is a bound
+            // as well.
             settle_within: Duration::MAX,
         }
     }
@@ -141,27 +144,27 @@ pub fn ticks(count: i64) -> Vec<i64> {
 }
 
 impl Configuration {
-    /// Whether all clocks, true time included, agree up to the skew margin. What the protocol promises
-    /// of time holds only then.
+    /// Whether all clocks, true time included, agree up to the skew margin. The protocol's promises about time
+    /// hold only then.
     pub fn clocks_agree(&self) -> bool {
         let all = || self.clocks.iter().copied().chain([0]);
         let apart = all().max().unwrap_or(0) - all().min().unwrap_or(0);
         apart <= self.skew_margin
     }
 
-    /// True time at the moment with this number.
+    /// True time at this moment.
     pub fn moment(&self, time: u8) -> Timestamp {
         at(self.times.get(usize::from(time)).copied().unwrap_or(i64::MAX / 2))
     }
 
-    /// What the clock with this number shows at that moment.
+    /// The time that this clock shows at this moment.
     pub fn clock(&self, time: u8, clock: u8) -> Timestamp {
         let ahead = self.clocks.get(usize::from(clock)).copied().unwrap_or(0);
         at(self.times.get(usize::from(time)).copied().unwrap_or(i64::MAX / 2) + ahead)
     }
 
-    /// The plan, under `owner`, of a delivery that comes in at `now` by its executor's clock. With no time left, its
-    /// deadline is this very moment.
+    /// The plan, under `owner`, of a delivery that arrives at `now` by its executor's clock. With no time left,
+    /// its deadline is this very moment.
     pub fn plan(&self, owner: Owner, request: u8, now: Timestamp, has_time: bool) -> Plan {
         let deadline = if has_time { self.lease - self.reserve } else { 0 };
         let usable_until = now.saturating_add(millis(deadline));
@@ -176,12 +179,12 @@ impl Configuration {
         }
     }
 
-    /// No deadline but the lease's: calls are over at once here, and what ends them is a fault.
+    /// The lease is the only deadline: calls take no time here, and only faults end them early.
     fn limits(&self) -> Limits {
         Limits { max_retries: self.max_retries, ..Limits::unknown(self.settle_within) }
     }
 
-    /// The rules that every executor goes by.
+    /// The rules that every executor follows.
     pub fn rules(&self) -> Rules {
         Rules {
             skew_margin: millis(self.skew_margin),
@@ -191,12 +194,12 @@ impl Configuration {
     }
 }
 
-/// The moment so many milliseconds after the beginning.
+/// The moment `millis` milliseconds after the beginning.
 fn at(millis: i64) -> Timestamp {
     Timestamp::from_millis(u64::try_from(BEGINNING + millis).unwrap_or(0))
 }
 
-/// A length of time; a negative one is none.
+/// A duration; a negative one is zero.
 pub fn millis(millis: i64) -> Duration {
     Duration::from_millis(u64::try_from(millis).unwrap_or(0))
 }
@@ -206,15 +209,15 @@ pub fn since_beginning(time: Timestamp) -> i64 {
     i64::try_from(time.as_millis()).map_or(i64::MAX, |millis| millis - BEGINNING)
 }
 
-/// The owner of a delivery: its number, and the request's.
+/// The owner of a delivery: its number and the number of the request.
 pub fn owner(delivery: u8, request: u8) -> Owner {
     let mut bytes = [0; 16];
     (bytes[0], bytes[1]) = (delivery + 1, request);
     Owner::from_bytes(bytes)
 }
 
-/// The owner that an operator draws: no delivery's, and another every time. What is stored under it is the response of
-/// [`NOBODY`](crate::model::NOBODY).
+/// The owner that an operator draws: never a delivery's, and different every time. The response stored under it
+/// is that of [`NOBODY`](crate::model::NOBODY).
 pub fn operator(operations_left: u8) -> Owner {
     let mut bytes = [0; 16];
     bytes[2] = operations_left;
@@ -231,8 +234,8 @@ pub fn fingerprint(request: u8) -> Fingerprint {
     Fingerprint::from_digest([request; 32])
 }
 
-/// What the handler of a delivery answers: no two answer alike, so that a replay shows whose it is; and none answers
-/// alike with writes of its own and without.
+/// The response of a delivery's handler. No two deliveries respond alike, so that a replay shows whose response
+/// it is. Nor is a response the same with the handler's own writes as without.
 pub fn response(delivery: u8, verdict: Verdict) -> Outcome {
     Outcome::Retained(StoredResponse::new(vec![delivery, u8::from(verdict == Verdict::Commit)].into()))
 }

@@ -1,4 +1,4 @@
-//! What must have happened somewhere, so that no exploration passes because nothing went wrong in it.
+//! The marks that an exploration must reach, so that none passes because nothing went wrong in it.
 
 use std::fmt;
 
@@ -11,10 +11,10 @@ macro_rules! marks {
         }
 
         impl Mark {
-            /// All of them, each with its group.
+            /// All marks, each with its group.
             pub const ALL: &[(Self, &'static str)] = &[$($((Self::$variant, $group),)*)*];
 
-            /// What it is.
+            /// Its description.
             pub const fn what(self) -> &'static str {
                 match self { $($(Self::$variant => $what,)*)* }
             }
@@ -198,7 +198,7 @@ marks! {
 pub struct Coverage(u128, u128);
 
 impl Coverage {
-    /// Nothing.
+    /// No marks.
     pub const NONE: Self = Self(0, 0);
 
     /// Adds `mark`.
@@ -215,12 +215,12 @@ impl Coverage {
         self.1 |= others.1;
     }
 
-    /// As digits that [`from_hex`](Self::from_hex) reads.
+    /// Encodes it as digits that [`from_hex`](Self::from_hex) reads.
     pub fn to_hex(self) -> String {
         format!("{:x}.{:x}", self.1, self.0)
     }
 
-    /// What [`to_hex`](Self::to_hex) wrote.
+    /// Decodes the digits that [`to_hex`](Self::to_hex) wrote.
     pub fn from_hex(text: &str) -> Option<Self> {
         let (high, low) = text.split_once('.')?;
         let number = |digits| u128::from_str_radix(digits, 16).ok();
@@ -235,7 +235,7 @@ impl Coverage {
         }
     }
 
-    /// What was not reached.
+    /// The marks that weren't reached.
     pub fn missing(self) -> impl Iterator<Item = Mark> {
         Mark::ALL.iter().map(|&(mark, _)| mark).filter(move |&mark| !self.has(mark))
     }
@@ -247,7 +247,7 @@ impl Coverage {
 }
 
 impl fmt::Display for Coverage {
-    /// As `reached/all`, and what is missing.
+    /// Prints `reached/all`, then the missing marks.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.count(), Mark::ALL.len())?;
         for mark in self.missing() {

@@ -1,4 +1,4 @@
-//! Breadth first through every world that can come about, so that the first trace found is a shortest.
+//! Visits every reachable state breadth first, so that the first trace it finds is a shortest one.
 
 use std::{
     ops::ControlFlow,
@@ -22,14 +22,14 @@ use crate::{
     under_test::Protocol,
 };
 
-/// How to explore.
+/// The limits of an exploration.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// How many different worlds to visit at most.
+    /// The most distinct states to visit.
     pub states: usize,
-    /// How much memory to take at most, in bytes: for the worlds that were visited and those still to be.
+    /// The most memory to use, in bytes: for the visited states and those still to visit.
     pub memory: usize,
-    /// Whether to go on after something broke, to see what else does.
+    /// Whether to continue after an invariant broke, to find others.
     pub go_on: bool,
 }
 
@@ -39,42 +39,42 @@ impl Default for Limits {
     }
 }
 
-/// Something that broke, and the shortest way there.
+/// A broken invariant, and the shortest path to it.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// What broke.
+    /// The broken invariant.
     pub invariant: Invariant,
-    /// How.
+    /// The path to it.
     pub trace: Trace,
 }
 
-/// What an exploration found.
+/// The results of an exploration.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The space that was explored.
     pub name: &'static str,
-    /// How many different worlds were visited.
+    /// How many distinct states were visited.
     pub states: usize,
     /// How many transitions were made between them.
     pub transitions: usize,
-    /// How many transitions the farthest world is away.
+    /// How many transitions away the farthest state is.
     pub depth: usize,
-    /// How many different states the machines were in.
+    /// How many distinct states the machines were in.
     pub machines: usize,
     /// The most store calls that one delivery can make; `None` if there is no bound.
     pub longest_run: Option<usize>,
-    /// Whether every world was visited.
+    /// Whether every state was visited.
     pub is_complete: bool,
-    /// What was reached.
+    /// The marks that were reached.
     pub coverage: Coverage,
-    /// What broke: each invariant once.
+    /// The broken invariants, each once.
     pub violations: Vec<Violation>,
-    /// How long it took, by the clock that was given.
+    /// How long it took, by the given clock.
     pub took: Duration,
 }
 
-/// Explores what `protocol` does in each of `spaces`, so many at a time, and calls `done` with each
-/// report as it comes. The reports are in the order of the spaces.
+/// Explores `protocol` in each of `spaces`, `jobs` at a time, and calls `done` with each report when it's
+/// ready. The reports are in the order of the spaces.
 pub fn explore_all<P: Protocol + Sync>(
     protocol: &P,
     spaces: &[Configuration],
@@ -98,7 +98,7 @@ pub fn explore_all<P: Protocol + Sync>(
     };
     let mut reports: Vec<_> = thread::scope(|scope| {
         let workers: Vec<_> = (0..jobs.max(1)).map(|_| scope.spawn(work)).collect();
-        // A panic in a worker is a fault of the net itself: it goes on.
+        // A panic in a worker is a bug in the checker itself, so it's propagated.
         let join = |worker: thread::ScopedJoinHandle<'_, _>| match worker.join() {
             Ok(reports) => reports,
             Err(panic) => resume_unwind(panic),
@@ -109,7 +109,7 @@ pub fn explore_all<P: Protocol + Sync>(
     reports.into_iter().map(|(_, report)| report).collect()
 }
 
-/// Explores what `protocol` does in `configuration`.
+/// Explores `protocol` in `configuration`.
 pub fn explore<P: Protocol>(protocol: &P, configuration: &Configuration, limits: Limits) -> Report {
     let mut explorer = Explorer {
         net: Net::new(protocol, configuration),
@@ -142,8 +142,8 @@ pub fn explore<P: Protocol>(protocol: &P, configuration: &Configuration, limits:
 struct Explorer<'a, P: Protocol> {
     net: Net<'a, P>,
     visited: Visited,
-    /// Of each world, in the order of discovery: the one that it was reached from, and the how manieth
-    /// it is of those that can be reached from there.
+    /// For each state, in the order of discovery: its predecessor, and its index among that predecessor's
+    /// successors.
     parents: Vec<(u32, u32)>,
     coverage: Coverage,
     violations: Vec<Violation>,
@@ -151,13 +151,13 @@ struct Explorer<'a, P: Protocol> {
 }
 
 impl<P: Protocol> Explorer<'_, P> {
-    /// How deep it went, and whether it saw everything.
+    /// Returns how deep it went, and whether it visited every state.
     fn run(&mut self, limits: Limits) -> (usize, bool) {
         let first = World::new(self.net.configuration());
         let executors = self.net.configuration().executors;
         let (mut layer, mut next) = (Queue::new(executors), Queue::new(executors));
         next.push(0, &first);
-        // The beginning counts as reached from nowhere; its executors still have to decide.
+        // The initial state has no predecessor; its executors still have to decide.
         self.parents.push((0, 0));
         let mut depth = 0;
         while !next.is_empty() {
@@ -212,15 +212,15 @@ impl<P: Protocol> Explorer<'_, P> {
     }
 }
 
-/// The choices that lead from one world to the next, and room for those that are left open on the way.
+/// The choices that lead from one state to the next, and spare buffers for the options on the way.
 #[derive(Default)]
 struct Chain {
     path: Vec<Choice>,
     spare: Vec<Vec<Choice>>,
 }
 
-/// Every transition from `world`, and from there on until all executors have decided what they do at
-/// this moment: worlds in between are passed through, and not kept.
+/// Visits every transition from `world`, and on from there until all executors have decided what they do at
+/// this moment. States in between are passed through and not kept.
 fn successors<P: Protocol>(
     net: &mut Net<'_, P>,
     world: &World,
@@ -242,7 +242,7 @@ fn successors<P: Protocol>(
     ControlFlow::Continue(())
 }
 
-/// The way to the world with this number, and on along `last`.
+/// The path to the state with this number, and on along `last`.
 fn tell<P: Protocol>(net: &mut Net<'_, P>, parents: &[(u32, u32)], number: u32, last: &[Choice]) -> Trace {
     let mut ordinals = Vec::new();
     let mut at = number;

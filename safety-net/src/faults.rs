@@ -1,64 +1,65 @@
-//! What may happen next: every choice that a world leaves open, the good ones and the bad.
+//! Lists every choice that's possible next in an explored state: progress and faults.
 
 use crate::{
     configuration::{Configuration, Flow, Host},
     model::{Slot, Stage, Verdict, World},
 };
 
-/// One thing that happens.
+/// One event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Choice {
-    /// The executor does nothing more at this moment, or sends what it is about to send.
+    /// The executor does nothing more at this moment, or sends the request that it's about to send.
     Wait(u8),
-    /// True time goes on to the next moment. Executors that are not scheduled meanwhile are frozen.
+    /// True time advances to the next moment. Executors that aren't scheduled until then are frozen.
     Tick,
     /// The sweeper removes the record.
     Sweep,
-    /// A write that was given up on reaches the store: the one with this number.
+    /// The write with this number, which its sender gave up on, reaches the store.
     Land(u8),
-    /// An operator looks at the record, and sends a write that settles it so.
+    /// An operator looks at the record, and sends a write that settles it with this verdict.
     Operate(Verdict),
-    /// This executor's clock jumps to that one.
+    /// The first executor's clock jumps to the clock with the second number.
     Jump(u8, u8),
-    /// This executor is delivered this request, and goes about it so.
+    /// This executor receives this request, and processes it with this flow.
     Deliver(u8, u8, Flow),
-    /// The same, with a deadline that is this very moment.
+    /// The same, with a deadline that's this very moment.
     DeliverLate(u8, u8, Flow),
-    /// The store gets the executor's write, and answers.
+    /// The store receives the executor's write, and answers.
     Answer(u8),
-    /// The store gets the executor's transaction; the record's condition holds, and one of the handler's own fails.
+    /// The store receives the executor's transaction. The record's condition holds, and one of the handler's
+    /// own fails.
     Decline(u8),
-    /// The store makes the write; the answer is lost.
+    /// The store applies the write; the response is lost.
     LoseAnswer(u8),
-    /// The store never gets the write; the executor cannot tell.
+    /// The store never receives the write; the executor can't tell.
     LoseWrite(u8),
-    /// The executor gives up on a write that is still on its way.
+    /// The executor gives up on a write that's still in flight.
     Delay(u8),
-    /// The store makes the write, the answer is lost, and the SDK sends the write again.
+    /// The store applies the write, the response is lost, and the SDK sends the write again.
     Retry(u8),
-    /// The SDK gives up on a write that is still on its way, and sends it again.
+    /// The SDK gives up on a write that's still in flight, and sends it again.
     RetryDelayed(u8),
     /// The store throttles.
     Throttle(u8),
-    /// Another transaction has the record.
+    /// Another transaction conflicts on the record.
     Conflict(u8),
-    /// The store refuses the request as such.
+    /// The store rejects the request.
     Reject(u8),
-    /// The store will never take the response in it.
+    /// The store can never store the response in it.
     RejectContent(u8),
-    /// The store holds something that cannot be read.
+    /// The store holds a record that can't be read.
     Garble(u8),
     /// The store answers the executor's read.
     Read(u8),
     /// The read fails.
     FailRead(u8),
-    /// The read finds something that cannot be read.
+    /// The read finds a record that can't be read.
     GarbleRead(u8),
-    /// The executor looks at the answer.
+    /// The executor looks at the response.
     Look(u8),
     /// The executor's pause is over.
     Resume(u8),
-    /// The executor's handler ends so.
+    /// The executor's handler ends with this verdict.
     Finish(u8, Verdict),
     /// The executor asks for a longer lease, while its handler runs.
     Extend(u8),
@@ -68,13 +69,12 @@ pub enum Choice {
     Crash(u8),
 }
 
-/// Puts everything that may happen in `world` into `choices`; some of it may turn out to change nothing.
+/// Adds every possible event in `world` to `choices`; some of them may turn out to change nothing.
 ///
-/// What an executor does by itself, without the record, does not depend on what the others do meanwhile,
-/// only on the moment. So it is decided at once when it becomes possible, and again at each new moment:
-/// the order within a moment is free only for what touches the record. Of the many orders that lead to
-/// the same, this leaves one. To die is such a decision too: who dies later, having done nothing, might
-/// as well have died at once.
+/// An executor's decision that doesn't involve the record depends on the moment, not on the other executors. So
+/// it's taken as soon as it's possible, and again at each new moment. Within a moment, only events that touch
+/// the record are reordered: of the many orders that lead to the same state, this keeps one. Dying is such a
+/// decision too. An executor that dies later, having done nothing, might as well have died at once.
 pub fn choices(configuration: &Configuration, world: &World, choices: &mut Vec<Choice>) {
     choices.clear();
     if world.is_over() {
@@ -92,7 +92,7 @@ pub fn choices(configuration: &Configuration, world: &World, choices: &mut Vec<C
         choices.push(Choice::Sweep);
     }
     if world.operations_left > 0 && world.record != 0 {
-        // An operator does not panic.
+        // An operator doesn't panic.
         let verdicts = configuration.verdicts.iter().filter(|&&verdict| verdict != Verdict::Panic);
         choices.extend(verdicts.map(|&verdict| Choice::Operate(verdict)));
     }
@@ -118,7 +118,7 @@ pub fn choices(configuration: &Configuration, world: &World, choices: &mut Vec<C
     }
 }
 
-/// What the executor may decide at this moment.
+/// The decisions that the executor may take at this moment.
 fn decisions(configuration: &Configuration, world: &World, at: usize, choices: &mut Vec<Choice>) {
     let (slot, number) = (world.slots[at], at as u8);
     let may_fail = world.faults_left > 0;
@@ -133,7 +133,7 @@ fn decisions(configuration: &Configuration, world: &World, at: usize, choices: &
     }
     match slot.stage {
         Stage::Idle => {
-            // Of two that are alike, the one that came first has decided for both to wait.
+            // Of two equal executors, the first has already decided for both to wait.
             let waits = Slot { is_urgent: false, ..slot };
             if world.slots[..configuration.executors].contains(&waits) {
                 return;
@@ -167,7 +167,7 @@ fn decisions(configuration: &Configuration, world: &World, at: usize, choices: &
                 sending(configuration, world, at, choices);
             }
             running(configuration, number, choices);
-            // It gives the one up that is on its way, and asks again.
+            // It gives up on the extension in flight, and asks again.
             if world.extensions_left > 0 {
                 choices.push(Choice::Extend(number));
             }
@@ -175,7 +175,7 @@ fn decisions(configuration: &Configuration, world: &World, at: usize, choices: &
     }
 }
 
-/// How a handler that runs may end.
+/// How a running handler may end.
 fn running(configuration: &Configuration, number: u8, choices: &mut Vec<Choice>) {
     choices.extend(configuration.verdicts.iter().map(|&verdict| Choice::Finish(number, verdict)));
     if configuration.host == Host::LetsRun {
@@ -183,12 +183,12 @@ fn running(configuration: &Configuration, number: u8, choices: &mut Vec<Choice>)
     }
 }
 
-/// What may go wrong with a write that does not reach the store, or not now.
+/// The faults of a write that doesn't reach the store, or not yet.
 fn sending(configuration: &Configuration, world: &World, at: usize, choices: &mut Vec<Choice>) {
     let (slot, number) = (world.slots[at], at as u8);
     choices.push(Choice::Conflict(number));
     if slot.is_retried {
-        // Whatever else happens to a second attempt is as doubtful as if there had been none.
+        // Any other fault of a second attempt is as ambiguous as if there had been no second attempt.
         return;
     }
     choices.extend([Choice::LoseWrite(number), Choice::Throttle(number)]);
@@ -201,7 +201,7 @@ fn sending(configuration: &Configuration, world: &World, at: usize, choices: &mu
 }
 
 impl Choice {
-    /// Whether it counts as a fault, of which a configuration may allow only so many.
+    /// Whether it counts as a fault, which a configuration limits.
     pub fn is_fault(self) -> bool {
         !matches!(
             self,

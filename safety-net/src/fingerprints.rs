@@ -1,12 +1,12 @@
-//! Fast, fixed hashing: a visited world is kept as 128 bits, and nothing here depends on the run.
+//! Fast, fixed hashing: a visited state is kept as 128 bits, and the hash is the same in every run.
 
 use std::hash::{BuildHasherDefault, Hasher};
 
 const C1: u64 = 0x87c3_7b91_1142_53d5;
 const C2: u64 = 0x4cf5_ad43_2745_937f;
 
-/// MurmurHash3 (x64, 128 bits) over whole words. Good mixing, public domain, and no keys: the same
-/// worlds have the same fingerprints in every run.
+/// MurmurHash3 (x64, 128 bits) over whole words. It mixes well, is in the public domain and has no keys: the
+/// same states have the same fingerprints in every run.
 pub fn fingerprint(words: &[u64]) -> u128 {
     let (mut h1, mut h2) = (0x9e37_79b9_7f4a_7c15_u64, 0xc2b2_ae3d_27d4_eb4f_u64);
     for pair in words.chunks(2) {
@@ -36,8 +36,8 @@ fn finish(mut k: u64) -> u64 {
     k ^ (k >> 33)
 }
 
-/// A hasher for the memo tables, whose keys are a few small numbers; the standard one, which defends
-/// against an adversary, would take most of the exploration's time.
+/// A hasher for the memo tables, whose keys are a few small numbers. The standard hasher defends against an
+/// adversary and would take most of the exploration's time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quick(u64);
 
@@ -74,7 +74,7 @@ impl Hasher for Quick {
     }
 }
 
-/// A set of fingerprints: 16 bytes an entry, in one table with open addressing.
+/// A set of fingerprints: 16 bytes per entry, in one table with open addressing.
 #[derive(Debug)]
 pub struct Visited {
     table: Vec<u128>,
@@ -87,10 +87,10 @@ impl Visited {
         Self { table: vec![0; 1 << 16], entries: 0 }
     }
 
-    /// Whether `fingerprint` is new; it is in the set afterwards. Zero stands for an empty place, and a
-    /// world's fingerprint is zero with a probability of 2^-128.
+    /// Adds `fingerprint`; returns whether it's new. Zero marks an empty place; a state's fingerprint is zero
+    /// with a probability of 2^-128.
     pub fn insert(&mut self, fingerprint: u128) -> bool {
-        // At most seven eighths full: larger than that, and the runs of taken places become long.
+        // At most seven eighths full. In a fuller table, the runs of occupied places become long.
         if self.entries * 8 >= self.table.len() * 7 {
             self.grow();
         }
@@ -99,8 +99,7 @@ impl Visited {
         is_new
     }
 
-    /// How many bytes it will take before it has to grow again: while it grows, the old table is there
-    /// too.
+    /// The bytes it takes until it has to grow again. While it grows, the old table is in memory too.
     pub fn memory(&self) -> usize {
         self.table.len() * size_of::<u128>()
     }
@@ -122,7 +121,7 @@ impl Default for Visited {
 
 fn place(table: &mut [u128], fingerprint: u128) -> bool {
     let mask = table.len() - 1;
-    // The low bits are as good as any other.
+    // The low bits are as good as any others.
     let mut at = fingerprint as usize & mask;
     loop {
         match table[at] {

@@ -1,9 +1,9 @@
-//! Small numbers for large values, so that a world is a hundred bytes and not three thousand.
+//! Maps large values to small numbers, so that an explored state takes a hundred bytes instead of three
+//! thousand.
 
 use std::{collections::HashMap, hash::Hash, rc::Rc};
 
-/// Gives equal values the same number, and the value back for its number. Numbers start at 1: 0 is
-/// left for "none".
+/// Gives equal values the same number, and returns the value of a number. Numbers start at 1; 0 means "none".
 #[derive(Debug)]
 pub struct Interner<T> {
     values: Vec<Rc<T>>,
@@ -28,12 +28,12 @@ impl<T: Eq + Hash> Interner<T> {
         self.values.get((number as usize).wrapping_sub(1))
     }
 
-    /// How many different values there are.
+    /// How many distinct values there are.
     pub fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// Whether there is no value yet.
+    /// Whether it has no value yet.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }

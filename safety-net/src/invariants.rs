@@ -1,18 +1,18 @@
-//! What must hold, by name. Each is checked on every transition of every exploration, unless it is
-//! about time and the clocks are further apart than the skew margin.
+//! The invariants, by name. Every transition of every exploration checks each one, except the time-dependent
+//! ones where the clocks are further apart than the skew margin.
 
 use std::fmt;
 
 macro_rules! invariants {
     ($($variant:ident, $needs_clocks:literal, $name:literal, $promise:literal;)*) => {
-        /// Something that must hold.
+        /// A property that must hold.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Invariant {
             $(#[doc = $promise] $variant,)*
         }
 
         impl Invariant {
-            /// All of them.
+            /// All invariants.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
             /// Its short name.
@@ -20,7 +20,7 @@ macro_rules! invariants {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// What it says.
+            /// The property, as a sentence.
             pub const fn promise(self) -> &'static str {
                 match self { $(Self::$variant => $promise,)* }
             }
@@ -120,7 +120,7 @@ impl Flaws {
     /// None.
     pub const NONE: Self = Self(0);
 
-    /// Adds `invariant` if it does not hold.
+    /// Adds `invariant` if it doesn't hold.
     pub fn unless(&mut self, holds: bool, invariant: Invariant) {
         if !holds {
             self.0 |= 1 << invariant as u64;
@@ -137,18 +137,18 @@ impl Flaws {
         self.0 == 0
     }
 
-    /// Those in the set.
+    /// The broken invariants.
     pub fn iter(self) -> impl Iterator<Item = Invariant> {
         Invariant::ALL.iter().copied().filter(move |&invariant| self.0 & (1 << invariant as u64) != 0)
     }
 
-    /// Without those that need clocks that agree.
+    /// The set without the invariants that need clocks that agree.
     #[must_use]
     pub fn timeless(self) -> Self {
         self.dropping(Invariant::ALL.iter().filter(|invariant| invariant.needs_agreeing_clocks()))
     }
 
-    /// Without these.
+    /// The set without `exempt`.
     #[must_use]
     pub fn without(self, exempt: &[Invariant]) -> Self {
         self.dropping(exempt.iter())

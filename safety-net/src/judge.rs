@@ -1,5 +1,4 @@
-//! What one step of the machine must not do, whatever the world around it, and what it shows to have
-//! been reached.
+//! Checks one step of the machine, whatever the rest of the state, and records the marks it reaches.
 
 mod reached;
 mod rivals;
@@ -18,41 +17,41 @@ use crate::{
     under_test::Sent,
 };
 
-/// The least that a lock stays beyond its lease, and the lease of a claim that only records an outcome:
-/// the law's numbers (`guide::protocol`), not the library's own constants.
+/// The minimum retention of a lock beyond its lease, and the lease of a claim that only records an outcome.
+/// These are the numbers of the protocol (`guide::protocol`), not the library's own constants.
 const LOCK_RETENTION: i64 = DAY;
 const RECORDING_LEASE: i64 = 10_000;
 
-/// One step, seen from outside.
+/// One step, as an outside observer sees it.
 #[derive(Debug)]
 pub struct Step<'a> {
-    /// The space that is explored.
+    /// The space being explored.
     pub configuration: &'a Configuration,
-    /// What the delivery's claim was meant to be.
+    /// The delivery's intended claim.
     pub plan: &'a Plan,
     /// How the handler ended, if it has run.
     pub verdict: Verdict,
-    /// The claim that it runs, or ran, under.
+    /// The claim under which it runs, or ran.
     pub held: Option<&'a Held>,
     /// Whether its handler runs, or ran, without a claim.
     pub is_open: bool,
-    /// Whether what was sent last was answered doubtfully before.
+    /// Whether the last request had an ambiguous result before.
     pub is_in_doubt: bool,
-    /// Whether the store has said that it will never take the response.
+    /// Whether the store has reported that it can never store the response.
     pub is_unstorable: bool,
     /// How often the executor has asked the store again since its handler ended.
     pub retries: u8,
-    /// When that was, by the executor's clock.
+    /// When its handler ended, by the executor's clock.
     pub ended_at: Timestamp,
-    /// Whether the event is the answer to a read.
+    /// Whether the event is the response to a read.
     pub is_asking: bool,
-    /// What was sent last.
+    /// The last request that was sent.
     pub sent: Option<&'a Sent>,
-    /// What happened.
+    /// The event.
     pub event: &'a Event,
     /// The executor's clock.
     pub now: Timestamp,
-    /// What the machine makes of it.
+    /// The machine's action.
     pub action: &'a Action,
 }
 
@@ -66,7 +65,7 @@ impl Step<'_> {
         self.sent.map(|sent| &sent.write)
     }
 
-    /// Whether an extension was sent last, while the handler runs.
+    /// Whether the last request was an extension, while the handler runs.
     fn was_extension(&self) -> bool {
         !self.has_run() && matches!(self.write(), Some(Write::Extend { .. }))
     }
@@ -83,17 +82,17 @@ impl Step<'_> {
         time.saturating_add(millis(self.configuration.skew_margin)) < self.now
     }
 
-    /// Whether the claim that is given up has just been given back, so that nothing can be wrong with it.
+    /// Whether the abandoned claim has just been released, so that nothing can be wrong with it.
     fn gives_back(&self) -> bool {
         !self.has_run() && matches!(self.write(), Some(Write::Settle { .. }))
     }
 
-    /// Whether a claim was sent last, and no settlement.
+    /// Whether the last request was a claim rather than a settlement.
     fn was_claim(&self) -> bool {
         self.write().is_some_and(|write| write.lock().is_some())
     }
 
-    /// What is wrong with the step.
+    /// The invariants that the step breaks.
     pub fn flaws(&self) -> Flaws {
         let mut flaws = Flaws::NONE;
         flaws.unless(*self.action != Action::Nothing, Invariant::MachineAnswers);
@@ -133,7 +132,7 @@ impl Step<'_> {
                 }
                 Action::Apply(Write::Conclude { .. })
                 | Action::Commit { write: Write::Conclude { .. }, .. } => self.is_open,
-                // Without a claim, there is nothing to give back.
+                // Without a claim there's nothing to release.
                 Action::Settled(End::Recorded | End::Unresolved(_)) => {
                     self.is_open && self.verdict == Verdict::Release
                 }
@@ -156,11 +155,12 @@ impl Step<'_> {
     fn doubt(&self, flaws: &mut Flaws) {
         let is_doubtful = matches!(self.event, Event::Failed(Fault { maybe_applied: true, kind })
             if *kind != StoreErrorKind::Corrupt);
-        // An extension may be made or not: the claim stands at least as long as before.
+        // Whether the extension was applied doesn't matter: the claim holds at least as long as before.
         if !is_doubtful || self.gives_back() || self.was_extension() {
             return;
         }
-        // What is the same request, whenever it is sent, may be sent again first; after a while, if it is contended.
+        // A request that's identical whenever it's sent may be sent again first; after a backoff, if it
+        // conflicts.
         let is_looked_into = match self.action {
             Action::Read => true,
             Action::Pause(_) => {
@@ -171,7 +171,7 @@ impl Step<'_> {
         flaws.unless(is_looked_into, Invariant::DoubtLookedInto);
     }
 
-    /// A store that fails is asked again, for as long as there is time.
+    /// A failing store is retried for as long as there's time.
     fn patience(&self, flaws: &mut Flaws) {
         let may_be_asked_again = match self.event {
             Event::Failed(fault) => matches!(
@@ -193,7 +193,7 @@ impl Step<'_> {
         flaws.unless(is_over, Invariant::SettledPatiently);
     }
 
-    /// What is our own must be taken for our own.
+    /// The machine must recognise its own record.
     fn own(&self, flaws: &mut Flaws) {
         let Some(record) = self.shown().filter(|record| record.owner == self.plan.owner) else { return };
         let settles = |release_only: bool| {
@@ -206,14 +206,15 @@ impl Step<'_> {
         };
         let is_current = self.held.is_some_and(|held| held.generation == record.generation);
         let is_recognised = match (&record.state, self.verdict) {
-            // Longer than was asked for, by an earlier extension; or under a later claim of its own, which cannot be.
+            // The lease is longer than requested, by an earlier extension; or the record is the executor's own
+            // later claim, which can't happen.
             (RecordState::Started { .. }, Verdict::None) if self.was_extension() => {
                 !is_current || matches!(self.action, Action::Extended(_))
             }
             (RecordState::Started { .. }, Verdict::None) => {
                 matches!(self.action, Action::Claimed(_)) || settles(true) || self.gives_back()
             }
-            // A release has nothing to do with a claim that it was not meant for.
+            // A release doesn't concern a claim that it wasn't meant for.
             (RecordState::Started { .. }, Verdict::Release | Verdict::Panic) if !is_current => true,
             (RecordState::Started { .. }, _) => {
                 let is_given_up = |end: &End| matches!(end, End::Unrecorded(_) | End::Unresolved(_));
@@ -221,7 +222,8 @@ impl Step<'_> {
                     || matches!(self.action, Action::Pause(_))
                     || matches!(self.action, Action::Settled(end) if is_given_up(end))
             }
-            // An earlier transaction of its own may have been made, though it was declined when it was sent again.
+            // An earlier transaction of this executor may have been applied, although it was declined when sent
+            // again.
             (RecordState::Completed(_) | RecordState::Failed(_), _)
                 if (is_current || self.is_open) && self.has_run() && !self.was_claim() =>
             {
@@ -233,8 +235,8 @@ impl Step<'_> {
                     }
             }
             (RecordState::Released, Verdict::Release | Verdict::Panic)
-                // Who claims anew, to record it once more, and then finds what came late, judges it as
-                // anyone would: it may have expired.
+                // An executor that claims again to record its outcome, and then finds its late release, judges
+                // that record like any other: it may have expired.
                 if is_current && !self.was_claim() =>
             {
                 *self.action == Action::Settled(End::Recorded)
@@ -244,7 +246,7 @@ impl Step<'_> {
         flaws.unless(is_recognised, Invariant::OwnRecognised);
     }
 
-    /// What another's record must lead to.
+    /// The step that another owner's record requires.
     fn strangers(&self, flaws: &mut Flaws) {
         let Some(record) = self.shown().filter(|record| record.owner != self.plan.owner) else { return };
         let matches = record.fingerprint == self.plan.fingerprint;
@@ -266,7 +268,7 @@ impl Step<'_> {
         }
     }
 
-    /// Whether the store has granted `held`, and this executor knows it: by the answer, or by the record.
+    /// Whether the store has granted `held` and this executor knows it, by the response or by the record.
     fn is_granted(&self, held: &Held) -> bool {
         let granted = match (self.event, self.write()) {
             (
@@ -299,7 +301,8 @@ impl Step<'_> {
             Write::Settle { settlement, .. } => {
                 let lease = self.lease();
                 let (expires_at, least) = match settlement {
-                    // Its handler may run on until its lease ends, when the transaction was declined and is made late.
+                    // Its handler may continue until its lease ends, when the transaction was declined and is
+                    // applied late.
                     Settlement::Complete(_, expires_at) if matches!(self.action, Action::Commit { .. }) => {
                         let margin = millis(self.configuration.skew_margin);
                         (expires_at, least.max(lease.saturating_add(margin)))
@@ -332,7 +335,7 @@ impl Step<'_> {
         }
     }
 
-    /// Whether a claim that stands until `lease_until` is kept for as long as was promised: at most once, for ever.
+    /// Whether a claim that holds until `lease_until` is kept as long as promised: under at-most-once, forever.
     fn is_kept_open(&self, lease_until: Timestamp, expires_at: Option<Timestamp>) -> bool {
         let retention = millis(self.configuration.retention.max(LOCK_RETENTION));
         match self.configuration.execution {
@@ -342,7 +345,7 @@ impl Step<'_> {
         }
     }
 
-    /// Until when the claim stands that is settled.
+    /// The end of the lease of the claim being settled.
     fn lease(&self) -> Timestamp {
         let own = self.shown().filter(|record| record.owner == self.plan.owner).and_then(Record::lease_until);
         let granted = self.write().and_then(Write::lock).map(|lock| lock.lease_until);
@@ -351,7 +354,7 @@ impl Step<'_> {
     }
 }
 
-/// Whether a write stores an outcome without its response. Here, every handler has one.
+/// Whether a write stores an outcome without its response. Here every handler has a response.
 fn is_omitted(write: &Write) -> bool {
     let outcome = match write {
         Write::Settle {
@@ -366,7 +369,7 @@ fn is_omitted(write: &Write) -> bool {
     *outcome == Outcome::Omitted
 }
 
-/// Whether an expiry is what was promised: at `least` then, and for no more than the rounding later.
+/// Whether an expiry is as promised: at `least`, or later by no more than the rounding.
 fn promised(expires_at: Timestamp, least: Timestamp) -> bool {
     least <= expires_at && expires_at <= least.saturating_add(millis(1000))
 }

@@ -1,4 +1,5 @@
-//! `safety-net`: the long form of the exploration, the mutants, and the peer, with their figures.
+//! `safety-net`: runs the long exploration, the mutants and the comparison with Powertools, and prints their
+//! figures.
 
 #![expect(clippy::print_stdout, reason = "it is what a command line is for")]
 
@@ -51,8 +52,8 @@ usage: safety-net explore [--long] [--record FILE] [--space NAME] [--jobs N]
 
 Fails if anything is found that should not be, or is not found that should be.";
 
-/// A space that would take more memory than this is cut off, in bytes; two are explored at a time. A table that grows is
-/// there twice meanwhile.
+/// The memory limit of a space, in bytes. A space that needs more is cut off. Two are explored at a time, and a
+/// table that grows is in memory twice.
 const MOST_MEMORY: usize = 6_000_000_000;
 
 fn main() -> ExitCode {
@@ -233,7 +234,8 @@ fn timed(mutant: &Mutant) -> Report {
     Report { took: clock(), ..report }
 }
 
-/// The beginnings of the comparison's space names: on demand, Lambda ends a process after its deadline.
+/// The prefixes of the comparison's space names. With on-demand Lambda, the platform ends a process after its
+/// deadline.
 const PLATFORMS: [&str; 2] = ["ordinary Lambda", "Managed Instances"];
 
 fn comparison(with_traces: bool) -> bool {
@@ -263,10 +265,10 @@ fn comparison(with_traces: bool) -> bool {
         && theirs.iter().all(|report| !report.violations.is_empty())
 }
 
-/// So many schedules must reach everything.
+/// The number of schedules that must reach every mark.
 const ENOUGH_TO_REACH_ALL: u64 = 20_000;
 
-/// Two halves at once, one a core.
+/// Runs two halves concurrently, one per core.
 fn simulation(count: u64, first: u64) -> bool {
     let clock = clock();
     let half = count / 2;
@@ -299,7 +301,7 @@ fn simulation(count: u64, first: u64) -> bool {
     true
 }
 
-/// What `campaign` is asked to play.
+/// The options of `campaign`.
 struct Campaign {
     outages: Vec<Outage>,
     count: u64,
@@ -356,7 +358,7 @@ fn show(report: &Report) {
     }
 }
 
-/// How long it is since now.
+/// Measures the time since this call.
 #[expect(clippy::disallowed_methods, reason = "it measures the net, not the library")]
 fn clock() -> impl Fn() -> Duration + Sync {
     let start = Instant::now();

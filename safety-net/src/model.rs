@@ -1,6 +1,6 @@
-//! The world's state: true time, the record, the executors, and what is still on its way.
+//! An explored state: true time, the record, the executors, and the writes still in flight.
 //!
-//! It is small and plain: large values are numbers that an [`Interner`](crate::intern::Interner) knows.
+//! It's small and plain. Large values are numbers that an [`Interner`](crate::intern::Interner) maps back.
 
 use crate::{
     configuration::{Configuration, MAX_DELIVERIES, MAX_LATE, MAX_MADE, MAX_SLOTS},
@@ -10,35 +10,35 @@ use crate::{
 /// No delivery.
 pub const NOBODY: u8 = u8::MAX;
 
-/// Where an executor stands.
+/// An executor's current stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
     /// It waits for a delivery.
     #[default]
     Idle,
-    /// Its write is to be sent, or on its way.
+    /// Its write is about to be sent, or in flight.
     Applying,
-    /// Its read is to be sent, or on its way.
+    /// Its read is about to be sent, or in flight.
     Reading,
-    /// The store's answer has arrived, and was not yet looked at.
+    /// The store's response has arrived; the executor hasn't looked at it yet.
     Answered,
     /// It pauses.
     Pausing,
     /// Its handler runs.
     Running,
-    /// Its handler runs, and an extension of its lease is to be sent, or on its way.
+    /// Its handler runs, and an extension of its lease is about to be sent, or in flight.
     Extending,
 }
 
-/// What the store answered, while nobody has looked at it.
+/// The store's response, until the executor looks at it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Answer {
     /// Nothing yet.
     #[default]
     None,
-    /// The write was made.
+    /// The write was applied.
     Applied,
-    /// The write was refused by the slot's record.
+    /// The write's condition failed on the slot's record.
     Refused,
     /// The read found the slot's record.
     Found,
@@ -47,79 +47,79 @@ pub enum Answer {
 /// How a handler ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verdict {
-    /// It has not.
+    /// It hasn't ended.
     #[default]
     None,
     /// With an outcome.
     Complete,
-    /// With a final failure.
+    /// With a permanent failure.
     Fail,
-    /// With the word that the key may be given back.
+    /// With a request to release the key.
     Release,
-    /// With an outcome, and with writes of its own that go along with it.
+    /// With an outcome, and with the handler's own writes to commit together with it.
     Commit,
-    /// With a panic: the key is given back, and what it has done until then nobody knows.
+    /// With a panic: the key is released, and it's unknown what the handler has done until then.
     Panic,
 }
 
-/// One executor. The clock stands first, so that executors with equal clocks can be put in order.
+/// One executor. The clock is the first field, so that executors with equal clocks can be sorted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot {
-    /// Which of the configuration's clocks it goes by.
+    /// The clock it uses, by its number in the configuration.
     pub clock: u8,
     /// How many deliveries it may still take.
     pub attempts_left: u8,
-    /// Where it stands.
+    /// Its current stage.
     pub stage: Stage,
-    /// Whether it is to decide, before anything else happens, what it does at this moment.
+    /// Whether it must decide what it does at this moment, before anything else happens.
     pub is_urgent: bool,
-    /// Whether the SDK has sent the write once already, and does not know what became of it.
+    /// Whether the SDK has already sent the write once and doesn't know the result.
     pub is_retried: bool,
     /// Whether its handler runs, or ran, without a claim.
     pub is_open: bool,
-    /// Whether the transaction that it sent last was answered doubtfully before.
+    /// Whether an earlier submission of the transaction that it sent last was ambiguous.
     pub is_in_doubt: bool,
-    /// Whether the store has said that it will never take the response.
+    /// Whether the store has reported that it can never store the response.
     pub is_unstorable: bool,
     /// How often it has asked the store again since its handler ended.
     pub retries: u8,
-    /// At which moment its handler ended; 0 where retries have all the time there is.
+    /// The moment when its handler ended; 0 where the time for retries is unlimited.
     pub ended_at: u8,
-    /// What the store answered.
+    /// The store's response.
     pub answer: Answer,
-    /// The delivery it is at work on.
+    /// The delivery it's processing.
     pub delivery: u8,
-    /// That delivery's plan.
+    /// The plan of that delivery.
     pub plan: u32,
     /// The machine's state.
     pub machine: u32,
-    /// The write that it sent last.
+    /// The write it sent last.
     pub write: u32,
-    /// The record that the answer holds.
+    /// The record in the response.
     pub record: u32,
-    /// The claim that its handler runs, or ran, under.
+    /// The claim under which its handler runs, or ran.
     pub held: u32,
 }
 
 impl Slot {
-    /// Its delivery is over, whichever way.
+    /// Ends its delivery, whatever the reason.
     pub fn end(&mut self) {
         *self = Self { clock: self.clock, attempts_left: self.attempts_left, ..Self::default() };
         self.is_urgent = self.attempts_left > 0;
     }
 
-    /// A new moment has come: whoever waits for one decides again.
+    /// Begins a new moment: an executor that waited decides again.
     pub fn awake(&mut self) {
         self.is_urgent = match self.stage {
             Stage::Idle => self.attempts_left > 0,
-            // A write may also be given up on later, when there is less time left.
+            // With less time left, the executor may also give up on a write.
             Stage::Applying | Stage::Answered | Stage::Pausing | Stage::Running | Stage::Extending => true,
-            // What a failed read leads to does not depend on the time.
+            // The time doesn't affect the step after a failed read.
             Stage::Reading => false,
         };
     }
 
-    /// Whether it is at work on a delivery.
+    /// Whether it's processing a delivery.
     pub fn is_active(&self) -> bool {
         self.stage != Stage::Idle
     }
@@ -128,62 +128,62 @@ impl Slot {
 /// A write that its sender gave up on, and that may still reach the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Late {
-    /// The write; 0 is none.
+    /// The write, or 0.
     pub write: u32,
     /// The delivery that sent it.
     pub sender: u8,
 }
 
-/// A transaction that was made, while the store still knows its token.
+/// An applied transaction, while the store still knows its token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Made {
-    /// The transaction; 0 is none.
+    /// The transaction, or 0.
     pub write: u32,
-    /// The moment that it was made at.
+    /// The moment when it was applied.
     pub time: u8,
 }
 
-/// What is remembered of a delivery: enough to tell whose outcome is replayed.
+/// The facts kept about a delivery: enough to identify whose outcome is replayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Delivery {
-    /// Which request it brought.
+    /// The request it brought.
     pub request: u8,
     /// Whether its handler has started.
     pub has_started: bool,
     /// How its handler ended.
     pub verdict: Verdict,
-    /// Whether a settlement by it was in the store: its outcome, its failure or its release.
+    /// Whether its settlement (outcome, failure or release) was ever in the store.
     pub is_stored: bool,
-    /// Whether its handler has ever had writes of its own.
+    /// Whether its handler ever had its own writes.
     pub has_writes: bool,
-    /// Whether those were made.
+    /// Whether those were applied.
     pub has_effect: bool,
-    /// Whether it was told, for good, that they are not made.
+    /// Whether it got the definite answer that they're never applied.
     pub is_denied: bool,
-    /// Whether it was told that nothing is claimed.
+    /// Whether it got the answer that nothing is claimed.
     pub is_refused: bool,
-    /// Whether the sweeper has removed a record while a claim of this delivery was sent, or on its way.
+    /// Whether the sweeper has removed a record while this delivery's claim was sent or in flight.
     pub is_overtaken: bool,
 }
 
-/// What is known, from outside, of the operation that the key is in use for. It is remembered here, by what happened:
-/// neither a rule nor a field of the record is asked.
+/// The facts about the operation that uses the key, as an outside observer sees them. They follow from the
+/// events alone: no rule and no field of the record is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Operation {
     /// Its request.
     pub request: u8,
-    /// Whether it has an outcome, so that the next claim is another operation's.
+    /// Whether it has an outcome, so that the next claim belongs to another operation.
     pub is_over: bool,
-    /// Whether a handler under an earlier claim started, and neither an outcome nor a release of its is stored; or
+    /// Whether a handler under an earlier claim started and stored neither an outcome nor a release, or
     /// panicked.
     pub was_interrupted: bool,
-    /// Whether an earlier claim was left standing, or its handler panicked. Whether a handler ran under the former, no
-    /// record can know.
+    /// Whether an earlier claim was left in the store, or its handler panicked. A record can't know whether a
+    /// handler ran under the left claim.
     pub was_left: bool,
 }
 
 impl Operation {
-    /// What it is to a claim for `request`. `holder` is the delivery whose claim stands, if one does.
+    /// The operation as a claim for `request` finds it. `holder` is the delivery whose claim is stored, if any.
     #[must_use]
     pub fn claimed(self, request: u8, holder: Option<Delivery>) -> Self {
         if self.is_over || self.request != request {
@@ -197,7 +197,7 @@ impl Operation {
         }
     }
 
-    /// Its handler panicked, and its claim was given back.
+    /// Its handler panicked, and its claim was released.
     pub fn panicked(&mut self) {
         (self.was_interrupted, self.was_left) = (true, true);
     }
@@ -208,20 +208,20 @@ impl Operation {
     }
 }
 
-/// The whole world, and the little of its past that the invariants ask for.
+/// An explored state, with the little history that the invariants need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct World {
     /// The number of the moment, in true time.
     pub time: u8,
-    /// The record; 0 is none.
+    /// The record, or 0.
     pub record: u32,
-    /// The delivery whose claim the record is.
+    /// The delivery that owns the claim in the record.
     pub holder: u8,
-    /// What is known of the operation that the key is in use for.
+    /// The facts about the operation that uses the key.
     pub operation: Operation,
     /// At most once: whether a handler has run since the key was last free.
     pub has_run: bool,
-    /// The highest generation that a handler has started under.
+    /// The highest generation under which a handler has started.
     pub highest_start: u64,
     /// How many faults there may still be.
     pub faults_left: u8,
@@ -233,22 +233,22 @@ pub struct World {
     pub extensions_left: u8,
     /// How often a handler's own condition may still fail.
     pub declines_left: u8,
-    /// Whether the record has the effect of a transaction.
+    /// Whether a transaction has applied its effect along with the record.
     pub has_effect: bool,
     /// How many deliveries there were.
     pub delivered: u8,
     /// The executors.
     pub slots: [Slot; MAX_SLOTS],
-    /// What is still on its way.
+    /// The writes still in flight.
     pub late: [Late; MAX_LATE],
-    /// The tokens that the store knows, of transactions that may still come again.
+    /// The tokens that the store knows, of transactions that may still arrive again.
     pub made: [Made; MAX_MADE],
     /// The deliveries that still matter.
     pub deliveries: [Delivery; MAX_DELIVERIES],
 }
 
 impl World {
-    /// The world before anything happened.
+    /// The initial state.
     pub fn new(configuration: &Configuration) -> Self {
         let mut slots = [Slot::default(); MAX_SLOTS];
         for (slot, clock) in slots.iter_mut().zip(0..).take(configuration.executors) {
@@ -278,8 +278,8 @@ impl World {
         world
     }
 
-    /// Puts what has no order into one, and forgets what nothing depends on any more, so that worlds
-    /// that behave alike are one.
+    /// Sorts the lists whose order has no meaning and forgets facts that nothing depends on, so that states
+    /// that behave alike are equal.
     pub fn tidy(&mut self, executors: usize) {
         self.slots[..executors].sort_unstable();
         self.late.sort_unstable();
@@ -292,7 +292,7 @@ impl World {
             }
         }
         self.made.sort_unstable();
-        // An answer on its way may hold an outcome that is in the store no more.
+        // A response in flight may hold an outcome that's no longer in the store.
         if self.slots.iter().any(|slot| slot.answer != Answer::None) {
             return;
         }
@@ -306,17 +306,17 @@ impl World {
         }
     }
 
-    /// Whether an executor has yet to decide what it does at this moment.
+    /// Whether an executor hasn't decided yet what it does at this moment.
     pub fn is_urgent(&self) -> bool {
         self.slots.iter().any(|slot| slot.is_urgent)
     }
 
-    /// Whether anything can still happen that anyone would see.
+    /// Whether nothing observable can happen any more.
     pub fn is_over(&self) -> bool {
         self.slots.iter().all(|slot| !slot.is_active() && slot.attempts_left == 0)
     }
 
-    /// The world in 128 bits.
+    /// The state, hashed to 128 bits.
     pub fn fingerprint(&self) -> u128 {
         let mut words = [0u64; 5 + 4 * MAX_SLOTS + MAX_LATE + MAX_MADE];
         words[0] = u64::from(self.time)

@@ -1,8 +1,8 @@
-//! Protocols that are wrong on purpose, each in one way. If the net lets one of them pass, the net has a
-//! hole; so all of them are run as a test.
+//! Deliberately broken protocols, each wrong in one way. If the model checker misses one of them, it has a
+//! hole, so a test runs them all.
 //!
-//! A mutant is the shipping protocol with something put in between: the machine is told, or says,
-//! something else, or the store tests something else. The shipping code itself is not copied.
+//! A mutant is the shipping protocol with one interception: it changes the machine's input or output, or the
+//! store's condition. The shipping code itself isn't copied.
 
 mod claiming;
 mod extending;
@@ -28,28 +28,28 @@ use crate::{
 /// A protocol that is wrong in one way.
 #[derive(Clone, Copy)]
 pub struct Mutant {
-    /// What it is called.
+    /// Its name.
     pub name: &'static str,
-    /// What breaks first, by breadth-first search; the test names it so that a change is noticed.
+    /// The invariant that breaks first in breadth-first search. The test names it, so that a change is noticed.
     pub caught_by: Invariant,
-    /// Where it is looked for.
+    /// The space that's explored for it.
     pub space: fn() -> Configuration,
     /// The owner that a delivery draws.
     owner: fn(u8, u8) -> Owner,
-    /// What the machine takes its plan to be.
+    /// Changes the plan that the machine sees.
     plan: fn(Plan) -> Plan,
-    /// What the machine takes an event to be.
+    /// Changes the event that the machine sees.
     hears: fn(&Moment<'_>, Event) -> Event,
-    /// What the machine takes a record to be.
+    /// Changes the record that the machine sees.
     takes: fn(&Moment<'_>, Record) -> Record,
-    /// What comes of the step instead.
+    /// Changes the result of the step.
     does: fn(&Moment<'_>, Outcome) -> Outcome,
-    /// What the store makes of a write.
+    /// The store's effect for a write.
     applies: fn(&Write, Option<&Record>) -> Effect,
-    /// Whether the sweeper may remove a record by now.
+    /// Whether the sweeper may already remove a record.
     sweeps: fn(&Record, Timestamp) -> bool,
-    /// What the store makes of a transaction, and whether it makes the handler's own writes; what it makes of the write
-    /// alone is known by then.
+    /// The store's effect for a transaction, and whether it applies the handler's own writes. The effect of the
+    /// write alone is the last argument.
     commits: fn(&Write, Option<&Record>, Effect) -> (Effect, bool),
 }
 
@@ -60,33 +60,33 @@ pub(crate) struct Moment<'a> {
     pub(crate) plan: &'a Plan,
     /// The machine before the step.
     pub(crate) before: &'a Mutated,
-    /// What really happened.
+    /// The event that really happened.
     pub(crate) event: &'a Event,
 }
 
-/// What comes of a step.
+/// The result of a step.
 pub(crate) type Outcome = (State, Action);
 
-/// A mutant's state: the machine's, and what some mutants remember.
+/// A mutant's state: the machine's, and the facts that some mutants remember.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Mutated {
     machine: State,
-    /// What the handler's end was to be recorded as, once it has ended.
+    /// The intent with which the handler ended, once it has.
     pub(crate) intent: Option<Intent>,
-    /// What was sent last.
+    /// The last request that was sent.
     pub(crate) sent: Option<Outcome>,
-    /// Whether the record was asked for last.
+    /// Whether the last request was a read.
     pub(crate) is_asking: bool,
 }
 
 impl Mutated {
-    /// The claim that is held.
+    /// The claim that the machine holds.
     pub(crate) fn held(&self) -> Option<&Held> {
         self.machine.held()
     }
 }
 
-/// A mutant that mutates nothing: what the others are made from.
+/// A mutant that changes nothing: the base of the others.
 pub(crate) const NONE: Mutant = Mutant {
     name: "none",
     caught_by: Invariant::Terminates,
@@ -119,23 +119,24 @@ pub fn all() -> Vec<Mutant> {
     .concat()
 }
 
-/// What the others are made from.
+/// The base of the others.
 pub fn none() -> Mutant {
     NONE
 }
 
-/// Mutants that do no harm, since what each leaves out follows from what is left: see the test.
+/// Harmless mutants: each omits a condition that the other conditions imply. `safety-net mutants` checks that
+/// nothing breaks.
 pub fn implied() -> Vec<Mutant> {
     store::IMPLIED.to_vec()
 }
 
-/// Where those that do no harm are looked at: clocks that agree, and clocks that do not.
+/// The spaces for the harmless ones: clocks that agree, and clocks that don't.
 pub fn spaces_of_implied() -> Vec<Configuration> {
     let [behind, far_behind, ahead, far_ahead] = store::DISTANT.map(|space| space());
     vec![small(), behind, far_behind, ahead, far_ahead]
 }
 
-/// Where most mutants are looked for.
+/// The space of most mutants.
 pub(crate) fn small() -> Configuration {
     Configuration { name: "clocks M apart", ..Configuration::default() }
 }
@@ -187,11 +188,11 @@ impl Protocol for Mutant {
     }
 }
 
-/// A record that stands for another: the one that the machine was shown, and the real one.
+/// A swapped record: the one that the machine was shown, and the real one.
 type Swapped = Option<(Record, Record)>;
 
 impl Mutant {
-    /// What the machine is told.
+    /// The event that the machine sees.
     fn told(&self, moment: &Moment<'_>) -> (Event, Swapped) {
         let mut swapped = None;
         let mut shown = |record: Option<Record>| {
@@ -210,7 +211,7 @@ impl Mutant {
     }
 }
 
-/// Undoes a swap in what the machine does: it is to misjudge the record, not to forge it.
+/// Undoes a swap in the machine's action: the mutant misjudges the record, it doesn't forge it.
 fn put_back(action: Action, swapped: Swapped) -> Action {
     let Some((shown, real)) = swapped else { return action };
     let seen = |seen: Seen| if seen == Seen::of(&shown) { Seen::of(&real) } else { seen };
@@ -240,12 +241,12 @@ impl Moment<'_> {
         self.before.intent.is_some()
     }
 
-    /// What was sent last, if anything was.
+    /// The last action that was sent, if any.
     pub(crate) fn sent(&self) -> Option<&Action> {
         self.before.sent.as_ref().map(|(_, action)| action)
     }
 
-    /// Whether an answer was doubtful.
+    /// Whether a response was ambiguous.
     pub(crate) fn is_doubtful(&self) -> bool {
         matches!(self.event, Event::Failed(fault) if fault.maybe_applied)
     }

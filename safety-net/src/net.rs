@@ -1,4 +1,4 @@
-//! The net: performs a choice on a world with the protocol under test, and says what broke.
+//! Performs a choice in an explored state with the protocol under test, and reports broken invariants.
 
 mod inside;
 mod machine;
@@ -24,7 +24,7 @@ use crate::{
     under_test::{Protocol, Sent},
 };
 
-/// One space, one protocol, and all that is known of both so far.
+/// One space and one protocol, with everything learned about both so far.
 #[derive(Debug)]
 pub struct Net<'a, P: Protocol> {
     protocol: &'a P,
@@ -39,18 +39,18 @@ pub struct Net<'a, P: Protocol> {
     probes: HashMap<u32, bool, BuildQuick>,
 }
 
-/// What happened to a world.
+/// The result of one choice.
 #[derive(Clone, Copy, Debug)]
 pub struct Happened {
-    /// The world afterwards.
+    /// The state afterwards.
     pub world: World,
-    /// What broke.
+    /// The broken invariants.
     pub flaws: Flaws,
-    /// What was reached.
+    /// The marks that were reached.
     pub coverage: Coverage,
 }
 
-/// What an executor learns.
+/// The input to an executor's step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Heard {
     Begin,
@@ -65,7 +65,7 @@ enum Heard {
     Declined,
 }
 
-/// All that a step, and the judgement on it, depend on.
+/// Everything that a step, and the checks on it, depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct StepKey {
     machine: u32,
@@ -84,18 +84,18 @@ pub(crate) struct StepKey {
     clock: u8,
 }
 
-/// A step, remembered.
+/// A memoized step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stepped {
     machine: u32,
-    /// The claim that the machine holds then.
+    /// The claim that the machine holds after the step.
     held: Option<u32>,
     next: Next,
     flaws: Flaws,
     coverage: Coverage,
 }
 
-/// What a step leads to.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Apply(u32),
@@ -105,31 +105,31 @@ enum Next {
     Run(u32),
     /// The handler runs without a claim.
     Open,
-    /// The handler runs on, under this claim.
+    /// The handler continues under this claim.
     Extended(u32),
-    /// The handler runs on, under the claim that it had.
+    /// The handler continues under the claim that it had.
     Unextended,
-    /// The handler's own writes were not made; it may think again.
+    /// The handler's own writes weren't applied; it may try again.
     Declined,
     Replay(u32),
     /// Nothing is claimed.
     Refused,
-    /// The claim may stand, until then.
+    /// The claim may be in the store, until then.
     Abandoned(Timestamp),
     Recorded,
     Superseded(u32),
-    /// Its writes were not made, and never will be.
+    /// Its writes weren't applied, and never will be.
     Denied,
     Over,
 }
 
-/// What the store made of a write.
+/// The store's result for a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stored {
     Put(u32),
     Removed,
     Refused,
-    /// A transaction that was made before: nothing changes, and it is answered as then.
+    /// A transaction that was applied before: nothing changes, and the store repeats its answer.
     Repeated,
 }
 
@@ -141,7 +141,7 @@ impl Stored {
 }
 
 impl<'a, P: Protocol> Net<'a, P> {
-    /// A net around `protocol`.
+    /// A checker for `protocol`.
     pub fn new(protocol: &'a P, configuration: &'a Configuration) -> Self {
         Self {
             protocol,
@@ -157,7 +157,7 @@ impl<'a, P: Protocol> Net<'a, P> {
         }
     }
 
-    /// The space that is explored.
+    /// The space being explored.
     pub fn configuration(&self) -> &'a Configuration {
         self.configuration
     }
@@ -172,7 +172,7 @@ impl<'a, P: Protocol> Net<'a, P> {
         self.sent(number).map(|sent| &sent.write)
     }
 
-    /// What was sent under this number.
+    /// The request that was sent under this number.
     pub fn sent(&self, number: u32) -> Option<&Sent> {
         self.writes.get(number).map(Rc::as_ref)
     }
@@ -182,12 +182,12 @@ impl<'a, P: Protocol> Net<'a, P> {
         self.claims.get(number).map(Rc::as_ref)
     }
 
-    /// How many states the machines have been seen in.
+    /// The number of machine states seen so far.
     pub fn machines(&self) -> usize {
         self.machines.len()
     }
 
-    /// Performs `choice`, or says that it cannot be, or changes nothing.
+    /// Performs `choice`. Returns `None` if it's impossible or changes nothing.
     pub fn perform(&mut self, before: &World, choice: Choice) -> Option<Happened> {
         let mut happening = Happening { world: *before, flaws: Flaws::NONE, coverage: Coverage::NONE };
         self.happen(&mut happening, choice)?;
@@ -222,7 +222,7 @@ impl<'a, P: Protocol> Net<'a, P> {
             Choice::Decline(at) => self.decline(it, at)?,
             Choice::LoseAnswer(at) => {
                 let (write, sender) = it.sent_by(at);
-                // If it would change nothing, a lost answer is the same as a lost write.
+                // If it would change nothing, a lost response is the same as a lost write.
                 if self.store(it, write, sender)?.changes_nothing() {
                     return None;
                 }
@@ -261,7 +261,7 @@ impl<'a, P: Protocol> Net<'a, P> {
                 let Slot { is_retried, write, .. } = *it.slot(at);
                 let is_late =
                     self.is_transaction(write) && it.world.late.iter().any(|late| late.write == write);
-                // It may be this very one, sent before.
+                // The conflicting transaction may be this same one, sent before.
                 let may_be_own = is_retried || is_late;
                 it.reach(if may_be_own { Mark::ConflictDoubtful } else { Mark::Conflict });
                 self.fail(it, at, StoreErrorKind::Conflict, may_be_own);
@@ -304,7 +304,7 @@ impl<'a, P: Protocol> Net<'a, P> {
             Choice::Resume(at) => self.step(it, at, Heard::Resumed),
             Choice::Finish(at, verdict) => self.finish(it, at, verdict)?,
             Choice::Extend(at) => {
-                // Whoever holds a claim may ask at any time, also when its lease has ended.
+                // The holder of a claim may ask at any time, even after its lease has expired.
                 it.world.extensions_left -= 1;
                 self.leave_extension(it, at);
                 self.step(it, at, Heard::Extend);
@@ -359,19 +359,20 @@ impl<'a, P: Protocol> Net<'a, P> {
             return None;
         }
         let expires_at = record.expires_at.unwrap_or(now);
-        // A version of a record is not made again after it was swept. A transaction without a claim is sent again only
-        // while its record counts, and arrives before that is swept; and the next one, after a round trip, is a later
-        // version by the clock, which does not stand still as it does here.
+        // A version of a record is never recreated after it was swept. A transaction without a claim is sent
+        // again only until its record expires, and arrives before that record is swept. The next one comes a
+        // round trip later and has a later version by the clock, which real time advances and this model
+        // doesn't.
         let makes = |slot: &Slot| slot.stage == Stage::Applying && self.makes(slot.write, it.world.record);
         if it.world.slots.iter().any(makes) {
             return None;
         }
-        // The sweeper is slow, and the network is not that slow: what was sent before the expiry is no
-        // longer on its way. (A frozen executor may still send what it had decided then.)
+        // The sweeper is slow, and the network isn't that slow: writes sent before the expiry are no longer in
+        // flight. (A frozen executor may still send what it decided before.)
         for late in it.world.late.iter_mut().filter(|late| late.write != 0) {
             let acquired_at = self.writes.get(late.write).and_then(|sent| match &sent.write {
-                // One of a pair in doubt may have been refused by this very record. No request lives long enough to
-                // come when that is gone.
+                // This record may have refused the first of two ambiguous submissions. No request lives long
+                // enough to arrive after the record is gone.
                 Write::Conclude { .. } => None,
                 write => write.lock().map(|lock| lock.lock_acquired_at),
             });
@@ -381,7 +382,7 @@ impl<'a, P: Protocol> Net<'a, P> {
                 delivery.is_overtaken = true;
             }
         }
-        // Nor does a claim that is with the store just now know what it meets.
+        // A claim that the store is processing now doesn't know either which record it will meet.
         let claims = |write: u32| self.write(write).is_some_and(|write| write.lock().is_some());
         for slot in it.world.slots {
             if slot.stage == Stage::Applying && claims(slot.write) {
@@ -399,19 +400,19 @@ impl<'a, P: Protocol> Net<'a, P> {
         Some(())
     }
 
-    /// Whether this write is a conclusion that makes this version of the record.
+    /// Whether this write is a conclusion that creates this version of the record.
     fn makes(&self, write: u32, record: u32) -> bool {
         matches!((self.write(write), self.record(record)),
             (Some(Write::Conclude { record: made, .. }), Some(record)) if Seen::of(made) == Seen::of(record))
     }
 
-    /// An operator decides on what the record is now. The write is on its way then like one that was given up on: it
-    /// arrives at any later moment, or never.
+    /// An operator decides on the current record. The write is then in flight like one that its sender gave up
+    /// on: it arrives at any later moment, or never.
     ///
-    /// What an operator does to a claim that still stands is its own doing, and no promise is made about it.
+    /// An operator who changes a claim that still holds does so at their own risk; no promise covers it.
     fn operate(&mut self, it: &mut Happening, verdict: Verdict) -> Option<()> {
         let (record, now) = (self.records.get(it.world.record)?, self.true_time(it));
-        // A transaction may have settled it late, while its handler, which was told otherwise, thinks again.
+        // A transaction may have settled it late, while its handler, which got another answer, tries again.
         let is_run = |slot: &Slot| {
             slot.delivery == it.world.holder && matches!(slot.stage, Stage::Running | Stage::Extending)
         };
@@ -432,8 +433,8 @@ impl<'a, P: Protocol> Net<'a, P> {
         Some(())
     }
 
-    /// A write that was given up on arrives. If it is refused it changes nothing, as if it had been lost:
-    /// the world stays as it is, and only its having been refused is noted.
+    /// A write that its sender gave up on arrives. If its condition fails, it changes nothing, as if it had
+    /// been lost: the state stays the same, and only the refusal is noted.
     fn land(&mut self, it: &mut Happening, number: u8) -> Option<()> {
         let before = it.world;
         let Late { write, sender } = std::mem::take(&mut it.world.late[usize::from(number)]);
@@ -457,7 +458,7 @@ impl<'a, P: Protocol> Net<'a, P> {
                 it.world = before;
                 Mark::LateRepeated
             }
-            // What it has settled is reached by then.
+            // `resolved` has already reached the mark for the state that the operator settled.
             _ if sender == NOBODY => Mark::Operates,
             _ => mark,
         };
@@ -496,7 +497,7 @@ impl<'a, P: Protocol> Net<'a, P> {
         match flow {
             Flow::Claim => self.step(it, at, Heard::Begin),
             Flow::Look => self.step(it, at, Heard::Look),
-            // The machine is not asked before the handler has ended.
+            // The machine takes no step before the handler has ended.
             Flow::Blind => {
                 (slot.stage, slot.is_urgent) = (Stage::Running, true);
                 it.reach(Mark::Blind);
@@ -504,13 +505,13 @@ impl<'a, P: Protocol> Net<'a, P> {
         }
     }
 
-    /// The store gets the executor's write, and its answer arrives.
+    /// The store receives the executor's write, and its response arrives.
     fn answer(&mut self, it: &mut Happening, at: u8) {
         let (write, sender) = it.sent_by(at);
         let is_claim = self.write(write).is_some_and(|write| write.lock().is_some());
         let is_extension = it.slot(at).stage == Stage::Extending;
         match self.store(it, write, sender) {
-            // What an extension's answer leads to does not depend on the time either.
+            // The step after an extension's response doesn't depend on the time either.
             Some(Stored::Refused) if is_extension => self.step(it, at, Heard::Refused(it.world.record)),
             Some(Stored::Refused) | None => {
                 let record = it.world.record;
@@ -527,7 +528,7 @@ impl<'a, P: Protocol> Net<'a, P> {
                 (slot.stage, slot.answer) = (Stage::Answered, Answer::Applied);
                 slot.is_urgent = true;
             }
-            // What a settlement's answer leads to does not depend on the time: it is looked at at once.
+            // The step after a settlement's response doesn't depend on the time, so it's taken at once.
             Some(_) => self.step(it, at, Heard::Applied),
         }
     }
@@ -547,7 +548,7 @@ impl<'a, P: Protocol> Net<'a, P> {
         Some(())
     }
 
-    /// The handler ends. At most once leaves it no plain release but the explicit one, which is the same.
+    /// The handler ends. At-most-once allows no plain release, only the explicit one, which is the same here.
     fn finish(&mut self, it: &mut Happening, at: u8, verdict: Verdict) -> Option<()> {
         let (slot, now) = (*it.slot(at), self.now(it, at));
         if self.claims.get(slot.held).is_some_and(|held| now > held.lease_until) {
@@ -565,8 +566,8 @@ impl<'a, P: Protocol> Net<'a, P> {
         Some(())
     }
 
-    /// The store answers with an error, or not at all. That is looked at at once: one that comes later is
-    /// a choice of a later moment.
+    /// The store answers with an error, or never. The executor looks at it at once: a later error is a choice
+    /// of a later moment.
     fn fail(&mut self, it: &mut Happening, at: u8, kind: StoreErrorKind, maybe_applied: bool) {
         self.step(it, at, Heard::Failed(kind, maybe_applied));
     }
@@ -584,7 +585,7 @@ impl<'a, P: Protocol> Net<'a, P> {
     }
 }
 
-/// What `verdict` asks for, with the response of `delivery`.
+/// The intent of `verdict`, with the response of `delivery`.
 fn intent(verdict: Verdict, delivery: u8) -> Intent {
     match verdict {
         Verdict::Complete => Intent::Complete(configuration::response(delivery, verdict)),
@@ -595,7 +596,7 @@ fn intent(verdict: Verdict, delivery: u8) -> Intent {
     }
 }
 
-/// Whether a write brings a response, which a store may refuse to take.
+/// Whether a write carries a response, which a store may refuse to store.
 fn has_response(write: &Write) -> bool {
     let outcome = match write {
         Write::Settle {
@@ -610,10 +611,10 @@ fn has_response(write: &Write) -> bool {
     matches!(outcome, Outcome::Retained(_))
 }
 
-/// A machine's state, and what it waits for.
+/// A machine's state, and the event it waits for.
 pub(crate) type Position = (u32, Stage);
 
-/// A world on its way to the next.
+/// A state on its way to the next.
 #[derive(Debug)]
 struct Happening {
     world: World,

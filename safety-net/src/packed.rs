@@ -1,46 +1,46 @@
-//! Worlds that wait to be explored, in few bytes each: most of the memory would go there otherwise.
+//! The queue of states to explore, packed into few bytes each: it would use most of the memory otherwise.
 
 use std::collections::VecDeque;
 
 use crate::model::{Answer, Delivery, Late, Made, Operation, Slot, Stage, Verdict, World};
 
-/// So many bytes are freed at a time, once all worlds in them are explored.
+/// The unit in which memory is freed, in bytes, once all states in it are explored.
 const CHUNK: usize = 1 << 20;
 
-/// Worlds in the order in which they were put in, each with its number.
+/// States in first-in, first-out order, each with its number.
 #[derive(Debug)]
 pub struct Queue {
     executors: usize,
     chunks: VecDeque<Vec<u8>>,
-    /// How far the first chunk is read.
+    /// The read position in the first chunk.
     read: usize,
     worlds: usize,
 }
 
 impl Queue {
-    /// An empty queue for worlds of so many executors.
+    /// An empty queue for states with this number of executors.
     pub fn new(executors: usize) -> Self {
         Self { executors, chunks: VecDeque::new(), read: 0, worlds: 0 }
     }
 
-    /// How many worlds are in it.
+    /// The number of states in it.
     pub fn len(&self) -> usize {
         self.worlds
     }
 
-    /// Whether none is.
+    /// Whether it's empty.
     pub fn is_empty(&self) -> bool {
         self.worlds == 0
     }
 
-    /// How many bytes it takes.
+    /// The bytes it uses.
     pub fn memory(&self) -> usize {
         self.chunks.len() * CHUNK
     }
 
-    /// Puts `world` in, behind all others.
+    /// Appends `world`.
     pub fn push(&mut self, number: u32, world: &World) {
-        // The longest world takes less than 256 bytes.
+        // The longest packed state takes less than 256 bytes.
         if self.chunks.back().is_none_or(|chunk| chunk.len() + 256 > CHUNK) {
             self.chunks.push_back(Vec::with_capacity(CHUNK));
         }
@@ -51,7 +51,7 @@ impl Queue {
         }
     }
 
-    /// Takes the first world out.
+    /// Removes and returns the first state.
     pub fn pop(&mut self) -> Option<(u32, World)> {
         let chunk = self.chunks.front()?;
         let mut bytes = Bytes { bytes: chunk, at: self.read };
@@ -67,7 +67,7 @@ impl Queue {
     }
 }
 
-/// A number, seven bits a byte.
+/// Writes a number, seven bits per byte.
 fn put(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
@@ -275,7 +275,8 @@ mod tests {
         under_test::Shipping,
     };
 
-    /// Random ways through a world in which all can happen: each world comes out as it went in, and in order.
+    /// Random paths in a space where every event is possible: each state is unpacked as it was packed, in
+    /// order.
     #[test]
     fn packed_worlds_come_out_unchanged() {
         let configuration = Configuration {

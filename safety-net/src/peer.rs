@@ -1,14 +1,14 @@
-//! The peer's protocol, in the same net: Powertools for AWS Lambda (Python 3.37.0), its DynamoDB layer, with a
-//! remaining time registered and payload validation switched on.
+//! Powertools for AWS Lambda (Python 3.37.0) in the same model checker: the protocol of its DynamoDB layer,
+//! with the remaining time registered and payload validation enabled.
 //!
 //! - Claim: `PutItem` if `attribute_not_exists(id) OR expiry < now OR (status = INPROGRESS AND
-//!   in_progress_expiry < now)`, by the caller's clock. `expiry` is the claim's time and the retention,
+//!   in_progress_expiry < now)`, by the caller's clock. `expiry` is the time of the claim plus the retention,
 //!   `in_progress_expiry` the invocation's deadline.
 //! - Completion: `UpdateItem` without a condition. Failure: `DeleteItem` without a condition.
-//! - There is no owner and no generation. The record's owner is written here all the same, so that the
-//!   net can tell whose claim it was; no condition and no decision looks at it.
-//! - An error of the store is an error to the caller, whatever became of the write. A record that expired
-//!   between the refusal and the look at it is tried again, three times in all.
+//! - It has no owner and no generation. The model writes an owner into the record so that the checker knows
+//!   whose claim it was; no condition and no decision reads it.
+//! - A store error is an error to the caller, whether or not the write was applied. If the record that refused
+//!   a claim has expired when it's examined, the claim is retried, three times in all.
 
 use lambda_idempotency::{
     Generation, Lock, Record, State as RecordState, Status, Timestamp,
@@ -23,26 +23,27 @@ use crate::{
     under_test::{Effect, Protocol},
 };
 
-/// How often a claim is tried while what it meets has expired by the time it is looked at.
+/// How many times a claim is tried while the record it meets has expired when it's examined.
 const TRIES: u8 = 3;
 
-/// What the peer does not claim to have, or has in another form: nothing is said of it.
+/// The invariants that Powertools doesn't claim to keep, or keeps in another form: the comparison doesn't judge
+/// them.
 pub const NOT_APPLICABLE: &[Invariant] = &[
-    // Its claim tests the time in the write itself, which is as good where the clocks agree.
+    // Its claim tests the time in the write itself, which is equivalent where the clocks agree.
     Invariant::ClaimSeesVersion,
     // It has no generations.
     Invariant::GenerationsGrow,
     Invariant::StartsInOrder,
-    // It tells its handlers nothing.
+    // Its handlers don't learn of a takeover.
     Invariant::TakeoverTold,
-    // How long its records stay is another rule.
+    // Its records are kept by another rule.
     Invariant::ExpiryPromised,
-    // It never looks: what comes of that is seen elsewhere.
+    // It never reads; other invariants show the result.
     Invariant::DoubtLookedInto,
 ];
 
-/// What the spaces of the comparison do not try: they have one request, and nothing that the peer lacks, such as a mode
-/// that runs at most once, transactions with the handler's own writes, or leases that are extended.
+/// The invariants that the comparison's spaces don't exercise. The spaces have one request, and no feature that
+/// Powertools lacks: at-most-once, transactions with the handler's own writes, lease extension.
 pub const UNTRIED: &[Invariant] = &[
     Invariant::MismatchHarmless,
     Invariant::AtMostOnce,
@@ -57,14 +58,14 @@ pub const UNTRIED: &[Invariant] = &[
 #[derive(Clone, Copy, Debug)]
 pub struct Powertools;
 
-/// Where a peer's executor stands.
+/// The state of one of its executors.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// It has claimed the key so many times, or not yet.
+    /// It has claimed the key this many times, or not yet.
     Claiming(Plan, u8),
     /// Its handler runs, or its outcome is being stored.
     Running(Plan),
-    /// Nothing more will be done.
+    /// It's done.
     Over,
 }
 
@@ -115,10 +116,10 @@ impl Protocol for Powertools {
                 if is_free { Effect::Put(lock.clone().into()) } else { Effect::Refused }
             }
             (Write::Settle { settlement: Settlement::Release { .. }, .. }, Some(_)) => Effect::Removed,
-            // To delete what is not there is a success.
+            // Deleting a missing item succeeds.
             (Write::Settle { settlement: Settlement::Release { .. }, .. }, None) => Effect::Removed,
             (Write::Settle { owner, settlement: Settlement::Complete(outcome, expires_at), .. }, current) => {
-                // UpdateItem makes the item if there is none.
+                // UpdateItem creates the item if there is none.
                 let (_, request) = drawn_by(*owner);
                 let made = Record {
                     owner: *owner,
@@ -164,7 +165,7 @@ fn refused(plan: Plan, tries: u8, now: Timestamp, record: Record) -> (State, Act
     }
     let is_stale = record.lease_until().is_some_and(|lease| lease < now);
     if has_expired(&record, now) || is_stale {
-        // "Inconsistent state": once more.
+        // "Inconsistent state": try again.
         return if tries < TRIES {
             claim(plan, tries, now)
         } else {
@@ -186,7 +187,7 @@ fn settle(plan: Plan, intent: Intent, now: Timestamp) -> (State, Action) {
         Intent::Complete(outcome) | Intent::Commit(outcome) => {
             Settlement::Complete(outcome, now.saturating_add(plan.rules.retention).rounded_up_to_second())
         }
-        // Every error deletes the record: there is no final failure.
+        // Every error deletes the record: it has no permanent failures.
         Intent::Fail(_) | Intent::Release { .. } => {
             Settlement::Release { expires_at: Timestamp::default(), interrupted: false }
         }
@@ -199,8 +200,8 @@ fn over(action: Action) -> (State, Action) {
     (State::Over, action)
 }
 
-/// Where both protocols are looked at side by side: handlers complete or fail, twice on each of two
-/// executors. The skew margin is as wide as their clocks are apart; the peer has none.
+/// The space where both protocols are compared: handlers complete or fail, twice on each of two executors. The
+/// skew margin equals the distance of their clocks; Powertools has no margin.
 pub fn space(name: &'static str, host: Host, apart: i64) -> Configuration {
     Configuration {
         name,

@@ -1,5 +1,5 @@
-//! A small generator of our own, so that a seed means the same on every machine and in every version: every net's
-//! seeds are its seeds.
+//! A small random number generator. It's the project's own, so that a seed means the same on every machine and
+//! in every version. All parts of the verification suite draw their seeds' numbers from it.
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).
 ///
@@ -37,19 +37,19 @@ impl Random {
         first + self.below(last - first + 1)
     }
 
-    /// True so many times in a hundred.
+    /// True with a probability of `percent` in 100.
     pub const fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// True so many times in a thousand.
+    /// True with a probability of `per_mille` in 1,000.
     pub const fn chance(&mut self, per_mille: u64) -> bool {
         self.below(1000) < per_mille
     }
 
     /// An index below `end`; 0 if there is none.
     pub const fn index(&mut self, end: usize) -> usize {
-        // No number below a `usize` is too large for one.
+        // A number below a `usize` always fits in one.
         self.below(if end == 0 { 1 } else { end as u64 }) as usize
     }
 

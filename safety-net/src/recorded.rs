@@ -22,7 +22,7 @@ const STAMP: &str = "stamp: ";
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Explored {
     name: String,
-    /// A digest of the whole [`Configuration`]: a space that changes under its name is another one.
+    /// A digest of the whole [`Configuration`]: a space that changes under the same name is a different space.
     configuration: String,
     worlds: usize,
     transitions: usize,
@@ -46,7 +46,7 @@ impl Recorded {
     ///
     /// # Errors
     ///
-    /// If the rules cannot be read.
+    /// If the rules can't be read.
     pub fn open(path: &Path, commit: String) -> io::Result<Self> {
         let stamp = stamp(&root())?;
         // A missing file has no rows.
@@ -75,12 +75,12 @@ impl Recorded {
         reached
     }
 
-    /// Adds `report` and writes the file at once, so that an interrupted exploration resumes. A space that was cut off or has a
-    /// violation isn't added.
+    /// Adds `report` and writes the file at once, so that an interrupted exploration resumes. A space that was
+    /// cut off or has a violation isn't added.
     ///
     /// # Errors
     ///
-    /// If the file cannot be written.
+    /// If the file can't be written.
     pub fn add(&mut self, space: &Configuration, report: &Report) -> io::Result<()> {
         if !report.is_complete || !report.violations.is_empty() {
             return Ok(());
@@ -210,7 +210,8 @@ mod tests {
         }
     }
 
-    /// What was written is read again, unless the rules or the space have changed; what was cut off is not written.
+    /// A written row is read back, unless the rules or the space have changed. A space that was cut off isn't
+    /// written.
     #[test]
     fn what_was_explored_is_not_explored_again() {
         let path = std::env::temp_dir().join(format!("explored-{}", std::process::id()));

@@ -1,4 +1,4 @@
-//! What was found, as text: a line or a table, in Markdown.
+//! Formats results as Markdown: a line or a table.
 
 use std::fmt::Write as _;
 
@@ -8,11 +8,11 @@ use crate::{
     invariants::Invariant,
 };
 
-/// The head of a table of explorations.
+/// The header of a table of explorations.
 pub const EXPLORED: &str = "| space | worlds | transitions | depth | machine states | store calls at most | time | found |\n\
      |---|---:|---:|---:|---:|---:|---:|---|";
 
-/// One exploration, as a line of that table.
+/// One exploration, as a row of that table.
 pub fn explored(report: &Report) -> String {
     let calls = report.longest_run.map_or_else(|| "no end".to_owned(), |calls| calls.to_string());
     let found = match (report.violations.as_slice(), report.is_complete) {
@@ -34,7 +34,7 @@ pub fn explored(report: &Report) -> String {
     )
 }
 
-/// All explorations together, as the last line of that table.
+/// The totals of all explorations, as the last row of that table.
 pub fn total(reports: &[Report]) -> String {
     let sum = |of: fn(&Report) -> usize| reports.iter().map(of).sum::<usize>();
     let seconds: f64 = reports.iter().map(|report| report.took.as_secs_f64()).sum();
@@ -45,7 +45,7 @@ pub fn total(reports: &[Report]) -> String {
     )
 }
 
-/// What was reached, by group.
+/// The reached marks, by group.
 pub fn coverage(coverage: Coverage) -> String {
     let mut text = String::from("| reached | | |\n|---|---:|---|");
     let mut groups: Vec<&str> = Mark::ALL.iter().map(|&(_, group)| group).collect();
@@ -58,14 +58,14 @@ pub fn coverage(coverage: Coverage) -> String {
         let reached = marks.len() - missing.len();
         let missing =
             if missing.is_empty() { String::new() } else { format!("missing: {}", missing.join("; ")) };
-        // Writing into a string cannot fail.
+        // Writing into a string can't fail.
         let _ = write!(text, "\n| {group} | {reached}/{} | {missing} |", marks.len());
     }
     text
 }
 
-/// Two protocols side by side, over the same spaces: what holds, and in how many steps it broke. What the
-/// spaces do not try is left out.
+/// Compares two protocols over the same spaces: which invariants hold, and after how many steps the others
+/// broke. The invariants that the spaces don't exercise are left out.
 pub fn compared(
     names: [&str; 2],
     exempt: [&[Invariant]; 2],
@@ -98,7 +98,7 @@ fn verdict(invariant: Invariant, exempt: &[Invariant], reports: &[Report]) -> St
     if broken.is_empty() { "holds".to_owned() } else { format!("**broken**: {}", broken.join("; ")) }
 }
 
-/// A number with its thousands apart.
+/// A number with thousands separators.
 pub fn grouped(number: usize) -> String {
     let digits = number.to_string();
     let mut text = String::new();

@@ -1,10 +1,10 @@
-//! Deterministic simulation: the real engine, many executors, virtual time, one seed a schedule.
+//! Deterministic simulation: the real engine, many executors, virtual time, one seed per schedule.
 //!
-//! Nothing sleeps and no thread runs: one scheduler polls the executors' futures in an order that the
-//! seed decides, and moves the clock when none can go on. The store is the library's own contract
-//! ([`Write::apply_to`](lambda_idempotency::store::Write::apply_to)) behind a network that loses, delays and
-//! doubts. What every store transition, every effect and every answer must satisfy is checked as it
-//! happens; see [`audit`].
+//! It uses no sleeps and no threads. One scheduler polls the executors' futures in an order that the seed
+//! decides, and advances the clock when none of them can continue. The store is the library's own contract
+//! ([`Write::apply_to`](lambda_idempotency::store::Write::apply_to)) behind a network that loses and delays
+//! messages and makes results ambiguous. [`audit`] checks every store transition, every effect and every answer
+//! as it happens.
 
 pub mod audit;
 mod by_hand;
@@ -23,22 +23,22 @@ use audit::Violation;
 use config::{Config, Fault};
 use reached::Reached;
 
-/// What became of one schedule.
+/// The result of one schedule.
 #[derive(Debug)]
 pub struct Report {
-    /// What was simulated.
+    /// The simulated schedule.
     pub config: Config,
-    /// A digest of everything that happened, in order: equal for equal seeds.
+    /// A digest of every event, in order: equal for equal seeds.
     pub digest: u64,
-    /// What happened.
+    /// The counts.
     pub figures: Figures,
-    /// The first thing that must not be, if any was.
+    /// The first violation, if any.
     pub violation: Option<Violation>,
-    /// What happened, in words, where that was asked for.
+    /// The events in words, if a trace was requested.
     pub trace: Vec<String>,
 }
 
-/// How much happened in one schedule or in many.
+/// The counts of one schedule or of many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// Schedules played.
@@ -47,29 +47,29 @@ pub struct Figures {
     pub polls: u64,
     /// Calls to the store.
     pub calls: u64,
-    /// Handler runs that had their effect.
+    /// Handler runs that had an effect.
     pub effects: u64,
     /// Handlers that began.
     pub operations: u64,
     /// Deliveries that were answered with their own handler's result.
     pub completed: u64,
-    /// Effects that an earlier run of the same operation had had as well, each of them explained.
+    /// Effects that repeat one of an earlier run of the same operation, each with a known reason.
     pub repeated: u64,
-    /// Effects of a key whose earlier effect was a retention ago: those of a new operation.
+    /// Effects whose key had an earlier effect at least a retention ago: they belong to a new operation.
     pub expired: u64,
     /// Takeovers.
     pub takeovers: u64,
-    /// Records that no longer counted, and were replaced.
+    /// Expired or released records that were replaced.
     pub reclaims: u64,
     /// Completions that were fenced.
     pub fenced: u64,
-    /// Transactions that were made, each with its effect.
+    /// Transactions that were applied, each with its effect.
     pub committed: u64,
-    /// Transactions that a condition of the handler's own kept from being made.
+    /// Transactions that weren't applied because a condition on the handler's own writes failed.
     pub declined: u64,
     /// Records that were put without a claim.
     pub concluded: u64,
-    /// Transactions that were made, and came again: answered as then.
+    /// Transactions that arrived again after they were applied: the store repeats its answer.
     pub repeats_known: u64,
     /// Leases that were extended.
     pub extended: u64,
@@ -79,12 +79,12 @@ pub struct Figures {
     pub crashes: u64,
     /// How often each fault struck, in the order of [`Fault::ALL`].
     pub struck: [u64; Fault::ALL.len()],
-    /// Outages by how much of their delivery's time left they took, a tenth each.
+    /// Outages, in tenths of their delivery's remaining time.
     pub outages: [u64; 10],
 }
 
 impl Figures {
-    /// Both together.
+    /// Adds the counts of `other`.
     pub fn add(&mut self, other: &Self) {
         self.schedules += other.schedules;
         self.polls += other.polls;
@@ -131,11 +131,11 @@ pub fn simulate(config: Config, keep_trace: bool) -> Report {
     audit.report(config, figures)
 }
 
-/// How many other seeds are tried for a schedule that is smaller, and breaks nothing with its own.
+/// How many other seeds are tried for a smaller schedule that breaks nothing with its own seed.
 const OTHER_SEEDS: u64 = 30;
 
-/// The smallest schedule like `config` that still breaks the same rule: fewer executors, keys, deliveries and faults,
-/// as long as it does. One thing less changes everything that comes after it, so other seeds are tried too.
+/// The smallest schedule like `config` that still breaks the same rule, with fewer executors, keys, deliveries
+/// and faults. Removing one thing changes everything that comes after it, so other seeds are tried too.
 pub fn shrink(config: Config) -> Config {
     let rule = |config: Config| simulate(config, false).violation.map(|violation| violation.rule);
     let broken = rule(config);
@@ -150,11 +150,11 @@ pub fn shrink(config: Config) -> Config {
     smallest
 }
 
-/// Plays the schedules of the seeds from `first`, `count` of them, until one violates something.
+/// Plays `count` schedules from the seed `first` on, until one has a violation.
 ///
 /// # Errors
 ///
-/// The report of the first schedule that does, shrunk, with its trace.
+/// The report of the first schedule with a violation, shrunk, with its trace.
 pub fn campaign(first: u64, count: u64, adjust: impl Fn(Config) -> Config) -> Result<Figures, Box<Report>> {
     let mut figures = Figures::default();
     for seed in first..first.saturating_add(count) {

@@ -1,4 +1,4 @@
-//! The spaces that are explored: a bounded slice for every run of the tests, and the long form.
+//! The explored spaces: the bounded slice that every test run explores, and the long form.
 
 use lambda_idempotency::Execution;
 
@@ -12,7 +12,7 @@ const COMMIT_OR_RELEASE: &[Verdict] = &[Verdict::Commit, Verdict::Release];
 const COMMIT: &[Verdict] = &[Verdict::Commit];
 const WITH_PANIC: &[Verdict] = &[Verdict::Complete, Verdict::Release, Verdict::Panic];
 
-/// The bounded slice: what every run of the tests explores.
+/// The bounded slice, which every test run explores.
 pub fn bounded() -> Vec<Configuration> {
     vec![
         Configuration { name: "2 executors, clocks M apart", ..Configuration::default() },
@@ -129,7 +129,7 @@ pub fn bounded() -> Vec<Configuration> {
     .collect()
 }
 
-/// Handlers that panic, and those who come after them, and after those.
+/// Handlers that panic, and the deliveries that follow.
 fn interruptions() -> Vec<Configuration> {
     let two = || Configuration { attempts: 2, verdicts: WITH_PANIC, ..Configuration::default() };
     vec![
@@ -191,7 +191,7 @@ fn retries() -> Vec<Configuration> {
     ]
 }
 
-/// T7.
+/// T7: lease extensions.
 fn extensions() -> Vec<Configuration> {
     let one = || Configuration {
         extensions: 1,
@@ -218,7 +218,7 @@ fn extensions() -> Vec<Configuration> {
     ]
 }
 
-/// T8.
+/// T8: transactions.
 fn transactions() -> Vec<Configuration> {
     let two = || Configuration {
         declines: 1,
@@ -264,7 +264,7 @@ fn transactions() -> Vec<Configuration> {
     ]
 }
 
-/// Nothing is claimed.
+/// Handlers that run without a claim.
 fn without_claims() -> Vec<Configuration> {
     let two = || Configuration {
         flows: &[Flow::Look],
@@ -327,7 +327,7 @@ fn without_claims() -> Vec<Configuration> {
     ]
 }
 
-/// The long form: the bounded slice, and all that takes minutes.
+/// The long form: the bounded slice, and every space that takes minutes.
 pub fn long() -> Vec<Configuration> {
     let two_by_two = || Configuration { attempts: 2, times: ticks(5), ..Configuration::default() };
     let large = vec![
@@ -559,11 +559,12 @@ pub fn long() -> Vec<Configuration> {
             ..Configuration::default()
         },
     ];
-    // The largest first, so that the last does not run alone.
+    // The largest come first, so that no long one runs alone at the end.
     large.into_iter().chain(bounded()).collect()
 }
 
-/// Outcomes count for less than the day that a lock is kept for: on a grid of a quarter of a day, all else is half as long.
+/// Outcomes are retained for less than the day that a lock is kept: on a grid of a quarter of a day, everything
+/// else is half as long.
 fn short_retention() -> Configuration {
     let step = TICK / 2;
     Configuration {
@@ -578,11 +579,11 @@ fn short_retention() -> Configuration {
     }
 }
 
-/// Real lengths, and the moments around every boundary, a millisecond before and after.
+/// Real durations, and the moments around every boundary, one millisecond before and after.
 pub fn to_the_millisecond() -> Configuration {
     let (start, lease, margin) = (1, 60_000, 2000);
     let stale = start + lease;
-    // Rounded up to a whole second, as every expiry is.
+    // Rounded up to a whole second, like every expiry.
     let expired = 61_000 + DAY;
     Configuration {
         name: "to the millisecond",

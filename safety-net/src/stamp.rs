@@ -1,4 +1,4 @@
-//! A stamp of the rules, and of the net that explores them.
+//! Computes a stamp of the rules and of the model checker that explores them.
 
 use std::{
     fmt::Write as _,
@@ -8,12 +8,12 @@ use std::{
 
 use sha2::{Digest as _, Sha256};
 
-/// What the rules are written in: single files, and folders with all that is below them. Of `src/policy.rs`, the machine
-/// takes no more than the names of the two ways to execute.
+/// The source of the rules: single files, and folders with everything below them. Of `src/policy.rs`, the
+/// machine uses only the names of the two ways to execute.
 const RULES: [&str; 5] =
     ["src/protocol", "src/protocol.rs", "src/record.rs", "src/store.rs", "safety-net/src"];
-/// What is below those and decides nothing of what is explored: tests, the simulation, which drives the engine, what
-/// tells of it, and the spaces, each of which is written down with a digest of its own.
+/// The files below those that don't affect the exploration: tests, the simulation (it drives the engine),
+/// reporting, and the spaces, each of which is recorded with its own digest.
 const NOT_RULES: [&str; 13] = [
     "src/protocol/tests",
     "src/protocol/tests.rs",
@@ -30,12 +30,12 @@ const NOT_RULES: [&str; 13] = [
     "safety-net/src/stamp.rs",
 ];
 
-/// SHA-256 over the rule files below `root`: each file's path and code, in the order of the paths. Comments, blank lines
-/// and the tests at a file's end are left out, so that it changes with a rule, and not with what is said of it.
+/// SHA-256 over the rule files below `root`: each file's path and code, in the order of the paths. Comments,
+/// blank lines and the tests at a file's end are left out, so that only a change of a rule changes the stamp.
 ///
 /// # Errors
 ///
-/// If a file cannot be read.
+/// If a file can't be read.
 pub fn stamp(root: &Path) -> io::Result<String> {
     let mut files = Vec::new();
     for name in RULES {
@@ -57,13 +57,13 @@ pub fn stamp(root: &Path) -> io::Result<String> {
 pub fn hex(bytes: &[u8]) -> String {
     let mut text = String::new();
     for byte in bytes {
-        // Writing into a string cannot fail.
+        // Writing into a string can't fail.
         let _ = write!(text, "{byte:02x}");
     }
     text
 }
 
-/// The lines that decide anything.
+/// The lines of code: no comments, no blank lines, no tests.
 fn code(content: &str) -> impl Iterator<Item = &str> {
     let lines = content.lines().take_while(|line| *line != "#[cfg(test)]").map(str::trim);
     lines.filter(|line| !line.is_empty() && !line.starts_with("//"))
@@ -85,7 +85,7 @@ fn collect(root: &Path, name: &str, files: &mut Vec<String>) -> io::Result<()> {
     Ok(())
 }
 
-/// The repository that this was built in.
+/// The root of the repository that this was built in.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }

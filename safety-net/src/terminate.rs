@@ -1,22 +1,21 @@
-//! Whether every delivery ends: the longest way through the machine's own states.
+//! Checks that every delivery ends: finds the longest path through the machine's own states.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::{configuration::Configuration, net::Position};
 
-/// The most store calls that a delivery may make while nobody takes its claim away. Getting a claim takes at most four
-/// writes, each with a look. Settling takes one with its look, and the same for every retry; and one more, without the
-/// response, or, in a transaction, the same once more while it is in doubt.
+/// The most store calls that a delivery may make while its claim isn't taken away. Claiming takes at most four
+/// writes, each with a read. Settling takes one write with its read, and every retry the same. Then there's one
+/// more write without the response or, in a transaction, the same one once more while it's ambiguous.
 pub fn most_calls(configuration: &Configuration) -> usize {
     8 + 3 + 2 * usize::from(configuration.max_retries)
 }
 
-/// The most store calls on any way through the machine, or `None` if there is a way that has no end.
+/// The most store calls on any path through the machine, or `None` if some path is endless.
 ///
-/// The edges are those of all worlds together, so this is an upper bound: no single world need have the
-/// whole way in it. An edge on which the executor learns that its claim is gone, and claims again to
-/// record what it has, is left out: it takes another's write or the sweeper, and so it is their doing if
-/// it happens often.
+/// The edges are those of all states together, so this is an upper bound: no single execution needs to contain
+/// the whole path. It leaves out an edge on which the executor learns that its claim is gone and claims again
+/// to record its outcome. That takes another's write or the sweeper, so how often it happens depends on them.
 pub(crate) fn longest_run(edges: impl Iterator<Item = (Position, Position, bool)>) -> Option<usize> {
     let mut ways: HashMap<Position, HashSet<(Position, bool)>> = HashMap::new();
     for (from, to, calls) in edges {
@@ -24,7 +23,7 @@ pub(crate) fn longest_run(edges: impl Iterator<Item = (Position, Position, bool)
     }
     let mut longest: HashMap<Position, Option<usize>> = HashMap::new();
     for &start in ways.keys() {
-        // Depth first, by hand: the recursion would be as deep as the way is long.
+        // Depth first with an explicit stack: the recursion would be as deep as the path is long.
         let mut path = vec![(start, false)];
         while let Some((at, is_seen)) = path.pop() {
             let out = ways.get(&at);
@@ -38,7 +37,7 @@ pub(crate) fn longest_run(edges: impl Iterator<Item = (Position, Position, bool)
             }
             match longest.get(&at) {
                 Some(Some(_)) => continue,
-                // It is on the path that led here.
+                // It's on the path that led here: a cycle.
                 Some(None) => return None,
                 None => {}
             }

@@ -1,4 +1,4 @@
-//! A way through the world, in words.
+//! Describes a path through the explored states.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use crate::{
     under_test::{Protocol, Sent},
 };
 
-/// What happened, a line each.
+/// The events, one per line.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
     /// The lines.
@@ -31,7 +31,7 @@ impl fmt::Display for Trace {
     }
 }
 
-/// Goes the way again, and tells it.
+/// Replays the path and describes it.
 pub fn tell<P: Protocol>(net: &mut Net<'_, P>, path: &[Choice]) -> Trace {
     let mut world = World::new(net.configuration());
     let mut lines = Vec::new();
@@ -149,7 +149,7 @@ fn telling<P: Protocol>(net: &Net<'_, P>, before: &World, choice: Choice, after:
     }
 }
 
-/// What a delivery does next.
+/// Describes the next action of a delivery.
 fn next<P: Protocol>(net: &Net<'_, P>, after: &World, delivery: u8) -> String {
     let slot = after.slots.iter().find(|slot| slot.is_active() && slot.delivery == delivery);
     let Some(slot) = slot else { return " → done".to_owned() };
@@ -232,7 +232,7 @@ fn show(record: &Record) -> String {
 }
 
 fn name(delivery: u8) -> char {
-    // An operator's record.
+    // The record is an operator's.
     if delivery == NOBODY {
         return '?';
     }
@@ -252,7 +252,7 @@ fn ahead<P: Protocol>(net: &Net<'_, P>, clock: u8) -> String {
     format!("{}{}", if ahead < 0 { '-' } else { '+' }, length(ahead.abs()))
 }
 
-/// A generation is a time; 0 stands for none.
+/// A generation is a time; 0 means none.
 fn show_generation(generation: Generation) -> String {
     match generation.get() {
         0 => "none".to_owned(),
@@ -265,7 +265,7 @@ fn show_time(time: Timestamp) -> String {
     if millis < 0 { format!("-{}", length(-millis)) } else { length(millis) }
 }
 
-/// Days and what is left, as `1.5d` or `2d+1ms`.
+/// Days and the remainder, as `1.5d` or `2d+1ms`.
 fn length(millis: i64) -> String {
     let halves = (millis + DAY / 4) / (DAY / 2);
     let rest = millis - halves * (DAY / 2);

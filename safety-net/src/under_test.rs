@@ -1,5 +1,5 @@
-//! What is put under test: a [`Protocol`]. The one that ships is [`Shipping`]; a mutant and a peer's
-//! protocol are others, and go through the very same net.
+//! The [`Protocol`] under test. [`Shipping`] is the one that ships; the mutants and Powertools' protocol are
+//! others, and the model checker treats all alike.
 
 use std::{fmt::Debug, hash::Hash};
 
@@ -11,41 +11,41 @@ use lambda_idempotency::{
 
 use crate::{configuration, invariants::Invariant};
 
-/// A protocol: what an executor does, and what the store does with it.
+/// A protocol: an executor's step, and the store's effect.
 ///
-/// Both halves are pure, so an explorer may ask for one answer once and remember it.
+/// Both halves are pure, so an explorer may compute each result once and memoize it.
 pub trait Protocol {
     /// An executor's state.
     type State: Clone + Eq + Hash + Debug;
 
-    /// The owner that is drawn for a delivery of a request: another for every delivery.
+    /// Draws the owner for a delivery of a request: a different one for every delivery.
     fn owner(&self, delivery: u8, request: u8) -> Owner {
         configuration::owner(delivery, request)
     }
 
-    /// What it does not claim to keep, or keeps in another form: not checked.
+    /// The invariants it doesn't claim to keep, or keeps in another form. They aren't checked.
     fn exempt(&self) -> &'static [Invariant] {
         &[]
     }
 
-    /// The state of an executor that was given this plan and has done nothing yet.
+    /// The state of an executor that has this plan and has done nothing yet.
     fn begin(&self, plan: &Plan) -> Self::State;
 
-    /// What the state becomes, and what to do next.
+    /// Returns the next state, and the action to take.
     fn step(&self, state: Self::State, input: Input) -> (Self::State, Action);
 
-    /// What the store makes of `write` when it meets `current`.
+    /// The store's effect for `write` on `current`.
     fn apply(&self, write: &Write, current: Option<&Record>) -> Effect;
 
-    /// What the store makes of a transaction of `write` and writes of the handler's own, whose conditions hold; and
-    /// whether it makes those.
+    /// The store's effect for a transaction of `write` and the handler's own writes, whose conditions hold; and
+    /// whether it applies the latter.
     fn commit(&self, write: &Write, current: Option<&Record>) -> (Effect, bool) {
         let effect = self.apply(write, current);
         let is_made = effect != Effect::Refused;
         (effect, is_made)
     }
 
-    /// Whether the sweeper may remove `record` by now.
+    /// Whether the sweeper may already remove `record`.
     fn may_sweep(&self, record: &Record, now: Timestamp) -> bool {
         record.expires_at.is_some_and(|expires_at| expires_at <= now)
     }
@@ -55,26 +55,26 @@ pub trait Protocol {
         None
     }
 
-    /// By what the store knows a transaction again. None, if it never does.
+    /// The token by which the store recognises a transaction. `None`, if it never does.
     fn token(&self, sent: &Sent) -> Option<Token> {
         sent.token()
     }
 }
 
-/// What an executor sends to the store: a write, and the number of its submission where it is a transaction.
+/// A request from an executor to the store: a write, and the submission's number if it's a transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Sent {
     /// The write.
     pub write: Write,
-    /// The submission, if writes of the handler's own go along.
+    /// The submission, if the handler's own writes are part of it.
     pub submission: Option<u32>,
 }
 
-/// What names a transaction: owner, generation and submission. The key is always the same here.
+/// The identity of a transaction: owner, generation and submission. The key is always the same here.
 pub type Token = (Owner, Generation, u32);
 
 impl Sent {
-    /// Whether `record` is what it makes, as far as it says what that is.
+    /// Whether `record` is the record that this write creates, as far as the write determines it.
     pub fn is_in(&self, record: &Record) -> bool {
         match (&self.write, &record.state) {
             (
@@ -100,12 +100,12 @@ impl Sent {
     }
 }
 
-/// What a write does to a record.
+/// The effect of a write on a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The record is this now.
+    /// The record becomes this.
     Put(Record),
-    /// The record is gone. The shipping protocol never removes one.
+    /// The record is removed. The shipping protocol never removes one.
     Removed,
     /// The condition failed; nothing changed.
     Refused,
@@ -117,7 +117,7 @@ impl From<Option<Record>> for Effect {
     }
 }
 
-/// The protocol that ships: [`protocol::step`] and [`Write::apply_to`], with nothing in between.
+/// The protocol that ships: [`protocol::step`] and [`Write::apply_to`], without interception.
 #[derive(Clone, Copy, Debug)]
 pub struct Shipping;
 

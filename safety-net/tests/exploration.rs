@@ -1,4 +1,4 @@
-//! The bounded slice: every world of it, on the code that ships.
+//! Explores the bounded slice: every state of it, on the code that ships.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use lambda_idempotency_safety_net::{
     under_test::Shipping,
 };
 
-/// Nothing breaks in any world, each space is explored to its end, and all that can go wrong did.
+/// No invariant breaks in any state, each space is explored to its end, and every mark is reached.
 #[test]
 fn the_shipping_protocol_holds_in_every_world_of_the_bounded_slice() {
     let limits = Limits { go_on: true, ..Limits::default() };
@@ -27,7 +27,7 @@ fn the_shipping_protocol_holds_in_every_world_of_the_bounded_slice() {
     assert!(states > 20_000_000, "the slice has become thin: {states} worlds");
 }
 
-/// The same exploration finds the same, so a figure in a report can be checked by anyone.
+/// The same exploration gives the same result, so anyone can check a figure in a report.
 #[test]
 fn an_exploration_is_repeatable() {
     let space = Configuration {
@@ -39,7 +39,7 @@ fn an_exploration_is_repeatable() {
     assert_eq!(once, twice);
 }
 
-/// What was explored is written down by name.
+/// Explored spaces are recorded by name.
 #[test]
 fn no_two_spaces_have_one_name() {
     let spaces = spaces::long();
@@ -49,7 +49,7 @@ fn no_two_spaces_have_one_name() {
     assert_eq!(names.len(), spaces.len());
 }
 
-/// What is cut off says so, and is no proof.
+/// An exploration that was cut off says so, and isn't a proof.
 #[test]
 fn a_limit_is_told() {
     let limits = Limits { states: 1000, ..Limits::default() };

@@ -1,4 +1,4 @@
-//! The net itself is tested: protocols that are wrong in one way each must all be caught.
+//! Tests the model checker itself: it must catch every deliberately broken protocol.
 
 use std::{
     collections::HashSet,
@@ -16,7 +16,7 @@ use lambda_idempotency_safety_net::{
     under_test::Shipping,
 };
 
-/// More worlds than any of them needs; an exploration of so many takes well under a minute.
+/// More states than any of them needs; exploring this many takes well under a minute.
 const LIMITS: Limits = Limits { states: 5_000_000, memory: usize::MAX, go_on: false };
 
 #[test]
@@ -50,8 +50,8 @@ fn no_two_mutants_have_one_name() {
     assert_eq!(names.len(), all.len());
 }
 
-/// Without a mutation, what the mutants are made from breaks nothing and reaches what ships does. It may
-/// count more worlds, since a mutant remembers more than the machine.
+/// Without a mutation, the base of the mutants breaks no invariant and reaches the same marks as the shipping
+/// protocol. It may have more states, since a mutant remembers more than the machine.
 #[test]
 fn what_mutants_are_made_from_is_sound() {
     let space = Configuration {

@@ -1,4 +1,5 @@
-//! The peer's protocol in the same net: its known weaknesses must be found, and ours not be among them.
+//! Powertools' protocol in the same model checker: its known weaknesses must be found, and ours must not be
+//! among them.
 
 use lambda_idempotency_safety_net::{
     configuration::{Configuration, ticks},
@@ -14,14 +15,14 @@ fn powertools_weaknesses_are_found() {
     for space in [&ordinary, &managed, &apart] {
         let report = explore(&Powertools, space, Limits { go_on: true, ..Limits::default() });
         for weakness in [
-            // An own claim, sent twice by the SDK, is refused as a stranger's.
+            // Its own claim, which the SDK sent twice, is refused as if it were another caller's.
             Invariant::OwnRecognised,
-            // A late completion overwrites what the successor has claimed or recorded.
+            // A late completion overwrites the successor's claim or record.
             Invariant::OwnerSettles,
             Invariant::OutcomeKept,
             // A late failure deletes the successor's record.
             Invariant::OwnerReleases,
-            // And then a third handler runs beside the second.
+            // Then a third handler runs beside the second.
             Invariant::OneInsideLease,
         ] {
             assert!(found(&report, weakness), "{}: {weakness}", space.name);
@@ -38,7 +39,7 @@ fn this_protocol_has_none_of_them() {
     }
 }
 
-/// Three moments are enough for what is looked for.
+/// Three moments are enough to find these.
 fn short(space: Configuration) -> Configuration {
     Configuration { times: ticks(3), ..space }
 }

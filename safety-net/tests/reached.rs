@@ -1,7 +1,7 @@
-//! Every setting, kind of error and way in is reached by the simulation, or by a named test.
+//! Checks that the simulation, or a named test, reaches every setting, kind of error and way in.
 //!
-//! The lists are compared with the sources, so that a new one fails here until its author names the part of the suite
-//! that reaches it.
+//! The lists are compared with the sources, so that a new one fails here until its author names the part of the
+//! verification suite that reaches it.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by a panic")]
 
@@ -9,11 +9,11 @@ use std::{collections::BTreeSet, fs, path::Path};
 
 use lambda_idempotency_safety_net::simulation::{campaign, reached::Item};
 
-/// Where something is reached.
+/// The part of the suite that reaches an item.
 enum By {
-    /// By the simulation, as these items.
+    /// The simulation, as these items.
     Simulated(&'static [Item]),
-    /// By this test, in this file.
+    /// This test, in this file.
     Test(&'static str, &'static str),
 }
 
@@ -75,7 +75,7 @@ const KINDS: &[(&str, By)] = &[
     ("Invalid", Test(ENGINE, "a_rejected_request_says_why")),
 ];
 
-/// The ways in: what `Idempotency`, `Operation` and the claims offer to run something with, and the layers.
+/// The ways in: the methods of `Idempotency`, `Operation` and the claims that run something, and the layers.
 const WAYS_IN: &[(&str, By)] = &[
     ("run", Simulated(&[Item::Claims, Item::Own, Item::Replayed])),
     (
@@ -101,7 +101,7 @@ const WAYS_IN: &[(&str, By)] = &[
     ("dynamodb_stream", Test(STREAMS, "an_items_changes_keep_their_order_where_it_is_asked_for")),
 ];
 
-/// Platforms, stores and batches, which no setting names.
+/// Platforms, stores and batches, which aren't settings.
 const OTHERWISE: &[(&str, By)] = &[
     ("several deliveries at once in one process", Simulated(&[Item::OneProcess])),
     ("both platforms, in the engine", Simulated(&[Item::EndsProcesses, Item::LetsRun])),
@@ -131,7 +131,7 @@ fn source(name: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Both are the same names.
+/// Checks that both have the same names.
 fn assert_listed(what: &str, list: &[(&str, By)], found: impl Iterator<Item = String>) {
     let (listed, found): (BTreeSet<_>, BTreeSet<_>) =
         (list.iter().map(|(name, _)| (*name).to_owned()).collect(), found.collect());
@@ -144,7 +144,7 @@ fn assert_listed(what: &str, list: &[(&str, By)], found: impl Iterator<Item = St
     assert!(gone.is_empty(), "{what} {gone:?} is listed, and isn't there any more");
 }
 
-/// The names that begin a line of `text` between these marks.
+/// The names at the beginning of a line of `text`, between these marks.
 fn names<'t>(text: &'t str, from: &str, to: &str, begin: &'t str) -> impl Iterator<Item = String> + 't {
     let body = text.split_once(from).unwrap_or_else(|| panic!("no {from}")).1.to_owned();
     let body = body.split_once(to).unwrap_or_else(|| panic!("no end of {from}")).0.to_owned();
@@ -171,7 +171,7 @@ fn each_kind_of_error_is_reached() {
 
 #[test]
 fn each_way_in_is_reached() {
-    // These configure or ask, and run nothing.
+    // These configure or query, and run nothing.
     const OTHERS: &[&str] = &[
         "builder",
         "builder_from_env",

@@ -14,7 +14,7 @@ use lambda_idempotency_safety_net::simulation::{
 fn twenty_thousand_schedules_violate_nothing_and_reach_everything() {
     let figures = campaign(0, 20_000, |config| config).unwrap_or_else(|report| panic!("{report}"));
     for (fault, struck) in Fault::ALL.into_iter().zip(figures.struck) {
-        // Skew is no event: it is there from the beginning.
+        // Skew isn't an event: it's there from the beginning.
         let is_constant = matches!(fault, Fault::Skew | Fault::SkewBeyond);
         assert!(is_constant || struck > 0, "{fault:?} never struck");
     }

@@ -1,4 +1,4 @@
-//! Settling a claim together with the handler's own writes, for who holds the claim itself.
+//! Settles a claim together with the handler's own writes, for code that holds the claim itself.
 
 use std::{any::Any, fmt, sync::Arc, time::Duration};
 
@@ -13,20 +13,20 @@ use crate::{
     store::{StoreErrorKind, Writes},
 };
 
-/// How [`Claim::commit`] ended, when it did not fail.
+/// How [`Claim::commit`] ended, when it didn't fail.
 #[derive(Debug)]
 #[must_use = "a transaction that was not made leaves the claim held"]
 pub enum Commitment {
     /// The outcome and the writes are stored.
     Recorded,
-    /// The claim had been taken over, and the successor settled first: its outcome stands, and nothing of this was
-    /// written.
+    /// The claim had been taken over, and the successor settled first: answer with its outcome. This
+    /// transaction wrote nothing.
     Superseded(Replay),
     /// Nothing was written, and the claim is still held.
     NotMade(NotMade),
 }
 
-/// A transaction that was definitely not made, and the claim that is still held.
+/// A transaction that was definitely not applied, and the claim, which is still held.
 #[must_use = "the claim is still held"]
 pub struct NotMade {
     claim: Box<Claim>,
@@ -35,27 +35,28 @@ pub struct NotMade {
 }
 
 impl NotMade {
-    /// Why: [`ErrorKind::Declined`], if a condition of the handler's own failed; [`ErrorKind::Invalid`], if the writes are none
-    /// that the store takes; [`ErrorKind::Unavailable`], if it could not make them, or others had the items all the time.
+    /// The reason. [`ErrorKind::Declined`]: a condition of the handler's writes failed.
+    /// [`ErrorKind::Invalid`]: the store doesn't accept these writes. [`ErrorKind::Unavailable`]: the store
+    /// couldn't apply them, or every attempt conflicted.
     pub fn error(&self) -> &Error {
         &self.error
     }
 
-    /// What the store tells of a condition of the handler's own that failed; for DynamoDB a
+    /// The store's details about a failed condition of the handler's writes. For DynamoDB it's a
     /// [`Declined`](crate::store::dynamodb::Declined).
     pub fn details<D: Any>(&self) -> Option<&D> {
         let details: &dyn Any = self.details.as_deref()?;
         details.downcast_ref()
     }
 
-    /// The claim, to be settled otherwise.
+    /// Returns the claim, to settle it in another way.
     pub fn into_claim(self) -> Claim {
         *self.claim
     }
 }
 
 impl fmt::Debug for NotMade {
-    /// Shows why, never what the store told.
+    /// Shows the reason, never the store's details.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NotMade")
             .field("claim", &self.claim)
@@ -65,12 +66,11 @@ impl fmt::Debug for NotMade {
 }
 
 impl Claim {
-    /// T8: stores `response` as the operation's outcome, and makes `writes` with it, in one transaction: all of it, or
-    /// nothing.
+    /// T8: stores `response` as the operation's outcome and commits `writes`, in one transaction: all or nothing.
     ///
-    /// Its answer may be lost. Then the same transaction is asked for again by its token, which DynamoDB answers as the first time
-    /// for ten minutes ("TransactWriteItems", API reference), and then the record is read: it has the outcome if, and only if,
-    /// the writes were made.
+    /// If the answer is lost, the library sends the same transaction again under the same token, for which
+    /// DynamoDB repeats its first answer for ten minutes ("TransactWriteItems", API reference). Then it reads
+    /// the record, which has the outcome if, and only if, the writes were applied.
     ///
     /// ```
     /// # use lambda_idempotency::{Begun, Commitment, Error, Idempotency, Key, Fingerprint};
@@ -94,14 +94,15 @@ impl Claim {
     /// # Errors
     ///
     /// - [`ErrorKind::Fenced`] or [`ErrorKind::NotRetained`]: as [`complete`](Self::complete); nothing was written.
-    /// - [`ErrorKind::InProgress`]: whether it was made cannot be found out just now. Who repeats the operation gets the
-    ///   outcome, or another claim once this one is stale, which fences the transaction if it is still to come. So a
-    ///   repetition is safe.
-    /// - Any other: the claim was lost, and the key is in use for something else by now; nothing was written.
+    /// - [`ErrorKind::InProgress`]: it's unknown whether the transaction was applied. A retry gets its
+    ///   outcome, or another claim once this one is stale, which fences the transaction if it's still on its
+    ///   way. So retrying is safe.
+    /// - Any other: the claim was lost, and the key is now used for something else; nothing was written.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves all of it written, nothing, or still to be; the lease frees the key.
+    /// Dropping the future leaves everything written, nothing written, or the write still on its way; the
+    /// lease frees the key.
     pub async fn commit<W: Writes>(self, response: impl Into<Bytes>, writes: W) -> Result<Commitment, Error> {
         let (engine, key, answer_by) = (Arc::clone(self.engine()), self.key().clone(), self.answer_by());
         let checked = match engine.store.transactions() {
@@ -137,17 +138,19 @@ impl Claim {
         }
     }
 
-    /// T7: lets the claim stand for `length` from now on, for work that takes longer than its lease. A lease is never
-    /// shortened. The wrappers do this by themselves, where [`Settings::lease_extension`](crate::Settings::lease_extension) says so.
+    /// T7: extends the lease to `length` from now, for work that takes longer than its lease. It never
+    /// shortens a lease. The wrappers do this automatically if
+    /// [`Settings::lease_extension`](crate::Settings::lease_extension) is set.
     ///
     /// # Errors
     ///
     /// - [`ErrorKind::Fenced`]: the claim has been taken over. Stop.
-    /// - [`ErrorKind::Unavailable`]: it could not be extended now, and stands as before: try again before it ends.
+    /// - [`ErrorKind::Unavailable`]: the lease couldn't be extended now, and is unchanged: try again before
+    ///   it ends.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the lease extended or not; the claim stands at least as long as before.
+    /// Dropping the future leaves the lease extended or unchanged; it's never shorter than before.
     pub async fn extend(&mut self, length: Duration) -> Result<(), Error> {
         let until = self.engine().clock.now().saturating_add(length);
         if until <= self.held().lease_until {

@@ -6,7 +6,7 @@ use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 
 use crate::{record::random_bits, time::Timestamp};
 
-/// Exponential back-off with full jitter.
+/// Exponential backoff with full jitter.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Backoff {
     /// The longest wait after the first attempt.
@@ -16,7 +16,7 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// The wait after attempt `nth`, counted from one. Without random bits it is the longest that it can be.
+    /// The wait after attempt `nth`, counted from one. Without random bits it's the longest possible.
     pub(super) fn wait(self, nth: u32) -> Duration {
         let bits = random_bits("a wait").map_or(u64::MAX, |bits| {
             let [a, b, c, d, e, f, g, h, ..] = bits;
@@ -31,16 +31,17 @@ impl Backoff {
     }
 }
 
-/// Anything from nothing to `whole`, as `bits` says.
+/// A part of `whole` between zero and all of it, in proportion to `bits`.
 fn part(whole: Duration, bits: u64) -> Duration {
     let nanos = whole.as_nanos().min(u128::from(u64::MAX));
     let part = nanos * u128::from(bits) / u128::from(u64::MAX);
     Duration::from_nanos(u64::try_from(part).unwrap_or(u64::MAX))
 }
 
-/// What `Retry-After` asks for: seconds, or a date (RFC 9110, section 10.2.3). What cannot be read asks for nothing.
+/// The wait that `Retry-After` asks for: seconds, or a date (RFC 9110, section 10.2.3). `None` if it can't be
+/// read.
 ///
-/// A date is told from the answer's own `Date`, if it has one, so that the two clocks need not agree.
+/// A date is compared with the response's own `Date`, if it has one, so that the two clocks needn't agree.
 pub(super) fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -1,4 +1,4 @@
-//! Looks into an answer's body, and gives the answer back whole.
+//! Reads a problem from a response's body, and returns the response whole.
 
 use std::{
     mem::take,
@@ -13,10 +13,10 @@ use reqwest::{Body, Response, ResponseBuilderExt, header::CONTENT_TYPE};
 
 use super::judge::Problem;
 
-/// A problem is never longer; what is, is not looked at.
+/// The longest body to parse: no problem is longer.
 const LONGEST: usize = 64 * 1024;
 
-/// What the answer's problem says, and the answer as it was.
+/// The response's problem, and the response unchanged.
 ///
 /// # Errors
 ///
@@ -45,18 +45,18 @@ fn is_problem(response: &Response) -> bool {
     media_type.trim().eq_ignore_ascii_case("application/problem+json")
 }
 
-/// The same answer with the body that `change` makes of what has not been read of it.
+/// The same response, with the body that `change` makes of the unread rest.
 fn with_body(response: Response, change: impl FnOnce(Body) -> Body) -> Response {
     let url = response.url().clone();
     let (mut parts, rest) = http::Response::from(response).into_parts();
-    // The address travels as an extension of a type that only this builder can make.
+    // The URL is an extension of a type that only this builder can make.
     if let Some(extensions) = Builder::new().url(url).extensions_mut() {
         parts.extensions.extend(take(extensions));
     }
     http::Response::from_parts(parts, change(rest)).into()
 }
 
-/// What was read, and then the rest.
+/// The data that has been read, and then the rest.
 struct Resumed(Bytes, Body);
 
 impl http_body::Body for Resumed {

@@ -1,4 +1,4 @@
-//! What a caller gets where there is no answer.
+//! The error for an operation without a response.
 
 use std::{error::Error as StdError, fmt, time::Duration};
 
@@ -6,10 +6,11 @@ use reqwest::StatusCode;
 
 use super::key::OperationKey;
 
-/// No attempt of an operation got its last answer: it may have been done or not.
+/// No attempt of an operation got a final response, so it may have run or not.
 ///
-/// Send the same request again with the same [`key`](Self::key), now or after a restart: if it was done, that answers with
-/// what was recorded. Do so while the server still replays it, by default for 24 h; later, the operation runs again.
+/// Send the same request again with the same [`key`](Self::key), now or after a restart. If the operation ran,
+/// you get the recorded response. Do so while the server still replays it, by default for 24 h; later, the
+/// operation runs again.
 ///
 /// ```
 /// use lambda_idempotency::client::{self, OperationKey};
@@ -43,12 +44,12 @@ impl Unanswered {
         self.attempts
     }
 
-    /// The status of the last attempt that was answered, before the one that was not.
+    /// The status of the last attempt that got a response, before the one that didn't.
     pub fn last_status(&self) -> Option<StatusCode> {
         self.last_status
     }
 
-    /// Why the last attempt got no answer. `None` if it was dropped, because the budget ended first.
+    /// Why the last attempt got no response. `None` if it was dropped because the budget ended first.
     pub fn last_error(&self) -> Option<&reqwest::Error> {
         self.source.as_ref()
     }
@@ -72,7 +73,7 @@ impl StdError for Unanswered {
     }
 }
 
-/// The [`Unanswered`] in what [`send`](reqwest_middleware::RequestBuilder::send) failed with, if it is that.
+/// The [`Unanswered`] in an error of [`send`](reqwest_middleware::RequestBuilder::send), if it contains one.
 pub fn unanswered(error: &reqwest_middleware::Error) -> Option<&Unanswered> {
     match error {
         reqwest_middleware::Error::Middleware(error) => error.downcast_ref(),

@@ -1,12 +1,12 @@
-//! Whether an answer is the last one, or the operation is sent again: the table in [the module](crate::client).
+//! Decides whether a response is final or the operation is retried: the table in [the module](crate::client).
 
 use reqwest::StatusCode;
 use serde_json::Value;
 
-/// The code of a 409 that passes.
+/// The code of a 409 that is transient.
 const IN_PROGRESS: &str = "in-progress";
 
-/// What an answer shows of itself.
+/// The parts of a response that decide about a retry.
 #[derive(Clone, Debug)]
 pub(super) struct Shown {
     pub(super) status: StatusCode,
@@ -16,7 +16,7 @@ pub(super) struct Shown {
     pub(super) problem: Problem,
 }
 
-/// What a problem's body says (RFC 9457, with the members that this library's server side writes).
+/// A problem's fields (RFC 9457, with the members that this library's server side writes).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Problem {
     is_in_progress: bool,
@@ -24,7 +24,7 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    /// What cannot be read says nothing.
+    /// A body that can't be parsed has no fields.
     pub(super) fn parse(body: &[u8]) -> Self {
         let said: Value = serde_json::from_slice(body).unwrap_or_default();
         Self {
@@ -34,13 +34,13 @@ impl Problem {
     }
 }
 
-/// Whether an answer of this status may be one to send again for; if not, its body need not be looked at.
+/// Whether a response with this status may call for a retry. If not, its body isn't read.
 pub(super) fn may_be_sent_again(status: StatusCode) -> bool {
     matches!(status, StatusCode::CONFLICT | StatusCode::TOO_EARLY | StatusCode::TOO_MANY_REQUESTS)
         || status.is_server_error()
 }
 
-/// Whether the same request may go better later.
+/// Whether the same request is retried.
 pub(super) fn is_sent_again(shown: &Shown) -> bool {
     let Shown { status, is_replay, has_retry_after, problem } = shown;
     if *is_replay || !may_be_sent_again(*status) {

@@ -1,4 +1,4 @@
-//! The key of one operation: drawn, or taken from where the caller has stored it.
+//! The key of one operation: drawn at random, or stored by the caller.
 
 use std::fmt;
 
@@ -14,11 +14,10 @@ use crate::{
     record::random_bits,
 };
 
-/// The key of one operation, as it is sent with each attempt: 1 to 255 bytes of printable ASCII, not only blanks.
+/// The key of one operation, sent with each attempt: 1 to 255 bytes of printable ASCII, not only blanks.
 ///
-/// Put it into a request with
-/// [`with_extension`](reqwest_middleware::RequestBuilder::with_extension). `Debug` does not show it: whoever has the
-/// key and the right to call gets the operation's answer.
+/// Put it into a request with [`with_extension`](reqwest_middleware::RequestBuilder::with_extension). `Debug`
+/// doesn't show it: anyone with the key and permission to call gets the operation's response.
 ///
 /// ```
 /// use lambda_idempotency::client::OperationKey;
@@ -38,16 +37,18 @@ impl OperationKey {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unavailable`] if the operating system has no random bits to give.
+    /// [`ErrorKind::Unavailable`] if the operating system returns no random bits.
     pub fn draw() -> Result<Self, Error> {
         random_bits("an operation's key").and_then(|bits| Self::new(uuid(bits, 4)))
     }
 
-    /// Checks and takes `key`: one that was stored, or a name that the operation has anyway, such as an order's number.
+    /// Validates `key`: one that was stored, or an existing identifier of the operation, such as an order's
+    /// number.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidKey`] if it is empty, blank, over 255 bytes, or has anything but printable ASCII.
+    /// [`ErrorKind::InvalidKey`] if it's empty, blank, over 255 bytes, or contains anything but printable
+    /// ASCII.
     pub fn new(key: impl AsRef<str>) -> Result<Self, Error> {
         let key = Key::new(key)?;
         match key.as_str().bytes().position(|byte| !matches!(byte, b' '..=b'~')) {
@@ -58,14 +59,14 @@ impl OperationKey {
         }
     }
 
-    /// The key itself. Store it, but do not log it.
+    /// The key as text. Store it, but don't log it.
     pub fn as_str(&self) -> &str {
         self.0.as_str()
     }
 
-    /// The key of `request`, which has it in its header from here on: the one that is there, the one in `extensions`, or
-    /// a new one. It is in the extensions too from here on: a middleware before this one may send its own copy of the
-    /// request again, with the same extensions, and that is the same operation.
+    /// The key of `request`: from its header, from `extensions`, or a new one. The last two are put into both,
+    /// so that a middleware before this one can send its own copy of the request again, with the same
+    /// extensions, as the same operation.
     pub(super) fn of(
         request: &mut Request,
         name: &HeaderName,
@@ -90,7 +91,7 @@ impl OperationKey {
         Ok(key)
     }
 
-    /// The key in a header that the caller has set: quoted, or bare.
+    /// The key in a header that the caller set: quoted, or bare.
     fn read(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Self>, Error> {
         let mut values = headers.get_all(name).iter();
         let Some(value) = values.next() else { return Ok(None) };
@@ -107,7 +108,8 @@ impl OperationKey {
         }
     }
 
-    /// A Structured Field String (RFC 9651, section 3.3.3), or the key as it is; left out of what shows requests.
+    /// The header's value: a Structured Field String (RFC 9651, section 3.3.3), or the bare key. It's marked as
+    /// sensitive.
     fn to_header(&self, is_bare: bool) -> Result<HeaderValue, Error> {
         let value = if is_bare {
             self.bare()?.to_owned()
@@ -123,7 +125,7 @@ impl OperationKey {
 }
 
 impl OperationKey {
-    /// The key, if a header without quotes still reads as the same one.
+    /// The key without quotes, if a server would read the same key from it.
     fn bare(&self) -> Result<&str, Error> {
         let text = self.as_str();
         if text.starts_with('"') || text.trim() != text {

@@ -1,4 +1,4 @@
-//! One operation: its attempts, the waits between them, and the budget of them all.
+//! One operation: its attempts, the waits between them, and their common budget.
 
 use std::{
     future::{Future, poll_fn},
@@ -29,10 +29,10 @@ use crate::{
     time::{Clock, Timestamp},
 };
 
-/// The header that marks a replay, unless another is named.
+/// The header that marks a replay, by default.
 pub(super) const REPLAYED: &str = "idempotent-replayed";
 
-/// What an answer carries about its operation.
+/// The facts about an operation that its response carries.
 #[derive(Clone, Debug)]
 struct Answered {
     key: OperationKey,
@@ -40,8 +40,8 @@ struct Answered {
     is_replay: bool,
 }
 
-/// Whether the answer was recorded by an earlier attempt, or an earlier operation with the same key: the handler did not
-/// run for this one.
+/// Whether the response was recorded by an earlier attempt, or by an earlier operation with the same key: the
+/// handler didn't run for this one.
 pub fn is_replay(response: &Response) -> bool {
     match response.extensions().get::<Answered>() {
         Some(answered) => answered.is_replay,
@@ -49,12 +49,12 @@ pub fn is_replay(response: &Response) -> bool {
     }
 }
 
-/// How often the operation was sent until this answer came. `None` if the request was no operation.
+/// How often the operation was sent until this response arrived. `None` if the request wasn't an operation.
 pub fn attempts(response: &Response) -> Option<u32> {
     response.extensions().get::<Answered>().map(|answered| answered.attempts)
 }
 
-/// The operation's key, for instance one that was drawn for it. `None` if the request was no operation.
+/// The operation's key, such as one that was drawn for it. `None` if the request wasn't an operation.
 pub fn operation_key(response: &Response) -> Option<&OperationKey> {
     response.extensions().get::<Answered>().map(|answered| &answered.key)
 }
@@ -65,16 +65,16 @@ fn is_marked(headers: &HeaderMap, marker: &HeaderName) -> bool {
 
 /// How one attempt ended.
 enum Attempted {
-    /// For good.
+    /// With a final result.
     Last(Result<Response, Error>),
-    /// With an answer after which the operation may be sent again.
+    /// With a response after which the operation may be retried.
     Answered(Response),
-    /// Without an answer.
+    /// Without a response.
     Lost(reqwest::Error),
 }
 
 impl Attempted {
-    /// A URL may have a token in its query.
+    /// Removes the URL, which may have a token in its query.
     fn lost(error: reqwest::Error) -> Self {
         Self::Lost(error.without_url())
     }
@@ -123,14 +123,14 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// How long to wait before the operation is sent again, if it may be.
+    /// How long to wait before a retry; `None` if there is none.
     fn wait_after(&self, attempted: &Attempted) -> Option<Duration> {
         let asked = match attempted {
             Attempted::Last(_) => return None,
             Attempted::Answered(response) => retry_after(response.headers(), self.rules.clock.now()),
             Attempted::Lost(_) => None,
         };
-        // With a part of its own, so that all who were asked the same do not come back at once.
+        // The backoff is added so that callers with the same `Retry-After` don't retry at the same time.
         Some(asked.unwrap_or_default().saturating_add(self.rules.backoff.wait(self.attempts)))
     }
 
@@ -138,7 +138,7 @@ impl<'a> Operation<'a> {
         self.attempts < self.rules.max_attempts && self.budget.outlasts(wait)
     }
 
-    /// Takes the retry out of the quota that all operations share, if it has as much.
+    /// Takes the retry's tokens from the quota that all operations share, if it has enough.
     fn pays(&mut self, attempted: &Attempted) -> bool {
         let cause = match attempted {
             Attempted::Answered(response) => Cause::Status(response.status()),
@@ -200,8 +200,9 @@ impl IdempotentRequests {
     }
 }
 
-/// Whether the request may or may not have arrived. With `reqwest` that is what failed between the request and the
-/// answer's head: no connection, a broken one, a time-out; not what could not be built or redirected.
+/// Whether the request may have arrived. In `reqwest` that's a failure between the request and the response's
+/// head: no connection, a broken one, a timeout. It doesn't include a request that couldn't be built or
+/// redirected.
 fn is_lost(error: &reqwest::Error) -> bool {
     error.is_request()
 }
@@ -210,7 +211,7 @@ fn is_lost(error: &reqwest::Error) -> bool {
 struct Budget {
     clock: Arc<dyn Clock>,
     until: Timestamp,
-    /// Ends it even if the clock is set back meanwhile.
+    /// Ends the budget even if the clock is set back.
     timer: BoxFuture<'static, ()>,
 }
 
@@ -225,10 +226,10 @@ impl Budget {
         self.clock.now().saturating_add(wait) < self.until
     }
 
-    /// What `work` comes to, unless the budget ends first.
+    /// The result of `work`, or `None` if the budget ends first.
     ///
-    /// The clock is asked before each poll, and not only the timer: a timer need not count the time that a sandbox spends
-    /// frozen.
+    /// It checks the clock before each poll, and not only the timer: a timer may not count the time that a
+    /// sandbox is frozen.
     async fn within<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
         poll_fn(|cx| {

@@ -4,9 +4,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use reqwest::StatusCode;
 
-/// The tokens of the standard retry mode of AWS's SDKs, and what a retry takes of them (`DEFAULT_CAPACITY`,
-/// `LEGACY_RETRY_COST`, `LEGACY_RETRY_TIMEOUT_COST` and `PERMIT_REGENERATION_AMOUNT` in `aws-smithy-runtime` 1.16,
-/// `client/retries/token_bucket.rs`).
+/// The tokens of the standard retry mode of AWS's SDKs, and their costs (`DEFAULT_CAPACITY`,
+/// `LEGACY_RETRY_COST`, `LEGACY_RETRY_TIMEOUT_COST` and `PERMIT_REGENERATION_AMOUNT` in `aws-smithy-runtime`
+/// 1.16, `client/retries/token_bucket.rs`).
 pub(super) const CAPACITY: u32 = 500;
 const RETRY: u32 = 5;
 const RETRY_AFTER_TIMEOUT: u32 = 10;
@@ -25,7 +25,7 @@ pub(super) enum Cause {
 impl Cause {
     fn cost(self) -> u32 {
         match self {
-            // The server works: another attempt of the operation does.
+            // The server works: another attempt of the operation is in progress.
             Self::Status(StatusCode::CONFLICT | StatusCode::TOO_EARLY) => 0,
             Self::Status(_) | Self::Lost => RETRY,
             Self::Timeout => RETRY_AFTER_TIMEOUT,
@@ -45,7 +45,7 @@ impl Quota {
         Self { capacity, left: Mutex::new(capacity) }
     }
 
-    /// Takes what a retry costs, and says how much that was; `None` if there isn't as much.
+    /// Takes a retry's cost and returns it; `None` if too few tokens are left.
     pub(super) fn take(&self, cause: Cause) -> Option<u32> {
         let mut left = self.left();
         let rest = left.checked_sub(cause.cost())?;
@@ -53,7 +53,7 @@ impl Quota {
         Some(cause.cost())
     }
 
-    /// An operation succeeded: gives back what its last retry took, or a token if it had none.
+    /// An operation succeeded: returns what its last retry took, or one token if it had none.
     pub(super) fn succeeded(&self, last_retry: Option<u32>) {
         let mut left = self.left();
         *left = left.saturating_add(last_retry.unwrap_or(FIRST_SUCCESS)).min(self.capacity);

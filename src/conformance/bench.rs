@@ -1,5 +1,5 @@
-//! What every case works with: fresh keys, requests whose errors are findings, and comparisons that say
-//! which field differs.
+//! Helpers for every case: fresh keys, requests whose errors become findings, and comparisons that name the
+//! field that differs.
 
 use std::{fmt::Debug, future::poll_fn, task::Poll};
 
@@ -16,19 +16,19 @@ pub(super) fn owner() -> Verdict<Owner> {
     Owner::random().map_err(|error| error.to_string())
 }
 
-/// A key that nobody has used.
+/// A key that was never used.
 pub(super) fn fresh_key() -> Verdict<StoredKey> {
     fresh_key_in("case")
 }
 
-/// A key that nobody has used, of this operation.
+/// A key of this operation that was never used.
 pub(super) fn fresh_key_in(operation: &str) -> Verdict<StoredKey> {
     let key = Key::new(owner()?.to_string()).map_err(|error| error.to_string())?;
     let scope = Scope::new("conformance", operation).map_err(|error| error.to_string())?;
     Ok(StoredKey::new(&scope, &key))
 }
 
-/// Makes `write`, which must be answered.
+/// Sends `write`; an error of the store fails the case.
 pub(super) async fn apply(store: &dyn Store, key: &StoredKey, write: &Write) -> Verdict<Written> {
     store.apply(key, write).await.map_err(|error| {
         format!("{} had to be answered, but the store failed: {}", described(write), chain(&error))
@@ -43,7 +43,7 @@ pub(super) async fn read(store: &dyn Store, key: &StoredKey) -> Verdict<Option<R
         .map_err(|error| format!("a read had to be answered, but the store failed: {}", chain(&error)))
 }
 
-/// Makes `write`, which must be made, and must leave `expected` behind.
+/// Sends `write`, which the store must apply, and which must leave `expected` behind.
 pub(super) async fn applied(store: &dyn Store, key: &StoredKey, write: &Write, expected: &Record) -> Verdict {
     match apply(store, key, write).await? {
         Written::Applied => stands(store, key, Some(expected), &format!("after {}", described(write))).await,
@@ -55,7 +55,7 @@ pub(super) async fn applied(store: &dyn Store, key: &StoredKey, write: &Write, e
     }
 }
 
-/// Makes `write`, which must be refused because of `current`, and must change nothing.
+/// Sends `write`, which the store must refuse because of `current`, and which must change nothing.
 pub(super) async fn refused(
     store: &dyn Store,
     key: &StoredKey,
@@ -75,7 +75,7 @@ pub(super) async fn refused(
     }
 }
 
-/// Reads the record, which must be `expected`.
+/// Reads the record and compares it with `expected`.
 pub(super) async fn stands(
     store: &dyn Store,
     key: &StoredKey,
@@ -86,7 +86,7 @@ pub(super) async fn stands(
     same(found.as_ref(), expected, &format!("the record {when}"))
 }
 
-/// Claims, and settles if it is told how: the way to every prior state that the contract has.
+/// Makes `writes`, a claim and perhaps a settlement, to reach any prior state of the contract.
 pub(super) async fn prepare(store: &dyn Store, key: &StoredKey, writes: &[Write]) -> Verdict {
     for write in writes {
         if let Written::Refused(record) = apply(store, key, write).await? {
@@ -100,7 +100,7 @@ pub(super) async fn prepare(store: &dyn Store, key: &StoredKey, writes: &[Write]
     Ok(())
 }
 
-/// Two records, or their absence, must be the same.
+/// Compares two records, or their absence.
 pub(super) fn same(found: Option<&Record>, expected: Option<&Record>, what: &str) -> Verdict {
     match (found, expected) {
         (None, None) => Ok(()),
@@ -122,7 +122,7 @@ fn differences(found: &Record, expected: &Record) -> String {
             list.push(format!("had to have {name} = {expected:?}; it had {found:?}"));
         }
     };
-    // Taken apart, so that a new field cannot be forgotten here.
+    // Destructured, so that the compiler reports a new field that is missing here.
     let Record {
         owner,
         generation,
@@ -154,7 +154,7 @@ fn differences(found: &Record, expected: &Record) -> String {
     list.join(", and ")
 }
 
-/// A write in a few words.
+/// Describes a write in a few words.
 pub(super) fn described(write: &Write) -> String {
     match write {
         Write::Claim(lock) => format!("a claim by generation {}", lock.generation),
@@ -185,7 +185,7 @@ pub(super) fn described_record(record: Option<&Record>) -> String {
     record.map_or_else(|| "no record".to_owned(), |record| format!("{record:?}"))
 }
 
-/// An error with its causes.
+/// Writes an error with its causes.
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -196,8 +196,8 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Runs `futures` together in this task, and gives their results in their order. Where the store does
-/// real I/O, they overlap.
+/// Runs `futures` concurrently in this task, and returns their results in order. They overlap if the store
+/// does real I/O.
 pub(super) async fn together<T>(futures: Vec<BoxFuture<'_, T>>) -> Vec<T> {
     let mut running: Vec<_> = futures.into_iter().map(Some).collect();
     let mut results: Vec<Option<T>> = running.iter().map(|_| None).collect();

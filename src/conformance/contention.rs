@@ -1,4 +1,4 @@
-//! Many writes at once on one key: one is made, and the others learn which.
+//! Concurrent writes on one key: the store applies one, and the others learn which.
 
 use std::sync::Arc;
 
@@ -83,13 +83,13 @@ pub(super) async fn settlement_and_operator(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
-/// Races on `store` from `tasks` tasks at once, for `rounds` rounds: claims, takeovers, reclaims, extensions,
-/// conclusions without a claim; settlements and extensions against takeovers, settlements against an operator's
-/// write, conclusions against claims. Each has exactly one winner, or this panics.
+/// Races `tasks` concurrent tasks on `store`, for `rounds` rounds: claims, takeovers, reclaims, extensions,
+/// conclusions without a claim; settlements and extensions against takeovers, settlements against an
+/// operator's write, conclusions against claims. Each race must have exactly one winner, or this panics.
 ///
-/// [`check`](super::check) has the same races in one task, which overlap only as far as the store waits
-/// for something. This one is for stores that could be at work in several threads: call it in a
-/// multi-threaded runtime.
+/// [`check`](super::check) runs the same races in one task, so they overlap only while the store waits for
+/// something. This function is for stores that can run in several threads: call it in a multi-threaded
+/// runtime.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -103,8 +103,8 @@ pub(super) async fn settlement_and_operator(store: &dyn Store) -> Verdict {
 ///
 /// # Panics
 ///
-/// If a race has no winner, or more than one, or a loser is told of another record than the winner's.
-/// Outside a tokio runtime.
+/// If a race has no winner, or more than one, or a loser gets a record other than the winner's. Also if it's
+/// called outside a tokio runtime.
 ///
 /// # Cancel safety
 ///
@@ -134,7 +134,7 @@ pub async fn check_contention(store: Arc<dyn Store>, tasks: usize, rounds: u32) 
     }
 }
 
-/// Writes of which only one can be made.
+/// Writes of which the store may apply only one.
 struct Race {
     name: &'static str,
     key: StoredKey,
@@ -183,14 +183,13 @@ impl Race {
         })
     }
 
-    /// The owner comes back while another takes its place; every second time, the other is the first to
-    /// be sent.
+    /// The owner settles while another executor takes over. Every second round, the takeover is sent first.
     fn settlement_and_takeover(round: u32) -> Verdict<Self> {
         let race = Self { name: "a settlement and a takeover", ..Self::takeovers(1)? };
         Ok(race.against_a_settlement(round))
     }
 
-    /// The owner comes back while an operator settles its record otherwise.
+    /// The owner settles while an operator settles the record differently.
     fn settlement_and_operator(round: u32) -> Verdict<Self> {
         let mut race = Self { name: "a settlement and an operator's write", ..Self::takeovers(0)? };
         if let Some(current) = &race.current {
@@ -199,7 +198,7 @@ impl Race {
         Ok(race.against_a_settlement(round))
     }
 
-    /// One extension, sent many times: a lease that is there already is no later one.
+    /// The same extension, sent several times. Only the first one moves the lease to a later time.
     fn extensions(tasks: usize) -> Verdict<Self> {
         let mut race = Self { name: "extensions to one lease", ..Self::takeovers(0)? };
         if let Some(current) = &race.current {
@@ -208,7 +207,7 @@ impl Race {
         Ok(race)
     }
 
-    /// Each changes what the other has to see.
+    /// Each changes the version that the other names.
     fn extension_and_takeover(round: u32) -> Verdict<Self> {
         let mut race = Self { name: "an extension and a takeover", ..Self::takeovers(1)? };
         if let Some(current) = &race.current {
@@ -218,14 +217,14 @@ impl Race {
         Ok(race)
     }
 
-    /// Of nothing, and every second time of a record that was given back.
+    /// Conclusions of an absent record; every second round, of a released one.
     fn conclusions(tasks: usize, round: u32) -> Verdict<Self> {
         let race = if round.is_multiple_of(2) { Self::claims(0)? } else { Self::reclaims(0)? };
         let writes = conclusions_on(race.current.as_ref(), tasks)?;
         Ok(Self { name: "conclusions", writes, ..race })
     }
 
-    /// The same against claims, or reclaims.
+    /// Conclusions against claims, or against reclaims.
     fn conclusions_and_claims(tasks: usize, round: u32) -> Verdict<Self> {
         let half = tasks.div_ceil(2);
         let mut race = if round.is_multiple_of(2) { Self::claims(half)? } else { Self::reclaims(half)? };
@@ -234,7 +233,7 @@ impl Race {
         Ok(Self { name: "conclusions and claims", ..race })
     }
 
-    /// Every second time, the last is the first to be sent.
+    /// Every second round, reverses the order of sending.
     fn alternate(&mut self, round: u32) {
         if round % 2 == 1 {
             self.writes.reverse();
@@ -250,7 +249,7 @@ impl Race {
     }
 }
 
-/// `count` conclusions, each by another owner, in the place of `current`.
+/// `count` conclusions, each by its own owner, that replace `current`.
 fn conclusions_on(current: Option<&Record>, count: usize) -> Verdict<Vec<Write>> {
     let seen = current.map(Seen::of);
     let write = |_| {
@@ -260,7 +259,7 @@ fn conclusions_on(current: Option<&Record>, count: usize) -> Verdict<Vec<Write>>
     (0..count).map(write).collect()
 }
 
-/// One of each kind in turn.
+/// Rotates through the kinds of settlement.
 fn settlement_of(nth: u32) -> Settlement {
     let [complete, fail, release] = settlements();
     match nth % 3 {
@@ -296,7 +295,8 @@ async fn parallel_race(store: &Arc<dyn Store>, race: Race) -> Verdict {
     judge(&**store, &race, &answers).await
 }
 
-/// One write was made; it stands; and every other was refused because of it.
+/// Checks that the store applied one write, that its record is stored, and that every other write was refused
+/// because of it.
 async fn judge(store: &dyn Store, race: &Race, answers: &[Written]) -> Verdict {
     let name = race.name;
     let stands = read(store, &race.key).await?;

@@ -1,4 +1,4 @@
-//! Random operations, answered by a store and in memory: the answers must be the same.
+//! Random operations on a store and on the memory store: their results must be the same.
 
 use std::time::Duration;
 
@@ -20,14 +20,14 @@ use crate::{
 
 const KEYS: u64 = 3;
 
-/// The case of the suite: one fixed sequence.
+/// The suite's case: one fixed sequence.
 pub(super) async fn case(store: &dyn Store) -> Verdict {
     run(store, 1, 300).await
 }
 
-/// Makes `operations` random operations on a few fresh keys of `store`, and the same in memory. The
-/// operations are the same for the same `seed`, so a failure can be repeated; let a test take a new one
-/// every time, and print it.
+/// Runs `operations` random operations on a few fresh keys of `store`, and the same ones in memory. The same
+/// `seed` gives the same operations, so a failure can be reproduced. Let a test draw a new seed every time,
+/// and print it.
 ///
 /// ```
 /// use lambda_idempotency::{conformance, store::memory::MemoryStore};
@@ -40,8 +40,8 @@ pub(super) async fn case(store: &dyn Store) -> Verdict {
 ///
 /// # Panics
 ///
-/// At the first answer that is not the one in memory. The message has the seed, how many operations it
-/// takes, and those of them that had to do with the key.
+/// At the first result that differs from the one in memory. The message has the seed, the number of
+/// operations it takes, and those of them on the same key.
 ///
 /// # Cancel safety
 ///
@@ -64,7 +64,7 @@ async fn run(store: &dyn Store, seed: u64, operations: u32) -> Verdict {
             script.keys[at].saw(record);
         }
         if let Err(finding) = verdict {
-            // The first answer to differ: no shorter prefix of these operations shows it.
+            // This is the first result that differs, so no shorter prefix of these operations reproduces it.
             let steps: String =
                 done.iter().filter(|(of, _)| *of == at).map(|(_, step)| format!("\n  {step}")).collect();
             return Err(format!(
@@ -73,7 +73,7 @@ async fn run(store: &dyn Store, seed: u64, operations: u32) -> Verdict {
         }
     }
     for Subject { key, .. } in &script.keys {
-        // No sweeper takes a record that never expires.
+        // Sweepers never remove a record that never expires.
         if let Some(record) = memory.get(key).filter(|record| record.expires_at.is_none()) {
             put_away(store, key, &record).await?;
         }
@@ -81,7 +81,7 @@ async fn run(store: &dyn Store, seed: u64, operations: u32) -> Verdict {
     Ok(())
 }
 
-/// One operation on both, and a look at the record.
+/// Runs one operation on both stores, and compares the records.
 async fn step(store: &dyn Store, memory: &MemoryStore, key: &StoredKey, write: Option<&Write>) -> Verdict {
     if let Some(write) = write {
         let (found, expected) = (apply(store, key, write).await?, apply(memory, key, write).await?);
@@ -113,7 +113,7 @@ async fn step(store: &dyn Store, memory: &MemoryStore, key: &StoredKey, write: O
     same(read(store, key).await?.as_ref(), memory.get(key).as_ref(), "the record that is read")
 }
 
-/// One key, and the versions that its record has had.
+/// One key, and all versions of its record.
 struct Subject {
     key: StoredKey,
     versions: Vec<Record>,
@@ -127,8 +127,8 @@ impl Subject {
     }
 }
 
-/// Where the operations come from. Values are drawn from small sets, so that versions come close to each
-/// other, and most writes name a version that was there.
+/// Generates the operations. Values are drawn from small sets, so that versions differ little, and most
+/// writes name a version that existed.
 struct Script {
     random: Random,
     keys: Vec<Subject>,
@@ -143,7 +143,7 @@ impl Script {
         Ok(Self { random: Random::new(seed), keys, base: base(), tomorrow: tomorrow() })
     }
 
-    /// The next operation: which key, and what to write, if anything.
+    /// The next operation: the key's index, and the write, if it isn't a read.
     fn next(&mut self) -> (usize, Option<Write>) {
         let at = self.random.below(KEYS) as usize;
         let write = match self.random.below(16) {
@@ -167,7 +167,7 @@ impl Script {
         }
     }
 
-    /// A takeover is only ever decided on a STARTED record.
+    /// The engine only takes over a STARTED record.
     fn take_over(&mut self, at: usize) -> Write {
         let lock = self.lock();
         match self.version(at) {
@@ -218,7 +218,7 @@ impl Script {
         };
         let mut record = Record { state, ..lock.into() };
         if record.status() != Status::Started {
-            // Only a STARTED record has none.
+            // Only a STARTED record may have no expiry.
             record.expires_at = Some(self.expiry());
         }
         Write::Conclude { seen, record }
@@ -235,14 +235,14 @@ impl Script {
         }
     }
 
-    /// Mostly the version that is there; else one that was.
+    /// Mostly the current version, else an earlier one.
     fn version(&mut self, at: usize) -> Option<Record> {
         let versions = &self.keys[at].versions;
         let back = if self.random.below(4) == 0 { self.random.below(versions.len() as u64) } else { 0 };
         versions.iter().rev().nth(back as usize).cloned()
     }
 
-    /// `record`'s version, in one of three cases with one part of it drawn anew.
+    /// `record`'s version; in one of three cases, one part of it is drawn again.
     fn blurred(&mut self, record: &Record) -> Seen {
         let mut seen = Seen::of(record);
         let other = self.lock();
@@ -282,7 +282,7 @@ impl Script {
         time.saturating_add(Duration::from_millis(self.random.below(3)))
     }
 
-    /// In whole seconds, and far enough away for any sweeper.
+    /// In whole seconds, and far enough in the future for any sweeper.
     fn expiry(&mut self) -> Timestamp {
         self.tomorrow.saturating_add(Duration::from_secs(self.random.below(3)))
     }

@@ -1,4 +1,4 @@
-//! What is stored comes back equal in every field, at the ends of what each can be.
+//! Every field must be read back unchanged, up to the limits of its values.
 
 use bytes::Bytes;
 
@@ -16,14 +16,14 @@ use crate::{
     time::Timestamp,
 };
 
-/// Numbers that a detour over a 64-bit float, a signed integer or an int would not survive.
+/// Numbers that don't survive a conversion to a 64-bit float, a signed integer or a 32-bit integer.
 const NUMBERS: [u64; 6] = [0, 1, (1 << 31) + 1, (1 << 53) + 1, (1 << 63) + 1, u64::MAX];
 
 pub(super) async fn locks(store: &dyn Store) -> Verdict {
     for lock in edge_locks()? {
         let (key, record) = (fresh_key()?, Record::from(lock.clone()));
         applied(store, &key, &Write::Claim(lock), &record).await?;
-        // The other way by which a record comes back.
+        // A refusal returns the record, too.
         refused(store, &key, &Write::Claim(second_lock()?), Some(&record)).await?;
         put_away(store, &key, &record).await?;
     }
@@ -51,11 +51,11 @@ pub(super) async fn outcomes(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
-/// A conclusion writes all of a record at once, and its condition has to meet the edges too.
+/// A conclusion writes a whole record at once, and its condition has to work at the limits, too.
 pub(super) async fn conclusions(store: &dyn Store) -> Verdict {
     for lock in edge_locks()? {
         let key = fresh_key()?;
-        // Only a STARTED record has no expiry.
+        // Only a STARTED record may have no expiry.
         let settled = Lock { expires_at: lock.expires_at.or(Some(tomorrow())), ..lock.clone() };
         let failed = Record { state: State::Failed(inline(b"null")), ..settled.clone().into() };
         let write = Write::Conclude { seen: None, record: failed.clone() };
@@ -80,13 +80,13 @@ pub(super) async fn conclusions(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
-/// Puts `after` in the place of `before`.
+/// Replaces `before` with `after`.
 async fn conclude(store: &dyn Store, key: &StoredKey, before: &Record, after: &Record) -> Verdict {
     let write = Write::Conclude { seen: Some(Seen::of(before)), record: after.clone() };
     applied(store, key, &write, after).await
 }
 
-/// Takeovers and reclaims write a lock as well, and their conditions have to meet its edges.
+/// Takeovers and reclaims write a lock, too, and their conditions have to work at its limits.
 pub(super) async fn later_writes(store: &dyn Store) -> Verdict {
     let mut before = first_lock()?;
     for lock in edge_locks()? {
@@ -107,7 +107,7 @@ pub(super) async fn later_writes(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
-/// Each field at its ends, one at a time, and all at once.
+/// Each field at its limits: one at a time, then all together.
 pub(super) fn edge_locks() -> Verdict<Vec<Lock>> {
     let mut locks = Vec::new();
     for number in NUMBERS {
@@ -146,7 +146,7 @@ pub(super) fn edge_locks() -> Verdict<Vec<Lock>> {
     Ok(locks)
 }
 
-/// The last whole second that can be told in milliseconds.
+/// The last whole second that fits into milliseconds.
 pub(super) const LAST_SECOND: Timestamp = Timestamp::from_secs(u64::MAX / 1000);
 
 fn edge_outcomes() -> Vec<Outcome> {
@@ -162,7 +162,7 @@ fn edge_outcomes() -> Vec<Outcome> {
         inline("Größe \u{1f980}\u{0}".as_bytes()),
         inline(&noise(30 * 1024, 1)),
         inline(&[b'a'; 100_000]),
-        // The engine judges whether a response is what it should be, not the store.
+        // The engine checks whether a response is intact, not the store.
         kept(Encoding::Identity, 7, Place::Inline(Bytes::from_static(b"other"))),
         kept(Encoding::Deflate, u64::MAX, Place::Inline(Bytes::new())),
         kept(Encoding::Identity, 400_000, Place::Parts(1)),
@@ -172,7 +172,7 @@ fn edge_outcomes() -> Vec<Outcome> {
     ]
 }
 
-/// Leaves an ordinary record in place of one that no sweeper would ever take.
+/// Replaces a record that no sweeper would ever remove by an ordinary one.
 pub(super) async fn put_away(store: &dyn Store, key: &StoredKey, record: &Record) -> Verdict {
     let lock = second_lock()?;
     let write = Write::Reclaim { seen: Seen::of(record), lock: lock.clone() };

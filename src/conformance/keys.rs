@@ -1,4 +1,4 @@
-//! Keys: as long as they get, and as alike as they get.
+//! Keys of the greatest length, and keys that are nearly equal.
 
 use super::{
     Verdict,
@@ -14,8 +14,8 @@ use crate::{
 /// The longest names that a scope may have.
 const LONGEST_NAME: usize = 128;
 
-/// Keys of short names and of the longest. They differ at their ends alone: a store that cuts them
-/// makes one of two.
+/// Keys of short names and of the longest. They differ only at their ends, so a store that truncates keys
+/// confuses two of them.
 pub(super) async fn long_keys(store: &dyn Store) -> Verdict {
     let longest = format!("{:x<LONGEST_NAME$}", "conformance");
     for (function, operation) in
@@ -40,7 +40,7 @@ pub(super) async fn long_keys(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
-/// Keys that a store might take for one: by case, by a prefix, by a wildcard, by a blank at the end.
+/// Keys that a store might confuse: by case, by a prefix, by a wildcard, by a trailing blank.
 pub(super) async fn neighbours(store: &dyn Store) -> Verdict {
     let stem = fresh_key_in("neighbours")?;
     let suffixes = ["", "x", "X", "xx", "x ", "_", "%", "*", "#1", "/1", "\u{e9}", "e\u{301}"];
@@ -53,7 +53,7 @@ pub(super) async fn neighbours(store: &dyn Store) -> Verdict {
         prepare(store, &key, &[Write::Claim(lock)]).await?;
         neighbours.push((key, record));
     }
-    // Every second one is settled, by its owner and by nobody else's.
+    // Every second key is settled, by its own owner.
     for (at, (key, record)) in neighbours.iter_mut().enumerate() {
         if at % 2 == 1 {
             let (release, released) = release(record);

@@ -1,4 +1,4 @@
-//! Several writes one after another: what each leaves of the one before.
+//! Sequences of writes: what each leaves of the previous one.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use crate::{
     time::Timestamp,
 };
 
-/// Outcomes of every shape one after another on one key, each after a reclaim: an attribute that the last
-/// one left would make another shape of the next.
+/// Completes one key with outcomes of every shape in sequence, each after a reclaim. An attribute left over
+/// from the last outcome would change the next one's shape.
 pub(super) async fn reclaim_leaves_nothing(store: &dyn Store) -> Verdict {
     let parts = in_parts(3);
     let outcomes = [inline(b"first"), Outcome::Omitted, parts.clone(), inline(b""), parts, Outcome::Omitted];
@@ -50,7 +50,7 @@ pub(super) async fn reclaim_leaves_nothing(store: &dyn Store) -> Verdict {
     applied(store, &key, &release, &released).await
 }
 
-/// Each invocation's id takes the place of the one before, also where there is none.
+/// Each takeover replaces the previous invocation's id, even if one of them has none.
 pub(super) async fn take_over_replaces(store: &dyn Store) -> Verdict {
     for before in odd_request_ids() {
         for after in odd_request_ids() {
@@ -60,7 +60,7 @@ pub(super) async fn take_over_replaces(store: &dyn Store) -> Verdict {
             let seen = Seen::of(&first.clone().into());
             let taken = Record { fingerprint: first.fingerprint, ..second.clone().into() };
             applied(store, &key, &Write::TakeOver { seen, lock: second.clone() }, &taken).await?;
-            // By a reclaim, all is the new one's.
+            // A reclaim replaces everything.
             let third = Lock { request_id: before.clone(), ..second };
             let write = Write::Reclaim { seen: Seen::of(&taken), lock: third.clone() };
             applied(store, &key, &write, &third.into()).await?;
@@ -69,8 +69,8 @@ pub(super) async fn take_over_replaces(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
-/// A claim that never expires is extended, taken over and reclaimed as any other, and stays without an expiry until a
-/// write gives it one. Whatever settles it, does.
+/// A claim that never expires is extended, taken over and reclaimed like any other, and has no expiry until a
+/// write sets one. Every settlement sets one.
 pub(super) async fn lasting_claims(store: &dyn Store) -> Verdict {
     for nth in 0..6 {
         let (key, lock) = (fresh_key()?, lasting_lock()?);
@@ -105,7 +105,7 @@ pub(super) async fn lasting_claims(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
-/// That an earlier attempt was interrupted is written by every claim and every release, and by nothing else.
+/// Every claim and every release writes whether an earlier attempt was interrupted. No other write does.
 pub(super) async fn interrupted_is_kept(store: &dyn Store) -> Verdict {
     for first in [false, true] {
         for second in [false, true] {
@@ -144,7 +144,7 @@ pub(super) async fn interrupted_is_kept(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
-/// A takeover of the version that was settled since is refused, and a second settlement too.
+/// Refuses a takeover of a version that was settled since, and a second settlement.
 pub(super) async fn settled_without_lease(store: &dyn Store) -> Verdict {
     for settlement in settlements() {
         let (key, lock) = (fresh_key()?, first_lock()?);
@@ -162,8 +162,8 @@ pub(super) async fn settled_without_lease(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
-/// An operator settles a record whatever its state is, one way after another: an attribute of the last one would
-/// make another shape of the next. What the claim's owner does then comes too late.
+/// An operator settles a record in any state. The case tries all ways in sequence: an attribute left over
+/// from the last would change the next one's shape. Later writes of the claim's owner are refused.
 pub(super) async fn operators_replace(store: &dyn Store) -> Verdict {
     let expires_at = tomorrow().saturating_add(Duration::from_secs(9));
     let (completed, failed) = (
@@ -191,7 +191,7 @@ pub(super) async fn operators_replace(store: &dyn Store) -> Verdict {
             return Err(format!("the suite is wrong: `Write::apply_to` refuses {}", described(&write)));
         };
         applied(store, &key, &write, &after).await?;
-        // The version that it was made on is no more.
+        // The version that the write names is gone.
         refused(store, &key, &write, Some(&after)).await?;
         refused(store, &key, &extend(&mine, far_lease()), Some(&after)).await?;
         for late in settlements() {
@@ -203,8 +203,8 @@ pub(super) async fn operators_replace(store: &dyn Store) -> Verdict {
     applied(store, &key, &Write::Reclaim { seen: Seen::of(&current), lock: lock.clone() }, &lock.into()).await
 }
 
-/// A conclusion puts the whole record, whatever was there: all shapes one after another, each with a request id or
-/// none. What the owner of the claim that stood there does then comes too late.
+/// A conclusion writes the whole record, whatever was there. The case tries all shapes in sequence, each with
+/// or without a request id. Later writes of the replaced claim's owner are refused.
 pub(super) async fn conclusions_leave_nothing(store: &dyn Store) -> Verdict {
     let (key, lock) = (fresh_key()?, first_lock()?);
     let mine = Record::from(lock.clone());
@@ -231,7 +231,7 @@ pub(super) async fn conclusions_leave_nothing(store: &dyn Store) -> Verdict {
         }
         let write = Write::Conclude { seen: Some(Seen::of(&current)), record: record.clone() };
         applied(store, &key, &write, &record).await?;
-        // The version that it was made on is no more, and there is one.
+        // The version that the write names is gone, and the record isn't absent.
         refused(store, &key, &write, Some(&record)).await?;
         let write = Write::Conclude { seen: None, record: current };
         refused(store, &key, &write, Some(&record)).await?;
@@ -245,12 +245,12 @@ pub(super) async fn conclusions_leave_nothing(store: &dyn Store) -> Verdict {
     applied(store, &key, &Write::Reclaim { seen: Seen::of(&current), lock: lock.clone() }, &lock.into()).await
 }
 
-/// A lease that is later than any other here.
+/// A lease that is later than any other in this file.
 fn far_lease() -> Timestamp {
     tomorrow()
 }
 
-/// What an executor does that was taken over, or whose record was reclaimed, comes too late.
+/// Refuses the writes of an executor whose record was taken over or reclaimed.
 pub(super) async fn predecessors_are_fenced(store: &dyn Store) -> Verdict {
     let (key, first, second) = (fresh_key()?, first_lock()?, second_lock()?);
     let (mine, seen) = (Record::from(first.clone()), Seen::of(&first.clone().into()));
@@ -275,8 +275,8 @@ pub(super) async fn predecessors_are_fenced(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
-/// A lease that ran out, and an expiry that passed, change nothing by themselves: the record is there,
-/// refuses a claim, and can be extended and settled by its owner.
+/// An expired lease or a past expiry changes nothing in the store: the record is there, refuses a claim, and
+/// its owner can extend and settle it.
 pub(super) async fn age_is_not_judged(store: &dyn Store) -> Verdict {
     let past = base().saturating_sub(Duration::from_secs(60));
     for expires_at in [Some(tomorrow()), Some(past), None] {
@@ -284,7 +284,7 @@ pub(super) async fn age_is_not_judged(store: &dyn Store) -> Verdict {
         let (key, started) = (fresh_key()?, Record::from(lock.clone()));
         applied(store, &key, &Write::Claim(lock), &started).await?;
         refused(store, &key, &Write::Claim(second_lock()?), Some(&started)).await?;
-        // Even this lease has run out.
+        // This lease is in the past, too.
         let lease_until = past.saturating_add(Duration::from_millis(1));
         let extension = extend(&started, lease_until);
         let started = extended(&started, lease_until);

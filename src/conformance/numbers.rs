@@ -1,5 +1,5 @@
-//! Numbers are compared as numbers, over all of their range: a text, a 64-bit float or a signed integer tells two
-//! of them apart wrongly, or not at all.
+//! Numbers must be compared as numbers, over their whole range. As a text, a 64-bit float or a signed
+//! integer, some of them compare wrongly, or as equal.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// The first is less than the second; as a text, a float, an int or a signed integer, some are not.
+/// Pairs in rising order. Compared as text, float, 32-bit or signed integer, some pairs aren't.
 const RISING: [(u64, u64); 12] = [
     (0, 1),
     (0, u64::MAX),
@@ -32,7 +32,7 @@ const RISING: [(u64, u64); 12] = [
     (u64::MAX - 1, u64::MAX),
 ];
 
-/// A lease is moved from the lesser number to the greater, and to no other.
+/// A lease can move from the lesser number to the greater, and to no other.
 pub(super) async fn leases(store: &dyn Store) -> Verdict {
     for (less, greater) in RISING.map(|(less, greater)| (millis(less), millis(greater))) {
         let (key, lock) = (fresh_key()?, Lock { lease_until: less, ..first_lock()? });
@@ -48,14 +48,15 @@ pub(super) async fn leases(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
-/// A record with the one number is not the version with the other, for every write that names one.
+/// A record with one number isn't the version with the other, for every write that names a version.
 pub(super) async fn versions(store: &dyn Store) -> Verdict {
     for (less, greater) in RISING {
         for (there, named) in [(less, greater), (greater, less)] {
             let generation = |number| move |lock| Lock { generation: Generation::new(number), ..lock };
             let acquired = |number| move |lock| Lock { lock_acquired_at: millis(number), ..lock };
             let lease = |number| move |lock| Lock { lease_until: millis(number), ..lock };
-            // A reclaim does not look at the time of the lock, and what names the owner looks at the generation alone.
+            // A reclaim doesn't check the lock's time, and writes that name the owner check only the
+            // generation.
             told_apart(store, generation(there), generation(named), |_| true).await?;
             told_apart(store, acquired(there), acquired(named), |write| {
                 !matches!(write, Write::Reclaim { .. } | Write::Settle { .. } | Write::Extend { .. })
@@ -74,29 +75,29 @@ pub(super) async fn versions(store: &dyn Store) -> Verdict {
     let one_before = LAST_SECOND.saturating_sub(Duration::from_secs(1));
     for (one, other) in [
         (Some(LAST_SECOND), Some(one_before)),
-        // No expiry is no time, neither the last one nor one of this day.
+        // An absent expiry equals no time, neither the last possible one nor one of today.
         (None, Some(LAST_SECOND)),
         (None, Some(tomorrow())),
     ] {
         told_apart(store, expiry(one), expiry(other), names_expiry).await?;
         told_apart(store, expiry(other), expiry(one), names_expiry).await?;
     }
-    // A record that expired in 1970 would be gone before it could be looked for.
+    // A record that expired in 1970 would be swept before the case reads it.
     told_apart(store, expiry(None), expiry(Some(millis(0))), names_expiry).await
 }
 
-/// An extension leaves all of the record as it is but its lease and its expiry, at the ends of what each can be.
+/// An extension changes only the lease and the expiry, at the limits of every field.
 pub(super) async fn extension_keeps_the_rest(store: &dyn Store) -> Verdict {
     let millisecond = Duration::from_millis(1);
     for lock in edge_locks()? {
-        // There is no later lease than the last, and none before the first.
+        // Nothing is later than the last lease, and nothing earlier than the first.
         let lock = Lock { lease_until: lock.lease_until.saturating_sub(millisecond), ..lock };
         let lease_until = lock.lease_until.saturating_add(millisecond);
         let (key, before) = (fresh_key()?, Record::from(lock.clone()));
         prepare(store, &key, &[Write::Claim(lock)]).await?;
         let after = extended(&before, lease_until);
         applied(store, &key, &extend(&before, lease_until), &after).await?;
-        // The version that the extension made is the one to be seen.
+        // From now on, only the extended version matches.
         refused(store, &key, &reclaim(&before)?, Some(&after)).await?;
         put_away(store, &key, &after).await?;
     }
@@ -107,8 +108,8 @@ fn reclaim(record: &Record) -> Verdict<Write> {
     Ok(Write::Reclaim { seen: Seen::of(record), lock: second_lock()? })
 }
 
-/// The record is as `there` makes it; each write that `names` the difference names the version as `named` makes it,
-/// and is refused.
+/// Writes a record as `there` makes it. Each write that `names` the difference names the version as `named`
+/// makes it, and must be refused.
 async fn told_apart(
     store: &dyn Store,
     there: impl FnOnce(Lock) -> Lock,
@@ -125,7 +126,7 @@ async fn told_apart(
     put_away(store, &key, &current).await
 }
 
-/// Every write that names a version, naming that of `seen`; all else fits `current`.
+/// Every write that names a version, naming that of `seen`. Everything else fits `current`.
 fn writes_on(seen: &Record, current: &Record) -> Verdict<Vec<Write>> {
     let (lock, version) = (second_lock()?, Seen::of(seen));
     let later = current.lease_until().unwrap_or_default().saturating_add(Duration::from_millis(1));
@@ -143,18 +144,18 @@ fn writes_on(seen: &Record, current: &Record) -> Verdict<Vec<Write>> {
     ])
 }
 
-/// The extension of `record`'s claim; the expiry is not the lock's.
+/// The extension of `record`'s claim, with an expiry other than the lock's.
 pub(super) fn extend(record: &Record, lease_until: Timestamp) -> Write {
     let (owner, generation) = (record.owner, record.generation);
     Write::Extend { owner, generation, lease_until, expires_at: other_expiry(record) }
 }
 
-/// What the record is after [`extend`].
+/// The record after [`extend`].
 pub(super) fn extended(record: &Record, lease_until: Timestamp) -> Record {
     Record { state: State::Started { lease_until }, expires_at: other_expiry(record), ..record.clone() }
 }
 
-/// Earlier, since there is none after the last. A record that never expires stays so.
+/// An earlier expiry, since none is later than the last. A record that never expires stays like that.
 fn other_expiry(record: &Record) -> Option<Timestamp> {
     record.expires_at.map(|expires_at| expires_at.saturating_sub(Duration::from_secs(11)))
 }

@@ -1,4 +1,4 @@
-//! Large responses beside the record, where the store keeps them.
+//! Large responses in parts next to the record, for stores that support parts.
 
 use bytes::Bytes;
 
@@ -14,7 +14,7 @@ use crate::{
     store::{ResponseParts, Settlement, Store, StoreErrorKind, Write},
 };
 
-/// What Lambda lets a synchronous response be.
+/// Lambda's limit for a synchronous response.
 const LARGEST: usize = 6 * 1024 * 1024;
 
 pub(super) async fn round_trip(store: &dyn Store) -> Verdict {
@@ -41,7 +41,7 @@ pub(super) async fn owners_and_keys(store: &dyn Store) -> Verdict {
     for (key, owner, count, bytes) in &kept {
         comes_back(parts, key, *owner, *count, bytes).await?;
     }
-    // Writing the same again is harmless.
+    // Writing the same bytes again changes nothing.
     if let Some((key, owner, count, bytes)) = kept.first() {
         let again = written(parts, key, *owner, bytes).await?;
         if again != *count {
@@ -76,7 +76,7 @@ pub(super) async fn limit(store: &dyn Store) -> Verdict {
     Ok(())
 }
 
-/// Parts are no records, and neither do the record's writes touch its parts.
+/// Parts aren't records, and writes on the record don't touch its parts.
 pub(super) async fn beside_the_record(store: &dyn Store) -> Verdict {
     let Some(parts) = store.parts() else { return Ok(()) };
     let (key, lock, bytes) = (fresh_key()?, first_lock()?, noise(500_000, 5));
@@ -108,7 +108,7 @@ async fn written(parts: &dyn ResponseParts, key: &StoredKey, owner: Owner, bytes
         .map_err(|error| format!("{} bytes could not be written in parts: {}", bytes.len(), chain(&error)))
 }
 
-/// The bytes are there, and just as many may come as there are.
+/// The parts return the bytes, and accept exactly their length as the limit.
 async fn comes_back(
     parts: &dyn ResponseParts,
     key: &StoredKey,

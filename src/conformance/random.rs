@@ -1,4 +1,4 @@
-//! Numbers that look random and are the same for the same seed.
+//! Pseudorandom numbers from a seed.
 
 /// Xorshift64* (Marsaglia; Vigna): not for secrets.
 #[derive(Clone, Debug)]
@@ -6,7 +6,7 @@ pub(super) struct Random(u64);
 
 impl Random {
     pub(super) fn new(seed: u64) -> Self {
-        // Neighbouring seeds must not give neighbouring sequences, and zero would stay zero.
+        // Neighbouring seeds must not give similar sequences, and zero would stay zero.
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
@@ -17,12 +17,12 @@ impl Random {
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A number from 0 to `end - 1`; 0 if there is none.
+    /// A number from 0 to `end - 1`; 0 if `end` is 0.
     pub(super) fn below(&mut self, end: u64) -> u64 {
         (self.next() >> 16).checked_rem(end).unwrap_or(0)
     }
 
-    /// Any of `items`, which are not empty.
+    /// Any of `items`, which must not be empty.
     pub(super) fn pick<'i, T>(&mut self, items: &'i [T]) -> &'i T {
         &items[self.below(items.len() as u64) as usize]
     }

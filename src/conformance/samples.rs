@@ -1,4 +1,4 @@
-//! Values to write: each differs from the other in every field, so that none can stand in for another.
+//! Sample values. Each differs from the others in every field, so that a store can't pass by mixing them up.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::{
     time::{Clock as _, SystemClock, Timestamp},
 };
 
-/// The moment that a sample's times are counted from: now, so that the sweeper takes what is left behind.
+/// The base of a sample's times: now, so that the sweeper removes the records that are left.
 pub(super) fn base() -> Timestamp {
     SystemClock.now().rounded_up_to_second()
 }
@@ -23,7 +23,7 @@ pub(super) fn tomorrow() -> Timestamp {
     base().saturating_add(Duration::from_secs(86_400))
 }
 
-/// A first lock, by a new owner: it expires, and nothing was interrupted before it.
+/// A first lock, by a new owner. It expires, and no earlier attempt was interrupted.
 pub(super) fn first_lock() -> Verdict<Lock> {
     let now = base();
     Ok(Lock {
@@ -39,13 +39,13 @@ pub(super) fn first_lock() -> Verdict<Lock> {
     })
 }
 
-/// A first lock that never expires, as under at-most-once. An earlier attempt was interrupted. Records under it are
-/// put away after their trial, since no sweeper takes them.
+/// A first lock that never expires, as under at-most-once, after an interrupted attempt. Cases replace its
+/// records when they're done, since no sweeper removes them.
 pub(super) fn lasting_lock() -> Verdict<Lock> {
     Ok(Lock { expires_at: None, interrupted: true, ..first_lock()? })
 }
 
-/// A later lock, by a new owner; no field of it is as the first's.
+/// A later lock, by a new owner; every field differs from the first's.
 pub(super) fn second_lock() -> Verdict<Lock> {
     let now = base();
     Ok(Lock {
@@ -61,12 +61,12 @@ pub(super) fn second_lock() -> Verdict<Lock> {
     })
 }
 
-/// An outcome whose response is kept in the record.
+/// An outcome whose response is stored in the record.
 pub(super) fn inline(response: &[u8]) -> Outcome {
     Outcome::Retained(StoredResponse::new(Bytes::copy_from_slice(response)))
 }
 
-/// An outcome whose response is said to be in so many parts.
+/// An outcome whose response claims to be in `count` parts.
 pub(super) fn in_parts(count: u32) -> Outcome {
     Outcome::Retained(StoredResponse {
         encoding: Encoding::Deflate,
@@ -76,7 +76,7 @@ pub(super) fn in_parts(count: u32) -> Outcome {
     })
 }
 
-/// `length` bytes that do not compress, the same for the same seed.
+/// `length` incompressible bytes, the same for the same seed.
 pub(super) fn noise(length: usize, seed: u64) -> Bytes {
     let mut random = Random::new(seed);
     let mut noise = Vec::with_capacity(length + 8);
@@ -92,7 +92,7 @@ pub(super) fn settle(record: &Record, settlement: Settlement) -> Write {
     Write::Settle { owner: record.owner, generation: record.generation, settlement }
 }
 
-/// What `settlement` makes of `record`: the contract, said once more.
+/// `record` after `settlement`, restating the contract.
 pub(super) fn settled(record: &Record, settlement: Settlement) -> Record {
     let (state, expires_at, interrupted) = match settlement {
         Settlement::Complete(outcome, expires_at) => {
@@ -104,7 +104,7 @@ pub(super) fn settled(record: &Record, settlement: Settlement) -> Record {
     Record { state, expires_at: Some(expires_at), interrupted, ..record.clone() }
 }
 
-/// The release of `record`'s claim as one that was interrupted, and what it leaves there.
+/// The release of `record`'s claim as interrupted, and the record after it.
 pub(super) fn release(record: &Record) -> (Write, Record) {
     let expires_at = tomorrow().saturating_add(Duration::from_secs(9));
     let release = Settlement::Release { expires_at, interrupted: true };
@@ -117,7 +117,7 @@ pub(super) fn resolve(record: &Record, settlement: Settlement) -> Verdict<Write>
     Ok(Write::Resolve { seen: Seen::of(record), owner: owner()?, generation, settlement })
 }
 
-/// The settlements that a case should see, one of each kind; the expiry is not the lock's.
+/// One settlement of each kind, with an expiry other than the lock's.
 pub(super) fn settlements() -> [Settlement; 3] {
     let expires_at = tomorrow().saturating_add(Duration::from_secs(7));
     [
@@ -130,7 +130,7 @@ pub(super) fn settlements() -> [Settlement; 3] {
     ]
 }
 
-/// A request id that is easily mangled.
+/// Request ids that a store could easily mangle.
 pub(super) fn odd_request_ids() -> [Option<Arc<str>>; 4] {
     [
         None,

@@ -1,8 +1,8 @@
-//! Every transition, on every prior state, with the version as seen and with each part of it different.
+//! Every transition on every prior state, with the version as read and with each part of it changed.
 //!
-//! What must come of each is said twice: by [`holds`] and [`expected`], written by hand from the table of
-//! transitions, and by [`Write::apply_to`], which is the contract's own words. If the two disagree, the
-//! case fails whatever the store does.
+//! The expected result comes from two sources: [`holds`] and [`expected`], written by hand from the table of
+//! transitions, and [`Write::apply_to`], which is the contract itself. If the two disagree, the case fails
+//! whatever the store does.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// What there is before the write.
+/// The record before the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Prior {
     Absent,
@@ -52,7 +52,7 @@ impl Prior {
     }
 }
 
-/// The transition that is tried.
+/// The transition under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Act {
     Claim,
@@ -62,13 +62,13 @@ enum Act {
     Fail,
     Release,
     Extend,
-    /// Without a claim, to this.
+    /// Concludes without a claim, to this state.
     Conclude(Status),
-    /// An operator's, to this.
+    /// An operator's write, to this state.
     Resolve(Settled),
 }
 
-/// What an operator's write makes of the record.
+/// The state that an operator's write leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Settled {
     Complete,
@@ -76,49 +76,49 @@ enum Settled {
     Release,
 }
 
-/// How the version that the write names differs from the one that is there.
+/// How the version that the write names differs from the stored one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Difference {
     Nothing,
-    /// Of a takeover: it names the settled record itself, which never was STARTED with this version.
+    /// For a takeover: it names the settled record itself, which never was STARTED with this version.
     Settled,
     Status(Status),
     Owner,
-    /// By so much; so for the others.
+    /// The number by which it differs; the same for the others.
     Generation(i64),
     LockAcquiredAt(i64),
     LeaseUntil(i64),
     ExpiresAt(i64),
-    /// An expiry where the record has none, or none where it has one.
+    /// An expiry if the record has none, or none if it has one.
     HasExpiry,
-    /// A lease where the record has none, or none where it has one.
+    /// A lease if the record has none, or none if it has one.
     HasLease,
-    /// Of an extension: the new lease is by so much later than the one that is there.
+    /// For an extension: how much later the new lease is than the stored one.
     NewLease(i64),
-    /// Of a conclusion: it saw a record where there is none, or none where there is one.
+    /// For a conclusion: it saw a record that is absent, or didn't see the one that's there.
     Presence,
 }
 
-/// Whether the write is made: the table of transitions in a form of its own.
+/// Whether the store must apply the write: an independent version of the table of transitions.
 fn holds(act: Act, prior: Prior, difference: Difference) -> bool {
     use Difference::{ExpiresAt, HasExpiry, LockAcquiredAt, NewLease, Nothing};
     match act {
         Act::Claim => prior == Prior::Absent,
-        // Of the version, all but the time of the lock counts.
+        // A reclaim compares the whole version except the lock's time.
         Act::Reclaim => prior != Prior::Absent && matches!(difference, Nothing | LockAcquiredAt(_)),
-        // Of the version, all but the expiry counts.
+        // A takeover compares the whole version except the expiry.
         Act::TakeOver => prior.is_started() && matches!(difference, Nothing | ExpiresAt(_) | HasExpiry),
         Act::Complete | Act::Fail | Act::Release => prior.is_started() && difference == Nothing,
-        // The lease that is there ends before the new one, and not with it.
+        // The new lease must be later than the stored one.
         Act::Extend => prior.is_started() && matches!(difference, Nothing | NewLease(1..)),
-        // All of the version counts, and so does that there was none.
+        // A conclusion compares the whole version, or that there was none.
         Act::Conclude(_) => difference == Nothing,
-        // All of the version counts.
+        // An operator's write compares the whole version.
         Act::Resolve(_) => prior != Prior::Absent && difference == Nothing,
     }
 }
 
-/// The record after `act` was made on `prior`, field by field.
+/// The expected record after `act` on `prior`, field by field.
 fn expected(act: Act, prior: Option<&Record>, content: &Content) -> Verdict<Record> {
     let Content { lock, settlement } = content;
     let claimed = Record {
@@ -132,7 +132,7 @@ fn expected(act: Act, prior: Option<&Record>, content: &Content) -> Verdict<Reco
         request_id: lock.request_id.clone(),
         state: State::Started { lease_until: lock.lease_until },
     };
-    // Whatever was there before, if anything.
+    // A conclusion replaces whatever was there.
     if let Act::Conclude(_) = act {
         return Ok(match settlement.clone() {
             Some(settlement) => settled(&claimed, settlement),
@@ -258,16 +258,16 @@ async fn trial(
     }
 }
 
-/// What a write puts into the record.
+/// The values that a write puts into the record.
 #[derive(Clone)]
 struct Content {
     lock: Lock,
-    /// None of a write that settles nothing.
+    /// `None` for a write that doesn't settle.
     settlement: Option<Settlement>,
 }
 
 impl Content {
-    /// What is written itself, where that is the difference.
+    /// Applies the difference to the content, if that's where it is.
     fn different(mut self, difference: Difference, lease_until: Timestamp) -> Self {
         if let Difference::NewLease(by) = difference {
             self.lock.lease_until = moved(lease_until, by);
@@ -276,8 +276,8 @@ impl Content {
     }
 }
 
-/// What `act` may have to write, in every form that a store may have a request of its own for, and what
-/// to call it. Of the claims that are refused, the two extremes stand for all.
+/// The contents to try for `act`, each with a name: every form for which a store may need a different
+/// request. For claims that must be refused, the two extremes represent the rest.
 fn contents(act: Act, difference: Difference) -> Verdict<Vec<(&'static str, Content)>> {
     let expires_at = tomorrow().saturating_add(Duration::from_secs(7));
     let earlier = tomorrow().saturating_sub(Duration::from_secs(1000));
@@ -297,7 +297,7 @@ fn contents(act: Act, difference: Difference) -> Verdict<Vec<(&'static str, Cont
         Act::Claim | Act::Reclaim | Act::TakeOver => {
             let none = Lock { expires_at: None, ..nameless.clone() };
             let mut forms = vec![("", alone(&lock)), (" with nothing optional", alone(&none))];
-            // Where the write is made, each of the three that may be there or not, with and without the others.
+            // For applied writes: each of the three optional fields, with and without the others.
             if difference == Difference::Nothing {
                 let without = |lock: &Lock| Lock { interrupted: false, ..lock.clone() };
                 let no_request = |lock: &Lock| Lock { request_id: None, ..lock.clone() };
@@ -323,7 +323,7 @@ fn contents(act: Act, difference: Difference) -> Verdict<Vec<(&'static str, Cont
         }
         Act::Extend => vec![
             ("", alone(&lock)),
-            // An expiry goes with the lease, and not by its own order.
+            // An extension sets the expiry together with the lease, even to an earlier one.
             (" to an earlier expiry", alone(&Lock { expires_at: Some(earlier), ..lock.clone() })),
             (" without expiry", alone(&lasting)),
         ],
@@ -336,7 +336,7 @@ fn contents(act: Act, difference: Difference) -> Verdict<Vec<(&'static str, Cont
     Ok(contents)
 }
 
-/// The writes that lead to `prior`, and the record that is there then.
+/// The writes that lead to `prior`, and the record after them.
 fn way_to(prior: Prior, first: &Lock) -> (Vec<Write>, Option<Record>) {
     let started = Record::from(first.clone());
     let [complete, fail, release] = settlements();
@@ -351,15 +351,15 @@ fn way_to(prior: Prior, first: &Lock) -> (Vec<Write>, Option<Record>) {
     (vec![Write::Claim(first.clone()), write], Some(settled(&started, settlement)))
 }
 
-/// The differences that mean something for `act` on `prior`: each part of the version by itself, to
-/// both sides, so that neither `<=` nor `>=` passes for `=`.
+/// The differences that matter for `act` on `prior`. Each part of the version changes separately, in both
+/// directions, so that neither `<=` nor `>=` passes as `=`.
 fn differences(act: Act, prior: Prior) -> Vec<Difference> {
     use Difference::{
         ExpiresAt, Generation, HasExpiry, HasLease, LeaseUntil, LockAcquiredAt, NewLease, Nothing, Owner,
         Presence,
     };
     match (act, prior) {
-        // A STARTED version, and a settled one, that is gone.
+        // A version that's gone, once STARTED and once settled.
         (Act::Conclude(_), Prior::Absent) => {
             return vec![Nothing, Presence, Difference::Status(Status::Completed)];
         }
@@ -369,7 +369,7 @@ fn differences(act: Act, prior: Prior) -> Vec<Difference> {
     let mut list = vec![Nothing, Owner, Generation(1), Generation(-1)];
     if matches!(act, Act::Reclaim | Act::TakeOver | Act::Conclude(_) | Act::Resolve(_)) {
         list.extend([LockAcquiredAt(1), LockAcquiredAt(-1), HasExpiry, HasLease]);
-        // What is not there cannot have been seen otherwise: an expiry, and a settled record's lease.
+        // A field that the record doesn't have can't differ: its expiry, or a settled record's lease.
         if prior != Prior::Lasting {
             list.extend([ExpiresAt(1000), ExpiresAt(-1000)]);
         }
@@ -395,7 +395,7 @@ fn differences(act: Act, prior: Prior) -> Vec<Difference> {
     list
 }
 
-/// The version that the write names; `None` if it saw that there is none.
+/// The version that the write names; `None` if it saw no record.
 fn seen_by(act: Act, current: Option<&Record>, first: Lock, difference: Difference) -> Option<Seen> {
     let absent = match current {
         None => difference == Difference::Nothing,
@@ -406,7 +406,7 @@ fn seen_by(act: Act, current: Option<&Record>, first: Lock, difference: Differen
     }
     let lease_until = first.lease_until;
     let started = Record::from(first);
-    // A takeover is decided on a STARTED record: if there is another now, it was settled since.
+    // The engine only takes over STARTED records. If the state is another now, the record was settled since.
     let as_started = act == Act::TakeOver && difference != Difference::Settled;
     let mut seen = Seen::of(if as_started { &started } else { current.unwrap_or(&started) });
     match difference {

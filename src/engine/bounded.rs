@@ -8,12 +8,12 @@ use crate::{
     time::{Clock, Timestamp},
 };
 
-/// Awaits `call`, which begins at `now`, until the time `until`. After that it's dropped, and the error is ambiguous, since
-/// the store may still apply it.
+/// Awaits `call`, which begins at `now`, until the time `until`. After that, it drops the call, and the error
+/// is ambiguous, since the store may still apply it.
 ///
 /// # Errors
 ///
-/// The call's own; or [`StoreErrorKind::Unavailable`], which is definite where no time was left to begin with.
+/// The call's own; or [`StoreErrorKind::Unavailable`], which is definite if no time was left to begin with.
 pub(super) async fn bounded<T>(
     clock: &dyn Clock,
     now: Timestamp,
@@ -21,12 +21,12 @@ pub(super) async fn bounded<T>(
     mut call: BoxFuture<'_, Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
     let Some(until) = until else { return call.await };
-    // By the time that the call was decided on: a process that is frozen in between still sends it once.
+    // Counted from the decision to make the call, so that a process that's frozen in between still sends it once.
     let left = now.until(until);
     if left.is_zero() {
         return Err(StoreError::new(StoreErrorKind::Unavailable, "no time was left to ask the store"));
     }
-    // Most calls are answered long before: the timer is set when the first poll was not enough.
+    // Most calls are answered long before the limit, so the timer is set only after the first poll.
     let mut timer = None;
     poll_fn(|cx| {
         if let Poll::Ready(answer) = call.as_mut().poll(cx) {

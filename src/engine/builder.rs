@@ -1,4 +1,4 @@
-//! Builds an [`Idempotency`]: components given, settings defaulted, mistakes refused.
+//! Builds an [`Idempotency`]: takes the components, applies defaults, and refuses invalid settings.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -35,15 +35,15 @@ impl Builder {
         }
     }
 
-    /// The function's name in the scope. Default: `AWS_LAMBDA_FUNCTION_NAME`, which has neither version
+    /// Sets the function's name in the scope. Default: `AWS_LAMBDA_FUNCTION_NAME`, which has neither version
     /// nor alias.
     pub fn function(mut self, name: impl Into<String>) -> Self {
         self.function = Some(name.into());
         self
     }
 
-    /// The name of the operation that the layers wrap, where a function has more than one such layer. Default: none. What
-    /// [`Idempotency::operation`] names has its own.
+    /// Sets the name of the operation that the layers wrap, for a function with more than one such layer.
+    /// Default: none. Operations from [`Idempotency::operation`] have their own names.
     pub fn operation(mut self, name: impl Into<String>) -> Self {
         self.operation = Some(name.into());
         self
@@ -121,32 +121,34 @@ impl Builder {
         self
     }
 
-    /// Keeps settled records in this process's memory, `bytes` at most, and answers duplicates from there without a
-    /// request. Default: 0, off. Otherwise at least 64 KiB; a few MiB are many records.
+    /// Keeps settled records in this process's memory, at most `bytes`, and answers duplicates from there
+    /// without a request. Default: 0, off. Otherwise at least 64 KiB. A few MiB hold many records.
     ///
-    /// Worth it where the same process sees the same key again: a client that repeats, a warm function. All clones of
-    /// the engine and all concurrent invocations share one cache. Kept is what the store holds for certain: an
-    /// outcome that was read from it, or recorded by this process. A copy counts key, fingerprint, response and what it
-    /// takes to find it again; what was used longest ago goes first, and what would fill more than an eighth of the
-    /// cache, or was not retained, is not kept.
+    /// It's useful if the same process sees the same key again: a client that retries, a warm function. All
+    /// clones of the engine and all concurrent invocations share one cache. It holds only what the store
+    /// certainly has: an outcome that this process read or recorded. An entry counts its key, fingerprint,
+    /// response and bookkeeping. The least recently used entry is evicted first. An outcome that would fill
+    /// more than an eighth of the cache, or that wasn't retained, isn't cached.
     ///
-    /// A copy is judged as the record would be. Another fingerprint is a [`Mismatch`](ErrorKind::Mismatch), and
-    /// from the record's expiry on the store is asked; by clocks within [`Settings::skew_margin`], nobody can have
-    /// replaced the record before. While a copy counts, it answers even when the store is down.
+    /// A cached entry is judged like the record. Another fingerprint is a [`Mismatch`](ErrorKind::Mismatch).
+    /// From the record's expiry on, the library asks the store. Before that, no executor whose clock is
+    /// within [`Settings::skew_margin`] can have replaced the record. Until its expiry, an entry answers even
+    /// when the store is down.
     ///
-    /// What a copy cannot know, so that it is replayed until the record expires:
+    /// An entry can't notice the following, and is replayed until the record expires:
     ///
-    /// - An operator's write from another process, such as `idempotency release` on a completed record, or one whose
-    ///   answer was lost. After it, wait for the expiry, restart the function (a new deployment does), or have it call
-    ///   [`Idempotency::clear_local_cache`]. A [`resolve`](Idempotency::resolve) by this engine drops its copy by itself.
+    /// - An operator's write from another process, such as `idempotency release` on a completed record, or
+    ///   one whose answer was lost. After it, wait for the expiry, restart the function (a new deployment
+    ///   does), or have it call [`Idempotency::clear_local_cache`]. A [`resolve`](Idempotency::resolve) by
+    ///   this engine removes its own entry.
     /// - A record that was removed by hand, or a table that was restored from a backup.
-    /// - That its own clock is behind by more than the skew margin: it may then replay an outcome that has expired
-    ///   elsewhere, and been replaced.
+    /// - A clock of this process that's behind by more than the skew margin: the entry may then be replayed
+    ///   after the record has expired elsewhere and been replaced.
     ///
-    /// From a SnapStart snapshot many processes start with one memory. Where the environment says that there is one
-    /// (`AWS_LAMBDA_INITIALIZATION_TYPE` is `snap-start`), only operations of a known [`Invocation`](crate::Invocation)
-    /// are kept, so that the snapshot's cache is empty; after any other restore, call
-    /// [`Idempotency::clear_local_cache`].
+    /// Many processes start from one SnapStart snapshot, with the same memory. If the environment announces a
+    /// snapshot (`AWS_LAMBDA_INITIALIZATION_TYPE` is `snap-start`), only operations of a known
+    /// [`Invocation`](crate::Invocation) are cached, so that the snapshot's cache is empty. After any other
+    /// restore, call [`Idempotency::clear_local_cache`].
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
@@ -159,7 +161,7 @@ impl Builder {
     /// let charge = idempotency.operation("charge")?;
     /// let work = async || Ok::<_, std::io::Error>(String::from("receipt 1"));
     /// let first: String = charge.run(Key::new("order-17")?, &"12.50 EUR", work).await?;
-    /// // From here on the store is not asked, so that it is not missed.
+    /// // From here on, the cache answers even without the record.
     /// for (key, _) in store.all() {
     ///     store.set(&key, None);
     /// }
@@ -173,20 +175,20 @@ impl Builder {
         self
     }
 
-    /// All settings at once.
+    /// Sets all settings at once.
     pub fn settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
         self
     }
 
-    /// The clock: for tests.
+    /// Sets the clock, for tests.
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
         self
     }
 
-    /// Where owners are drawn from: for simulations that must be repeatable. In production leave the
-    /// default, the operating system: two executors that draw one owner are one to the protocol.
+    /// Sets the source of owners, for simulations that must be repeatable. In production leave the default,
+    /// the operating system: two executors that draw the same owner are the same executor to the protocol.
     pub fn owner_source(mut self, draw: impl Fn() -> Result<Owner, Error> + Send + Sync + 'static) -> Self {
         self.owners = Arc::new(draw);
         self
@@ -196,13 +198,13 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] for a duration of zero or out of its bounds, a local cache of under 64 KiB, an empty or malformed name, or a
-    /// function whose name is neither given nor in the environment.
+    /// [`ErrorKind::Invalid`] for a duration that's zero or out of bounds, a local cache of under 64 KiB, an
+    /// empty or malformed name, or a function whose name is neither given nor in the environment.
     pub fn build(self) -> Result<Idempotency, Error> {
         self.build_in(|name| std::env::var(name).ok())
     }
 
-    /// [`build`](Self::build), in an environment with these variables.
+    /// Like [`build`](Self::build), in an environment with these variables.
     pub(super) fn build_in(
         self,
         environment: impl Fn(&'static str) -> Option<String>,

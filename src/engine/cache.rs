@@ -1,5 +1,5 @@
 //! The local cache of settled records: copies in this process's memory, which answer a duplicate without a
-//! request. It holds no rule: the protocol says what a copy answers, and when the store has to be asked.
+//! request. It contains no rules: the protocol decides the answer of a copy, and when to ask the store.
 
 mod lru;
 
@@ -27,44 +27,43 @@ use crate::{
 };
 use lru::Lru;
 
-/// One copy takes at most this part of the cache: a large response must not push out everything else.
+/// The largest part of the cache that one copy may take, so that a large response can't evict everything else.
 const LARGEST_SHARE: usize = 8;
-/// What a copy takes beside its key, its response and itself: its places in the two maps, with the room that
-/// a map leaves free as it grows, and the allocator's own words. Rather too much than too little: measured with
-/// 20,000 copies, it was 315.
+/// The size of a copy's bookkeeping: its places in the two maps, with the room that a growing map leaves
+/// free, and the allocator's overhead. It's rounded up: measured with 20,000 copies, it was 315.
 const BOOKKEEPING: usize = 384;
 
-/// The copies, and who may add to them. One for all clones of an engine.
+/// The copies, and the rules for adding to them. All clones of an engine share one.
 #[derive(Debug)]
 pub(crate) struct LocalCache {
     shelf: Mutex<Shelf>,
     largest: usize,
-    /// Whether what runs outside of an invocation adds nothing.
+    /// Whether only operations inside an invocation add copies.
     only_in_invocations: bool,
 }
 
 #[derive(Debug)]
 struct Shelf {
     copies: Lru<Arc<Copied>>,
-    /// How often something was forgotten that must not come back.
+    /// How often something was forgotten that must not be added again.
     epoch: u64,
 }
 
-/// A settled record and its outcome, which nobody can change.
+/// An immutable copy of a settled record and its outcome.
 #[derive(Debug)]
 struct Copied {
     record: Record,
     replay: Replay,
 }
 
-/// The right to add a copy of what the store says from now on. It ends when anything is forgotten: what was read
-/// before that may be older than what was forgotten.
+/// The right to add a copy of what the store answers from now on. Forgetting anything ends it: an answer that
+/// was read before may be older than what was forgotten.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ticket(u64);
 
 impl LocalCache {
-    /// A cache of so many bytes, if there are any. From a snapshot many processes start, with what memory held
-    /// then: what is to be restored begins empty, since nothing is added before the first invocation.
+    /// Creates a cache of `bytes`, unless that's 0. Many processes start from one snapshot's memory, so a
+    /// snapshotted process adds nothing before its first invocation: the snapshot's cache is empty.
     pub(super) fn new(bytes: usize, is_snapshotted: bool) -> Option<Self> {
         let shelf = Shelf { copies: Lru::new(bytes), epoch: 0 };
         (bytes > 0).then(|| Self {
@@ -76,7 +75,7 @@ impl LocalCache {
 
     fn shelf(&self) -> MutexGuard<'_, Shelf> {
         self.shelf.lock().unwrap_or_else(|poisoned| {
-            // Who panicked may have left it half changed; what is forgotten is asked for again.
+            // The thread that panicked may have left it half changed. Forgetting everything only costs requests.
             self.shelf.clear_poison();
             let mut shelf = PoisonError::into_inner(poisoned);
             shelf.copies.clear();
@@ -93,7 +92,7 @@ impl LocalCache {
         self.shelf().copies.get(key).cloned()
     }
 
-    /// Forgets this copy, and no other that may have taken its place.
+    /// Forgets this copy, but not another that has replaced it.
     fn remove(&self, key: &StoredKey, copy: &Arc<Copied>) {
         let mut shelf = self.shelf();
         if shelf.copies.get(key).is_some_and(|there| Arc::ptr_eq(there, copy)) {
@@ -101,7 +100,7 @@ impl LocalCache {
         }
     }
 
-    /// Adds a copy, unless something was forgotten since the ticket was drawn, or a later one is there.
+    /// Adds a copy, unless something was forgotten since the ticket was drawn, or a later copy is there.
     fn put(&self, ticket: Ticket, key: &StoredKey, copy: Copied) {
         let bytes = copy.bytes(key);
         let mut shelf = self.shelf();
@@ -130,8 +129,8 @@ impl LocalCache {
 }
 
 impl Copied {
-    /// A copy of `record`, if it has an outcome whose response is kept. The response is one allocation of its
-    /// own: the given one may be a small piece of a large buffer, which would stay as long.
+    /// Copies `record`, if it has an outcome with a response. The response gets its own allocation:
+    /// `response` may be a small piece of a large buffer, which would stay in memory.
     fn new(record: &Record, response: &Bytes) -> Option<Self> {
         let (outcome, is_failure) = outcome_of(record)?;
         let Outcome::Retained(stored) = outcome else { return None };
@@ -147,17 +146,17 @@ impl Copied {
             false => State::Completed(Outcome::Retained(stored)),
         };
         let replay = Replay { is_failure, response, generation: record.generation };
-        // Nobody searches the logs by a copy.
+        // A copy isn't used to search the logs.
         Some(Self { record: Record { request_id: None, state, ..record.clone() }, replay })
     }
 
-    /// What it counts as: key, fingerprint, response, and what it takes to find it again.
+    /// The copy's size: key, fingerprint, response and bookkeeping.
     fn bytes(&self, key: &StoredKey) -> usize {
         key.as_str().len() + self.replay.response.len() + size_of::<Self>() + BOOKKEEPING
     }
 }
 
-/// Forgets a key's copy when it is dropped, however that comes about.
+/// Forgets a key's copy when it's dropped, for whatever reason.
 #[must_use]
 pub(super) struct Forget<'a> {
     engine: &'a Engine,
@@ -173,7 +172,7 @@ impl Drop for Forget<'_> {
 }
 
 impl Engine {
-    /// What the local cache answers; nothing, if the store has to be asked.
+    /// Returns the local cache's answer, or `None` if the store has to be asked.
     pub(super) fn recall(
         &self,
         key: &StoredKey,
@@ -199,18 +198,18 @@ impl Engine {
         }
     }
 
-    /// A ticket for what the store is asked next, if its answer may be kept.
+    /// Returns a ticket for the next request to the store, if its answer may be cached.
     pub(super) fn ticket(&self, invocation: &Invocation) -> Option<Ticket> {
         let cache = self.local_cache.as_ref()?;
         (invocation.is_known() || !cache.only_in_invocations).then(|| cache.ticket())
     }
 
-    /// A ticket for a claim's settlement: whether one may be had was decided when it was claimed.
+    /// Returns a ticket for a claim's settlement. Whether it may be cached was decided when the key was claimed.
     pub(super) fn settlement_ticket(&self) -> Option<Ticket> {
         self.local_cache.as_ref().map(LocalCache::ticket)
     }
 
-    /// Keeps a copy of `record`, which the store has said that it holds, and whose response this is.
+    /// Caches a copy of `record`, which the store holds, with its `response`.
     pub(super) fn keep_copy(
         &self,
         ticket: Option<Ticket>,
@@ -226,19 +225,19 @@ impl Engine {
         }
     }
 
-    /// Forgets the copy of `key` when what is returned is dropped: its record is about to be written by hand.
+    /// Forgets the copy of `key` when the guard is dropped: an operator is about to write its record.
     pub(super) fn forget<'a>(&'a self, key: &'a StoredKey) -> Forget<'a> {
         Forget { engine: self, key }
     }
 }
 
 impl Idempotency {
-    /// Empties the [local cache](crate::Builder::local_cache) of this engine and all its clones: the next delivery of
-    /// each key asks the store. Harmless where there is no cache.
+    /// Empties the [local cache](crate::Builder::local_cache) of this engine and all its clones: the next
+    /// delivery of each key asks the store. Does nothing without a cache.
     ///
-    /// Call it when the process was restored from a snapshot of its memory, if yours has a hook for that; and when
-    /// you know that a record was changed by hand elsewhere. What an operation in flight has been told by the store
-    /// before is not kept either.
+    /// Call it when the process was restored from a memory snapshot, if your platform has a hook for that,
+    /// and when you know that a record was changed by hand elsewhere. Answers that the store gave earlier to
+    /// operations in flight aren't cached either.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, store::memory::MemoryStore};
@@ -292,7 +291,7 @@ mod tests {
             cache.put(cache.ticket(), &key(), copied(put, b"response"));
             assert_eq!(generation(&cache), Some(then));
         }
-        // One that is too large takes what is outdated with it.
+        // A copy that's too large removes the outdated one.
         static LARGE: [u8; BYTES] = [0; BYTES];
         cache.put(cache.ticket(), &key(), copied(2, &LARGE));
         assert_eq!(generation(&cache), Some(3));

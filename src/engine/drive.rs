@@ -22,42 +22,42 @@ use crate::{
 
 /// The first pause after a transaction conflict; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(25);
-/// A process that comes to a call so long after the call's limit was frozen meanwhile, and its deadline has passed.
+/// A process that reaches a call this long after the call's limit was frozen, and its deadline has passed.
 const FROZEN: Duration = Duration::from_secs(1);
-/// How long each call of such a process may take that records its outcome, or finds out what became of it. Lambda doesn't wait
-/// for its answer any more; but an effect that gets recorded isn't repeated, and the log says what's true.
+/// The limit of each call by which such a process records its outcome, or reads what happened to it. Lambda
+/// no longer waits for its answer. But a recorded effect isn't repeated, and the log tells the truth.
 const AFTER_A_FREEZE: Duration = Duration::from_millis(500);
-/// What a caller is told to wait when nothing says how long the other claim stands.
+/// The wait to suggest to a caller if it's unknown how long the other claim's lease lasts.
 pub(super) const DEFAULT_RETRY: Duration = Duration::from_secs(1);
 
-/// Why a claim was not got.
+/// Why a claim failed.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) error: Error,
     pub(crate) by: RefusedBy,
 }
 
-/// What said no.
+/// The source of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RefusedBy {
     /// A rule.
     Rule,
     /// The store, which failed before the claim.
     Store,
-    /// An outcome that is there and could not be had.
+    /// An outcome that exists and couldn't be read.
     Outcome,
 }
 
-/// What driving the machine came to.
+/// The result of driving the machine.
 pub(super) struct Driven {
     pub(super) state: Box<State>,
-    /// The machine's answer.
+    /// The machine's last action.
     pub(super) action: Action,
     /// The store's last error on the way.
     pub(super) store_error: Option<StoreError>,
-    /// The last write that was answered, if it was made.
+    /// The last answered write, if it was applied.
     applied: Option<Write>,
-    /// What the store told of a condition of the handler's own that failed.
+    /// The store's details about a failed condition of the handler's writes.
     declined: Option<Box<dyn Any + Send + Sync>>,
 }
 
@@ -78,7 +78,7 @@ impl From<Error> for Refused {
 }
 
 impl Engine {
-    /// Claims `key`, or finds its outcome; asks once.
+    /// Claims `key`, or finds its outcome, in one attempt.
     pub(super) async fn ask(
         self: &Arc<Self>,
         key: &StoredKey,
@@ -121,8 +121,8 @@ impl Engine {
         Err(Refused::of(refusal, refusal_error(key, refusal, store_error, self.clock.now())))
     }
 
-    /// Settles the claim that `state` holds. `copied` is what the claim wrote, if there was one, and the response, where
-    /// a copy of the outcome may be kept.
+    /// Settles the claim that `state` holds. If a copy of the outcome may be cached, `copied` holds the
+    /// response, and the claim's record if there's a claim.
     pub(crate) async fn settle(
         &self,
         key: &StoredKey,
@@ -132,18 +132,18 @@ impl Engine {
     ) -> Settled {
         match self.settle_with(key, state, intent, None, copied).await {
             Ok(settled) => settled,
-            // Only what goes along with it can be declined.
+            // Only a transaction can be declined.
             Err(Turned { store_error, .. }) => {
                 Settled { end: End::Unrecorded(Refusal::Unavailable), store_error }
             }
         }
     }
 
-    /// The same together with the handler's own writes, or for what runs without a claim.
+    /// Settles together with the handler's own writes, or settles a claim-free run.
     ///
     /// # Errors
     ///
-    /// The machine, as it was before, if the transaction was definitely not made.
+    /// The unchanged machine, if the transaction was definitely not applied.
     pub(crate) async fn settle_with(
         &self,
         key: &StoredKey,
@@ -164,8 +164,9 @@ impl Engine {
             }
             _ => End::Unrecorded(Refusal::Unavailable),
         };
-        // What is known to stand there now: the lock, as the store's contract says that the write has changed it.
-        // Whatever came in between, such as a successor, makes it another record, and then none is kept.
+        // Caches the record that's now stored: the lock, as the store's contract says that the write has
+        // changed it. If anything came in between, such as a successor, it's another record, and nothing is
+        // cached.
         if matches!(end, End::Recorded)
             && let (Some((lock, response)), Some(settled)) = (copied, applied)
             && let Some(record) = left_by(settled, lock)
@@ -262,12 +263,12 @@ impl Engine {
         transactions.commit(key, write, writes, &token).await
     }
 
-    /// The outcome that `record` holds, read from wherever it is, by the time `until`.
+    /// Returns the outcome that `record` holds, inline or in chunks, by the time `until`.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotRetained`], [`ErrorKind::Corrupt`], or [`ErrorKind::Unavailable`] if a part of it
-    /// could not be read.
+    /// [`ErrorKind::NotRetained`], [`ErrorKind::Corrupt`], or [`ErrorKind::Unavailable`] if a chunk couldn't
+    /// be read.
     pub(crate) async fn replay(
         &self,
         key: &StoredKey,
@@ -279,7 +280,8 @@ impl Engine {
         Ok(replay)
     }
 
-    /// The outcome that `record` holds, as [`replay`](Self::replay) gives it, for somebody who only looks.
+    /// Returns the outcome like [`replay`](Self::replay), but without reporting a replay: for an operator who
+    /// looks.
     pub(super) async fn outcome_in(
         &self,
         key: &StoredKey,
@@ -319,12 +321,12 @@ impl Engine {
         Ok(Replay { is_failure, response, generation: record.generation })
     }
 
-    /// The outcome of a claim that took over from this delivery's own, whose handler has run.
+    /// Returns the outcome of a claim that took over from this delivery's claim, whose handler has run.
     ///
     /// # Errors
     ///
-    /// As [`replay`](Self::replay); but never [`ErrorKind::Unavailable`], which says that nothing ran. A repetition
-    /// is answered from the record, so what cannot be read just now is `unreadable`.
+    /// As [`replay`](Self::replay), but never [`ErrorKind::Unavailable`], which would mean that nothing ran.
+    /// A retry is answered from the record, so a response that can't be read right now becomes `unreadable`.
     pub(crate) async fn successors_outcome(
         &self,
         key: &StoredKey,
@@ -345,8 +347,8 @@ impl Engine {
         })
     }
 
-    /// Prepares a settlement: encodes the response, and writes it in chunks if it's too large for the record, by the time
-    /// `until`.
+    /// Prepares a settlement: encodes the response, and writes it in chunks if it's too large for the record,
+    /// by the time `until`.
     pub(crate) async fn intent(
         &self,
         key: &StoredKey,
@@ -385,8 +387,8 @@ impl Engine {
         }
     }
 
-    /// `response` as it is to be kept: what is too large for the record is put aside, in parts of `owner`'s. While the
-    /// store fails, that is tried again until the time `until`; with no such time, it is tried once.
+    /// Prepares `response` for the record. If it's too large, its chunks are written under `owner`. While the
+    /// store fails, this is retried until the time `until`; without such a time, it's tried once.
     pub(super) async fn keep(
         &self,
         key: &StoredKey,
@@ -419,7 +421,7 @@ impl Engine {
     }
 }
 
-/// The record after `write` was made, on what the claim had written, if there was one.
+/// Returns the record after `write` was applied to the claim's record, if there was one.
 fn left_by(write: Write, lock: Option<Box<Lock>>) -> Option<Record> {
     match write {
         Write::Conclude { record, .. } => Some(record),
@@ -433,7 +435,7 @@ fn failed(error: StoreError, last_error: &mut Option<StoreError>) -> Event {
     Event::Failed(fault)
 }
 
-/// Twice as long each time, and somewhere in the upper half of that: the owner's random bits spread the
+/// Twice as long each time, and somewhere in the upper half of that. The owner's random bits spread the
 /// contenders without another source of randomness.
 fn pause(nth: u8, owner: Owner) -> Duration {
     let whole = FIRST_PAUSE.saturating_mul(1 << nth.min(6));
@@ -454,7 +456,7 @@ pub(super) fn store_error(key: &StoredKey, what: &str, error: StoreError) -> Err
     Error::new(kind, format!("{key}: {what}")).with_source(error)
 }
 
-/// The error for a claim that was not got, or had to be given back.
+/// Returns the error for a claim that failed or had to be released.
 pub(crate) fn refusal_error(
     key: &StoredKey,
     refusal: Refusal,
@@ -505,7 +507,7 @@ pub(crate) fn refusal_error(
     }
 }
 
-/// The error for a key that another claim holds.
+/// Returns the error for a key that another claim holds.
 pub(crate) fn in_progress(key: &StoredKey, until: Option<Timestamp>, now: Timestamp) -> Error {
     let retry_after = until.map_or(DEFAULT_RETRY, |until| now.until(until));
     Error::new(ErrorKind::InProgress, format!("{key}: another delivery of this operation is still running"))

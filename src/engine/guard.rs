@@ -1,4 +1,4 @@
-//! Watches over a handler's future: catches its panic, and cuts it off in time.
+//! Guards a handler's future: catches its panic, and cuts it off in time.
 
 use std::{
     any::Any,
@@ -20,17 +20,17 @@ pub(super) enum Ended<T> {
     Returned(T),
     /// It panicked, with this payload.
     Panicked(Box<dyn Any + Send>),
-    /// It was dropped before it was done, because its time was over, or its claim was lost.
+    /// It was dropped before it was done, because its time was over or its claim was lost.
     CutOff,
-    /// Its time was over before it was polled at all: nothing ran.
+    /// Its time was over before the first poll: nothing ran.
     NotBegun,
 }
 
-/// Until when a handler may be polled. Who extends its lease moves it.
+/// The time until which a handler may be polled. An extension of its lease moves it.
 pub(super) struct CutOff(AtomicU64);
 
 impl CutOff {
-    /// `None` is never.
+    /// `None` means never.
     pub(super) fn at(time: Option<Timestamp>) -> Self {
         Self(AtomicU64::new(time.map_or(u64::MAX, Timestamp::as_millis)))
     }
@@ -45,10 +45,10 @@ impl CutOff {
     }
 }
 
-/// Polls `future` to its end, but not after `cut_off`; and `companion` beside it, whose end is the future's end too.
+/// Polls `future` to its end, but not after `cut_off`. Polls `companion` beside it, whose end also ends the future.
 ///
-/// The clock and the timer are both asked before each poll, and either is enough: a timer need not count the time that a
-/// sandbox spends frozen, and a clock can be set back.
+/// Each poll first checks the clock and the timer, and either is enough: a timer may not count the time that
+/// a sandbox is frozen, and a clock can be set back.
 pub(super) async fn watch<F: Future>(
     future: F,
     clock: &dyn Clock,
@@ -64,7 +64,7 @@ pub(super) async fn watch<F: Future>(
             return Poll::Ready(if has_begun { Ended::CutOff } else { Ended::NotBegun });
         }
         has_begun = true;
-        // What a panic leaves behind in the future is never seen: it is not polled again.
+        // Nothing sees the state that a panic leaves in the future: it isn't polled again.
         let Some(running) = future.as_mut().as_pin_mut() else { return Poll::Ready(Ended::CutOff) };
         match catch_unwind(AssertUnwindSafe(|| running.poll(cx))) {
             Ok(Poll::Pending) => {}
@@ -78,7 +78,7 @@ pub(super) async fn watch<F: Future>(
     })
     .await;
     if matches!(ended, Ended::CutOff | Ended::NotBegun) {
-        // It may panic as it is dropped, and is cut off all the same.
+        // It may panic while it's dropped; it's cut off anyway.
         let _ = catch_unwind(AssertUnwindSafe(|| future.set(None)));
     }
     ended
@@ -96,7 +96,7 @@ impl Limit<'_> {
         if now >= at {
             return true;
         }
-        // None yet, or the cut-off was moved since.
+        // There's no timer yet, or the cut-off was moved.
         if self.timer.as_ref().is_none_or(|(set_for, _)| *set_for != at) {
             self.timer = Some((at, clock.sleep(now.until(at))));
         }

@@ -1,4 +1,4 @@
-//! Leases: how long one is, when its handler is cut off, and how it is extended while the handler runs.
+//! Leases: their length, when a handler is cut off, and how they're extended while it runs.
 
 use std::{future::pending, time::Duration};
 
@@ -14,13 +14,13 @@ use crate::{
 /// The part of [`Settings::answer_reserve`] that a last settlement leaves before the deadline.
 const HARD_FLOOR: u32 = 5;
 
-/// Until when a claim stands, and when its handler is cut off.
+/// When a claim's lease ends, and when its handler is cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Timing {
     pub(crate) lease_until: Timestamp,
     pub(crate) usable_until: Timestamp,
     pub(crate) cut_off: Timestamp,
-    /// By when calls to the store end.
+    /// When calls to the store must end.
     pub(crate) limits: Limits,
     extension: Option<Extension>,
 }
@@ -31,7 +31,7 @@ struct Extension {
     length: Duration,
     /// How long before its lease ends a handler is cut off.
     grace: Duration,
-    /// No lease is longer than this, and no handler is polled after that.
+    /// No lease ends after these bounds, and no handler is polled after them.
     bounds: Option<Bounds>,
 }
 
@@ -75,7 +75,7 @@ impl Engine {
         }
     }
 
-    /// The same where nothing is extended, or where nothing is claimed that could be.
+    /// The timing without extensions, or without a claim to extend.
     pub(crate) fn unextended(&self, now: Timestamp, invocation: &Invocation) -> Timing {
         let grace = self.settings.lease_grace;
         let (lease_until, usable_until, cut_off) = match invocation.deadline() {
@@ -93,7 +93,7 @@ impl Engine {
         Timing { lease_until, usable_until, cut_off, limits, extension: None }
     }
 
-    /// By when calls to the store end in this invocation.
+    /// When calls to the store must end in this invocation.
     fn limits(&self, now: Timestamp, invocation: &Invocation) -> Limits {
         let Settings { answer_reserve: reserve, settle_within, on_store_failure, .. } = self.settings;
         let before_deadline =
@@ -102,9 +102,9 @@ impl Engine {
         let ask_by = answer_by.map(|answer_by| {
             let left = now.until(answer_by);
             match on_store_failure {
-                // What is left belongs to the handler.
+                // The rest of the time belongs to the handler.
                 OnStoreFailure::RunUnprotected => now.saturating_add(left / 2),
-                // A claim that is given up has to be released by then.
+                // Leaves time to release a claim that's given up.
                 OnStoreFailure::Refuse => answer_by.saturating_sub(reserve.min(left / 4)),
             }
         });
@@ -124,7 +124,7 @@ impl Timing {
         self.extension.is_some()
     }
 
-    /// When the handler is cut off, under a lease that ends then.
+    /// When the handler is cut off, under a lease that ends at `lease_until`.
     pub(super) fn cut_off_under(&self, lease_until: Timestamp) -> Timestamp {
         match self.extension {
             Some(extension) => extension.cut_off(lease_until),
@@ -133,14 +133,15 @@ impl Timing {
     }
 }
 
-/// Extends the claim's lease, a third of its length after it was made or extended last, for as long as it is polled.
-/// Where that fails, it tries again after a twelfth: so there are five tries before the handler is cut off.
+/// Extends the claim's lease while it's polled, whenever a third of its length has passed. After a failure,
+/// it retries after a twelfth of the length. So there are five attempts before the handler is cut off.
 ///
 /// It ends when the claim is lost.
 pub(super) async fn keep(claim: &mut Claim, cut_off: &CutOff, latest: Option<Timestamp>) {
     let Some(extension) = claim.timing().extension else { return pending().await };
     let third = extension.length / 3;
-    // The lease may have run for a while: the claim took its time, or an earlier word of the handler's did.
+    // Part of the lease may have passed: acquiring the claim took time, or the handler ran before its
+    // `on_declined` closure.
     let due = claim.held().lease_until.saturating_sub(extension.length - third);
     let mut wait = claim.engine().clock.now().until(due);
     loop {
@@ -148,7 +149,7 @@ pub(super) async fn keep(claim: &mut Claim, cut_off: &CutOff, latest: Option<Tim
         clock.sleep(wait).await;
         let until = extension.lease_from(clock.now());
         if until <= claim.held().lease_until {
-            // The deadline, or a clock that was set back: nothing more is to be had.
+            // The deadline is reached, or the clock was set back: a longer lease isn't possible.
             return pending().await;
         }
         wait = match claim.extend_until(until).await {

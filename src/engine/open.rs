@@ -1,4 +1,4 @@
-//! Operations without a claim: the handler runs first, and its outcome is put together with its writes.
+//! Claim-free operations: the handler runs first, and its outcome is put together with its writes.
 
 use std::sync::Arc;
 
@@ -24,31 +24,31 @@ pub(crate) enum Mode {
     /// A claim before the handler, and a settlement after it.
     #[default]
     Claimed,
-    /// Nothing before the handler, or one look; its outcome and its writes after it.
+    /// Nothing before the handler, or one read; its outcome and its writes after it.
     ClaimFree { looks_first: bool },
 }
 
-/// An operation that runs without a claim.
+/// An operation that runs claim-free.
 pub(crate) struct Open {
     engine: Arc<Engine>,
     key: StoredKey,
     owner: Owner,
     state: Box<State>,
     cut_off: Timestamp,
-    /// Whether a copy of its outcome may be kept.
+    /// Whether a copy of its outcome may be cached.
     is_copied: bool,
 }
 
-/// What was found before a handler runs without a claim.
+/// The state before a claim-free handler runs.
 pub(crate) enum Opened {
-    /// Nothing that counts, or nobody has looked.
+    /// There's no live record, or it wasn't read.
     Open(Open),
-    /// The outcome.
+    /// The recorded outcome.
     Replay(Replay),
 }
 
 impl Engine {
-    /// Begins an operation without a claim. Unless it looks first, no request is sent.
+    /// Starts a claim-free operation. Sends no request unless `looks_first`.
     pub(crate) async fn open(
         self: &Arc<Self>,
         key: &StoredKey,
@@ -67,12 +67,12 @@ impl Engine {
                 observe::asked(stopwatch);
                 return Err(told(key, refused));
             }
-            // A copy is of a settled record: nothing is claimed by it.
+            // The cache holds settled records only, and never returns a claim.
             Some(Ok(Begun::Claimed(_))) | None => {}
         }
         let ticket = self.ticket(invocation);
         let (owner, is_copied) = ((self.owners)()?, ticket.is_some());
-        // There is no lease that could be extended, and none that ends.
+        // There's no lease to extend, and none that ends.
         let timing = self.unextended(now, invocation);
         let state = self.plan(owner, fingerprint, invocation, timing);
         let cut_off = timing.cut_off;
@@ -109,12 +109,12 @@ impl Open {
         &self.key
     }
 
-    /// By when the caller has its answer.
+    /// When the caller's answer is due.
     pub(crate) fn answer_by(&self) -> Option<Timestamp> {
         self.state.plan().limits.answer_by
     }
 
-    /// Whether a transaction of it that was declined may be made all the same.
+    /// Whether a declined transaction may still be applied.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.state.is_in_doubt()
     }
@@ -124,11 +124,11 @@ impl Open {
         self.cut_off
     }
 
-    /// Puts the outcome, and `writes` with it.
+    /// Puts the outcome together with `writes`.
     ///
     /// # Errors
     ///
-    /// The operation as it was, if the transaction was definitely not made.
+    /// The unchanged operation, if the transaction was definitely not applied.
     pub(crate) async fn settle_with(
         self,
         verdict: Verdict,

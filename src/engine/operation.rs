@@ -15,8 +15,8 @@ use crate::{
 
 /// One operation of a function, by name: [`run`](Self::run) it, or [`begin`](Self::begin) and settle it yourself.
 ///
-/// [`Idempotency::operation`] creates it. Two operations never share a key, even if both get the same one. You can run one
-/// operation for any number of keys, and for one key again and again. Cheap to clone.
+/// [`Idempotency::operation`] creates it. Two operations never share a key, even if both get the same one.
+/// You can run one operation for any number of keys, and for one key again and again. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Operation {
     idempotency: Idempotency,
@@ -30,8 +30,8 @@ impl Operation {
         Ok(Self { idempotency, scope })
     }
 
-    /// The same operation for one caller or tenant. Callers don't share keys. Pass a verified identity, never a token: the
-    /// caller's next token would count as another caller.
+    /// Returns the same operation for one caller or tenant. Callers don't share keys. Pass a verified
+    /// identity, never a token: the caller's next token would count as another caller.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
@@ -56,14 +56,14 @@ impl Operation {
         Ok(Self { scope: self.scope.with_caller(caller)?, ..self.clone() })
     }
 
-    /// The same operation in one invocation, whose deadline limits its leases. The layers set it; a spawned task needs it (see
-    /// [`Invocation::current`]).
+    /// Returns the same operation in one invocation, whose deadline limits its leases. The layers set it; a
+    /// spawned task needs it (see [`Invocation::current`]).
     #[must_use]
     pub fn for_invocation(&self, invocation: Invocation) -> Self {
         Self { idempotency: self.idempotency.for_invocation(invocation), ..self.clone() }
     }
 
-    /// The id of `key`'s record in the store, for operators' tools.
+    /// Returns the ID of `key`'s record in the store, for operators' tools.
     pub fn stored_key(&self, key: &Key) -> StoredKey {
         StoredKey::new(&self.scope, key)
     }
@@ -73,29 +73,33 @@ impl Operation {
         &self.idempotency
     }
 
-    /// Claims `key`, or finds its outcome: the low level, for operations that are no single closure.
+    /// Claims `key`, or finds its outcome: the low level, for operations that aren't a single closure.
     ///
-    /// The claim has a lease. It ends [`lease_grace`](crate::Settings::lease_grace) after the invocation's deadline, or after
-    /// [`lease_fallback`](crate::Settings::lease_fallback) if the deadline is unknown. Only
-    /// [`Claim::extend`](crate::Claim::extend) extends it, and the library doesn't cut your work off: settle the claim before
-    /// [`ClaimHandle::lease_until`](crate::ClaimHandle::lease_until). Once the lease and the skew margin have passed, the next
-    /// delivery takes over and runs as well.
+    /// The claim has a lease. It ends [`lease_grace`](crate::Settings::lease_grace) after the invocation's
+    /// deadline, or after [`lease_fallback`](crate::Settings::lease_fallback) if the deadline is unknown.
+    /// Only [`Claim::extend`](crate::Claim::extend) extends it, and the library doesn't cut your work off:
+    /// settle the claim before [`ClaimHandle::lease_until`](crate::ClaimHandle::lease_until). Once the lease
+    /// and the skew margin have passed, the next delivery takes over and runs too.
     ///
     /// # Errors
     ///
     /// Nothing ran, and nothing is claimed:
     ///
     /// - [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch): the key was used with another fingerprint.
-    /// - [`ErrorKind::InProgress`](crate::ErrorKind::InProgress): another claim stands; see [`Error::retry_after`].
-    /// - [`ErrorKind::OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown): at most once, and an earlier claim ended without an answer.
-    /// - [`ErrorKind::NotRetained`](crate::ErrorKind::NotRetained): it is done, but the response was not kept.
-    /// - [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable): the store could not be asked, or no time is left.
-    /// - [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt): the record cannot be read.
-    /// - [`ErrorKind::Invalid`](crate::ErrorKind::Invalid): the store refuses the request as such: look at the source.
+    /// - [`ErrorKind::InProgress`](crate::ErrorKind::InProgress): another claim is live; see
+    ///   [`Error::retry_after`].
+    /// - [`ErrorKind::OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown): at most once, and an earlier claim
+    ///   ended without an answer.
+    /// - [`ErrorKind::NotRetained`](crate::ErrorKind::NotRetained): it's done, but the response wasn't kept.
+    /// - [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable): the store couldn't be reached, or no time
+    ///   is left.
+    /// - [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt): the record is unreadable.
+    /// - [`ErrorKind::Invalid`](crate::ErrorKind::Invalid): the store rejects the request itself: see the
+    ///   source error.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future may leave a claim that nobody holds; its lease frees the key.
+    /// Dropping the future may leave a claim that no executor holds; its lease frees the key.
     pub async fn begin(&self, key: impl Borrow<Key>, fingerprint: Fingerprint) -> Result<Begun, Error> {
         let key = self.stored_key(key.borrow());
         let invocation = self.idempotency.invocation().without_short_leases();
@@ -105,15 +109,16 @@ impl Operation {
 
     /// Runs `operation` once for `key`, and answers every later call with its recorded result.
     ///
-    /// `payload` must be the same each time the key is used. A retry must serialise it to the same JSON: a `HashSet` changes
-    /// its order every time, which makes each retry a mismatch, so sort it first.
+    /// `payload` must be the same each time the key is used. A retry must serialise it to the same JSON: a
+    /// `HashSet` changes its order every time, which makes each retry a mismatch, so sort it first.
     ///
-    /// The result is recorded as JSON. Integers and finite floats are replayed to the last bit. A result that can't be read
-    /// back, such as NaN, isn't recorded: this call returns it, and duplicates get
+    /// The result is recorded as JSON. Integers and finite floats are replayed to the last bit. A result that
+    /// can't be read back, such as NaN, isn't recorded: this call returns it, and duplicates get
     /// [`ErrorKind::NotRetained`](crate::ErrorKind::NotRetained).
     ///
-    /// An error releases the key. With [`OnHandlerError::Record`] it's recorded instead: this call and every later one then
-    /// fail with [`RunError::Recorded`] and the same error type, so that a Step Functions `Catch` branches alike.
+    /// An error releases the key. With [`OnHandlerError::Record`] it's recorded instead: this call and every
+    /// later one then fail with [`RunError::Recorded`] and the same error type, so that a Step Functions
+    /// `Catch` handles them alike.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
@@ -138,12 +143,13 @@ impl Operation {
     ///
     /// # Errors
     ///
-    /// [`RunError::Handler`] with the operation's own error, if it isn't recorded; [`RunError::Recorded`] with one that this
-    /// call or an earlier one recorded; or [`RunError::Idempotency`] as in [`begin`](Self::begin).
+    /// [`RunError::Handler`] with the operation's own error, if it isn't recorded; [`RunError::Recorded`]
+    /// with one that this call or an earlier one recorded; or [`RunError::Idempotency`] as in
+    /// [`begin`](Self::begin).
     ///
     /// # Panics
     ///
-    /// If `operation` panics: the claim is settled, and the panic goes on.
+    /// If `operation` panics: the claim is settled, and the panic resumes.
     ///
     /// # Cancel safety
     ///
@@ -184,7 +190,7 @@ impl Operation {
             .await
             .map_err(invocation::refused_within)?
         {
-            // Every call gets what is recorded, this one included.
+            // Every call gets the recorded result, this one included.
             Protected::Ran(result) => result.map_err(|(error, recorded)| match recorded {
                 Some(failure) => RunError::Recorded(failure),
                 None => RunError::Handler(error),

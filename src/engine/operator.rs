@@ -1,4 +1,4 @@
-//! What an operator does by hand: looks at an outcome, and settles a record whatever its state is.
+//! The operator's actions: reading an outcome, and settling a record whatever its state is.
 
 use bytes::Bytes;
 
@@ -14,33 +14,33 @@ use crate::{
     store::{Seen, StoreErrorKind, Write, Written},
 };
 
-/// How many extensions of a claim's lease an operator's write goes after. One comes every few seconds at most.
+/// How many lease extensions an operator's write is retried after. There's at most one every few seconds.
 const MAX_EXTENSIONS: u32 = 5;
 
 /// How an operator settles a record.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Resolution {
-    /// The operation is done, and this is its response: what a replay of the wrapper that the key belongs to can
-    /// read. For typed events and [`Operation::run`](crate::Operation::run), the result as JSON; for HTTP,
-    /// what [`lambda::http::recorded`](crate::lambda::http::recorded) makes.
+    /// The operation is done, and this is its response, in the format that the key's wrapper replays. For
+    /// typed events and [`Operation::run`](crate::Operation::run) it's the result as JSON; for HTTP, the
+    /// output of [`lambda::http::recorded`](crate::lambda::http::recorded).
     Complete(Bytes),
-    /// The operation is done, and its response is not known: duplicates get
-    /// [`ErrorKind::NotRetained`].
+    /// The operation is done, and its response is unknown: duplicates get [`ErrorKind::NotRetained`].
     CompleteWithoutResponse,
-    /// The operation failed for good, and is not to run again: a [`RecordedFailure`](crate::RecordedFailure) as JSON.
+    /// The operation failed permanently, and won't run again: a [`RecordedFailure`](crate::RecordedFailure)
+    /// as JSON.
     Fail(Bytes),
     /// Nothing happened, or it may happen again: the next delivery runs.
     Release,
 }
 
-/// What became of an operator's write.
+/// The result of an operator's write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Resolved {
-    /// It was made; this is the record now.
+    /// The write was applied; this is the record now.
     Made(Record),
-    /// It was not: the record is not the version that was seen any more. This is what is there, if anything. (Or its
-    /// answer was lost, and what it wrote has been replaced since.)
+    /// The write wasn't applied: the record is no longer the version that was seen. This is the current
+    /// record, if there is one. (Or the write's answer was lost, and the record has been replaced since.)
     Lost(Option<Record>),
 }
 
@@ -57,14 +57,15 @@ impl std::fmt::Debug for Resolution {
 }
 
 impl Idempotency {
-    /// Settles the record of `key` by hand, whatever its state is, if it is still the version that was `seen`, or the same
-    /// claim with its lease extended since: for a person, or a job that asks the downstream system what has happened.
+    /// Settles the record of `key` by hand, whatever its state is: for a person, or a job that asks the
+    /// downstream system what happened. The record must still be the version that was `seen`, or the same
+    /// claim with an extended lease.
     ///
-    /// The record gets a new owner and a new generation, so that a claim that is still running is fenced: its own
-    /// settlement is refused, and it answers with the outcome that it then finds. If it finds the key released, it
-    /// records its own.
+    /// The record gets a new owner and a new generation, which fences a claim that's still running: its own
+    /// settlement is rejected, and it answers with the outcome that it then finds. If it finds the key
+    /// released, it records its own.
     ///
-    /// An outcome counts for [`Settings::retention`](crate::Settings::retention) from now on.
+    /// An outcome expires [`Settings::retention`](crate::Settings::retention) from now.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Key, Resolution, Resolved, Store, store::memory::MemoryStore};
@@ -90,15 +91,16 @@ impl Idempotency {
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::Unavailable`]: the store could not be asked, or its answer was lost and cannot be found out.
-    ///   To repeat it is harmless: it is made on the version that was seen, and on no other.
-    /// - [`ErrorKind::Invalid`]: the response is over [`Settings::max_response`](crate::Settings::max_response), or
-    ///   the store refuses the request as such. Nothing was written.
-    /// - [`ErrorKind::Corrupt`]: the record that is there now cannot be read. Nothing was written.
+    /// - [`ErrorKind::Unavailable`]: the store couldn't be reached, or its answer was lost and can't be
+    ///   recovered. Retrying is harmless: the write applies only to the version that was seen.
+    /// - [`ErrorKind::Invalid`]: the response is over
+    ///   [`Settings::max_response`](crate::Settings::max_response), or the store rejects the request itself.
+    ///   Nothing was written.
+    /// - [`ErrorKind::Corrupt`]: the current record is unreadable. Nothing was written.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the record as it was, settled, or still to be.
+    /// Dropping the future leaves the record unchanged, settled, or with the write still on its way.
     pub async fn resolve(
         &self,
         key: &StoredKey,
@@ -113,7 +115,7 @@ impl Idempotency {
             Resolution::Fail(failure) => Intent::Fail(engine.kept(key, owner, failure).await?),
             Resolution::Release => Intent::Release { interrupted: false },
         };
-        // Also when it is not known to be made, or when nobody waits for the answer.
+        // Also if the write isn't known to be applied, or if the caller drops this future.
         let _forget = engine.forget(key);
         let mut seen = seen.clone();
         let mut extensions = 0;
@@ -135,14 +137,14 @@ impl Idempotency {
         Ok(resolved)
     }
 
-    /// The outcome that `record`, of `key`, holds, wherever its response is kept: for a person who looks. No delivery
-    /// is answered with it.
+    /// Returns the outcome that `record` of `key` holds, inline or in chunks: for a person who looks. No
+    /// delivery is answered with it.
     ///
     /// # Errors
     ///
-    /// - [`ErrorKind::NotRetained`]: it has one, but the response was not kept.
+    /// - [`ErrorKind::NotRetained`]: it has one, but the response wasn't kept.
     /// - [`ErrorKind::Corrupt`]: it has none, or the response is damaged.
-    /// - [`ErrorKind::Unavailable`] or [`ErrorKind::Invalid`]: a part of the response could not be read.
+    /// - [`ErrorKind::Unavailable`] or [`ErrorKind::Invalid`]: a chunk of the response couldn't be read.
     ///
     /// # Cancel safety
     ///
@@ -153,8 +155,8 @@ impl Idempotency {
 }
 
 impl Engine {
-    /// A person can try again: what cannot be kept is an error here, where a handler's outcome would be recorded
-    /// without its response.
+    /// Prepares an operator's response. One that can't be kept is an error here, since a person can try
+    /// again. A handler's outcome would be recorded without its response instead.
     async fn kept(&self, key: &StoredKey, owner: Owner, response: Bytes) -> Result<Outcome, Error> {
         let (length, most) = (response.len(), self.settings.max_response);
         if length > most {
@@ -170,7 +172,7 @@ impl Engine {
         stored.map(Outcome::Retained).map_err(|error| store_error(key, what, error))
     }
 
-    /// Makes `write`, and looks when the answer is doubtful: its owner tells.
+    /// Sends `write`. If the answer is ambiguous, reads the record: its owner shows whether the write was applied.
     async fn resolve(
         &self,
         key: &StoredKey,
@@ -183,7 +185,7 @@ impl Engine {
             other => Resolved::Lost(other),
         };
         let mut last_error = None;
-        // Once more, if it did not arrive: the same write cannot be made twice.
+        // Sends it once more if it didn't arrive: the same write can't be applied twice.
         for _ in 0..2 {
             match self.store.apply(key, write).await {
                 Ok(Written::Applied) => {

@@ -1,4 +1,4 @@
-//! What every wrapper does: claim, run, settle.
+//! Claims, runs and settles: the core of every wrapper.
 
 use std::{
     any::{Any, type_name},
@@ -35,16 +35,16 @@ pub(crate) struct Target {
     pub(crate) key: StoredKey,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) invocation: Invocation,
-    /// When the handler is cut off, if that is before its claim's own time.
+    /// When the handler is cut off, if that's before its claim's own time.
     pub(crate) cut_off: Option<Timestamp>,
     pub(crate) mode: Mode,
 }
 
-/// What a wrapper answers with.
+/// A wrapper's answer.
 pub(crate) enum Protected<T> {
     /// The handler ran now, and this is its answer.
     Ran(T),
-    /// The same, and its outcome is not known to be stored.
+    /// Like `Ran`, but the outcome isn't known to be stored.
     RanUnrecorded(T),
     /// The record has the outcome.
     Replayed(Replay),
@@ -52,9 +52,9 @@ pub(crate) enum Protected<T> {
 
 /// Why a wrapper has no answer.
 pub(crate) enum Stopped {
-    /// By the library.
+    /// The library refused.
     Refused(Error),
-    /// By the handler's panic, with this payload; what was to be settled is.
+    /// The handler panicked with this payload; the claim is already settled.
     Panicked(Box<dyn Any + Send>),
 }
 
@@ -64,7 +64,7 @@ impl From<Error> for Stopped {
     }
 }
 
-/// What a handler runs under.
+/// The right that a handler runs under.
 enum Right {
     Claim(Claim),
     Open(Open),
@@ -73,7 +73,7 @@ enum Right {
 /// How a handler's result was settled.
 enum Finished<U> {
     Answered(Result<Protected<U>, Error>),
-    /// Its writes were definitely not made, and neither was its outcome.
+    /// Neither the handler's writes nor its outcome were applied.
     NotMade {
         right: Box<Right>,
         why: Decline,
@@ -82,17 +82,17 @@ enum Finished<U> {
     },
 }
 
-/// The answer to a declined transaction, where the handler's own type is what is judged.
+/// Downcasts the answer to a declined transaction to the handler's own type, which is judged.
 pub(crate) fn as_it_is<T: 'static>(answer: AnyAnswer) -> Option<Ready<T>> {
     answer.downcast::<T>().ok().map(|answer| ready(*answer))
 }
 
 impl Engine {
-    /// [`protect_caught`](Self::protect_caught), in which the handler's panic goes on.
+    /// Like [`protect_caught`](Self::protect_caught), but resumes the handler's panic.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`protect_caught`](Self::protect_caught).
     pub(crate) async fn protect<T, U, Fut, Again>(
         self: &Arc<Self>,
         operation: Target,
@@ -106,21 +106,22 @@ impl Engine {
     {
         self.protect_caught(operation, handler, judge, again).await.map_err(|stopped| match stopped {
             Stopped::Refused(error) => error,
-            // The runtime gets the panic that it was.
+            // The runtime gets the original panic.
             Stopped::Panicked(payload) => resume_unwind(payload),
         })
     }
 
-    /// Claims, runs `handler` under the claim, and settles by what `judge` makes of its
-    /// result: the verdict, and the answer that the caller gets. What the handler has staged goes along. If one of its
-    /// own conditions fails, `again` makes a result out of what its closure answers; `None` if that is of another type.
+    /// Claims, runs `handler` under the claim, and settles by what `judge` returns for its result: the
+    /// verdict, and the caller's answer. Writes that the handler has staged are committed with it. If one of
+    /// the handler's own conditions fails, `again` turns the answer of its `on_declined` closure into a
+    /// result; `None` means that the type is wrong.
     ///
     /// # Errors
     ///
-    /// As [`Operation::begin`](crate::Operation::begin), when nothing ran; and
-    /// [`ErrorKind::InProgress`] or [`ErrorKind::OutcomeUnknown`] when the handler was cut off, or when
-    /// its claim was taken over by one that is still at work. [`ErrorKind::Declined`], and what else keeps a transaction from
-    /// being made. Or the handler's panic.
+    /// As [`Operation::begin`](crate::Operation::begin), when nothing ran; [`ErrorKind::InProgress`] or
+    /// [`ErrorKind::OutcomeUnknown`] when the handler was cut off, or when another claim took over and is
+    /// still running; [`ErrorKind::Declined`], and the other errors of a transaction that isn't applied. Or
+    /// the handler's panic.
     pub(crate) async fn protect_caught<T, U, Fut, Again>(
         self: &Arc<Self>,
         operation: Target,
@@ -157,8 +158,8 @@ impl Engine {
             refusals: refusals.clone(),
             running: Some(Running::inside(key.clone())),
         };
-        // What the answer's own code does, such as serialising it, is the handler's too: it may panic.
-        // Boxed, since every future that it is passed through would make room for it again.
+        // Judging the answer, such as serialising it, runs the user's code too, and may panic. Boxed, since
+        // every future that contains it would otherwise reserve its size again.
         let running = Box::pin(within(surroundings.clone(), async {
             let result = handler().await;
             let on_error = self.on_handler_error(&refusals);
@@ -166,10 +167,10 @@ impl Engine {
         }));
         let mut ended: Ended<Result<_, Error>> = self.watch_under(&mut right, latest, running).await;
         right.tell_ran(&ended);
-        // Why the handler has another word, once it has.
+        // The reason for calling `on_declined`, once it's called.
         let mut not_made: Option<Error> = None;
         loop {
-            // Whoever still has it, such as a task that outlives the handler, stages nothing more.
+            // A task that outlives the handler may still have the handle: it can't stage anything more.
             let staged = staging.close();
             let (verdict, answer) = match (ended, not_made.take()) {
                 (Ended::Returned(Ok(judged)), _) => judged,
@@ -177,16 +178,17 @@ impl Engine {
                     let message = "its own condition failed";
                     return Box::pin(self.declined(&key, right, message, error)).await;
                 }
-                // The handler has run, so that this is not as if nothing had: at most once, it may not run again.
+                // The handler has run, so this isn't like a run that never began: at most once, it must not
+                // run again.
                 (Ended::NotBegun, Some(error)) => {
                     let message = "its own writes were not made";
                     return Box::pin(self.declined(&key, right, message, error)).await;
                 }
                 (Ended::Panicked(payload), _) => {
                     right.tell_panicked();
-                    // However that ends, it was a panic.
+                    // It's reported as a panic, however the settlement ends.
                     let verdict = match self.failure("Panic", "the handler panicked") {
-                        // It gave no answer: who runs next has to know.
+                        // It gave no answer, and the next run has to know that.
                         Verdict::Release => Verdict::Interrupted,
                         recorded => recorded,
                     };
@@ -196,7 +198,7 @@ impl Engine {
                 (Ended::CutOff, _) => return Err(self.cut_off(&key, right).into()),
                 (Ended::NotBegun, None) => return Err(Box::pin(self.give_back(&key, right)).await.into()),
             };
-            // Boxed, as the handler's future is: a settlement is the largest of what is awaited here.
+            // Boxed like the handler's future: the settlement's is the largest future here.
             let finishing = Box::pin(self.finish(&key, right, answer, verdict, staged.writes));
             let (why, details, error) = match finishing.await {
                 Finished::Answered(answered) => return Ok(answered?),
@@ -226,8 +228,8 @@ impl Engine {
         }
     }
 
-    /// Its writes were definitely not made, and nobody has another answer: as any error of the handler's. Boxed where it
-    /// is called, so that no other path makes room for it.
+    /// Settles when the handler's writes were definitely not applied and `on_declined` gives no other answer:
+    /// like any handler error. Callers box it, so that no other path reserves its size.
     async fn declined<U>(
         &self,
         key: &StoredKey,
@@ -235,8 +237,8 @@ impl Engine {
         message: &str,
         error: Error,
     ) -> Result<Protected<U>, Stopped> {
-        // What the store could not do just now is no outcome of the operation, whatever is to become of its errors: the
-        // caller is told to repeat it. At most once, it has run all the same.
+        // A transient store failure isn't an outcome of the operation, even if errors are recorded: the
+        // caller should retry. At most once, the handler has run, so it's recorded anyway.
         let passes = error.kind() == ErrorKind::Unavailable;
         let verdict = match self.settings.execution {
             Execution::AtLeastOnce if passes => Verdict::Release,
@@ -244,11 +246,12 @@ impl Engine {
         };
         let answer_by = right.answer_by();
         match right.settle(verdict).await {
-            // A successor's; or what an earlier attempt of the same transaction has made after all.
+            // A successor's outcome, or that of an earlier attempt of the same transaction that was applied
+            // after all.
             Some(Settled { end: End::Superseded(record), .. }) => Ok(Protected::Replayed(
                 self.successors_outcome(key, &record, ErrorKind::InProgress, answer_by).await?,
             )),
-            // Without a claim, nothing fences an earlier attempt that is still on its way.
+            // Without a claim, nothing fences an earlier attempt that's still on its way.
             Some(Settled { end: End::Unresolved(until), store_error, .. }) => {
                 Err(self.unresolved(key, until, store_error).into())
             }
@@ -256,7 +259,7 @@ impl Engine {
         }
     }
 
-    /// The right to run: a claim, or that none is needed. Or the outcome that is there.
+    /// Returns the right to run: a claim, or claim-free permission. Or the recorded outcome.
     async fn right(
         self: &Arc<Self>,
         key: &StoredKey,
@@ -278,7 +281,7 @@ impl Engine {
         }
     }
 
-    /// Polls what the handler does for as long as it may, and keeps its claim meanwhile.
+    /// Polls the handler until its time is over, and extends its claim while it runs.
     async fn watch_under<T>(
         &self,
         right: &mut Right,
@@ -295,8 +298,8 @@ impl Engine {
         }
     }
 
-    /// Decides whether a handler's error is recorded. An error that contains this library's own retryable refusal of a nested
-    /// step isn't, even at most once: recording it would lose the step.
+    /// Decides whether a handler's error is recorded. An error that contains this library's own retryable
+    /// refusal of a nested step isn't, even at most once: recording it would lose the step.
     fn on_handler_error(&self, refusals: &Refusals) -> OnHandlerError {
         match self.settings.effective_on_handler_error() {
             OnHandlerError::Record if refusals.is_any_kept() => OnHandlerError::Release,
@@ -304,7 +307,7 @@ impl Engine {
         }
     }
 
-    /// What a claim is settled with when its handler has failed.
+    /// The verdict for a failed handler.
     fn failure(&self, error_type: &str, message: &str) -> Verdict {
         match self.settings.effective_on_handler_error() {
             OnHandlerError::Release => Verdict::Release,
@@ -316,19 +319,19 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// Its panic.
+    /// The handler's panic.
     pub(crate) async fn unclaimed<T>(&self, running: impl Future<Output = T>) -> Result<T, Stopped> {
         match watch(running, &*self.clock, &CutOff::at(None), None).await {
             Ended::Returned(value) => Ok(value),
             Ended::Panicked(payload) => Err(Stopped::Panicked(payload)),
-            // Never: nothing limits it.
+            // Unreachable: there's no limit.
             Ended::CutOff | Ended::NotBegun => {
                 Err(Error::new(ErrorKind::Unavailable, "the handler was stopped").into())
             }
         }
     }
 
-    /// Runs `running` to its end; `None` if that has not come by the time `at`.
+    /// Runs `running` to its end. Returns `None` if it isn't done by the time `at`.
     #[cfg(feature = "events")]
     pub(crate) async fn until<T>(
         &self,
@@ -342,7 +345,7 @@ impl Engine {
         }
     }
 
-    /// Settles by the verdict, with the handler's own writes where it has staged any and has succeeded.
+    /// Settles by the verdict, with the handler's own writes if it has staged any and has succeeded.
     async fn finish<U>(
         &self,
         key: &StoredKey,
@@ -355,7 +358,8 @@ impl Engine {
         let is_released = matches!(verdict, Verdict::Release | Verdict::Interrupted);
         let answer_by = right.answer_by();
         let writes = writes.as_deref().filter(|_| is_success);
-        // What is settled alone under a claim has happened by now, whatever becomes of its record.
+        // Without a transaction, the handler's effects under a claim have happened, whether or not the record
+        // is written.
         let has_happened = writes.is_none() && matches!(right, Right::Claim(_));
         let settled = match right.settle_with(verdict, writes).await {
             Ok(settled) => settled,
@@ -365,13 +369,13 @@ impl Engine {
             }
         };
         Finished::Answered(match settled.end {
-            // Nothing was to be recorded, so the handler's own answer is the only one there is; unless a transaction of
-            // its own, which was declined, was made all the same, or may yet be.
+            // Nothing was to be recorded, so the handler's own answer is the only one. The exception: its
+            // declined transaction was applied after all, or may still be.
             ref end if is_released && !matches!(end, End::Superseded(_) | End::Unresolved(_)) => {
                 Ok(Protected::Ran(answer))
             }
             End::Recorded => Ok(Protected::Ran(answer)),
-            // An error would make sure that it runs a second time.
+            // An error would guarantee a second run.
             End::Unrecorded(_) | End::NotCommitted(_) if has_happened => Ok(Protected::RanUnrecorded(answer)),
             End::Superseded(record) => {
                 let outcome = self.successors_outcome(key, &record, ErrorKind::InProgress, answer_by).await;
@@ -387,8 +391,8 @@ impl Engine {
         })
     }
 
-    /// It may have been made, or may still be: who repeats gets its outcome, or runs again under another claim, which
-    /// fences this one.
+    /// The error for a transaction that may have been applied, or may still be. A retry gets its outcome, or
+    /// runs again under another claim, which fences this one.
     pub(crate) fn unresolved(
         &self,
         key: &StoredKey,
@@ -411,16 +415,16 @@ impl Engine {
         }
     }
 
-    /// The process was frozen between its claim and its handler. Nothing ran, so the next delivery need not wait for
-    /// the lease, and where at most one may run, it may.
+    /// Releases the claim of a process that was frozen between its claim and its handler. Nothing ran, so the
+    /// next delivery needn't wait for the lease, even at most once.
     async fn give_back(&self, key: &StoredKey, right: Right) -> Error {
-        // Where that fails, the lease frees the key.
+        // If that fails, the lease frees the key.
         let _ = right.settle(Verdict::Release).await;
         refusal_error(key, Refusal::NoTimeLeft, None, self.clock.now())
     }
 
-    /// Nothing is settled: what the handler began may still have its effect, and the lease frees the key. Without a
-    /// claim, nothing has happened, unless a transaction that was declined is in doubt.
+    /// Settles nothing: the interrupted handler may still have an effect, and the lease frees the key.
+    /// Without a claim, nothing has happened, unless a declined transaction is in doubt.
     fn cut_off(&self, key: &StoredKey, right: Right) -> Error {
         let now = self.clock.now();
         observe::cut_off(key, right.generation(), now);
@@ -475,7 +479,7 @@ impl Right {
         }
     }
 
-    /// That of the claim, where there is one.
+    /// The claim's generation, if there's a claim.
     fn generation(&self) -> Option<Generation> {
         match self {
             Self::Claim(claim) => Some(claim.held().generation),
@@ -483,7 +487,7 @@ impl Right {
         }
     }
 
-    /// A claim tells that its handler runs when it is made.
+    /// Reports a claim-free run. For a claim, making it has already reported the run.
     fn tell_ran<T>(&self, ended: &Ended<T>) {
         if let (Self::Open(open), Ended::Returned(_) | Ended::Panicked(_)) = (self, ended) {
             observe::ran_claim_free(open.key());
@@ -518,7 +522,7 @@ impl Right {
     }
 }
 
-/// Why a transaction was definitely not made, for whoever has to answer.
+/// The error for a transaction that was definitely not applied.
 pub(crate) fn not_made(key: &StoredKey, why: Decline, cause: Option<StoreError>) -> Error {
     let kind = match why {
         Decline::Condition => {
@@ -530,7 +534,7 @@ pub(crate) fn not_made(key: &StoredKey, why: Decline, cause: Option<StoreError>)
         Decline::Store(StoreErrorKind::Rejected | StoreErrorKind::Unstorable) => ErrorKind::Invalid,
         Decline::Store(StoreErrorKind::Corrupt) => ErrorKind::Corrupt,
     };
-    // What is to be corrected is said at once: most people see the first sentence alone.
+    // Say at once what to correct: most people see only the first sentence.
     let told = cause.as_ref().filter(|_| kind == ErrorKind::Invalid).map(|cause| match cause.source() {
         Some(inner) => format!(": {cause} ({inner})"),
         None => format!(": {cause}"),

@@ -178,7 +178,7 @@ async fn running_unprotected_has_to_be_chosen() {
     let bench = Bench::with(|builder| builder.on_store_failure(OnStoreFailure::RunUnprotected));
     bench.store.script([Script::Down]);
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
-    // Only the store's failure: a rule that says no still says no.
+    // Only for the store's failure: a refusal by a rule stays a refusal.
     bench.run("m", 1).await.unwrap();
     assert_eq!(kind(bench.run("m", 2).await), ErrorKind::Mismatch);
     assert_eq!(bench.runs(), 2);
@@ -233,7 +233,7 @@ async fn an_operation_inside_itself_is_refused_at_once() {
         assert_eq!(bench.now(), start, "without a wait");
         bench.store.remove_all();
     }
-    // One after the other is a replay.
+    // Two runs in sequence are a run and a replay.
     let outer = bench.with_handler("m", 1, async {
         assert_eq!(bench.run("twice", 1).await.unwrap(), bench.run("twice", 1).await.unwrap());
         Ok("done".to_owned())
@@ -284,7 +284,7 @@ async fn a_deadline_that_passes_later_leaves_no_time() {
 
 #[tokio::test(start_paused = true)]
 async fn the_clock_is_asked_before_each_poll() {
-    // The timer does not count the time that a sandbox is frozen; the clock does.
+    // The timer doesn't count the time that a sandbox is frozen; the clock does.
     let bench = Bench::new();
     let jump = bench.jump.clone();
     let result = bench
@@ -466,7 +466,7 @@ async fn retry_after_ends_when_the_key_can_be_claimed() {
     bench.abandon("k", 1).await;
     tokio::time::sleep(Duration::from_secs(20)).await;
     let Err(RunError::Idempotency(error)) = bench.run("k", 1).await else { panic!("ran") };
-    // The lease, the margin, and the millisecond after it.
+    // The lease, the margin, and one millisecond.
     assert_eq!(error.retry_after(), Some(Duration::from_millis(42_001)));
     tokio::time::sleep(Duration::from_millis(42_000)).await;
     assert_eq!(kind(bench.run("k", 1).await), ErrorKind::InProgress);

@@ -1,4 +1,4 @@
-//! Waiting for another delivery's outcome, where the settings allow it.
+//! Waits for another delivery's outcome, if the settings allow it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,12 +17,12 @@ use crate::{
     time::Timestamp,
 };
 
-/// The first pause; each further one is twice as long, up to [`LONGEST_PAUSE`].
+/// The first pause. Each further one is twice as long, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 impl Engine {
-    /// Claims `key`, or finds its outcome. While another claim stands, asks again for as long as the settings say.
+    /// Claims `key`, or finds its outcome. While another claim is live, polls for as long as the settings say.
     pub(crate) async fn begin(
         self: &Arc<Self>,
         key: &StoredKey,
@@ -44,7 +44,7 @@ impl Engine {
                 asked += 1;
                 let left = self.clock.now().until(until);
                 if !left.is_zero() {
-                    // The last pause ends with the budget, and is followed by one more question.
+                    // The last pause ends with the budget, and one more attempt follows.
                     self.clock.sleep(pause.min(left)).await;
                     continue;
                 }
@@ -54,8 +54,8 @@ impl Engine {
         }
     }
 
-    /// At most for half of the time that is left: the last question may find the key free, and then the handler has the
-    /// other half.
+    /// When waiting ends: at most half of the time that's left. The last attempt may find the key free, and
+    /// then the handler has the other half.
     fn waits_until(&self, invocation: &Invocation) -> Option<Timestamp> {
         let OnInProgress::Wait(budget) = self.settings.on_in_progress else { return None };
         let now = self.clock.now();

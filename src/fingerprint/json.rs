@@ -1,11 +1,11 @@
-//! A JSON text's canonical form, fed into a hash in one pass: see [`Fingerprint`](super::Fingerprint)
-//! for what it is.
+//! Feeds a JSON text's canonical form into a hash, in one pass. [`Fingerprint`](super::Fingerprint) defines
+//! the form.
 //!
-//! `serde_json` says whether the text is JSON; what is here only finds its way in such a text. It reads
-//! the text itself, since `serde_json` rounds numbers unless its `arbitrary_precision` is on for the
-//! whole build, and reading values as `RawValue` level by level would go over the text once per level.
-//! Every array and object becomes a digest as it is closed, so that an object's members can be put in
-//! order without a second look at what is inside them.
+//! `serde_json` decides whether the text is JSON; this module only scans texts that it accepted. It reads the
+//! text itself for two reasons: `serde_json` rounds numbers unless its `arbitrary_precision` is on for the
+//! whole build, and reading values as `RawValue` level by level would go over the text once per level. Every
+//! array and object becomes a digest when it's closed, so that an object's members can be sorted without
+//! reading their contents again.
 
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
@@ -15,19 +15,19 @@ use crate::error::{Error, ErrorKind};
 /// How deep arrays and objects may be nested: as deep as `serde_json` reads by default.
 const MAX_DEPTH: u8 = 127;
 
-/// What is set aside for the members of an object before they come, in bytes.
+/// How many bytes to reserve for an object's members before they're read.
 const MOST_ROOM: usize = 2048;
 
 /// Feeds the canonical form of `text` into `hash`.
 pub(super) fn update(hash: &mut Sha256, text: &[u8]) -> Result<(), Error> {
     let valid: &RawValue = serde_json::from_slice(text).map_err(|error| {
-        // Such an error says what was expected and where, never what was there.
+        // This error says what was expected and where, but doesn't quote the text.
         Error::new(ErrorKind::Invalid, "the payload is not JSON").with_source(error)
     })?;
     update_valid(hash, valid.get())
 }
 
-/// [`update`], of a text that `serde_json` itself has written, and need not read to see that it is JSON.
+/// [`update`] for a text that `serde_json` itself wrote, so that it needn't be checked again.
 pub(super) fn update_valid(hash: &mut Sha256, text: &str) -> Result<(), Error> {
     let mut scanner = Scanner { text, at: 0, depth: 0 };
     scanner.value(hash).map_err(|stop| {
@@ -45,11 +45,11 @@ enum Stop {
     TooDeep,
     /// The members of one object need more than 4 GiB.
     TooLong,
-    /// The text is not what `serde_json` is known to accept. Cannot happen, and is not trusted to.
+    /// `serde_json` should have refused this text. It can't happen, but the code doesn't rely on that.
     Lost,
 }
 
-/// What takes a canonical form: a hash, or a buffer where members wait to be put in order.
+/// Receives a canonical form: a hash, or a buffer in which members wait to be sorted.
 trait Sink {
     fn put(&mut self, bytes: &[u8]);
 
@@ -78,8 +78,8 @@ impl Sink for Vec<u8> {
     }
 }
 
-/// Where one member's canonical form is among those of its object. Small: a hostile body may have a
-/// million of them.
+/// Where one member's canonical form is in its object's buffer. It's small, since a hostile body may have a
+/// million members.
 struct Member {
     key: u32,
     value: u32,
@@ -96,7 +96,7 @@ impl Member {
     }
 }
 
-/// A text's tag and length.
+/// One byte for a text's tag, and eight for its length.
 const TEXT_HEAD: usize = 9;
 
 struct Scanner<'a> {
@@ -124,7 +124,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// An array or an object; the scanner stands at its bracket.
+    /// Scans an array or an object; the scanner is at its bracket.
     fn nested<S: Sink>(
         &mut self,
         out: &mut S,
@@ -150,13 +150,14 @@ impl<'a> Scanner<'a> {
     }
 
     fn object(&mut self, out: &mut impl Sink) -> Result<(), Stop> {
-        // What is left of the text is enough in most cases; a hostile one may nest a hundred objects.
+        // Room for twice the rest of the text is usually enough. The cap is for hostile texts, which may nest
+        // a hundred objects.
         let room = (2 * (self.text.len() - self.at)).min(MOST_ROOM);
         let (mut bytes, mut members) = (Vec::with_capacity(room), Vec::with_capacity(16));
         while !self.closed_by(b'}')? {
             members.push(self.member(&mut bytes)?);
         }
-        // Equal keys stay in the order in which they stand.
+        // Equal keys keep their order.
         members.sort_unstable_by(|a, b| a.key(&bytes).cmp(b.key(&bytes)).then(a.key.cmp(&b.key)));
         let mut content = Sha256::new();
         members.iter().for_each(|member| content.update(member.all(&bytes)));
@@ -176,7 +177,7 @@ impl<'a> Scanner<'a> {
         Ok(Member { key, value, end: position(bytes)? })
     }
 
-    /// Whether `bracket` comes next, and steps over it, or over the comma before the next element.
+    /// Whether `bracket` comes next. Steps over it, or over the comma before the next element.
     fn closed_by(&mut self, bracket: u8) -> Result<bool, Stop> {
         let next = self.peek()?;
         let closed = next == bracket;
@@ -186,12 +187,12 @@ impl<'a> Scanner<'a> {
         Ok(closed)
     }
 
-    /// Goes to the next byte that is not white space, which is `byte`.
+    /// Goes to the next byte that isn't white space, and checks that it's `byte`.
     fn expect(&mut self, byte: u8) -> Result<(), Stop> {
         if self.peek()? == byte { Ok(()) } else { Err(Stop::Lost) }
     }
 
-    /// The next byte that is not white space.
+    /// The next byte that isn't white space.
     fn peek(&mut self) -> Result<u8, Stop> {
         let rest = &self.text.as_bytes()[self.at..];
         let blanks = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r')).count();
@@ -210,7 +211,7 @@ impl<'a> Scanner<'a> {
         &rest[..length]
     }
 
-    /// A string; the scanner stands at its first quotation mark.
+    /// Scans a string; the scanner is at its opening quotation mark.
     fn string(&mut self, out: &mut impl Sink) -> Result<(), Stop> {
         self.at += 1;
         let plain = self.unescaped()?;
@@ -228,7 +229,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// What comes before the next quotation mark or escape.
+    /// The text before the next quotation mark or escape.
     fn unescaped(&mut self) -> Result<&'a [u8], Stop> {
         let rest = &self.text.as_bytes()[self.at..];
         let length = rest.iter().position(|byte| matches!(byte, b'"' | b'\\')).ok_or(Stop::Lost)?;
@@ -279,7 +280,8 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Adds `code` in UTF-8; half of a surrogate pair, which UTF-8 leaves out, in the same scheme (WTF-8).
+/// Adds `code` in UTF-8. Half of a surrogate pair, which UTF-8 excludes, is encoded by the same scheme
+/// (WTF-8).
 fn push_code(decoded: &mut Vec<u8>, code: u32) {
     match char::from_u32(code) {
         Some(character) => decoded.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),

@@ -1,8 +1,9 @@
 //! Batches: SQS, Kinesis and DynamoDB Streams, record by record.
 //!
-//! Each record is an operation of its own: it is claimed, run and settled, several at a time, and the answer names
-//! those that must come back. Switch `ReportBatchItemFailures` on at the event source mapping, or Lambda ignores the answer: SQS then
-//! deletes the messages that failed, and a stream goes on behind the records that failed. Tumbling windows are refused.
+//! Each record is its own operation: it's claimed, run and settled, several at a time. The response names the
+//! records that Lambda must redeliver. Switch `ReportBatchItemFailures` on at the event source mapping, or
+//! Lambda ignores the response: SQS then deletes the messages that failed, and a stream moves on past the
+//! records that failed. Tumbling windows are refused.
 //!
 //! ```no_run
 //! use lambda_idempotency::{Idempotency, Key, lambda::batch::{Failure, SqsMessage}};
@@ -26,60 +27,68 @@
 //! # }
 //! ```
 //!
-//! | a record | what becomes of it |
+//! | a record | outcome |
 //! |---|---|
-//! | its handler returned `Ok` | done: recorded, and acknowledged |
-//! | it was done by an earlier delivery | acknowledged; the handler does not run |
-//! | its handler failed, or panicked | the key is given back, and the record comes back (at most once: it failed for good) |
-//! | its handler [failed for good](Failure::for_good) | recorded; by [`OnFinalFailure`] it comes back, towards the dead-letter queue, or is acknowledged |
-//! | another delivery is at work on it | comes back: to acknowledge it would delete the only copy |
-//! | it has no key, or cannot be read | comes back, and no handler runs |
-//! | the store is down, or no time is left | comes back, and no handler runs |
-//! | the same key and payload stand twice in the batch | runs once, and both end alike; the store is asked once. (In another group of a FIFO queue it is a delivery of its own, and may come back as in progress) |
-//! | its key was used with another payload | comes back, and no handler runs |
+//! | its handler returned `Ok` | recorded and acknowledged |
+//! | an earlier delivery completed it | acknowledged; the handler doesn't run |
+//! | its handler failed or panicked | its key is released, and it's redelivered (at most once: failed permanently) |
+//! | it [failed permanently](Failure::for_good) | recorded; redelivered or acknowledged, by [`OnFinalFailure`] |
+//! | another delivery is processing it | redelivered: an acknowledgement would delete the only copy |
+//! | it has no key, or can't be read | redelivered; no handler runs |
+//! | the store is down, or no time is left | redelivered; no handler runs |
+//! | the same key and payload appear twice in the batch | runs once, with one claim; both get the same outcome |
+//! | its key was used with another payload | redelivered; no handler runs |
 //!
-//! Why a record comes back is told in one event (`returned`) with the record's own identifier, and never with its
-//! payload, nor with the text of the handler's error, which may quote it: log that in the handler.
+//! In another group of a FIFO queue, the same key and payload are a separate delivery, which may be redelivered
+//! as in progress.
+//!
+//! One event (`returned`) logs why a record is redelivered, with the record's identifier. It never contains the
+//! payload, nor the text of the handler's error, which may quote the payload: log that in the handler.
 //!
 //! # Order
 //!
-//! Of a FIFO queue, the messages of one group run in order, one after the other, and different groups run side by side;
-//! when one fails, the rest of its group comes back unseen. Streams do the same for the records of one partition key, or of one
-//! item, with [`in_order`](Batch::in_order).
+//! In a FIFO queue, the messages of one group run in order, one after the other, and different groups run
+//! concurrently. When one fails, the rest of its group is redelivered without running. Streams do the same for
+//! the records of one partition key, or of one item, with [`in_order`](Batch::in_order).
 //!
-//! Lambda reads a stream's answer as a checkpoint: it delivers everything again from the first failure on. So that one
-//! alone is named; what succeeded behind it is recorded, and acknowledged the next time. A record that can never succeed,
-//! because it can't be read, say, holds up its shard until the mapping gives it up: set `MaximumRecordAgeInSeconds`, a
-//! destination for failures, and `BisectBatchOnFunctionError`, without which what waits behind it is given up with it.
-//! `MaximumRetryAttempts` counts in-progress answers as well: with it, leave room for those after a crash (below), or wait
-//! for the lease inside the invocation.
+//! Lambda reads a stream's response as a checkpoint: it redelivers everything from the first failure on. So the
+//! response names only that one. Records that succeeded behind it are recorded, and acknowledged the next time.
+//! A record that can never succeed, for example because it can't be read, blocks its shard until the mapping
+//! gives up on it. Set `MaximumRecordAgeInSeconds`, a destination for failures, and
+//! `BisectBatchOnFunctionError`; without the last one, Lambda also gives up on the records behind it.
+//! `MaximumRetryAttempts` counts in-progress responses too. If you set it, leave room for those after a crash
+//! (below), or wait for the lease inside the invocation.
 //!
 //! # A crash
 //!
-//! When a process dies, its records are in progress at each redelivery until their leases have ended.
+//! When a process dies, its records are in progress at each redelivery until their leases expire.
 //!
-//! - **A stream's** claim has a short lease of 15 seconds (or three times [`lease_grace`](crate::Settings::lease_grace), if
-//!   that's longer), extended every 5 seconds while its handler runs. After a crash the record is free within the lease and
-//!   the [`skew_margin`](crate::Settings::skew_margin), 17 seconds. Until then each redelivery spends one of
-//!   `MaximumRetryAttempts`; with [`OnInProgress::Wait`](crate::OnInProgress::Wait) of 20 seconds none does, on a function with
-//!   a timeout of 40 seconds or more, since a wait takes at most half of the time left. Extensions cost 0.2 requests per
-//!   record and second, and a handler that ends within 5 seconds costs none.
-//! - A short lease is safe here: Lambda doesn't deliver a shard's batch again while an invocation with it lives. A handler that
-//!   blocks its thread stops the extension of every record of its batch; one that awaits something after its
-//!   lease has ended is cut off. Use `spawn_blocking` for more than 8 seconds of such work, or set
-//!   [`lease_extension`](crate::Settings::lease_extension) to a longer lease: one longer than the function's timeout is never extended.
-//! - Steps of such a handler by [`run`](crate::Operation::run) have short leases too. At most once nobody takes over, so leases
-//!   last until the deadline.
-//! - **A queue's** message has a lease until the deadline, since SQS can deliver it to another process any time. After a crash it
-//!   is redelivered once per visibility timeout, and each time counts towards `maxReceiveCount`: a lease of 62 seconds and a
-//!   visibility timeout of 30 seconds cost 2 receives. With the feature `sqs`, `hide_while_in_progress` makes it 1.
+//! - **A stream's** claim has a short lease of 15 seconds (or three times
+//!   [`lease_grace`](crate::Settings::lease_grace), if that's longer), extended every 5 seconds while its
+//!   handler runs. After a crash the record is free within the lease and the
+//!   [`skew_margin`](crate::Settings::skew_margin), 17 seconds. Until then each redelivery spends one of
+//!   `MaximumRetryAttempts`. With [`OnInProgress::Wait`](crate::OnInProgress::Wait) of 20 seconds none does, on
+//!   a function with a timeout of 40 seconds or more, since a wait takes at most half of the time left.
+//!   Extensions cost 0.2 requests per second for each record, and none for a handler that ends within 5
+//!   seconds.
+//! - A short lease is safe here: Lambda doesn't deliver a shard's batch again while an invocation with it
+//!   lives. A handler that blocks its thread stops the extension of every record of its batch, and one that
+//!   awaits after its lease has expired is cut off. Use `spawn_blocking` for more than 8 seconds of such work,
+//!   or set [`lease_extension`](crate::Settings::lease_extension) to a longer lease: one longer than the
+//!   function's timeout is never extended.
+//! - When such a handler has steps that use [`run`](crate::Operation::run), their leases are short too. At most
+//!   once there are no takeovers, so leases last until the deadline.
+//! - **A queue's** message has a lease until the deadline, since SQS can deliver it to another process any
+//!   time. After a crash SQS redelivers it once per visibility timeout, and each time counts towards
+//!   `maxReceiveCount`: a lease of 62 seconds and a visibility timeout of 30 seconds cost 2 receives. With the
+//!   feature `sqs`, `hide_while_in_progress` reduces that to 1.
 //!
 //! # Time
 //!
-//! Near the invocation's deadline no new record is claimed; then handlers that are still at work are cut off, what the others
-//! have returned is settled, and the answer is given while there is still time for it ([`reserve`](Batch::reserve)). What has not
-//! ended comes back. The lease of one that was cut off frees its key; at most once, nobody knows its outcome, and it
-//! takes an operator.
+//! Near the invocation's deadline the worker claims no new record. Then it cuts off handlers that still run,
+//! settles the records whose handlers have returned, and responds in time ([`reserve`](Batch::reserve)).
+//! Records that haven't ended are redelivered. If a handler was cut off, its key is free when the lease
+//! expires. At most once, its outcome is unknown, and an operator has to resolve it.
 
 mod answer;
 mod dynamodb;
@@ -121,22 +130,24 @@ use crate::{
 
 /// How many records run at a time.
 const CONCURRENCY: NonZeroUsize = NonZeroUsize::new(10).unwrap();
-/// How long before the deadline the answer is given.
+/// How long before the deadline handlers are cut off; see [`Batch::reserve`].
 const RESERVE: Duration = Duration::from_millis(500);
 
 impl Idempotency {
-    /// **Without `ReportBatchItemFailures` SQS deletes everything:** switch it on at the event source mapping, or Lambda ignores the
-    /// answer, and messages that failed are lost.
+    /// A worker for an SQS queue, standard or FIFO.
     ///
-    /// A worker for an SQS queue, standard or FIFO. `key` names the operation that a message stands for:
+    /// **Without `ReportBatchItemFailures` SQS deletes everything:** switch it on at the event source mapping,
+    /// or Lambda ignores the response, and failed messages are lost.
     ///
-    /// - [`SqsMessage::message_key`], the message's id: one *message* runs once, however often SQS delivers it. A sender who
-    ///   sends twice makes two messages.
-    /// - a field of the body, by [`Key::from_json`](crate::Key::from_json): one *order* runs once, however often it was sent.
+    /// `key` returns the key of the operation that a message asks for:
     ///
-    /// The body is what must be the same when a key comes again.
+    /// - [`SqsMessage::message_key`], the message's id: one *message* runs once, however often SQS delivers it.
+    ///   A sender who sends twice makes two messages.
+    /// - a field of the body, by [`Key::from_json`](crate::Key::from_json): one *order* runs once, however
+    ///   often it was sent.
     ///
-    /// Message attributes do not count: a queue that tells its operations apart by them alone needs a key that does, too.
+    /// When a key is used again, the body must be the same. Message attributes aren't compared: if they alone
+    /// tell your operations apart, use a key that contains them.
     pub fn sqs<K, I, H, Fut, T>(&self, key: K, handler: H) -> Batch<SqsMessage>
     where
         K: Fn(&SqsMessage) -> I + Send + Sync + 'static,
@@ -148,9 +159,9 @@ impl Idempotency {
         Batch::new(self, key, handler)
     }
 
-    /// A worker for a Kinesis data stream. `key` names the operation that a record stands for:
-    /// [`KinesisRecord::sequence_key`] for one *record*, however often Lambda delivers it, or a field of the data, since a
-    /// producer that retries makes two records.
+    /// A worker for a Kinesis data stream. `key` returns the key of the operation that a record asks for:
+    /// [`KinesisRecord::sequence_key`] for one *record*, however often Lambda delivers it, or a field of the
+    /// data, since a producer that retries writes two records.
     pub fn kinesis<K, I, H, Fut, T>(&self, key: K, handler: H) -> Batch<KinesisRecord>
     where
         K: Fn(&KinesisRecord) -> I + Send + Sync + 'static,
@@ -162,10 +173,10 @@ impl Idempotency {
         Batch::new(self, key, handler)
     }
 
-    /// A worker for a DynamoDB stream. `key` names the operation that a change stands for:
+    /// A worker for a DynamoDB stream. `key` returns the key of the operation that a change asks for:
     /// [`DynamoDbRecord::event_key`] for one *change*, however often Lambda delivers it.
     ///
-    /// The event's name, the item's key and its images are what must be the same when a key comes again.
+    /// When a key is used again, the event's name, the item's key and its images must be the same.
     pub fn dynamodb_stream<K, I, H, Fut, T>(&self, key: K, handler: H) -> Batch<DynamoDbRecord>
     where
         K: Fn(&DynamoDbRecord) -> I + Send + Sync + 'static,
@@ -180,7 +191,7 @@ impl Idempotency {
 
 /// A worker for the records of one source: a service for `lambda_runtime::run`. See [the module](self).
 ///
-/// Its type has no closure in it, so that a function can return it, and a test can call it:
+/// Its type contains no closure type, so a function can return it and a test can call it:
 ///
 /// ```
 /// use lambda_idempotency::{Idempotency, Key, lambda::batch::{Batch, Failure, SqsMessage}, store::memory::MemoryStore};
@@ -211,7 +222,7 @@ pub struct Batch<R> {
     key: KeyOf<R>,
     handler: Arc<dyn Handle<R>>,
     choices: Choices,
-    /// What the source is called in the scope, in place of its ARN.
+    /// Replaces the source's ARN in the scope.
     source_name: Option<Arc<str>>,
     visibility: Option<SharedVisibility>,
 }
@@ -250,23 +261,24 @@ impl<R> Batch<R> {
         }
     }
 
-    /// Names the operation: of a function with more than one such layer, each needs a name, so that they share no key.
-    /// Default: [`Builder::operation`](crate::Builder::operation)'s.
+    /// Names the operation. If a function has more than one such layer, give each its own name, or they share
+    /// keys. Default: [`Builder::operation`](crate::Builder::operation)'s.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the name is empty, too long, or has other characters than ASCII
-    /// letters, digits, `-`, `_` and `.`.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the name is empty, too long, or contains anything
+    /// but ASCII letters, digits, `-`, `_` and `.`.
     pub fn operation(mut self, name: impl AsRef<str>) -> Result<Self, Error> {
         self.idempotency = self.idempotency.named(name.as_ref())?;
         Ok(self)
     }
 
-    /// Calls the source by this name, in place of its ARN.
+    /// Gives the source a name, in place of its ARN.
     ///
-    /// Each queue, stream or table has keys of its own: message 17 of `ship` is another operation than message 17 of `cancel`.
-    /// Name the source if its records may come from another ARN later: from a dead-letter queue that this function drains, or
-    /// from another queue after a redrive or a move. Every worker with the same name, function and operation shares keys.
+    /// Each queue, stream or table has its own keys: message 17 of `ship` is another operation than message 17
+    /// of `cancel`. Name the source if its records may arrive from another ARN later: from a dead-letter queue
+    /// that this function drains, or from another queue after a redrive or a move. Every worker with the same
+    /// name, function and operation shares keys.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Key, lambda::batch::{Failure, SqsMessage}, store::memory::MemoryStore};
@@ -282,38 +294,40 @@ impl<R> Batch<R> {
         self
     }
 
-    /// Runs so many records at a time. Default: 10. What they have in memory at once is bounded by it, too.
+    /// Runs this number of records at a time. Default: 10. It also limits how many records are decoded in
+    /// memory at once.
     pub fn concurrency(mut self, records: NonZeroUsize) -> Self {
         self.choices.concurrency = records;
         self
     }
 
-    /// What to do with a record that has no key. Default: it comes back, and no handler runs.
+    /// Sets what happens to a record that has no key. Default: it's redelivered, and no handler runs.
     pub fn missing_key(mut self, policy: MissingKey) -> Self {
         self.choices.missing_key = policy;
         self
     }
 
-    /// What becomes of a record whose handler failed for good. Default: it comes back.
+    /// Sets what happens to a record whose handler failed permanently. Default: it's redelivered.
     pub fn on_final_failure(mut self, policy: OnFinalFailure) -> Self {
         self.choices.on_final_failure = policy;
         self
     }
 
-    /// Fails the invocation with [`ErrorKind::AllFailed`](crate::ErrorKind::AllFailed) when every record's handler failed, so
-    /// that Lambda's `Errors` counts it and Lambda polls the source less. Default: false; the answer names the records, and
-    /// Lambda counts a success. [`Metric::AllFailed`](crate::Metric::AllFailed) counts it either way.
+    /// Fails the invocation with [`ErrorKind::AllFailed`](crate::ErrorKind::AllFailed) when every record's
+    /// handler failed, so that Lambda's `Errors` counts it and Lambda polls the source less. Default: false;
+    /// the response names the records, and Lambda counts a success.
+    /// [`Metric::AllFailed`](crate::Metric::AllFailed) counts it either way.
     ///
-    /// The same records are redelivered either way. An invocation never fails for records that another delivery runs, that can't
-    /// be read, or that the store refused.
+    /// The same records are redelivered either way. An invocation never fails because of records that another
+    /// delivery is processing, that can't be read, or that the store refused.
     pub fn fail_if_all_fail(mut self, fails: bool) -> Self {
         self.choices.fails_if_all_fail = fails;
         self
     }
 
-    /// Cuts handlers off so long before the invocation's deadline, and claims nothing in as much time again before that: or
-    /// a sixth of the invocation's time, if that is shorter. Half of it is left for what is being settled then, the other half
-    /// for the answer. Default: 500 ms.
+    /// Cuts handlers off this long before the invocation's deadline, or a sixth of the invocation's time if
+    /// that's shorter. For the same time before that, it claims nothing. Half of the reserve is for settlements
+    /// under way, the other half for the response. Default: 500 ms.
     pub fn reserve(mut self, time: Duration) -> Self {
         self.choices.reserve = time;
         self
@@ -321,8 +335,8 @@ impl<R> Batch<R> {
 }
 
 impl Batch<KinesisRecord> {
-    /// Runs the records of one partition key in order, one after the other; when one fails, the rest of that key's waits.
-    /// Default: every record for itself.
+    /// Runs the records of one partition key in order, one after the other. When one fails, the records behind
+    /// it with that key are redelivered too. Default: records run independently.
     pub fn in_order(mut self) -> Self {
         self.choices.in_order = true;
         self
@@ -330,8 +344,8 @@ impl Batch<KinesisRecord> {
 }
 
 impl Batch<DynamoDbRecord> {
-    /// Runs the changes of one item in order, one after the other; when one fails, the rest of that item's waits. Default:
-    /// every change for itself.
+    /// Runs the changes of one item in order, one after the other. When one fails, the changes behind it to
+    /// that item are redelivered too. Default: changes run independently.
     pub fn in_order(mut self) -> Self {
         self.choices.in_order = true;
         self

@@ -50,13 +50,13 @@ use crate::{
     selector::{self, Selector},
 };
 
-/// What a key closure may return. `None` is a missing key, and never one that others share.
+/// The return type of a key closure. `None` is a missing key, and never a key that events share.
 pub trait IntoKey {
-    /// The key, or that there is none.
+    /// The key, or `None` if there is none.
     ///
     /// # Errors
     ///
-    /// If there is one, but it is not valid.
+    /// If there is a key, but it isn't valid.
     fn into_key(self) -> Result<Option<Key>, Error>;
 }
 
@@ -78,17 +78,17 @@ impl<K: IntoKey> IntoKey for Result<K, Error> {
     }
 }
 
-/// Names the operation that an event stands for: a closure over the typed event, [`KeyFields`] of its JSON, or the
-/// invocation's [`RequestId`](super::keys::RequestId).
+/// The source of an event's key: a closure over the typed event, [`KeyFields`] of its JSON, or the invocation's
+/// [`RequestId`](super::keys::RequestId).
 pub trait EventKey<T>: Clone + Send + Sync + 'static {
     /// The event's key, if it has one.
     ///
     /// # Errors
     ///
-    /// If there is one, but it is not valid; or the event cannot be searched for it.
+    /// If there is a key, but it isn't valid, or if the event can't be searched for it.
     fn key_of(&self, event: &T, raw: &RawValue, context: &Context) -> Result<Option<Key>, Error>;
 
-    /// The fields of the event that must match when its key is used again, unless the layer names others
+    /// The fields of the event that must match when its key is used again, unless the layer sets others
     /// ([`EventLayer::fingerprint_fields`]). Default: the whole event.
     fn compared(&self) -> Option<&[Selector]> {
         None
@@ -118,9 +118,9 @@ impl<T> EventKey<T> for KeyFields {
 impl Idempotency {
     /// A tower layer that makes a handler of typed events idempotent.
     ///
-    /// `key` names the operation that an event stands for. The fingerprint is the whole event, as it was
-    /// sent: unknown fields and exact numbers included. The layered service takes the raw JSON and
-    /// answers with raw JSON, so a replay is the recorded answer byte for byte.
+    /// `key` returns the key of the operation that an event asks for. The fingerprint is the whole event as it
+    /// was sent, including unknown fields and exact numbers. The layered service takes raw JSON and returns raw
+    /// JSON, so a replay is the recorded response byte for byte.
     pub fn events<T, F, K>(&self, key: F) -> EventLayer<T, F>
     where
         F: Fn(&T) -> K,
@@ -129,8 +129,8 @@ impl Idempotency {
         EventLayer::new(self, key)
     }
 
-    /// [`events`](Self::events), with a key that is no closure over the typed event: fields of its JSON, by name, or one
-    /// of those that [`keys`](super::keys) has for AWS's own sources.
+    /// Like [`events`](Self::events), but with a key that isn't a closure: fields of the event's JSON, or a key
+    /// from [`keys`](super::keys) for one of AWS's own sources.
     ///
     /// ```
     /// use lambda_idempotency::{Idempotency, KeyFields};
@@ -156,7 +156,7 @@ pub struct EventLayer<T, F> {
     idempotency: Idempotency,
     key: F,
     missing_key: MissingKey,
-    /// None is the whole.
+    /// `None` means the whole event.
     fingerprinted: Option<Vec<Selector>>,
     event: PhantomData<fn(T)>,
 }
@@ -172,13 +172,14 @@ impl<T, F> EventLayer<T, F> {
         }
     }
 
-    /// Compares only these fields of the event, each named as a [`Selector`] is, in place of the whole of it: for events that
-    /// hold something new in each delivery, such as a trace id or the time. A field that is not there is compared as absent; an
-    /// event that has none of them, or in which one cannot be looked up, is compared as a whole.
+    /// Compares only these fields of the event, each given as a [`Selector`], in place of the whole event. Use
+    /// it for events that change in each delivery, for example by a trace id or a timestamp. A missing field is
+    /// compared as absent. If an event has none of them, or one can't be looked up, the whole event is
+    /// compared.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if one is no selector, or there is none.
+    /// [`ErrorKind::Invalid`] if one isn't a valid selector, or there are none.
     ///
     /// ```
     /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
@@ -197,19 +198,19 @@ impl<T, F> EventLayer<T, F> {
         Ok(self)
     }
 
-    /// Names the operation: of a function with more than one such layer, each needs a name, so that they share no key.
-    /// Default: [`Builder::operation`](crate::Builder::operation)'s.
+    /// Names the operation. If a function has more than one such layer, give each its own name, or they share
+    /// keys. Default: [`Builder::operation`](crate::Builder::operation)'s.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if the name is empty, too long, or has other characters than ASCII
-    /// letters, digits, `-`, `_` and `.`.
+    /// [`ErrorKind::Invalid`] if the name is empty, too long, or contains anything but ASCII letters, digits,
+    /// `-`, `_` and `.`.
     pub fn operation(mut self, name: impl AsRef<str>) -> Result<Self, Error> {
         self.idempotency = self.idempotency.named(name.as_ref())?;
         Ok(self)
     }
 
-    /// What to do with an event that has no key. Default: refuse.
+    /// Sets what happens to an event that has no key. Default: refuse it.
     pub fn missing_key(mut self, policy: MissingKey) -> Self {
         self.missing_key = policy;
         self
@@ -246,7 +247,7 @@ impl<S, T, F: Clone> Layer<S> for EventLayer<T, F> {
     }
 }
 
-/// A handler of typed events, made idempotent; see [`Idempotency::events`].
+/// An idempotent handler of typed events; see [`Idempotency::events`].
 #[derive(Debug)]
 pub struct EventService<S, T, F> {
     inner: S,
@@ -334,7 +335,7 @@ where
 
     /// # Errors
     ///
-    /// [`ErrorKind::MissingKey`].
+    /// [`ErrorKind::MissingKey`] if there is no key and the policy refuses that.
     fn allowed(&self, key: Option<Key>) -> Result<Option<Key>, Error> {
         match (key, self.missing_key) {
             (None, MissingKey::Refuse) => Err(Error::new(
@@ -370,7 +371,7 @@ fn judge<R: Serialize, E: Into<Diagnostic>>(
         (Err(error), OnHandlerError::Record) => {
             let Diagnostic { error_type, error_message } = error.into();
             let failure = RecordedFailure::new(error_type, error_message);
-            // What is recorded is what every delivery gets, this one included.
+            // Every delivery gets the recorded failure, including this one.
             (Verdict::failure(&failure), Err(RunError::Recorded(failure)))
         }
     }
@@ -398,10 +399,12 @@ fn recorded_failure<E>(json: &[u8]) -> RunError<E> {
     }
 }
 
-/// Where it went wrong, and which field is missing; no more of the error's own text, which may quote the event.
+/// Says where parsing failed, and which field is missing. It leaves out the rest of the error's text, which may
+/// quote the event.
 fn not_an_event<T>(error: &serde_json::Error) -> Error {
     let text = error.to_string();
-    // A missing field's name is the type's own (`serde::de::Error::missing_field` takes a `&'static str`).
+    // A missing field's name is from the type, not from the event (`missing_field` in `serde::de::Error` takes
+    // a `&'static str`).
     let field = text.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
     let missing = field.map(|field| format!(" it has no field `{field}`,")).unwrap_or_default();
     Error::new(

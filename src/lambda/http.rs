@@ -1,7 +1,7 @@
-//! HTTP: a tower layer that keeps the contract of the `Idempotency-Key` header
+//! HTTP: a tower layer that implements the `Idempotency-Key` header
 //! (draft-ietf-httpapi-idempotency-key-header-07).
 //!
-//! It stands in front of a `lambda_http` handler, an axum `Router`, or one axum route.
+//! Put it in front of a `lambda_http` handler, an axum `Router`, or one axum route.
 //!
 //! ```no_run
 //! use lambda_http::{Error, IntoResponse, Request, run, service_fn, tower::ServiceBuilder};
@@ -19,72 +19,79 @@
 //! # }
 //! ```
 //!
-//! POST and PATCH are protected; every other method passes through untouched. A request without a key
-//! passes through too, unless [`HttpLayer::required`] says otherwise.
+//! The layer protects POST and PATCH; every other method passes through untouched. A request without a key
+//! passes through too, unless [`HttpLayer::required`] is set.
 //!
-//! | the layer's own answer | status | `code` |
+//! | the layer's own response | status | `code` |
 //! |---|---|---|
 //! | a key is required and there is none | 400 | `key-missing` |
-//! | the key is malformed, empty, too long, doubled, or not of the form that is asked for | 400 | `key-invalid` |
+//! | the key is malformed, empty, too long, doubled, or not in the configured format | 400 | `key-invalid` |
 //! | a caller is required, and the request has none; or `caller` failed | 403 | `caller-missing` |
-//! | the request carries credentials, and nothing names their owner | 500 | `caller-unknown` |
-//! | the caller may not have the recorded answer | 403 | `replay-forbidden` |
+//! | the request carries credentials, and their owner can't be named | 500 | `caller-unknown` |
+//! | the caller may not have the recorded response | 403 | `replay-forbidden` |
 //! | the key was used with another request | 422 | `key-reused` |
 //! | the operation is still running | 409 | `in-progress` |
 //! | at most once, and an earlier run ended without an answer | 409 | `outcome-unknown` |
-//! | done, but the response was not kept | 409 | `not-retained` |
-//! | failed for good in an earlier run | 500 | `operation-failed` |
-//! | the record cannot be read | 500 | `record-unreadable` |
+//! | done, but the response wasn't retained | 409 | `not-retained` |
+//! | failed permanently in an earlier run | 500 | `operation-failed` |
+//! | the record can't be read | 500 | `record-unreadable` |
 //! | the layer wraps one handler twice | 500 | `misconfigured` |
-//! | a condition of the handler's own writes failed | 409 | `declined` |
-//! | the store cannot be used | 503 | `store-unavailable` |
+//! | a condition on the handler's writes failed | 409 | `declined` |
+//! | the store is unavailable | 503 | `store-unavailable` |
 //! | the body is over 10 MiB | 413 | `body-too-large` |
 //! | the body breaks off | 400 | `body-unreadable` |
-//! | [`run`] can't read the event: its body isn't base64 as it says, or its host and path make no URI | 400 | `request-unreadable` |
+//! | [`run`] can't read the event: the body isn't valid base64, or the URI isn't valid | 400 | `request-unreadable` |
 //!
-//! Each is `application/problem+json` (RFC 9457). Its `type` is its row on [the page](crate::guide::idempotency_specification), or on yours
-//! ([`HttpLayer::documentation`]), and a `Link` leads there. It has a boolean `retryable`; those that are carry `Retry-After`: what the lease has left,
-//! and 5 s at most. A replay is
-//! marked with `Idempotent-Replayed: true`, and leaves out headers of one exchange, such as `Set-Cookie`, `Date` and `x-request-id`. What an API's owner publishes of all this is
-//! [`guide::idempotency_specification`](crate::guide::idempotency_specification).
+//! Each is `application/problem+json` (RFC 9457). Its `type` is its row on
+//! [the page](crate::guide::idempotency_specification), or on yours ([`HttpLayer::documentation`]), and a
+//! `Link` leads there. It has a boolean `retryable`. A retryable one carries `Retry-After`: the rest of the
+//! lease, at most 5 s. A replay is marked with `Idempotent-Replayed: true`, and leaves out headers that belong
+//! to one exchange, such as `Set-Cookie`, `Date` and `x-request-id`.
+//! [`guide::idempotency_specification`](crate::guide::idempotency_specification) is the page to publish for an
+//! API's clients.
 //!
-//! Recorded are 2xx, 3xx and final 4xx. 5xx release the key, and so do the 4xx after which the same body may succeed, such as 401, 404,
-//! 415 and 429: [the page](crate::guide::idempotency_specification) has the table. A handler's error releases it too. [`Recording`] and [`HttpLayer::record_when`] say otherwise.
+//! The layer records 2xx, 3xx and final 4xx. A 5xx releases the key, and so does a 4xx after which the same
+//! body may succeed, such as 401, 404, 415 and 429: [the page](crate::guide::idempotency_specification) has the
+//! table. A handler's error releases it too. [`Recording`] and [`HttpLayer::record_when`] override this.
 //!
-//! At most once, every answer is recorded, whatever its status, unless it carries [`Recording::Release`]: a layer inside this one
-//! may have answered after the handler's effect. [`ReleaseRejections`] wraps a layer, and marks what it rejects before it calls the
-//! handler.
+//! At most once, the layer records every response, whatever its status, unless it carries
+//! [`Recording::Release`]: a layer inside this one may have responded after the handler's effect.
+//! [`ReleaseRejections`] wraps a layer, and marks the responses with which it rejects requests before it calls
+//! the handler.
 //!
-//! # Whose answer a replay is
+//! # Who gets a replay
 //!
-//! A key belongs to its caller: another caller can neither replay it, nor block it, nor learn that it exists. The layer takes
-//! the caller that the front end verified, such as the issuer and subject of an API Gateway JWT; [`guide::callers`](crate::guide::callers) has
-//! the table. [`HttpLayer::caller`] names another one.
+//! A key belongs to its caller: another caller can neither replay it, nor block it, nor learn that it exists.
+//! The layer takes the caller that the front end verified, such as the issuer and subject of an API Gateway
+//! JWT; [`guide::callers`](crate::guide::callers) has the table. [`HttpLayer::caller`] overrides it.
 //!
-//! **Authenticate outside this layer.** A replay doesn't reach the handler, so a token that the handler checks, or a layer inside
-//! this one, isn't checked for a replay. The layer therefore refuses a keyed request that carries credentials whose owner
-//! it can't name: 500, `caller-unknown`, before anything is claimed. Pass the caller on by [`HttpLayer::caller`], or say
-//! [`HttpLayer::shared_namespace`]. Keyed requests without credentials share one anonymous namespace, unless
-//! [`HttpLayer::require_caller`] refuses them.
+//! **Authenticate outside this layer.** A replay doesn't reach the handler, so if the handler or a layer inside
+//! this one checks a token, a replay skips that check. The layer therefore refuses a keyed request that carries
+//! credentials whose owner it can't name: 500, `caller-unknown`, before anything is claimed. Pass the caller on
+//! with [`HttpLayer::caller`], or use [`HttpLayer::shared_namespace`]. Keyed requests without credentials share
+//! one anonymous namespace, unless [`HttpLayer::require_caller`] refuses them.
 //!
 //! # Large responses, and streams
 //!
-//! A response over [`Settings::max_response`](crate::Settings::max_response) is passed on whole, and recorded as done but not retained:
-//! its duplicates get 409, `not-retained`, and never a part of it. One that the front end can't deliver is recorded so too, and
-//! its first caller gets 409, `not-retained`, as well: a load balancer takes 1 MB from a function, and everything else 6,291,556
-//! bytes, which is Lambda's own limit. Both count the answer as JSON, with a binary body in base64. [`HttpLayer::streaming`] keeps the same contract in a
-//! function that streams, and reads no more than it can record; [`HttpLayer::pass_through_when`] leaves a route alone.
+//! A response over [`Settings::max_response`](crate::Settings::max_response) is passed on whole, and recorded
+//! as done but not retained: its duplicates get 409, `not-retained`, and never a part of it. A response that
+//! the front end can't deliver is recorded the same way, and its first caller gets 409, `not-retained`, too: a
+//! load balancer accepts 1 MB from a function, and everything else 6,291,556 bytes, which is Lambda's own
+//! limit. Both count the response as JSON, with a binary body in base64. [`HttpLayer::streaming`] does the same
+//! in a function that streams, and reads no more than it can record. [`HttpLayer::pass_through_when`] leaves a
+//! route unprotected.
 //!
-//! # What a front end hides
+//! # Repeated headers
 //!
-//! `lambda_http` keeps one value of a header that a client sent to a REST API twice, so two different keys there count as one.
-//! [`run`], in place of `lambda_http::run`, keeps both, and the layer refuses them.
+//! `lambda_http` keeps one value of a header that a client sent to a REST API twice, so it hides the second of
+//! two different keys. [`run`], in place of `lambda_http::run`, keeps both, and the layer refuses them.
 //!
 //! # Browsers
 //!
-//! Put `tower_http`'s `CorsLayer` **outside** of this layer: preflights end there, and replays, conflicts and problems get the
-//! headers for the origin that asks now. (Behind an HTTP API, a function URL or a load balancer `lambda_http` writes one value
-//! a header: a `Vary` of the handler's own would hide the CORS layer's, so leave it to that.) Allow and expose what this layer reads and writes:
+//! Put `tower_http`'s `CorsLayer` **outside** this layer. It answers preflights, and adds the headers for the
+//! current origin to replays, conflicts and problems. Behind an HTTP API, a function URL or a load balancer,
+//! `lambda_http` writes one value per header, so a `Vary` from the handler would hide the CORS layer's: let
+//! only the CORS layer set it. Allow and expose the headers that this layer reads and writes:
 //!
 //! ```
 //! use lambda_http::{http::HeaderName, service_fn, tower::ServiceBuilder};
@@ -157,14 +164,13 @@ use answer::{Answer, Buffered, Read, Streamed};
 use config::{Config, Predicate, Unnamed};
 use problem::Problem;
 
-/// Where the credentials of a caller are that the front end verified and didn't name.
+/// The place of a caller's credentials if the front end verified the caller but didn't name it.
 const VERIFIED: &str = "the front end's authorizer";
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 impl Idempotency {
-    /// A tower layer that keeps the contract of the `Idempotency-Key` header; see
-    /// [the module](crate::lambda::http).
+    /// A tower layer that implements the `Idempotency-Key` header; see [the module](crate::lambda::http).
     pub fn http(&self) -> HttpLayer {
         HttpLayer { idempotency: self.clone(), config: Arc::new(Config::default()) }
     }
@@ -179,13 +185,13 @@ pub struct HttpLayer {
 }
 
 impl HttpLayer {
-    /// Names the operation: of a function with more than one such layer, each needs a name, so that they share no key.
-    /// Default: [`Builder::operation`](crate::Builder::operation)'s.
+    /// Names the operation. If a function has more than one such layer, give each its own name, or they share
+    /// keys. Default: [`Builder::operation`](crate::Builder::operation)'s.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if the name is empty, too long, or has other characters than ASCII
-    /// letters, digits, `-`, `_` and `.`.
+    /// [`ErrorKind::Invalid`] if the name is empty, too long, or contains anything but ASCII letters, digits,
+    /// `-`, `_` and `.`.
     pub fn operation(mut self, name: impl AsRef<str>) -> Result<Self, Error> {
         self.idempotency = self.idempotency.named(name.as_ref())?;
         Ok(self)
@@ -200,7 +206,7 @@ impl<S> Layer<S> for HttpLayer {
     }
 }
 
-/// An HTTP handler, made idempotent; see [`Idempotency::http`].
+/// An idempotent HTTP handler; see [`Idempotency::http`].
 #[derive(Clone, Debug)]
 pub struct HttpService<S> {
     inner: S,
@@ -231,7 +237,7 @@ where
         Box::pin(async move {
             match layer.call::<Buffered, _, _>(inner, request).await? {
                 Answer::Whole(response) => Ok(response),
-                // Never: what is buffered is whole.
+                // Doesn't happen: a buffered response is whole.
                 Answer::Streamed(response, _) => Ok(response.into_response().await),
             }
         })
@@ -366,7 +372,7 @@ impl HttpLayer {
         Ok(key)
     }
 
-    /// The caller whose key it is: as the API names it, or as the front end does.
+    /// The caller that the key belongs to: as `caller` names it, or the front end.
     fn caller_of(&self, parts: &Parts) -> Result<Option<Caller>, Problem> {
         let caller = match &self.config.resolver {
             Some(resolve) => resolve(parts).map_err(|error| not_scoped(&error))?.map(Caller::Resolved),
@@ -390,7 +396,7 @@ impl HttpLayer {
 
     /// # Errors
     ///
-    /// The refusal, unless the API says that callers without a name share one namespace.
+    /// The refusal, unless the API chose one shared namespace for callers without a name.
     fn unnamed_is_shared(&self, found: &str) -> Result<(), Problem> {
         if self.config.unnamed == Unnamed::Shared {
             return Ok(());
@@ -409,8 +415,8 @@ impl HttpLayer {
         scope.map_err(|error| not_scoped(&error))
     }
 
-    /// Decides how the key is settled and what the caller gets. A failure that is recorded, and an outcome of more than
-    /// `most_bytes`, are answered as their duplicates are.
+    /// Decides how the key is settled and what the caller gets. For a recorded failure, and an outcome of more
+    /// than `most_bytes`, the caller gets the same response as its duplicates.
     fn judged<E>(
         &self,
         result: Result<Answer, E>,
@@ -420,7 +426,7 @@ impl HttpLayer {
         let how = match &result {
             Err(_) => "the handler returned an error",
             Ok(Answer::Streamed(_, Streamed::Broken)) => "the response broke off",
-            // The front end would answer 5xx in its place, and so would each replay until the record expires.
+            // The front end would replace it with a 5xx, and each replay too, until the record expires.
             Ok(Answer::Whole(response))
                 if self.is_recorded(response)
                     && most_bytes.is_some_and(|most| response::delivered_bytes(response) > most) =>
@@ -450,7 +456,8 @@ impl HttpLayer {
         }
     }
 
-    /// The handler's answer. A marker that it set itself is not believed.
+    /// The handler's response. A replay marker that the handler set is removed, since only a replay may have
+    /// it.
     fn unmarked(&self, mut answer: Answer) -> Answer {
         answer.headers_mut().remove(response::REPLAYED);
         answer.headers_mut().remove(&self.config.marker);
@@ -458,7 +465,7 @@ impl HttpLayer {
     }
 }
 
-/// Nobody can say whose key it is: to send it again would not help.
+/// The key can't be scoped to its caller. The problem isn't retryable, since a retry would fail the same way.
 fn not_scoped(error: &Error) -> Problem {
     observe::refused_unasked(error);
     ProblemKind::CallerMissing.into()

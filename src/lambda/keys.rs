@@ -1,6 +1,6 @@
-//! Keys for the events of AWS's own sources: what each of them deduplicates, and what it does not.
+//! Keys for the events of AWS's own sources: which duplicates each of them catches, and which it doesn't.
 //!
-//! | source | key | the same for | another for |
+//! | source | key | the same for | different for |
 //! |---|---|---|---|
 //! | EventBridge | [`event_bridge`] | every delivery of one event | an event that its producer put twice |
 //! | EventBridge Scheduler | [`scheduler`] | every delivery of one scheduled time | the next one |
@@ -14,7 +14,7 @@
 //! | Kafka | [`kafka_record`] | every delivery of one record | a record that its producer sent twice |
 //! | Amazon MQ | [`mq_message`] | every delivery of one message | a message that was sent twice |
 //!
-//! Where a sender may send twice, take a field of what it sends: the order's id, say.
+//! If a sender may send twice, use a field of its payload, such as the order's id.
 //!
 //! ```no_run
 //! use lambda_idempotency::{Idempotency, lambda::keys};
@@ -41,8 +41,8 @@ use crate::{error::Error, key::Key, key_fields::KeyFields, lambda::event::EventK
 
 /// An EventBridge event's id (`id`).
 ///
-/// Its source, account, detail type, resources and detail must match. A replay from an archive adds a field, `replay-name`
-/// ("Archiving and replaying events", EventBridge user guide), which isn't compared.
+/// Its source, account, detail type, resources and detail must match. A replay from an archive adds a field,
+/// `replay-name` ("Archiving and replaying events", EventBridge user guide), which isn't compared.
 pub fn event_bridge() -> KeyFields {
     KeyFields::known(&["/id"], &[]).comparing(&[
         "/source",
@@ -53,19 +53,19 @@ pub fn event_bridge() -> KeyFields {
     ])
 }
 
-/// The schedule's ARN and the time that it was for: `resources` and `time` of the event that EventBridge Scheduler sends
-/// where the target has no input of its own. These and the detail must match; nothing says that the event's id stays the
-/// same.
+/// The schedule's ARN and the scheduled time: `resources` and `time` of the event that EventBridge Scheduler
+/// sends if the target has no custom input. These and the detail must match. The event's id isn't compared,
+/// since AWS doesn't document that it stays the same.
 ///
-/// With an input of your own, put `<aws.scheduler.schedule-arn>` and `<aws.scheduler.scheduled-time>` into fields of it, and
-/// take those. Not `<aws.scheduler.execution-id>`, which is another for each attempt ("Adding context attributes",
-/// EventBridge Scheduler user guide).
+/// With a custom input, put `<aws.scheduler.schedule-arn>` and `<aws.scheduler.scheduled-time>` into its
+/// fields, and use those as the key. Don't use `<aws.scheduler.execution-id>`, which differs in each attempt
+/// ("Adding context attributes", EventBridge Scheduler user guide).
 pub fn scheduler() -> KeyFields {
     KeyFields::known(&["/resources/0", "/time"], &[]).comparing(&["/resources/0", "/time", "/detail"])
 }
 
-/// An SNS message's id. Lambda gets one message an event. Topic, subject, message and attributes must match, not what tells
-/// of the delivery.
+/// An SNS message's id. SNS sends Lambda one message per event. Topic, subject, message and attributes must
+/// match; fields about the delivery aren't compared.
 pub fn sns() -> KeyFields {
     KeyFields::known(&["/Records/0/Sns/MessageId"], &[]).comparing(&[
         "/Records/0/Sns/TopicArn",
@@ -75,10 +75,10 @@ pub fn sns() -> KeyFields {
     ])
 }
 
-/// The change of an object: what happened, bucket, key, version and sequencer. S3 sends one record an event.
+/// The change of an object: event name, bucket, key, version and sequencer. S3 sends one record per event.
 ///
-/// S3 numbers PUTs and DELETEs alone ("Event message structure", S3 user guide). A notification without a sequencer, of a
-/// tag, say, has no key here: name one of your own for those.
+/// S3 only gives PUTs and DELETEs a sequencer ("Event message structure", S3 user guide). Another notification,
+/// such as that of a tag, has no key here: use your own key for it.
 pub fn s3() -> KeyFields {
     KeyFields::known(
         &[
@@ -91,21 +91,21 @@ pub fn s3() -> KeyFields {
     )
 }
 
-/// An execution's entry into the state that calls the function: the fields `execution`, `state` and `entered` of the
-/// payload, which the state machine fills from its context: `"execution.$": "$$.Execution.Id"`, `"state.$": "$$.State.Name"`
-/// and `"entered.$": "$$.State.EnteredTime"`.
+/// An execution's entry into the state that calls the function: the fields `execution`, `state` and `entered`
+/// of the payload, which the state machine fills from its context: `"execution.$": "$$.Execution.Id"`,
+/// `"state.$": "$$.State.Name"` and `"entered.$": "$$.State.EnteredTime"`.
 ///
-/// The time is in milliseconds, and the iterations of a Map can enter in the same one: there, add
-/// `"item.$": "$$.Map.Item.Index"`, which counts too where it is.
+/// The time is in milliseconds, and several iterations of a Map can enter in the same one. In a Map, add
+/// `"item.$": "$$.Map.Item.Index"`, which becomes part of the key.
 pub fn step_functions() -> KeyFields {
     KeyFields::known(&["/execution", "/state", "/entered"], &["/item"])
 }
 
-/// One record of a Kafka event, whose records you [`run`](crate::Operation::run) one by one: cluster, topic, partition and
-/// offset. Two clusters number their records alike, so `cluster` is part of the key.
+/// One record of a Kafka event, whose records you [`run`](crate::Operation::run) one by one: cluster, topic,
+/// partition and offset. Two clusters can use the same numbers, so `cluster` is part of the key.
 ///
-/// Take the cluster from the event by [`kafka_cluster`], or give it a stable name of yours: with that, a record that was copied to
-/// another cluster under the same topic, partition and offset finds its outcome.
+/// Take the cluster from the event with [`kafka_cluster`], or choose a stable name: then a record that was
+/// copied to another cluster with the same topic, partition and offset finds its outcome.
 ///
 /// ```
 /// use lambda_idempotency::lambda::keys;
@@ -121,8 +121,8 @@ pub fn kafka_record(cluster: impl Into<String>) -> KeyFields {
     KeyFields::known(&["/topic", "/partition", "/offset"], &[]).of_source(cluster.into())
 }
 
-/// The cluster of a Kafka event: its ARN (`eventSourceArn`), or the brokers of a self-managed one (`bootstrapServers`), in any
-/// order. None if the event names neither.
+/// The cluster of a Kafka event: its ARN (`eventSourceArn`), or the brokers of a self-managed one
+/// (`bootstrapServers`), in any order. `None` if the event has neither.
 pub fn kafka_cluster(event: &[u8]) -> Option<String> {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -144,19 +144,20 @@ pub fn kafka_cluster(event: &[u8]) -> Option<String> {
 }
 
 /// One message of an Amazon MQ event, whose messages you [`run`](crate::Operation::run) one by one: ActiveMQ's
-/// `messageID`, or the `basicProperties.messageId` that a publisher to RabbitMQ has set.
+/// `messageID`, or the `basicProperties.messageId` that a RabbitMQ publisher set.
 ///
-/// Let the payload be the message's `data`: `redelivered` and `brokerOutTime` tell of the delivery, and differ in the next.
+/// Pass the message's `data` as the payload: `redelivered` and `brokerOutTime` differ in each delivery.
 pub fn mq_message() -> KeyFields {
     KeyFields::known(&[], &["/messageID", "/basicProperties/messageId"])
 }
 
 /// The invocation's request id, which Lambda's own retries of an asynchronous invoke share.
 ///
-/// A caller who may choose the request id chooses the key. Lambda accepts a caller's id
-/// ([aws-lambda-dotnet#2508](https://github.com/aws/aws-lambda-dotnet/pull/2508)), so anyone with permission to invoke the
-/// function can get another request's recorded response by repeating its id and payload, or block a request by using its id
-/// first. Where callers don't trust each other, take a key from the payload, and put the caller's identity into it.
+/// A caller who can choose the request id chooses the key. Lambda accepts a caller's id
+/// ([aws-lambda-dotnet#2508](https://github.com/aws/aws-lambda-dotnet/pull/2508)), so anyone with permission to
+/// invoke the function can get another request's recorded response by repeating its id and payload, or block a
+/// request by using its id first. If callers don't trust each other, take a key from the payload, and put the
+/// caller's identity into it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RequestId;
 

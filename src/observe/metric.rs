@@ -1,11 +1,11 @@
-//! What is counted and measured: the names, and the way to the `metrics` facade where it is wanted.
+//! The names of the metrics, and their path to the `metrics` facade.
 
 use std::time::Duration;
 
-/// A number that the library tells about itself, through the [`metrics`](https://docs.rs/metrics) facade: with the
+/// A number that the library reports through the [`metrics`](https://docs.rs/metrics) facade. With the
 /// feature `metrics`, every recorder that the function installs gets it.
 ///
-/// No metric has a label: what tells functions apart is the recorder's business, and a key would be a secret.
+/// No metric has labels: the recorder can add the function's name, and a key would be a secret.
 ///
 /// ```
 /// use lambda_idempotency::Metric;
@@ -16,83 +16,83 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Metric {
-    /// Counter: a claim was made, so its handler runs; or a handler ran claim-free, and was not cut off.
+    /// Counter: a key was claimed, so its handler runs; or a handler ran claim-free and wasn't cut off.
     Executed,
-    /// Counter: a stale claim was taken over. It counts as [`Executed`](Self::Executed) too.
+    /// Counter: a delivery took a stale claim over. It counts as [`Executed`](Self::Executed) too.
     Takeover,
-    /// Counter: an own claim, whose answer was lost, was known again by its owner.
+    /// Counter: the answer to a claim was lost, and the owner in the record identified the claim.
     ClaimRecovered,
     /// Counter: a duplicate was answered from the record.
     Replayed,
-    /// Counter: the local cache had the answer, and the store was not asked. It counts as [`Replayed`](Self::Replayed) or
+    /// Counter: the local cache answered without a request. It counts as [`Replayed`](Self::Replayed) or
     /// [`Mismatch`](Self::Mismatch) too.
     LocalCacheHit,
-    /// Counter: a duplicate was refused, because another claim stands.
+    /// Counter: a duplicate was refused, because another claim is live.
     InProgress,
-    /// Counter: a key was used again for another request.
+    /// Counter: a key was reused for another request.
     Mismatch,
-    /// Counter: at most one may run, and an earlier run ended without an answer.
+    /// Counter: at most one run is allowed, and an earlier one ended without an answer.
     OutcomeUnknown,
-    /// Counter: a duplicate was told that it is done, but that its response was not kept.
+    /// Counter: a duplicate learned that the operation is done, but its response wasn't kept.
     NotRetained,
-    /// Counter: a request had no key where one is required.
+    /// Counter: a request had no key, but needs one.
     MissingKey,
-    /// Counter: a request had a key that is none.
+    /// Counter: a request's key isn't valid.
     InvalidKey,
-    /// Counter: a request had a key and no verified caller, where one is required.
+    /// Counter: a request had a key but no verified caller, and needs one.
     CallerMissing,
-    /// Counter: a keyed request carried credentials, and its caller had no name.
+    /// Counter: a keyed request carried credentials, but its caller is unknown.
     CallerUnknown,
-    /// Counter: the store failed before the claim, or an outcome could not be read from it. Nothing ran; or it ran without
-    /// protection, and counts as [`Unprotected`](Self::Unprotected) too.
+    /// Counter: the store failed before the claim, or an outcome couldn't be read from it. Nothing ran; or
+    /// the handler ran without protection, which counts as [`Unprotected`](Self::Unprotected) too.
     StoreUnavailable,
-    /// Counter: too little of the invocation's time was left to claim anything, and nothing ran.
+    /// Counter: the invocation had too little time left to claim anything, and nothing ran.
     NoTimeLeft,
-    /// Counter: a record could not be read, and nothing ran.
+    /// Counter: a record was unreadable, and nothing ran.
     Corrupt,
-    /// Counter: a request to the library, or to the store, was wrong, and nothing ran.
+    /// Counter: a request to the library or to the store was invalid, and nothing ran.
     Invalid,
-    /// Counter: an outcome was recorded, of a success or of a final failure.
+    /// Counter: an outcome was recorded, of a success or of a permanent failure.
     Recorded,
-    /// Counter: a key was given back, because its handler failed or never began.
+    /// Counter: a key was released, because its handler failed or never began.
     Released,
-    /// Counter: a record was settled by hand.
+    /// Counter: an operator settled a record.
     Resolved,
-    /// Counter: a run outlived its lease, and its successor's outcome stands.
+    /// Counter: a run outlived its lease, and its successor's outcome counts.
     Fenced,
-    /// Counter: a handler ran, and its outcome is not known to be stored.
+    /// Counter: a handler ran, and its outcome isn't known to be stored.
     Unrecorded,
     /// Counter: an outcome was recorded without its response.
     ResponseOmitted,
-    /// Counter: a condition of a handler's own writes failed, and neither they nor the outcome were made.
+    /// Counter: a condition of a handler's writes failed; neither they nor the outcome were applied.
     Declined,
-    /// Counter: a handler's own writes were not made for another reason, and neither was the outcome.
+    /// Counter: a handler's writes weren't applied for another reason, and neither was the outcome.
     NotCommitted,
-    /// Counter: whether a handler's own writes and its outcome were made is not known.
+    /// Counter: it's unknown whether a handler's writes and its outcome were applied.
     Unresolved,
     /// Counter: a claim's lease was extended.
     LeaseExtended,
-    /// Counter: a claim's lease could not be extended this time.
+    /// Counter: an extension of a claim's lease failed this time.
     LeaseNotExtended,
-    /// Counter: a claim was dropped unsettled.
+    /// Counter: a claim was dropped without being settled.
     Abandoned,
-    /// Counter: a handler was cut off: before its lease ended, because its claim was lost, or before its invocation ended.
+    /// Counter: a handler was cut off, before its lease or its invocation ended, or because its claim was lost.
     CutOff,
     /// Counter: a handler panicked.
     Panicked,
     /// Counter: a handler ran without protection, as the settings allow.
     Unprotected,
-    /// Counter: every record of a batch came back, and not only because other deliveries run them. Lambda's `Errors` doesn't
-    /// count such an invocation.
+    /// Counter: every record of a batch was returned for redelivery, and not only because other deliveries
+    /// run them. Lambda's `Errors` doesn't count such an invocation.
     AllFailed,
-    /// Histogram, in milliseconds: claiming, or finding the outcome.
+    /// Histogram, in milliseconds: the time to claim or to find the outcome.
     ClaimLatency,
-    /// Histogram, in milliseconds: settling.
+    /// Histogram, in milliseconds: the time to settle.
     SettleLatency,
 }
 
 impl Metric {
-    /// All of them.
+    /// All metrics.
     pub const ALL: &[Self] = &[
         Self::Executed,
         Self::Takeover,
@@ -131,7 +131,7 @@ impl Metric {
         Self::SettleLatency,
     ];
 
-    /// Its name, stable across versions.
+    /// The metric's name, stable across versions.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Executed => "idempotency_executed",
@@ -172,7 +172,7 @@ impl Metric {
         }
     }
 
-    /// Whether it is a histogram of milliseconds, and no counter.
+    /// Whether it's a histogram of milliseconds rather than a counter.
     pub const fn is_latency(self) -> bool {
         matches!(self, Self::ClaimLatency | Self::SettleLatency)
     }
@@ -216,7 +216,7 @@ mod tests {
     fn names_are_distinct_and_all_are_listed() {
         let names: HashSet<_> = Metric::ALL.iter().map(|metric| metric.name()).collect();
         assert_eq!(names.len(), Metric::ALL.len());
-        // The last variant's number: one that is not in the list would make the list shorter.
+        // The last variant's number: a variant that's missing in the list would make the list shorter.
         assert_eq!(Metric::ALL.len(), Metric::SettleLatency as usize + 1);
     }
 }

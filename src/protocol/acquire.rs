@@ -1,4 +1,4 @@
-//! Acquiring a claim (T1 to T3), and giving one back that can't be used.
+//! Acquires a claim (T1 to T3), and releases one that can't be used.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::{
 /// How often one claim may lose before it answers "in progress": the first `PutItem`, and three
 /// compare-and-sets after it.
 pub(super) const MAX_LOSSES: u8 = 4;
-/// The lease of a claim that is made only to record an outcome that is already in hand.
+/// The lease of a claim that's acquired only to record an existing outcome.
 pub(super) const RECORDING_LEASE: Duration = Duration::from_secs(10);
 
 /// The purpose of a claim.
@@ -24,7 +24,7 @@ pub(super) const RECORDING_LEASE: Duration = Duration::from_secs(10);
 pub(super) enum Goal {
     /// To run the handler.
     Run,
-    /// To record what is already in hand, after the claim that ran the handler was lost.
+    /// To record the existing outcome, after the claim that ran the handler was lost.
     Record(Task),
 }
 
@@ -33,9 +33,9 @@ pub(super) enum Goal {
 pub(super) struct Claiming {
     pub(super) goal: Goal,
     pub(super) write: Write,
-    /// How often others were faster.
+    /// How often other claims were faster.
     losses: u8,
-    /// Whether it was answered doubtfully, and may still be made.
+    /// Whether an answer to it was ambiguous, so that it may still be applied.
     is_in_doubt: bool,
 }
 
@@ -44,7 +44,7 @@ impl Claiming {
         Self { goal, write: Write::Claim(lock), losses, is_in_doubt: false }
     }
 
-    /// Whether an earlier attempt of it may be on its way, and would be made where `record` is what is there now.
+    /// Whether an earlier attempt may still be on its way, and would be applied if `record` is the current record.
     fn may_be_made(&self, record: Option<&Record>) -> bool {
         self.is_in_doubt && self.write.apply_to(record).is_some()
     }
@@ -56,15 +56,15 @@ pub(super) fn claim_absent(plan: &Plan, now: Timestamp, goal: Goal, losses: u8) 
     send(plan, now, Claiming::new(goal, lock, losses))
 }
 
-/// The claim that ran the handler was lost. If there is an outcome it stands; if the key is free again, it is claimed
-/// once more, only to record the outcome in hand.
+/// Handles the loss of the claim that ran the handler. An existing outcome counts. If the key is free again,
+/// it's claimed once more, only to record the outcome at hand.
 pub(super) fn to_record(plan: &Plan, now: Timestamp, task: Task, record: Option<Record>) -> Next {
     let goal = Goal::Record(task);
     let lock = plan.lock(now, Generation::first(now), 1, false, &goal);
     lost(plan, now, Claiming::new(goal, lock, 0), record, Refusal::InProgress(None))
 }
 
-/// Sends a claim, unless it is too late to run anything under it.
+/// Sends a claim, unless it's too late to run anything under it.
 fn send(plan: &Plan, now: Timestamp, claiming: Claiming) -> Next {
     if claiming.goal == Goal::Run && now >= plan.usable_until {
         return give_up(plan, claiming, Refusal::NoTimeLeft);
@@ -90,11 +90,11 @@ pub(super) fn claiming(plan: &Plan, now: Timestamp, it: Claiming, event: Event) 
         Event::Failed(Fault { maybe_applied: true, .. }) => {
             (Phase::LookingForClaim(Claiming { is_in_doubt: true, ..it }), Action::Read)
         }
-        // The outcome in hand is worth as much patience as any other settlement.
+        // The outcome at hand is retried as long as any other settlement.
         Event::Failed(Fault { kind, .. }) if matches!(it.goal, Goal::Record(_)) => {
             retry_recording(plan, now, it, kind, Phase::Claiming)
         }
-        // Another transaction had the record; this write was not made.
+        // Another transaction had the record; this write wasn't applied.
         Event::Failed(Fault { kind: StoreErrorKind::Conflict, .. }) if it.losses + 1 < MAX_LOSSES => {
             let nth = it.losses;
             (Phase::Claiming(Claiming { losses: nth + 1, ..it }), Action::Pause(nth))
@@ -121,7 +121,7 @@ pub(super) fn looking_for_claim(plan: &Plan, now: Timestamp, it: Claiming, event
     }
 }
 
-/// Waits before the same request is sent again, to record what is in hand; or gives up.
+/// Waits before it sends the same request again, to record the outcome at hand; or gives up.
 fn retry_recording(
     plan: &Plan,
     now: Timestamp,
@@ -141,7 +141,7 @@ fn retry_recording(
     }
 }
 
-/// The claim was not made, or not known to be: decide on what is there now.
+/// Decides on the current record, after a claim wasn't applied or isn't known to be.
 fn lost(plan: &Plan, now: Timestamp, it: Claiming, record: Option<Record>, when_exhausted: Refusal) -> Next {
     let is_exhausted = it.losses >= MAX_LOSSES;
     let it = Claiming { is_in_doubt: it.may_be_made(record.as_ref()), ..it };
@@ -149,22 +149,22 @@ fn lost(plan: &Plan, now: Timestamp, it: Claiming, record: Option<Record>, when_
         if is_exhausted {
             return give_up(plan, it, when_exhausted);
         }
-        // In doubt, it is the same request that is sent again.
+        // In doubt, send the same request again.
         if it.is_in_doubt && it.goal == Goal::Run {
             return send(plan, now, it);
         }
-        // Gone between the two: claim again. Never run unclaimed.
+        // The record disappeared in between: claim again. Never run unclaimed.
         return claim_absent(plan, now, it.goal, it.losses);
     };
     match judge(&plan.rules, plan.owner, plan.fingerprint, &record, now) {
-        // The answer to it was lost: it is ours, with the lease and generation that the record says.
+        // The claim's answer was lost: it's this executor's claim, with the lease and generation in the record.
         Judgement::Own(lock) => hold(plan, now, it.goal, held(&lock, true)),
         Judgement::Replay => replay(plan, it.goal, record),
         Judgement::Mismatch => give_up(plan, it, Refusal::Mismatch),
         Judgement::InProgress(until) => give_up(plan, it, Refusal::InProgress(Some(until))),
         Judgement::OutcomeUnknown => give_up(plan, it, Refusal::OutcomeUnknown),
         Judgement::Reclaim | Judgement::TakeOver if is_exhausted => give_up(plan, it, when_exhausted),
-        // An outcome in hand takes no claim over: the successor may yet finish.
+        // Don't take over a claim only to record an outcome: the successor may still finish.
         Judgement::TakeOver if it.goal != Goal::Run => {
             let until = record.lease_until().map(|lease_until| plan.rules.claimable_at(lease_until));
             refuse(it.goal, Refusal::InProgress(until))
@@ -184,7 +184,7 @@ fn lost(plan: &Plan, now: Timestamp, it: Claiming, record: Option<Record>, when_
     }
 }
 
-/// The claim is ours: run under it, record under it, or give it back if no time is left.
+/// Handles a claim that's held: runs or records under it, or releases it if no time is left.
 fn hold(plan: &Plan, now: Timestamp, goal: Goal, held: Held) -> Next {
     match goal {
         Goal::Record(task) => settle::begin(plan, now, held, task, 0),
@@ -195,8 +195,7 @@ fn hold(plan: &Plan, now: Timestamp, goal: Goal, held: Held) -> Next {
     }
 }
 
-/// Refuses. Where nobody can say whether the claim was made, it is released first, if it was: one attempt, since the
-/// caller waits.
+/// Refuses. If the claim may have been applied, it's released first, with one attempt, since the caller waits.
 fn give_up(plan: &Plan, it: Claiming, why: Refusal) -> Next {
     match (it.goal, it.write.lock()) {
         (Goal::Run, Some(lock)) if it.is_in_doubt => give_back(plan, held(lock, false), why),
@@ -214,19 +213,19 @@ fn give_back(plan: &Plan, held: Held, why: Refusal) -> Next {
 pub(super) fn giving_back(plan: &Plan, held: &Held, why: Refusal, event: &Event) -> Next {
     let refusal = match event {
         Event::Answered(Written::Applied) => why,
-        // Another claim has replaced it, or keeps it out.
+        // Another claim has replaced it, or keeps it from being applied.
         Event::Answered(Written::Refused(Some(record)))
             if record.owner != held.owner && record.generation >= held.generation =>
         {
             why
         }
-        // It holds the key, or may still do: until its lease has ended, nothing else can claim it.
+        // It holds the key, or may still do: nothing else can claim the key until its lease has ended.
         _ => Refusal::Abandoned(plan.rules.claimable_at(held.lease_until)),
     };
     refuse(Goal::Run, refusal)
 }
 
-/// The claim that `lock` says.
+/// The claim that `lock` describes.
 fn held(lock: &Lock, is_recovered: bool) -> Held {
     Held {
         owner: lock.owner,
@@ -241,8 +240,8 @@ fn held(lock: &Lock, is_recovered: bool) -> Held {
 fn replay(plan: &Plan, goal: Goal, record: Record) -> Next {
     let action = match goal {
         Goal::Run => Action::Replay(record),
-        // Our own, whose answer was lost, and whose record an endpoint did not send along when it refused the second
-        // attempt: no other has our owner.
+        // It's this executor's own outcome: only its answer was lost, and the endpoint didn't send the record
+        // when it rejected the second attempt. No other claim has this owner.
         Goal::Record(task) if settle::is_outcome_of(plan.owner, &task.intent, &record) => {
             Action::Settled(End::Recorded)
         }
@@ -256,7 +255,7 @@ fn refuse(goal: Goal, refusal: Refusal) -> Next {
         (Goal::Run, refusal) => Action::Refused(refusal),
         (Goal::Record(_), Refusal::InProgress(until)) => Action::Settled(End::Fenced(until)),
         (Goal::Record(_), Refusal::OutcomeUnknown) => Action::Settled(End::Fenced(None)),
-        // Its writes were to go along with the record, and neither is there.
+        // The writes belong to the record's transaction, and neither was applied.
         (Goal::Record(Task { intent: Intent::Commit(_), .. }), refusal) => {
             Action::Settled(End::NotCommitted(refusal))
         }

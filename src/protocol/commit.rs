@@ -1,9 +1,9 @@
-//! Settling in one transaction with the handler's own writes, under a claim (T8) or without one, and concluding without
-//! either.
+//! Settles in one transaction with the handler's own writes, under a claim (T8) or claim-free. Also concludes
+//! without either.
 //!
-//! Until it is known that a transaction was made, or definitely was not, it is the same request that is sent again:
-//! every value in it was fixed when it was first sent, and the store knows it by its token. A transaction that was
-//! definitely not made gives its number up, so that the next one is another to the store.
+//! The same request is sent again until it's known that it was applied, or definitely wasn't: every value in
+//! it was fixed when it was first sent, and the store recognizes it by its token. After a transaction that
+//! was definitely not applied, the next one gets a new number, so that the store treats it as another.
 
 use crate::{
     protocol::{
@@ -15,25 +15,25 @@ use crate::{
     time::Timestamp,
 };
 
-/// A transaction under way; or a conclusion without writes of the handler's, which is a write like any other.
+/// A transaction in progress; or a conclusion without any handler writes, which is an ordinary write.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Commit {
     pub(super) basis: Basis,
-    /// What is to be settled.
+    /// The settlement.
     pub(super) task: Task,
     /// The write as it was first sent.
     pub(super) write: Write,
     pub(super) submission: u32,
-    /// How often this very request was answered doubtfully.
+    /// How often this same request got an ambiguous answer.
     doubts: u8,
 }
 
-/// What the transaction stands on.
+/// The state that the transaction depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Basis {
-    /// A claim that is held.
+    /// A claim that's held.
     Claim(Held),
-    /// Nothing but what was seen.
+    /// Claim-free: only the record that was read.
     Open(open::Basis),
 }
 
@@ -42,8 +42,8 @@ impl Commit {
         self.doubts > 0
     }
 
-    /// Whether it may have been made, and its record may have expired since. Then nobody can tell from the record's absence
-    /// that it was not; and without a claim, nothing would keep it from being made a second time.
+    /// Whether it may have been applied, and its record may have expired since. Then the record's absence
+    /// doesn't prove that it wasn't applied; and without a claim, nothing would prevent applying it twice.
     fn may_have_come_and_gone(&self, plan: &Plan, now: Timestamp) -> bool {
         let expires_at = match &self.write {
             Write::Conclude { record, .. } => record.expires_at,
@@ -54,10 +54,10 @@ impl Commit {
     }
 }
 
-/// T8: sends the completion of a claim, and the handler's own writes with it.
+/// T8: sends the completion of a claim together with the handler's own writes.
 ///
-/// It counts until after the lease has ended, however short the retention is: a transaction that was declined in doubt
-/// may be made while its handler runs on, and a record that is swept under it would free the key.
+/// Its record expires after the lease's end, however short the retention is: a transaction that was declined
+/// in doubt may be applied while its handler still runs, and sweeping the record then would free the key.
 pub(super) fn send(plan: &Plan, now: Timestamp, held: Held, task: Task, submission: u32) -> Next {
     let retention = plan.rules.retention.max(now.until(plan.rules.claimable_at(held.lease_until)));
     let Some(settlement) = settle::outcome(retention, now, &task.intent) else {
@@ -75,7 +75,7 @@ pub(super) fn begin(basis: Basis, task: Task, write: Write, submission: u32) -> 
 fn submit(commit: Commit) -> Next {
     let action = match &commit.task.intent {
         Intent::Commit(_) => Action::Commit { write: commit.write.clone(), submission: commit.submission },
-        // Nothing goes along with it.
+        // There are no writes to commit with it.
         _ => Action::Apply(commit.write.clone()),
     };
     (Phase::Committing(Box::new(commit)), action)
@@ -86,8 +86,8 @@ pub(super) fn committing(plan: &Plan, now: Timestamp, commit: Commit, event: Eve
         Event::Answered(Written::Applied) => over(End::Recorded),
         Event::Answered(Written::Refused(record)) => examine(plan, now, commit, record, true),
         Event::Declined => declined(commit, Decline::Condition),
-        // Others have one of its items, or it is itself still on its way from before. That nothing was written this
-        // time does not say that nothing was before.
+        // Another transaction has one of its items, or an earlier attempt of it is still on its way. That
+        // this attempt wrote nothing doesn't mean that an earlier one didn't.
         Event::Failed(Fault { kind: StoreErrorKind::Conflict, maybe_applied }) => {
             let doubts = commit.doubts.saturating_add(maybe_applied.into());
             not_made(plan, now, Commit { doubts, ..commit }, StoreErrorKind::Conflict)
@@ -104,12 +104,12 @@ pub(super) fn committing(plan: &Plan, now: Timestamp, commit: Commit, event: Eve
     }
 }
 
-/// It was not made this time: it is sent again after a pause, for as long as there is time.
+/// Sends a transaction again after a pause, while there's time: this attempt wasn't applied.
 fn not_made(plan: &Plan, now: Timestamp, commit: Commit, kind: StoreErrorKind) -> Next {
     let Commit { basis, task, write, submission, doubts } = commit;
     match task.again(plan, now) {
         Ok((task, nth)) => {
-            // Definitely not made, and nothing of it is on its way: the next is another to the store.
+            // It was definitely not applied, and no attempt is on its way: give the next one a new number.
             let submission = if doubts == 0 { submission.saturating_add(1) } else { submission };
             let again = Commit { basis, task, write, submission, doubts };
             (Phase::Committing(Box::new(again)), Action::Pause(nth))
@@ -124,7 +124,7 @@ fn not_made(plan: &Plan, now: Timestamp, commit: Commit, kind: StoreErrorKind) -
     }
 }
 
-/// The same request is sent once more; then the record is looked at.
+/// Sends the same request once more; after that, reads the record.
 fn doubtful(plan: &Plan, now: Timestamp, commit: Commit, kind: StoreErrorKind) -> Next {
     let doubts = commit.doubts.saturating_add(1);
     let commit = Commit { doubts, ..commit };
@@ -151,7 +151,7 @@ pub(super) fn looking(plan: &Plan, now: Timestamp, commit: Commit, event: Event)
     }
 }
 
-/// In doubt: the same again after a pause; without the time for it, nobody can say.
+/// In doubt: retries after a pause. Without time for that, the result stays unknown.
 fn retry(plan: &Plan, now: Timestamp, commit: Commit, phase: impl FnOnce(Commit) -> Phase) -> Next {
     let Commit { basis, task, write, submission, doubts } = commit;
     match task.again(plan, now) {
@@ -160,12 +160,13 @@ fn retry(plan: &Plan, now: Timestamp, commit: Commit, phase: impl FnOnce(Commit)
     }
 }
 
-/// The write was refused, or all its answers were doubtful: what does the record say?
+/// Decides on the current record, after the write was rejected or all its answers were ambiguous.
 fn examine(plan: &Plan, now: Timestamp, commit: Commit, record: Option<Record>, is_refused: bool) -> Next {
     if let Some(record) = &record
         && settle::is_own_outcome(plan.owner, record)
     {
-        // An earlier transaction of this claim, declined and made all the same, stands where it differs.
+        // A different outcome is from an earlier transaction of this claim, which was declined but applied
+        // after all.
         return over(if is_as_written(&commit.write, record) {
             End::Recorded
         } else {
@@ -174,13 +175,13 @@ fn examine(plan: &Plan, now: Timestamp, commit: Commit, record: Option<Record>, 
     }
     match &commit.basis {
         Basis::Claim(held) if record.as_ref().is_some_and(|record| stands(held, record)) => {
-            // It was not made by then, and may be on its way.
+            // It wasn't applied by then, and may still be on its way.
             if is_refused {
                 return unresolved(plan, &commit);
             }
             retry(plan, now, commit, |commit| Phase::Committing(Box::new(commit)))
         }
-        // The record is gone, and whether it had the outcome, and the writes were made, nobody can tell.
+        // The record is gone, so it's unknown whether it had the outcome and the writes were applied.
         Basis::Claim(_) if record.is_none() && commit.doubts > 0 => unresolved(plan, &commit),
         Basis::Claim(_) => acquire::to_record(plan, now, commit.task, record),
         Basis::Open(basis) if !is_refused && basis.is_as_seen(record.as_ref()) => {
@@ -201,7 +202,7 @@ fn unresolved(plan: &Plan, commit: &Commit) -> Next {
     }))
 }
 
-/// Definitely not made: whoever runs the handler decides what to do.
+/// Returns the claim after a transaction that was definitely not applied. The caller decides how to continue.
 fn declined(commit: Commit, why: Decline) -> Next {
     let submissions = commit.submission.saturating_add(1);
     let phase = match commit.basis {
@@ -215,7 +216,7 @@ fn stands(held: &Held, record: &Record) -> bool {
     record.owner == held.owner && record.generation == held.generation && record.status() == Status::Started
 }
 
-/// Whether the record is what `write` makes of it.
+/// Whether the record is the result of `write`.
 fn is_as_written(write: &Write, record: &Record) -> bool {
     match write {
         Write::Settle { settlement: Settlement::Complete(outcome, _), .. } => {

@@ -1,19 +1,20 @@
-//! A transaction that is declined when it is sent again, after a doubtful answer: its first attempt may be on its way.
+//! Tracks a transaction that's declined when it's sent again after an ambiguous answer: its first attempt may
+//! still be on its way.
 //!
-//! A settlement that is stored fences it, and finds it where it was first. Where none is stored, nobody may be told that
-//! it is not made.
+//! A stored settlement fences that attempt, or finds its outcome if it was first. Without one, the library
+//! mustn't report that nothing was applied.
 
 use crate::{
     protocol::{Action, End, Phase, Rules},
     time::Timestamp,
 };
 
-/// What was in doubt before a step.
+/// The doubt before a step.
 pub(super) struct Doubt {
     is_in_doubt: bool,
-    /// Whether the transaction that is with the store was answered doubtfully before.
+    /// Whether the transaction that was sent to the store had an ambiguous answer before.
     is_doubtful: bool,
-    /// What is being settled: from when on its key can be claimed; `None` in it where there is no claim.
+    /// Set while settling: when the key becomes claimable, or `None` inside if there's no claim.
     settles: Option<Option<Timestamp>>,
 }
 
@@ -30,11 +31,11 @@ impl Doubt {
         Self { is_in_doubt, is_doubtful, settles }
     }
 
-    /// Whether anything is in doubt after `action`, and what to tell in its place.
+    /// Returns whether anything is in doubt after `action`, and the action to report in its place.
     pub(super) fn told(self, action: Action) -> (bool, Action) {
         let is_in_doubt = self.is_in_doubt || self.is_doubtful && matches!(action, Action::Declined(_));
         let action = match (&action, self.settles) {
-            // Without a claim, who gives nothing back has stored nothing.
+            // Without a claim, a release stores nothing that would fence the attempt.
             (Action::Settled(End::Unrecorded(_)), Some(until @ Some(_)))
             | (Action::Settled(End::Recorded), Some(until @ None))
                 if is_in_doubt =>

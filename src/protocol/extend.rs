@@ -1,4 +1,4 @@
-//! Extending the lease of a claim that is held, while its handler runs (T7).
+//! Extends the lease of a held claim while its handler runs (T7).
 
 use crate::{
     protocol::{Action, Event, Fault, Held, Next, Phase, Plan},
@@ -7,11 +7,12 @@ use crate::{
     time::Timestamp,
 };
 
-/// Asks for the claim to stand until then. A lease is never shortened: what would is not asked for.
+/// Requests a lease until `until`. A lease is never shortened, so a request for that isn't sent.
 ///
-/// Nor is it extended while a transaction of this claim is in doubt. If that is made late, the record has the expiry
-/// that was fixed when it was first sent, which covers the lease as it was then: under a longer one, the handler would
-/// run on while the record is swept and the key claimed by another.
+/// The lease isn't extended either while a transaction of this claim is in doubt. If that transaction is
+/// applied late, the record has the expiry that was fixed when it was first sent, which covers the lease as
+/// it was then. Under a longer lease, the handler would still run while the record is swept and another
+/// delivery claims the key.
 pub(super) fn send(plan: &Plan, held: Held, submissions: u32, until: Timestamp, is_in_doubt: bool) -> Next {
     if is_in_doubt || until <= held.lease_until {
         return (Phase::Held { held, submissions }, Action::NotExtended);
@@ -34,13 +35,13 @@ pub(super) fn extending(held: Held, submissions: u32, until: Timestamp, event: E
                 && record.owner == held.owner
                 && record.generation == held.generation =>
         {
-            // An earlier extension, whose answer was lost, went further.
+            // An earlier extension, whose answer was lost, set a later end.
             extended(held, submissions, record.lease_until().unwrap_or(until))
         }
-        // Taken over, or gone. The handler may be at work on something that the successor does too: it is to stop. What
-        // it has done by then is settled as ever, which finds the successor.
+        // Another claim took over, or the record is gone. The handler must stop, since the successor may do
+        // the same work. Its outcome so far is settled as usual, which finds the successor.
         Event::Answered(Written::Refused(_)) => stays(held, Action::Lost),
-        // Made or not, the claim stands at least as long as before.
+        // Applied or not, the lease is at least as long as before.
         Event::Failed(Fault { kind: StoreErrorKind::Corrupt, .. }) => stays(held, Action::Lost),
         Event::Failed(_) => stays(held, Action::NotExtended),
         _ => (Phase::Extending { held, submissions, until }, Action::Nothing),

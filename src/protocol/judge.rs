@@ -1,4 +1,4 @@
-//! What a record means to someone who wants its key, at a given time.
+//! The meaning of a record to an executor that wants its key, at a given time.
 
 use crate::{
     fingerprint::Fingerprint,
@@ -8,20 +8,20 @@ use crate::{
     time::Timestamp,
 };
 
-/// What a record means to someone who wants its key.
+/// The meaning of a record to an executor that wants its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Judgement {
-    /// It is our own claim, as the record has it.
+    /// It's this executor's own claim, as the record has it.
     Own(Lock),
     /// It has the outcome.
     Replay,
-    /// The key is in use for something else.
+    /// The key is used for another request.
     Mismatch,
-    /// Another claim stands, and the key can be claimed from then on.
+    /// Another claim is live, and the key becomes claimable at this time.
     InProgress(Timestamp),
-    /// An earlier claim ended without an outcome, and at most one may run.
+    /// An earlier claim ended without an outcome, and only one run is allowed.
     OutcomeUnknown,
-    /// It no longer counts: replace it (T2).
+    /// It's no longer live: replace it (T2).
     Reclaim,
     /// Its claim is stale: take it over (T3).
     TakeOver,
@@ -46,13 +46,13 @@ pub(super) fn judge(
             match rules.execution {
                 _ if !(matches || is_stale && is_expired) => Judgement::Mismatch,
                 _ if !is_stale => Judgement::InProgress(rules.claimable_at(lease_until)),
-                // Expired or not: what ran under it is as unknown as before.
+                // Expired or not, the outcome of that run is still unknown.
                 Execution::AtMostOnce => Judgement::OutcomeUnknown,
                 Execution::AtLeastOnce if is_expired => Judgement::Reclaim,
                 Execution::AtLeastOnce => Judgement::TakeOver,
             }
         }
-        // The key was given back: who comes next may use it for anything.
+        // The key was released: the next request may use it for anything.
         State::Released => Judgement::Reclaim,
         State::Completed(_) | State::Failed(_) if is_expired => Judgement::Reclaim,
         State::Completed(_) | State::Failed(_) if !matches => Judgement::Mismatch,
@@ -60,39 +60,40 @@ pub(super) fn judge(
     }
 }
 
-/// What a copy of a settled record, kept since it was read or written, answers.
+/// The answer of a cached copy of a settled record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recalled {
-    /// Its outcome.
+    /// The copy's outcome.
     Replay,
-    /// That the key is in use for something else.
+    /// The key is used for another request.
     Mismatch,
-    /// Nothing: the store has to be asked.
+    /// No answer: the store has to be asked.
     Unknown,
 }
 
-/// What `copy` answers to a request with this fingerprint: the same as the record that it was made of.
+/// Returns the answer of `copy` to a request with this fingerprint: the same as that of the record it was
+/// copied from.
 ///
-/// It counts until the record's expiry, and not the margin longer that the record itself does. Nobody may replace
-/// a settled record before its expiry has passed by the margin: so by every clock within the margin, as long as the
-/// copy counts, the record is what the copy says. Only an operator can make it another one before.
+/// The copy is valid until the record's expiry, without the margin that the record itself has. A settled
+/// record may be replaced only after its expiry plus the margin. So if all clocks are within the margin, the
+/// record is still the same while the copy is valid. Only an operator can change it earlier.
 pub(crate) fn recall(rules: &Rules, fingerprint: Fingerprint, copy: &Record, now: Timestamp) -> Recalled {
     if copy.expires_at.is_some_and(|expires_at| now >= expires_at) {
         return Recalled::Unknown;
     }
-    // Who asks has drawn no owner: it claims nothing.
+    // A cache lookup has drawn no owner: it claims nothing.
     let nobody = Owner::from_bytes(copy.owner.as_bytes().map(|byte| !byte));
     match judge(rules, nobody, fingerprint, copy, now) {
         Judgement::Replay => Recalled::Replay,
-        // A STARTED record may be settled or taken over any time.
+        // A STARTED record may be settled or taken over at any time.
         Judgement::Mismatch if copy.lease_until().is_none() => Recalled::Mismatch,
         _ => Recalled::Unknown,
     }
 }
 
-/// The next attempt's number when `record` is replaced by a claim, and whether an earlier attempt was interrupted: what
-/// was released or left standing, and is claimed again for the same request, is the same operation's next attempt;
-/// anything else is a new operation.
+/// Returns the next attempt's number when a claim replaces `record`, and whether an earlier attempt was
+/// interrupted. A released or unsettled record that's claimed again for the same request continues the same
+/// operation; anything else is a new operation.
 pub(super) fn history(fingerprint: Fingerprint, record: &Record) -> (u32, bool) {
     let next = record.attempt.saturating_add(1);
     match record.state {

@@ -1,7 +1,8 @@
-//! Without a claim: the handler runs first, and its outcome is put, with its writes, if nothing that counts is there.
+//! Claim-free runs: the handler runs first, and its outcome is put together with its writes, if there's no
+//! live record.
 //!
-//! Nothing is locked, so nothing can go stale. Of those that run at once, one puts its record, and the others have
-//! done nothing.
+//! Nothing is locked, so nothing can go stale. One of several concurrent runs puts its record; the others
+//! write nothing.
 
 use crate::{
     protocol::{
@@ -17,30 +18,30 @@ use crate::{
     time::Timestamp,
 };
 
-/// What a conclusion stands on.
+/// The state that a conclusion depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Basis {
-    /// What was there, and does not count.
+    /// The record that was read, which isn't live.
     pub(super) seen: Option<Record>,
-    /// How often another was there by then.
+    /// How often another record was there first.
     pub(super) losses: u8,
-    /// How many transactions were definitely not made.
+    /// How many transactions were definitely not applied.
     pub(super) submissions: u32,
 }
 
 impl Basis {
-    /// Whether what was there is still there.
+    /// Whether the record is still the version that was read.
     pub(super) fn is_as_seen(&self, record: Option<&Record>) -> bool {
         self.seen.as_ref().map(Seen::of) == record.map(Seen::of)
     }
 }
 
-/// The record has been asked for before the handler runs.
+/// Handles the read before the handler runs.
 pub(super) fn looking(plan: &Plan, now: Timestamp, event: Event) -> Next {
     let open = |seen| (Phase::Open(Basis { seen, ..Basis::default() }), Action::Open);
     let refuse = |refusal| (Phase::Over, Action::Refused(refusal));
     match event {
-        // There may be an outcome, which takes no time; but nothing to run.
+        // Without a record, nothing can be replayed, and it's too late to run.
         Event::Found(None) if now >= plan.usable_until => refuse(Refusal::NoTimeLeft),
         Event::Found(None) => open(None),
         Event::Found(Some(record)) => match judge(&plan.rules, plan.owner, plan.fingerprint, &record, now) {
@@ -56,7 +57,7 @@ pub(super) fn looking(plan: &Plan, now: Timestamp, event: Event) -> Next {
     }
 }
 
-/// The handler has run: puts the finished record.
+/// Puts the finished record, after the handler has run.
 pub(super) fn conclude(plan: &Plan, now: Timestamp, basis: Basis, task: Task) -> Next {
     let (generation, (attempt, interrupted)) = match &basis.seen {
         None => (Generation::first(now), (1, false)),
@@ -65,7 +66,7 @@ pub(super) fn conclude(plan: &Plan, now: Timestamp, basis: Basis, task: Task) ->
     let (state, expires_at) = match settle::outcome(plan.rules.retention, now, &task.intent) {
         Some(Settlement::Complete(outcome, expires_at)) => (State::Completed(outcome), expires_at),
         Some(Settlement::Fail(outcome, expires_at)) => (State::Failed(outcome), expires_at),
-        // Nothing was claimed, and nothing is to be kept.
+        // Nothing was claimed, and nothing is recorded.
         Some(Settlement::Release { .. }) | None => return over(End::Recorded),
     };
     let record = Record {
@@ -84,8 +85,9 @@ pub(super) fn conclude(plan: &Plan, now: Timestamp, basis: Basis, task: Task) ->
     commit::begin(commit::Basis::Open(basis), task, write, submission)
 }
 
-/// Another record is there than what was seen, and nothing was written: does it count? If not, it is concluded anew, if it
-/// may be: not where it may have been made before, and its record have gone since.
+/// Decides on a record that isn't the version that was read; nothing was written. If it isn't live, concludes
+/// again, unless `may_be_anew` is false: an earlier attempt may have been applied, and its record may have
+/// expired since.
 pub(super) fn lost(
     plan: &Plan,
     now: Timestamp,
@@ -107,7 +109,7 @@ pub(super) fn lost(
             if basis.losses >= MAX_LOSSES {
                 return not_committed(Refusal::InProgress(None));
             }
-            // It stands on another version, and so it is another transaction.
+            // It depends on another version, so it's another transaction.
             conclude(plan, now, Basis { seen, submissions: submission.saturating_add(1), ..basis }, task)
         }
         (Some(judgement), _) => not_committed(refusal(judgement)),
@@ -118,10 +120,10 @@ fn refusal(judgement: Judgement) -> Refusal {
     match judgement {
         Judgement::Mismatch => Refusal::Mismatch,
         Judgement::InProgress(until) => Refusal::InProgress(Some(until)),
-        // A claim of one's own, where none was made: an owner that was drawn twice.
+        // This run made no claim, so the same owner was drawn twice.
         Judgement::Own(_) => Refusal::InProgress(None),
         Judgement::OutcomeUnknown => Refusal::OutcomeUnknown,
-        // These let it be put; and where they are not asked for, nobody may be told that anything is known.
+        // Unreachable: both callers handle these, which permit the write. This answer claims the least.
         Judgement::Replay | Judgement::Reclaim | Judgement::TakeOver => Refusal::InProgress(None),
     }
 }

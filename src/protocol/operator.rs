@@ -1,4 +1,4 @@
-//! What an operator may see and do by hand (rule 10): what a record is at a given time, and the write that
+//! The operator's view and actions (rule 10): the meaning of a record at a given time, and the write that
 //! settles it whatever its state is.
 
 use std::time::Duration;
@@ -10,33 +10,33 @@ use crate::{
     time::Timestamp,
 };
 
-/// What a record is at a given time; computed, never stored.
+/// The meaning of a record at a given time; computed, never stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outlook {
-    /// It is STARTED, and its lease has passed by more than the skew margin.
+    /// It's STARTED, and its lease ended more than the skew margin ago.
     pub is_stale: bool,
-    /// Its expiry has passed by more than the skew margin.
+    /// It expired more than the skew margin ago.
     pub is_expired: bool,
-    /// What the next delivery of the same request meets.
+    /// The result of the next delivery of the same request.
     pub next: NextDelivery,
 }
 
-/// What a delivery of the request that made a record meets there.
+/// The result of another delivery of the request that a record belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextDelivery {
-    /// It is answered with the outcome that the record has.
+    /// It's answered with the record's outcome.
     Replayed,
-    /// It is refused, since a claim stands; from then on the key can be claimed.
+    /// It's refused, since a claim is live; the key becomes claimable at this time.
     InProgress(Timestamp),
-    /// It is refused, since an earlier claim ended without an outcome, and at most one may run.
+    /// It's refused, since an earlier claim ended without an outcome, and only one run is allowed.
     OutcomeUnknown,
-    /// It takes the stale claim over, and runs: what the earlier claim's handler did may happen again.
+    /// It takes the stale claim over and runs: the effects of the earlier claim's handler may happen again.
     TakesOver,
-    /// It claims the key anew, and runs.
+    /// It claims the key as a new operation or attempt, and runs.
     ClaimsAnew,
 }
 
-/// What `record` is at `now`, by the rules of the function that it belongs to.
+/// Returns the meaning of `record` at `now`, by the rules of its function.
 ///
 /// ```
 /// use std::time::Duration;
@@ -64,14 +64,14 @@ pub enum NextDelivery {
 /// assert_eq!(next(1_795_000_063), NextDelivery::OutcomeUnknown);
 /// ```
 pub fn outlook(rules: &Rules, record: &Record, now: Timestamp) -> Outlook {
-    // No delivery has the record's own owner: to one that had, it would be its own claim.
+    // No delivery has the record's own owner: it would treat the record as its own claim.
     let other = Owner::from_bytes(record.owner.as_bytes().map(|byte| !byte));
     let next = match judge(rules, other, record.fingerprint, record, now) {
         Judgement::Replay => NextDelivery::Replayed,
         Judgement::InProgress(until) => NextDelivery::InProgress(until),
         Judgement::OutcomeUnknown => NextDelivery::OutcomeUnknown,
         Judgement::TakeOver => NextDelivery::TakesOver,
-        // Neither another owner's claim nor another fingerprint is asked about.
+        // The judgement was for another owner and the same fingerprint, so the last two can't happen.
         Judgement::Reclaim | Judgement::Own(_) | Judgement::Mismatch => NextDelivery::ClaimsAnew,
     };
     Outlook {
@@ -81,9 +81,9 @@ pub fn outlook(rules: &Rules, record: &Record, now: Timestamp) -> Outlook {
     }
 }
 
-/// Whether `record` is the claim that was `seen`, which still stands: its lease alone may have been extended.
+/// Whether `record` is the claim that was `seen`, still STARTED: only its lease may have been extended.
 ///
-/// What was decided about the one holds for the other, so that an operator can fence a claim whose lease is extended
+/// A decision about one applies to the other, so that an operator can fence a claim whose lease is extended
 /// every few seconds.
 pub fn is_same_claim(seen: &Record, record: &Record) -> bool {
     let stands =
@@ -91,11 +91,11 @@ pub fn is_same_claim(seen: &Record, record: &Record) -> bool {
     stands(seen).is_some() && stands(seen) == stands(record)
 }
 
-/// An operator's write on `record`, which is the version that was shown: one compare-and-set, under a new owner and
-/// the next generation, so that a claim that still runs finds itself fenced.
+/// Returns an operator's write on `record`, the version that was shown: one compare-and-set, under a new
+/// owner and the next generation, which fences a claim that still runs.
 ///
-/// An outcome counts for `retention` from `now` on. A release keeps the record's expiry, where it has one, and says that
-/// nothing happened: the next attempt doesn't learn of earlier ones that were interrupted.
+/// An outcome expires `retention` after `now`. A release keeps the record's expiry, if it has one, and says
+/// that nothing happened: the next attempt doesn't learn of earlier ones that were interrupted.
 pub fn resolve(record: &Record, owner: Owner, intent: Intent, retention: Duration, now: Timestamp) -> Write {
     let release = || {
         let expires_at = record
@@ -195,7 +195,7 @@ mod tests {
                     let after = write.apply_to(Some(&record)).unwrap();
                     assert_eq!((after.owner, after.generation), (owner, generation));
                     assert_eq!((after.attempt, after.fingerprint), (record.attempt, record.fingerprint));
-                    // Made once, it is not made again: the version is another.
+                    // It can't be applied twice: the version has changed.
                     assert_eq!(write.apply_to(Some(&after)), None);
                 }
             }

@@ -1,4 +1,4 @@
-//! Settling a claim that is held: completing, failing, releasing, and what to do when it was lost.
+//! Settles a held claim: completes, fails or releases it, and handles its loss.
 
 use std::time::Duration;
 
@@ -21,8 +21,8 @@ pub(super) fn begin(plan: &Plan, now: Timestamp, held: Held, task: Task, submiss
     }
 }
 
-/// Sends the settlement. There is no test of the time: a lease that has run out but was not taken over
-/// may still be settled.
+/// Sends the settlement. It doesn't test the time: an expired lease may still be settled if no other claim
+/// took over.
 fn send(plan: &Plan, now: Timestamp, held: Held, task: Task) -> Next {
     let settlement = outcome(plan.rules.retention, now, &task.intent).unwrap_or_else(|| {
         let interrupted = matches!(task.intent, Intent::Release { interrupted: true });
@@ -32,7 +32,7 @@ fn send(plan: &Plan, now: Timestamp, held: Held, task: Task) -> Next {
     (Phase::Settling { held, task }, Action::Apply(write))
 }
 
-/// The outcome or failure that `intent` stores at `now`, which counts for `retention`; `None` for a release.
+/// The outcome or failure that `intent` stores at `now`, which expires after `retention`. `None` for a release.
 pub(super) fn outcome(retention: Duration, now: Timestamp, intent: &Intent) -> Option<Settlement> {
     let expires_at = now.saturating_add(retention).rounded_up_to_second();
     match intent.clone() {
@@ -44,7 +44,7 @@ pub(super) fn outcome(retention: Duration, now: Timestamp, intent: &Intent) -> O
     }
 }
 
-/// What gives `held` back. `interrupted` says whether it ended without an answer itself.
+/// The settlement that releases `held`. `interrupted` says whether this attempt ended without an answer.
 pub(super) fn release(plan: &Plan, held: &Held, interrupted: bool) -> Settlement {
     Settlement::Release {
         expires_at: plan.release_expiry(held.lease_until),
@@ -60,7 +60,7 @@ pub(super) fn settling(plan: &Plan, now: Timestamp, held: Held, task: Task, even
         Event::Failed(Fault { maybe_applied: true, .. }) => {
             (Phase::LookingForSettlement { held, task }, Action::Read)
         }
-        // The store will never take this outcome; that it is done matters more than its response.
+        // The store will never accept this outcome. Recording the operation as done matters more than its response.
         Event::Failed(Fault { kind: StoreErrorKind::Unstorable, .. }) => match omitted(task.intent) {
             Some(intent) => send(plan, now, held, Task { intent, ..task }),
             None => over(End::Unrecorded(Refusal::Rejected)),
@@ -87,7 +87,7 @@ pub(super) fn looking(plan: &Plan, now: Timestamp, held: Held, task: Task, event
     }
 }
 
-/// The settlement was refused, or its answer was doubtful: what does the record say?
+/// Decides on the current record, after the settlement was rejected or its answer was ambiguous.
 fn examine(plan: &Plan, now: Timestamp, held: Held, task: Task, record: Option<Record>) -> Next {
     let stands = |record: &Record| {
         record.owner == held.owner
@@ -97,15 +97,15 @@ fn examine(plan: &Plan, now: Timestamp, held: Held, task: Task, record: Option<R
     match record {
         Some(record) if is_outcome_of(held.owner, &task.intent, &record) => over(End::Recorded),
         Some(record) if stands(&record) => match task.again(plan, now) {
-            // The doubt took its time already.
+            // Resolving the ambiguity already took time, so there's no pause.
             Ok((task, 0)) => send(plan, now, held, task),
             Ok((task, nth)) => (Phase::Settling { held, task }, Action::Pause(nth)),
             Err(_) => over(End::Unrecorded(Refusal::Unavailable)),
         },
-        // A transaction of this claim's own, which was declined while an earlier attempt of it was still on its way,
-        // and made all the same: that outcome stands.
+        // A transaction of this claim, which was declined while an earlier attempt of it was still on its
+        // way, was applied after all: that outcome counts.
         Some(record) if is_own_outcome(held.owner, &record) => over(End::Superseded(record)),
-        // Taken over: there is nothing left to give back.
+        // Another claim took over: there's nothing left to release.
         record if matches!(task.intent, Intent::Release { .. }) => {
             let lease_until = record.and_then(|record| record.lease_until());
             over(End::Fenced(lease_until.map(|lease_until| plan.rules.claimable_at(lease_until))))
@@ -118,8 +118,8 @@ pub(super) fn over(end: End) -> Next {
     (Phase::Over, Action::Settled(end))
 }
 
-/// Whether this record is what its owner asked for with `intent`. The outcome counts, too: an earlier transaction of the
-/// same owner's may have left another.
+/// Whether this record is the result of `intent` by `owner`. It compares the outcome too, since an earlier
+/// transaction of the same owner may have left another.
 pub(super) fn is_outcome_of(owner: Owner, intent: &Intent, record: &Record) -> bool {
     record.owner == owner
         && match (intent, &record.state) {
@@ -130,12 +130,12 @@ pub(super) fn is_outcome_of(owner: Owner, intent: &Intent, record: &Record) -> b
         }
 }
 
-/// Whether this record has an outcome that its owner has put there.
+/// Whether this record has an outcome that `owner` wrote.
 pub(super) fn is_own_outcome(owner: Owner, record: &Record) -> bool {
     record.owner == owner && matches!(record.state, State::Completed(_) | State::Failed(_))
 }
 
-/// The same without the response, where it has one.
+/// The same intent without its response. `None` if it has no response.
 fn omitted(intent: Intent) -> Option<Intent> {
     match intent {
         Intent::Complete(Outcome::Retained(_)) => Some(Intent::Complete(Outcome::Omitted)),

@@ -1,4 +1,4 @@
-//! Every rule, as a table of what the machine does in a state.
+//! All the rules, as tables of the machine's action in each state.
 
 mod commit;
 mod open;
@@ -17,7 +17,7 @@ const SKEW: Duration = Duration::from_secs(2);
 const RETENTION: Duration = Duration::from_secs(3600);
 const LEASE: Duration = Duration::from_secs(30);
 const RESERVE: Duration = Duration::from_secs(2);
-/// How often the machines here retry.
+/// The most retries of the machines in these tests.
 const RETRIES: u8 = 3;
 const SETTLE_WITHIN: Duration = Duration::from_secs(30);
 const RELEASE: Intent = Intent::Release { interrupted: false };
@@ -38,7 +38,7 @@ fn plan(execution: Execution) -> Plan {
     }
 }
 
-/// A machine, and the time it lives at.
+/// A machine and its current time.
 #[derive(Clone)]
 struct Run {
     state: State,
@@ -60,7 +60,8 @@ impl Run {
         action
     }
 
-    /// What the machine says when every request fails like this, retries included; and how often it paused.
+    /// Returns the machine's last action when every request fails with this event, retries included, and the
+    /// number of pauses.
     fn gives_up(&mut self, event: &Event) -> (Action, u8) {
         let mut pauses = 0;
         loop {
@@ -75,7 +76,7 @@ impl Run {
         }
     }
 
-    /// A machine whose first claim met `record`, and what it did then.
+    /// Returns a machine whose first claim met `record`, and its next action.
     fn meets(execution: Execution, record: Record) -> (Self, Action) {
         let mut run = Self::with(execution);
         assert!(matches!(run.feed(Event::Begin), Action::Apply(Write::Claim(_))));
@@ -83,7 +84,7 @@ impl Run {
         (run, action)
     }
 
-    /// A machine that holds the claim.
+    /// Returns a machine that holds the claim.
     fn holding() -> (Self, Held) {
         let mut run = Self::new();
         run.feed(Event::Begin);
@@ -93,7 +94,7 @@ impl Run {
         }
     }
 
-    /// A machine that has sent its completion.
+    /// Returns a machine that has sent its completion.
     fn completing() -> (Self, Held) {
         let (mut run, held) = Self::holding();
         assert!(matches!(run.feed(Event::Settle(complete())), Action::Apply(Write::Settle { .. })));
@@ -135,20 +136,20 @@ fn record(state: RecordState, expires_in_secs: i64) -> Record {
     }
 }
 
-/// STARTED, with a lease that ends so many ms from now.
+/// STARTED, with a lease that ends `lease_in_ms` from now.
 fn started(lease_in_ms: i64) -> Record {
     let lease_until = Timestamp::from_millis(NOW.as_millis().strict_add_signed(lease_in_ms));
     record(RecordState::Started { lease_until }, 100_000)
 }
 
-/// What gives the key back that was claimed with the plan's lease.
+/// The settlement that releases a key claimed with the plan's lease.
 fn released(interrupted: bool) -> Settlement {
     let day = Duration::from_secs(86_400);
     let expires_at = NOW.saturating_add(LEASE).saturating_add(day).rounded_up_to_second();
     Settlement::Release { expires_at, interrupted }
 }
 
-/// From when on a key can be claimed whose lease ends then.
+/// When a key becomes claimable whose lease ends at `lease_until`.
 fn claimable_at(lease_until: Timestamp) -> Timestamp {
     lease_until.saturating_add(SKEW).saturating_add(Duration::from_millis(1))
 }
@@ -195,7 +196,7 @@ fn a_long_retention_keeps_the_lock_as_long() {
     assert_eq!(lock.expires_at, Some(expires_at));
 }
 
-/// What a claim does when it meets a record, for both kinds of execution.
+/// The result of a claim that meets a record, for both kinds of execution.
 #[test]
 fn meeting_a_record() {
     #[derive(Debug, PartialEq)]
@@ -225,7 +226,7 @@ fn meeting_a_record() {
     // (record, at least once, at most once), then the same record of another request.
     for (record, least, most, other_least, other_most) in [
         (started(1000), InProgress, InProgress, Mismatch, Mismatch),
-        // Stale is: passed by more than the skew margin, to the millisecond.
+        // Stale means that the lease ended more than the skew margin ago, to the millisecond.
         (started(-2000), InProgress, InProgress, Mismatch, Mismatch),
         (started(-2001), TakeOver, Unknown, Mismatch, Mismatch),
         (dead(), Reclaim, Unknown, Reclaim, Unknown),
@@ -321,7 +322,7 @@ fn the_answer_to_an_own_claim_was_lost() {
     assert_eq!(Some(held.lease_until), own.lease_until(), "the lease that the record says");
     assert!(held.is_recovered);
 
-    // By a time-out: looked up.
+    // By a timeout: the machine reads the record.
     let mut run = Run::new();
     run.feed(Event::Begin);
     assert_eq!(run.feed(LOST()), Action::Read);
@@ -385,7 +386,7 @@ fn a_doubtful_claim_that_left_nothing_is_made_again() {
         assert!(matches!(run.feed(Event::Found(None)), Action::Apply(Write::Claim(_))));
     }
     assert_eq!(run.feed(LOST()), Action::Read);
-    // Nothing is there, and something may yet come: it is released, in case it has by then.
+    // There's no record, but the claim may still arrive: it's released, in case it has by then.
     let release = run.feed(Event::Found(None));
     assert!(matches!(release, Action::Apply(Write::Settle { .. })), "{release:?}");
     let until = claimable_at(NOW.saturating_add(LEASE));
@@ -478,12 +479,12 @@ fn the_answer_to_an_own_settlement_was_lost() {
         (Intent::Fail(outcome()), RecordState::Failed(outcome())),
         (RELEASE, RecordState::Released),
     ] {
-        // Refused by what the first attempt left.
+        // Rejected, because the first attempt was applied.
         let (mut run, held) = Run::holding();
         run.feed(Event::Settle(intent.clone()));
         let settled = mine(&mut run, &held, state);
         assert_eq!(run.clone().feed(refused(Some(settled.clone()))), Action::Settled(End::Recorded));
-        // Looked up.
+        // Found by reading the record.
         assert_eq!(run.feed(LOST()), Action::Read);
         assert_eq!(run.feed(Event::Found(Some(settled))), Action::Settled(End::Recorded));
     }
@@ -494,10 +495,10 @@ fn an_outcome_is_our_own_only_under_our_owner() {
     let (mut run, held) = Run::completing();
     let own = mine(&mut run, &held, RecordState::Completed(outcome()));
     let theirs = Record { owner: OTHER, ..own.clone() };
-    // Whatever the generation: no other claim has our owner.
+    // The generation doesn't matter: no other claim has our owner.
     let later = Record { generation: own.generation.next(NOW), ..own };
     assert_eq!(run.clone().feed(refused(Some(later))), Action::Settled(End::Recorded));
-    // Of the same millisecond, and so of the same generation.
+    // A claim of the same millisecond has the same generation.
     assert_eq!(run.feed(refused(Some(theirs.clone()))), Action::Settled(End::Superseded(theirs)));
 }
 
@@ -512,7 +513,7 @@ fn a_settlement_that_meets_a_record_which_cannot_be_read_is_unrecorded() {
 
 #[test]
 fn an_own_outcome_that_is_met_on_the_way_to_record_it_again_is_recorded() {
-    // T4 was made, its answer lost; the SDK's second attempt is refused, and the record not sent along.
+    // T4 was applied but its answer lost; the SDK's second attempt is rejected, without the record.
     let (mut run, held) = Run::completing();
     assert!(matches!(run.feed(refused(None)), Action::Apply(Write::Claim(_))));
     let own = mine(&mut run, &held, RecordState::Completed(outcome()));
@@ -535,11 +536,11 @@ fn fenced_the_successors_outcome_stands() {
     let until = working.lease_until().map(claimable_at);
     assert_eq!(run.feed(refused(Some(working))), Action::Settled(End::Fenced(until)));
 
-    // A stale successor is not taken over for an outcome alone.
+    // A stale successor isn't taken over only to record an outcome.
     let (mut run, _) = Run::completing();
     assert!(matches!(run.feed(refused(Some(started(-60_000)))), Action::Settled(End::Fenced(_))));
 
-    // The key is in use for something else by now.
+    // The key is used for another request by now.
     let (mut run, _) = Run::completing();
     assert_eq!(
         run.feed(refused(Some(of_another_request(completed())))),
@@ -551,7 +552,7 @@ fn fenced_the_successors_outcome_stands() {
 fn fenced_and_the_key_is_free_again_so_the_outcome_is_recorded_anew() {
     for (left, kind) in [(None, "T1"), (Some(record(RecordState::Released, 1000)), "T2")] {
         let (mut run, first) = Run::completing();
-        // Long after the first lease: the new claim must stand long enough to be settled.
+        // Long after the first lease: the new claim's lease must be long enough to settle.
         run.now = NOW.saturating_add(LEASE * 2);
         let write = match run.feed(refused(left)) {
             Action::Apply(write @ (Write::Claim(_) | Write::Reclaim { .. })) => write,

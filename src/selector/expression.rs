@@ -1,8 +1,8 @@
 //! JMESPath, with numbers as they were sent.
 //!
-//! The interpreter holds a number that is no 64-bit integer as a float. It hands values on as they are, though, and only
-//! makes new ones where it calculates; so the text of each such number is kept beside the value, and what a search finds
-//! is written with it.
+//! The interpreter holds a number that isn't a 64-bit integer as a float. But it passes values on unchanged,
+//! and makes new ones only when it calculates. So the text of each such number is kept beside its value, and
+//! results are written with that text.
 
 mod functions;
 mod numbers;
@@ -15,12 +15,12 @@ use self::numbers::{Unread, Values};
 use super::not_json;
 use crate::error::{Error, ErrorKind};
 
-/// What a search may read and decode, in bytes: more than the largest event that Lambda delivers (6 MB) holds.
+/// How many bytes a search may read and decode: more than Lambda's largest event (6 MB) holds.
 const MAX_BYTES: usize = 16 * 1024 * 1024;
-/// What a search may make of it: each value takes about a hundred bytes.
+/// How many values a search may make: each takes about a hundred bytes.
 const MAX_VALUES: usize = 256 * 1024;
 
-/// A JMESPath expression that has been parsed, and whose functions exist.
+/// A parsed JMESPath expression whose functions all exist.
 #[derive(Clone)]
 pub(super) struct Expression {
     text: Arc<str>,
@@ -30,7 +30,7 @@ pub(super) struct Expression {
 impl Expression {
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if `text` is no expression, or calls what is no function.
+    /// [`ErrorKind::Invalid`] if `text` isn't a valid expression, or calls an unknown function.
     pub(super) fn new(text: &str) -> Result<Self, Error> {
         let ast = jmespath::parse(text).map_err(|error| {
             let problem =
@@ -49,12 +49,12 @@ impl Expression {
         &self.text
     }
 
-    /// What the expression finds in `json`, as JSON; `None` for null.
+    /// Finds the expression's value in `json`, as JSON; `None` for null.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if `json` is not JSON, a function cannot do with what it is given, or what is found
-    /// cannot be told exactly.
+    /// [`ErrorKind::Invalid`] if `json` isn't JSON, a function can't use its argument, or the result can't be
+    /// written exactly.
     pub(super) fn find(&self, json: &[u8]) -> Result<Option<String>, Error> {
         let read = Read::default();
         let runtime = functions::runtime(&read);
@@ -64,7 +64,7 @@ impl Expression {
             Unread::NotJson(error) => not_json(&error),
             Unread::TooMany => self.fails("there is too much of it; use a JSON Pointer"),
         })?;
-        // The interpreter's error may quote what it was given.
+        // The interpreter's error may quote its input.
         let found = jmespath::interpret(&document, &self.ast, &mut context).map_err(|_| {
             self.fails("one of its functions was given what it cannot use, or too much of it")
         })?;
@@ -82,7 +82,7 @@ impl Expression {
     }
 }
 
-/// What a search has read: the document, and what its functions decoded.
+/// The values that a search has read: the document, and what its functions decoded.
 #[derive(Clone, Default)]
 struct Read(Arc<Mutex<Budgeted>>);
 
@@ -98,7 +98,7 @@ impl Read {
         self.locked().values.read(text, MAX_VALUES)
     }
 
-    /// Takes so many bytes of the search's budget.
+    /// Takes this many bytes from the search's budget.
     fn spend(&self, bytes: usize) -> Option<()> {
         let mut budgeted = self.locked();
         budgeted.bytes = budgeted.bytes.saturating_add(bytes);
@@ -110,7 +110,7 @@ impl Read {
         MAX_BYTES.saturating_sub(self.locked().bytes)
     }
 
-    /// What was found, as JSON; `None` if it is no value at all.
+    /// Writes the result as JSON; `None` if it isn't a value.
     fn written(&self, found: &Rcvar) -> Option<String> {
         let mut written = String::new();
         write(found, &self.locked().values, &mut written)?;

@@ -1,4 +1,4 @@
-//! JSON Pointer (RFC 6901), on JSON as it was sent: what it points at is text, with its numbers as they were.
+//! JSON Pointer (RFC 6901), over JSON as it was sent: the result is text, so its numbers are unchanged.
 
 use std::{borrow::Cow, fmt};
 
@@ -7,14 +7,15 @@ use serde_json::value::RawValue;
 
 use crate::error::{Error, ErrorKind};
 
-/// A JSON Pointer that has been checked.
+/// A valid JSON Pointer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pointer(String);
 
 impl Pointer {
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if it is neither empty nor begins with `/`, or has a `~` that escapes nothing.
+    /// [`ErrorKind::Invalid`] if it's neither empty nor begins with `/`, or has a `~` that isn't a valid
+    /// escape.
     pub(super) fn new(pointer: &str) -> Result<Self, Error> {
         let is_escaped = pointer.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
         if (pointer.is_empty() || pointer.starts_with('/')) && is_escaped {
@@ -33,11 +34,11 @@ impl Pointer {
         &self.0
     }
 
-    /// What it points at in `json`, if there is such a thing.
+    /// Finds the value that it points at in `json`, if there is one.
     ///
     /// # Errors
     ///
-    /// If that cannot be said: a name on the way cannot be read, or stands twice.
+    /// If a name on the path can't be read, or appears twice.
     pub(super) fn find<'j>(&self, json: &'j RawValue) -> Result<Option<&'j str>, serde_json::Error> {
         let mut at = json;
         for token in self.0.split('/').skip(1) {
@@ -58,7 +59,7 @@ impl Pointer {
     }
 }
 
-/// An object's member of this name.
+/// Finds an object's member with this name.
 struct Member<'n>(&'n str);
 
 impl<'j> DeserializeSeed<'j> for Member<'_> {
@@ -82,7 +83,7 @@ impl<'j> Visitor<'j> for Member<'_> {
             if name != self.0 {
                 members.next_value::<IgnoredAny>()?;
             } else if found.replace(members.next_value()?).is_some() {
-                // Which of the two counts, another reader may see otherwise.
+                // Parsers disagree on which of the two counts.
                 return Err(A::Error::custom("a name stands twice"));
             }
         }
@@ -90,11 +91,11 @@ impl<'j> Visitor<'j> for Member<'_> {
     }
 }
 
-/// A name with an escape in it is no slice of the text.
+/// A member's name. It's owned if it has an escape, since it then isn't a slice of the text.
 #[derive(serde::Deserialize)]
 struct Name<'j>(#[serde(borrow)] Cow<'j, str>);
 
-/// An array's element at this place.
+/// Finds an array's element at this index.
 struct Element(usize);
 
 impl<'j> DeserializeSeed<'j> for Element {
@@ -124,7 +125,7 @@ impl<'j> Visitor<'j> for Element {
     }
 }
 
-/// Digits without a zero in front.
+/// Parses an array index: digits without a leading zero.
 fn index(token: &str) -> Option<usize> {
     let is_number =
         token == "0" || !token.starts_with('0') && token.bytes().all(|byte| byte.is_ascii_digit());

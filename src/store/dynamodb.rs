@@ -1,12 +1,12 @@
 //! The DynamoDB store.
 //!
-//! One item per record, one conditional request per transition. Every condition that fails sends the item
-//! back that stood in the way (`ReturnValuesOnConditionCheckFailure = ALL_OLD`): a first run costs two
-//! requests, a duplicate one, a takeover two and its completion.
+//! It keeps one item per record and sends one conditional request per transition. When a condition fails,
+//! DynamoDB returns the item that made it fail (`ReturnValuesOnConditionCheckFailure = ALL_OLD`). A first run
+//! costs two requests, a duplicate one, a takeover two plus its completion.
 //!
 //! # The item
 //!
-//! | attribute | type | in | what it has |
+//! | attribute | type | in | content |
 //! |---|---|---|---|
 //! | `id` | S | all | the partition key: the stored key, `<function>/<operation>#<64 hex digits>` |
 //! | the sort key, if the table has one | S | all | `record` |
@@ -17,45 +17,50 @@
 //! | `attempt` | N | all | how many claims the operation has had |
 //! | `fingerprint` | S | all | `1:` and 64 lower-case hex digits |
 //! | `lock_acquired_at` | N | all | when the claim was made; ms since the Unix epoch |
-//! | `lease_until` | N | STARTED | until when the claim stands; ms since the Unix epoch |
-//! | `expires_at` | N | all, but for an at-most-once claim that isn't settled | until when the record counts; **whole seconds** since the Unix epoch, rounded up: the table's TTL attribute |
+//! | `lease_until` | N | STARTED | when the lease ends; ms since the Unix epoch |
+//! | `expires_at` | N | all but unsettled at-most-once claims | expiry in **whole seconds**, rounded up (TTL) |
 //! | `interrupted` | BOOL | all, if so | `true`: an earlier attempt ended without an answer, and may have had effects |
 //! | `request_id` | S | all, if known | the invocation that made the claim |
-//! | `response_encoding` | S | COMPLETED, FAILED | `identity` or `deflate` (RFC 1951); `/` and a number behind it: kept in so many siblings; `omitted`: not kept |
-//! | `response_length` | N | COMPLETED, FAILED, unless omitted | the response's length in bytes, before it was encoded |
-//! | `response_sha256` | S | COMPLETED, FAILED, unless omitted | the response's SHA-256, before it was encoded: 64 lower-case hex digits |
+//! | `response_encoding` | S | COMPLETED, FAILED | `identity` or `deflate` (RFC 1951), or `omitted`; see below |
+//! | `response_length` | N | COMPLETED, FAILED, unless omitted | the response's length in bytes, before encoding |
+//! | `response_sha256` | S | COMPLETED, FAILED, unless omitted | SHA-256 before encoding: 64 lower-case hex digits |
 //! | `response` | B | COMPLETED, FAILED, if in the record | the response, encoded |
 //!
-//! An item that lacks one of its attributes, or has one of another state, cannot be read: it is corrupt,
-//! never absent. So is one of another version. `response_codec` and `response_key_id` are reserved for responses in
-//! forms that this version can't read: a record that has one of them is corrupt too. `trace_id` is reserved as well, and
-//! reads ignore it. Other attributes are left alone, until the record is claimed anew.
+//! All times count from the Unix epoch. If the response is in siblings, `response_encoding` continues with `/`
+//! and their number. `omitted` means that the response wasn't kept.
 //!
-//! All of a table's keys are partition keys, also where there is a sort key: it is the same for all
-//! records, so that they spread over the table's partitions as the keys do. Where one is configured, the
-//! first write of a process is preceded by one read, which finds out whether the table has it.
+//! An item is corrupt, never absent, if it lacks one of its attributes, has one of another state, or has
+//! another version. `response_codec` and `response_key_id` are reserved for responses in forms that this
+//! version can't read, so a record with one of them is corrupt too. `trace_id` is reserved as well; reads
+//! ignore it. Other attributes stay until the record is reclaimed.
+//!
+//! Records spread over the table's partitions by their partition key, even if the table has a sort key, since
+//! that's the same for all records. With a sort key configured, a process reads once before its first write, to
+//! check that the table has the key.
 //!
 //! # A sibling
 //!
-//! A response over the inline limit is in siblings of at most 389,120 bytes each, which outlive the record
-//! by a day:
+//! A response over the inline limit is stored in siblings of at most 389,120 bytes each, which live a day
+//! longer than the record:
 //!
-//! | attribute | type | what it has |
+//! | attribute | type | content |
 //! |---|---|---|
 //! | `id` | S | without a sort key `<the record's id>#part#<owner>#<index>`, index from 0; with one, the record's `id` |
 //! | the sort key, if the table has one | S | `part#<owner>#<index>` |
-//! | `expires_at` | N | the record's, and 86,400 |
+//! | `expires_at` | N | the record's, plus 86,400 |
 //! | `response` | B | the bytes |
 //!
-//! With a sort key, all siblings of a response are in one partition, which takes 1,000 write units a second. Two siblings
-//! at once are written there, and four at once to a table without one. A response of 1 MB takes about a second, and one of 6 MB
-//! about 7 s, unless the table has burst capacity left. **Leave the sort key out where responses are large.**
+//! With a sort key, all siblings of a response are in one partition, which accepts 1,000 write units a second.
+//! The store writes two siblings at once there, and four at once to a table without a sort key. A response of 1
+//! MB takes about a second, and one of 6 MB about 7 s, unless the table has burst capacity left. **Leave the
+//! sort key out if responses are large.**
 //!
 //! # Permissions
 //!
-//! `dynamodb:PutItem`, `dynamodb:UpdateItem` and `dynamodb:GetItem` on the table. `dynamodb:DescribeTable`
-//! makes the error for a table with other keys a better one; [`create_table`](DynamoDbStore::create_table),
-//! [`check_table`](DynamoDbStore::check_table) and [`scan`](DynamoDbStore::scan) need more, and say so.
+//! `dynamodb:PutItem`, `dynamodb:UpdateItem` and `dynamodb:GetItem` on the table. With
+//! `dynamodb:DescribeTable`, the error for a table with other keys is more precise.
+//! [`create_table`](DynamoDbStore::create_table), [`check_table`](DynamoDbStore::check_table) and
+//! [`scan`](DynamoDbStore::scan) need more permissions, which they list.
 //!
 //! # Example
 //!
@@ -119,12 +124,12 @@ use crate::{
     store::{ResponseParts, Seen, Store, StoreError, StoreErrorKind, Transactions, Write, Written},
 };
 
-/// The sort key of every record, in a table that has one.
+/// The sort key's value in every record, in a table that has a sort key.
 const RECORD_SORT_KEY: &str = "record";
 
-/// Records in a DynamoDB table; see the [module's documentation](self) for the item.
+/// Stores records in a DynamoDB table; see the [module's documentation](self) for the item.
 ///
-/// Cloning is cheap, and clones share the client with its connections.
+/// Cloning is cheap, and clones share the client and its connections.
 #[derive(Clone)]
 pub struct DynamoDbStore {
     inner: Arc<Inner>,
@@ -137,11 +142,11 @@ struct Inner {
     sort_key: Option<String>,
     inline_limit: usize,
     plans: Plans,
-    /// Whether the table is known to have the sort key that it should have.
+    /// Whether the table is known to have the configured sort key.
     has_sort_key: AtomicBool,
 }
 
-/// Shows the configuration; the client's own, which has credentials in it, is left out.
+/// Shows the configuration without the client's, which contains credentials.
 impl fmt::Debug for DynamoDbStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DynamoDbStore")
@@ -154,32 +159,32 @@ impl fmt::Debug for DynamoDbStore {
 }
 
 impl DynamoDbStore {
-    /// A store on `table`, with `client`'s configuration and defaults for the rest.
+    /// Creates a store on `table`, with `client`'s configuration and defaults for the rest.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if DynamoDB would refuse the table's name.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the table's name isn't valid.
     pub fn new(client: Client, table: impl Into<String>) -> Result<Self, Error> {
         Self::builder(table).build_with(&client)
     }
 
-    /// A store on `table`, to be configured.
+    /// Configures a store on `table`.
     pub fn builder(table: impl Into<String>) -> DynamoDbStoreBuilder {
         DynamoDbStoreBuilder::new(table.into())
     }
 
-    /// The table's name, or its ARN.
+    /// The table's name or ARN.
     pub fn table(&self) -> &str {
         &self.inner.table
     }
 
-    /// The record in an item that came another way than through this store: a stream's image, a scan's page, an
+    /// Decodes the record in an item from another source than this store: a stream's image, a scan's page, an
     /// export.
     ///
     /// # Errors
     ///
-    /// [`StoreErrorKind::Corrupt`] if it is no record, or one that this version cannot read; the message names
-    /// the attribute.
+    /// [`StoreErrorKind::Corrupt`] if the item isn't a record, or is one that this version can't read. The
+    /// message names the attribute.
     ///
     /// ```
     /// # use lambda_idempotency::store::{StoreErrorKind, dynamodb::DynamoDbStore};
@@ -203,9 +208,9 @@ impl DynamoDbStore {
         self.inner.client.config().region().map(AsRef::as_ref)
     }
 
-    /// The key of the item `id`; `sort` counts only where the table has a sort key.
+    /// The key of the item `id`. `sort` is only used if the table has a sort key.
     fn item_key(&self, id: &str, sort: impl FnOnce() -> String) -> Item {
-        // Room for the whole item: a claim puts its attributes beside the key.
+        // Reserve space for the whole item: a claim adds its attributes to the key.
         let mut key = HashMap::with_capacity(16);
         key.insert(self.inner.attributes.of(Attribute::Id).to_owned(), codec::text(id));
         if let Some(sort_key) = &self.inner.sort_key {
@@ -239,26 +244,26 @@ impl DynamoDbStore {
         self.told(Fault::new(error, findings), Class::Invalid).await
     }
 
-    /// The error that `fault` is. One about a request that is invalid is of class `invalid`, where the table's keys are
-    /// what the configuration says.
+    /// Converts `fault` to the store's error. If DynamoDB calls the request invalid although the table's keys
+    /// match the configuration, the error is of class `invalid`.
     async fn told(&self, fault: Fault, invalid: Class) -> StoreError {
         if fault.class == Class::Invalid {
-            // Boxed, so that every request does not make room for a path that none takes.
+            // Boxed because it's rare: otherwise every request's future would hold this one.
             return Box::pin(self.explained(fault, invalid)).await;
         }
         fault.into_error(&self.inner.table, self.region())
     }
 
-    /// Once a process, and only where a sort key is configured: reads the record. A table without that key
-    /// would take a claim (for it, the sort key is one attribute more) and refuse the completion, when the
-    /// handler has run.
+    /// Reads the record once per process, if a sort key is configured. A table without that key would accept a
+    /// claim (the sort key would be just another attribute), and reject the completion after the handler has
+    /// run.
     pub(super) async fn check_sort_key(&self, key: &StoredKey) -> Result<(), StoreError> {
         if self.inner.sort_key.is_none() || self.inner.has_sort_key.load(Ordering::Relaxed) {
             return Ok(());
         }
         match self.get(key).await {
             Err(error) if error.kind() == StoreErrorKind::Rejected => return Err(error),
-            // Whatever else is wrong, the write itself finds it too.
+            // The write itself runs into any other problem too.
             Err(error) if error.kind() == StoreErrorKind::Unavailable => {}
             _ => self.inner.has_sort_key.store(true, Ordering::Relaxed),
         }
@@ -324,16 +329,16 @@ impl DynamoDbStore {
         item
     }
 
-    /// The condition on which a record is put that no claim precedes; `None` if no record is at this version.
+    /// The condition for putting a record without a claim; `None` if no record can be at this version.
     fn conclusion(&self, seen: Option<&Seen>) -> Option<(&Plan, Option<Values>)> {
         let plans = &self.inner.plans;
         let Some(seen) = seen else { return Some((&plans.absent, None)) };
         Some((plans.conclude.of(seen)?, Some(values::as_seen(seen))))
     }
 
-    /// The same answer to a write that wants nothing to be there, with what is there. Something is, or the condition
-    /// would have held. An endpoint that does not send it along is no DynamoDB of today; it must not be taken for
-    /// "absent". What is there may be what an earlier attempt of the SDK made.
+    /// Adds the record that's there to a refusal without one, for a write that requires that none exists. A
+    /// record exists, or the condition would have held. An endpoint that doesn't return it is an old emulator;
+    /// never treat the record as absent. The record may come from an earlier attempt of the SDK.
     async fn shown(&self, key: &StoredKey, written: Written) -> Result<Written, StoreError> {
         match written {
             Written::Refused(None) => {
@@ -405,8 +410,8 @@ impl DynamoDbStore {
         }
     }
 
-    /// A failed condition is definite, whatever became of the attempts before it: the item that it met is
-    /// here, and shows whether it is ours.
+    /// A failed condition is definite, whatever happened to earlier attempts: the returned item shows whether
+    /// one of them was applied.
     fn refused(&self, key: &StoredKey, item: Option<Item>) -> Result<Written, StoreError> {
         let record = item.filter(|item| !item.is_empty()).map(|item| self.decode(key, item)).transpose()?;
         Ok(Written::Refused(record))
@@ -427,7 +432,7 @@ impl DynamoDbStore {
             .consistent_read(true);
         match observed(request.send()).await {
             (Ok(answer), _) => Ok(answer.item),
-            // A read writes nothing, whatever became of its attempts.
+            // A read writes nothing, so it's never ambiguous.
             (Err(error), findings) => Err(self.error(&error, findings).await.maybe_applied(false)),
         }
     }

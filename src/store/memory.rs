@@ -1,4 +1,4 @@
-//! A store in memory: for tests, and the contract in its shortest form.
+//! An in-memory store for tests, and the shortest implementation of the contract.
 
 use std::{
     collections::HashMap,
@@ -12,8 +12,8 @@ use crate::{
     store::{Store, StoreError, Write, Written},
 };
 
-/// Records in this process's memory. They are gone with the process, and no other process sees them:
-/// use it in tests, not in a deployed function.
+/// Stores records in this process's memory. They disappear with the process, and no other process sees them.
+/// Use it in tests, not in a deployed function.
 ///
 /// Clones share their records.
 #[derive(Clone, Debug, Default)]
@@ -22,13 +22,13 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Puts `record` under `key` whatever is there, or removes what is there: for tests that need a
-    /// record in a certain state.
+    /// Stores `record` under `key` unconditionally, or removes the record there: for tests that need a record
+    /// in a certain state.
     pub fn set(&self, key: &StoredKey, record: Option<Record>) {
         let mut records = self.records();
         match record {
@@ -42,13 +42,13 @@ impl MemoryStore {
         self.records().get(key).cloned()
     }
 
-    /// Every record, in no order.
+    /// Every record, in no particular order.
     pub fn all(&self) -> Vec<(StoredKey, Record)> {
         self.records().iter().map(|(key, record)| (key.clone(), record.clone())).collect()
     }
 
     fn records(&self) -> MutexGuard<'_, HashMap<StoredKey, Record>> {
-        // No code panics while it holds the lock, so what a poisoned one guards is whole.
+        // Code that holds the lock never panics, so the data in a poisoned one is intact.
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

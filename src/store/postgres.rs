@@ -1,17 +1,17 @@
 //! The PostgreSQL store.
 //!
-//! One row per record, one conditional statement per transition, which answers with the row that stood in the way: a
-//! first run costs two statements, a duplicate one, a takeover two and its completion. A response is kept in the row,
-//! whatever its size.
+//! It keeps one row per record and runs one conditional statement per transition. If the condition fails, the
+//! statement returns the row that made it fail. A first run costs two statements, a duplicate one, a takeover
+//! two plus its completion. A response is stored in the row, whatever its size.
 //!
 //! # The table
 //!
-//! `schema.sql` makes it: by [`create_table`](PostgresStore::create_table), by `idempotency table create`, or in migrations
-//! of your own ([`schema_sql`](PostgresStore::schema_sql)). Beside it stands a table of one row, the marker, which says of
-//! what version the schema is. The library reads it on every new connection, and refuses to work with a version that it
-//! does not know.
+//! `schema.sql` creates it. Run it with [`create_table`](PostgresStore::create_table), with
+//! `idempotency table create`, or in your own migrations ([`schema_sql`](PostgresStore::schema_sql)). It also
+//! creates a one-row table, the marker, which holds the schema's version. The library reads the marker on every
+//! new connection, and refuses to work with an unknown version.
 //!
-//! | column | type | in | what it has |
+//! | column | type | in | content |
 //! |---|---|---|---|
 //! | `id` | text | all | the primary key: the stored key, `<function>/<operation>#<64 hex digits>` |
 //! | `version` | bigint | all | `2`, the version of this format |
@@ -21,67 +21,75 @@
 //! | `attempt` | bigint | all | how many claims the operation has had |
 //! | `fingerprint` | text | all | `1:` and 64 lower-case hex digits |
 //! | `lock_acquired_at` | numeric(20) | all | when the claim was made; ms since the Unix epoch |
-//! | `lease_until` | numeric(20) | STARTED | until when the claim stands; ms since the Unix epoch |
-//! | `expires_at` | numeric(20) | all, but for a STARTED one that may run at most once | until when the record counts; ms since the Unix epoch. NULL is forever |
+//! | `lease_until` | numeric(20) | STARTED | when the lease ends; ms since the Unix epoch |
+//! | `expires_at` | numeric(20) | all but unsettled at-most-once claims | expiry in ms since the epoch; NULL: never |
 //! | `interrupted` | boolean | all | whether an earlier attempt of this operation ended without an answer |
 //! | `request_id` | bytea | all, if known | the invocation that made the claim, in UTF-8 |
 //! | `response_encoding` | text | COMPLETED, FAILED | `identity` or `deflate` (RFC 1951); `omitted`: not kept |
-//! | `response_length` | numeric(20) | COMPLETED, FAILED, unless omitted | the response's length in bytes, before it was encoded |
-//! | `response_sha256` | bytea | COMPLETED, FAILED, unless omitted | the response's SHA-256, before it was encoded |
+//! | `response_length` | numeric(20) | COMPLETED, FAILED, unless omitted | the length in bytes before encoding |
+//! | `response_sha256` | bytea | COMPLETED, FAILED, unless omitted | the SHA-256 before encoding |
 //! | `response` | bytea | COMPLETED, FAILED, unless omitted | the response, encoded |
 //! | `trace_id`, `response_codec`, `response_key_id` | text | none | reserved for a later version |
 //!
-//! A row that lacks one of its columns' values, or has one of another state, cannot be read: it is corrupt, never absent.
-//! So is one with a `response_codec` or a `response_key_id`: it takes a newer version of the library.
+//! A row that lacks one of its columns' values, or has a value of another state, is corrupt, never absent. So
+//! is one with a `response_codec` or a `response_key_id`: only a newer version of the library can read it.
 //!
-//! # What the server has to be
+//! # Server requirements
 //!
-//! PostgreSQL 12 or later, and its primary: a standby takes no writes, and its reads may lag behind. What a fail-over to a
-//! standby that is replicated to asynchronously loses, this store loses too. `synchronous_commit` must not be off, or a
-//! crash of the server takes back the last moments' claims.
+//! PostgreSQL 12 or later, and its primary: a standby rejects writes, and its reads may lag behind. If a
+//! fail-over to an asynchronously replicated standby loses writes, this store loses them too. Don't turn
+//! `synchronous_commit` off: a crash of the server would lose the claims of the last moments.
 //!
-//! Old rows stay until [`sweep`](PostgresStore::sweep) deletes them: call it once in a while. It never deletes a row
-//! without an expiry.
+//! Old rows stay until [`sweep`](PostgresStore::sweep) deletes them, so call it now and then. It never deletes
+//! a row without an expiry.
 //!
 //! # Connections
 //!
-//! Each sandbox of a function holds [two](PostgresStoreBuilder::connections), so that a thousand sandboxes hold 2,000, and
-//! PostgreSQL takes 100 by default, of all its clients together. Limit the function's concurrency to half of the free
-//! connections, or put a pooler in between. On a pool of yours, the store has these two besides the pool's: handlers hold the
-//! pool's while they work, and a completion that waits behind them comes too late.
+//! Each sandbox of a function holds [two](PostgresStoreBuilder::connections) connections, so a thousand
+//! sandboxes hold 2,000. By default, PostgreSQL accepts 100 from all its clients together. Limit the function's
+//! concurrency to half of the free connections, or put a pooler in between. If you pass in your own pool, the
+//! store opens these two besides the pool's. Handlers hold the pool's connections while they run, and a
+//! completion that waited for them would be too late.
 //!
-//! With several hosts in the URL (`postgres://app@one,two/shop`), the store finds the one that takes writes, unless
-//! `target_session_attrs` says otherwise. After a fail-over, the next call finds the standby that was promoted. Each host has
-//! its share of the [time to connect](PostgresStoreBuilder::connect_timeout). `channel_binding=require` is supported.
+//! With several hosts in the URL (`postgres://app@one,two/shop`), the store finds the one that accepts writes,
+//! unless `target_session_attrs` says otherwise. After a fail-over, the next call finds the promoted standby.
+//! The hosts share the [time to connect](PostgresStoreBuilder::connect_timeout) equally.
+//! `channel_binding=require` is supported.
 //!
 //! # Time limits
 //!
-//! The store stops waiting for a statement after a [second](PostgresStoreBuilder::statement_timeout), and closes the
-//! connection. The server doesn't notice while it waits for a lock, and would apply a claim that was given up when the lock
-//! is free: the key is then blocked until the claim's lease ends, though no handler runs. So `statement_timeout` and
-//! `lock_timeout` are set at the server, as [`Timeouts`] or `?timeouts=` says. The store reads them back on each new
-//! connection, and refuses to work without them. They cover locks on the whole table too.
+//! The store stops waiting for a statement after a [second](PostgresStoreBuilder::statement_timeout), and
+//! closes the connection. While the server waits for a lock, it doesn't notice. Once it gets the lock, it would
+//! apply a claim that was given up, and block the key until the claim's lease expires, though no handler runs.
+//! So the store sets `statement_timeout` and `lock_timeout` at the server, by [`Timeouts`] or `?timeouts=`. It
+//! reads them back on each new connection, and refuses to work without them. They cover locks on the whole
+//! table too.
 //!
-//! A claim that the network delivers late is applied all the same, if no other delivery has claimed the key by then. It never
-//! replaces another's claim or outcome, and it blocks the key for its lease at most.
+//! A claim that the network delivers late is still applied, if no other delivery has claimed the key by then.
+//! It never replaces another claim or outcome, and blocks the key only for its lease.
 //!
 //! # Poolers
 //!
-//! | between | URL | |
+//! | pooler or proxy | URL | |
 //! |---|---|---|
-//! | nothing | (`?timeouts=startup`) | the default; `?prepared=true` saves the planning |
+//! | none | (`?timeouts=startup`) | the default; `?prepared=true` saves the planning |
 //! | PgBouncer, Supavisor, PgCat, Odyssey in transaction mode | `?timeouts=transaction` | tested with PgBouncer 1.18 |
-//! | Amazon RDS Proxy | `?timeouts=role` | its [documentation](https://docs.aws.amazon.com/AmazonRDS/latest/UserGuide/rds-proxy-pinning.html) was read, nothing was run: a statement that sets something pins its session |
+//! | Amazon RDS Proxy | `?timeouts=role` | not tested |
+//!
+//! RDS Proxy pins a session when a statement sets something, by its
+//! [manual](https://docs.aws.amazon.com/AmazonRDS/latest/UserGuide/rds-proxy-pinning.html).
 //!
 //! With `role`, set the limits once: `ALTER ROLE app SET statement_timeout = '750ms'` and
-//! `ALTER ROLE app SET lock_timeout = '250ms'`. No statement of the store sets anything then.
+//! `ALTER ROLE app SET lock_timeout = '250ms'`. The store's statements then set nothing.
 //! [`run_in`](crate::Operation::run_in) takes an advisory lock, which may pin a proxy's session too.
 //!
-//! Statements have no names, since a pooler sends a name to any session that is free. Each process counts its names from the
-//! beginning, so that one function's claims went into another's table and were acknowledged. `?prepared=true` is for direct
-//! connections, and refused where another server process answers than the one that took the connection.
+//! Statements are unnamed, since a pooler sends a named one to any free session. Each process counts its names
+//! from the beginning, so one function's claims went into another's table and were acknowledged. Use
+//! `?prepared=true` only for direct connections. The store refuses it if another server process answers than
+//! the one that accepted the connection.
 //!
-//! An unnamed statement is planned each time, still in one round trip. The price, for a whole run on loopback:
+//! An unnamed statement is planned each time, still in one round trip. This is the cost of a whole run on
+//! loopback:
 //!
 //! | | first run: p50 | server CPU | duplicate: p50 | server CPU |
 //! |---|---|---|---|---|
@@ -89,13 +97,13 @@
 //! | `?prepared=true` | 1.13 ms | 0.36 ms | 0.56 ms | 0.12 ms |
 //! | `?timeouts=transaction` | 2.35 ms | 1.20 ms | 1.30 ms | 0.51 ms |
 //!
-//! Medians of five runs of `cargo run --example store_table --features postgres,redis`, in a build without optimization, on
-//! two busy cores that the server, the caller and other work shared. Compare the rows with each other: an idle machine is
-//! faster.
+//! These are medians of five runs of `cargo run --example store_table --features postgres,redis`, in a build
+//! without optimization, on two busy cores shared by the server, the caller and other work. Compare the rows
+//! with each other: an idle machine is faster.
 //!
 //! # Permissions
 //!
-//! `SELECT`, `INSERT`, `UPDATE` and, for the sweep, `DELETE` on the table, `SELECT` on its marker.
+//! `SELECT`, `INSERT` and `UPDATE` on the table, `DELETE` on it for the sweep, and `SELECT` on its marker.
 //!
 //! # Example
 //!
@@ -131,7 +139,7 @@ pub use scan::{ScanPage, ScanPosition};
 pub use table::{TableCreation, TableProblem};
 pub use transaction::{Looked, PostgresTransaction};
 
-/// The client and the pool, in the versions that this store takes them in.
+/// The client and the pool, in the versions that this store accepts.
 pub use deadpool_postgres::{self, tokio_postgres};
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -161,10 +169,10 @@ use crate::{
     store::{Store, StoreError, StoreErrorKind, Write, Written},
 };
 
-/// How often a write is sent again that was not made, though the record that it was shown did not stand in its way.
+/// How often a write is sent if it wasn't applied, and the record that it returned doesn't explain why.
 const MAX_SENT: u8 = 4;
 
-/// Records in a PostgreSQL table; see the [module's documentation](self) for its columns.
+/// Stores records in a PostgreSQL table; see the [module's documentation](self) for its columns.
 ///
 /// Cloning is cheap, and clones share the connections.
 #[derive(Clone)]
@@ -179,16 +187,17 @@ struct Inner {
     connect_timeout: Duration,
     statement_timeout: Duration,
     limits: Limits,
-    /// The statements for a transaction of the user's, and their wait for a row as PostgreSQL reads it, if they limit it.
+    /// The statements for a user's transaction, with the lock timeout as PostgreSQL reads it, if they limit
+    /// their wait for a row.
     in_transaction: Statements,
     lock_timeout: Option<String>,
     /// Whether statements are prepared.
     prepared: bool,
-    /// Where the database is, for errors: empty, or ` in database … at …`.
+    /// The location of the database, for errors: empty, or ` in database … at …`.
     place: String,
 }
 
-/// What a statement does.
+/// Whether a statement may write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sends {
     /// It may write.
@@ -197,7 +206,7 @@ enum Sends {
     Question,
 }
 
-/// Shows the configuration, without the user and the password.
+/// Shows the configuration, without user and password.
 impl fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PostgresStore")
@@ -209,8 +218,8 @@ impl fmt::Debug for PostgresStore {
 }
 
 impl PostgresStore {
-    /// A store on the table `idempotency`, with its own connections of the kind that `pool` makes, and defaults for the rest:
-    /// for functions that have a pool already. See [`PostgresStoreBuilder::of_pool`].
+    /// Creates a store on the table `idempotency`, with defaults for the rest. It opens its own connections
+    /// with `pool`'s settings: for functions that have a pool already. See [`PostgresStoreBuilder::of_pool`].
     ///
     /// # Errors
     ///
@@ -219,14 +228,19 @@ impl PostgresStore {
         PostgresStoreBuilder::of_pool(pool).build()
     }
 
-    /// A store in the database at `url`, to be configured: `postgres://USER:PASSWORD@HOST:PORT/DATABASE`.
+    /// Configures a store in the database at `url`: `postgres://USER:PASSWORD@HOST:PORT/DATABASE`.
     ///
-    /// What stands in a URL must be percent-encoded where it is not of letters and digits. Of the parameters behind a `?`,
-    /// these matter most: `table`, as [`table`](PostgresStoreBuilder::table); `sslmode`, `require` (the default, but for
-    /// loopback and Unix sockets), `prefer` or `disable`; `sslrootcert`, a file with the root certificates to trust in
-    /// place of the system's, such as Amazon RDS's; `timeouts`, `startup`, `transaction` or `role`, as [`Timeouts`] says;
-    /// `prepared`, `true` or `false`, as [`prepared_statements`](PostgresStoreBuilder::prepared_statements). The certificate
-    /// and the host's name are verified in every mode.
+    /// Percent-encode all characters in the URL's parts except letters and digits. The main parameters after
+    /// the `?` are:
+    ///
+    /// - `table`: as [`table`](PostgresStoreBuilder::table).
+    /// - `sslmode`: `require` (the default, except for loopback and Unix sockets), `prefer` or `disable`.
+    /// - `sslrootcert`: a file with the root certificates to trust instead of the system's, such as Amazon
+    ///   RDS's.
+    /// - `timeouts`: `startup`, `transaction` or `role`; see [`Timeouts`].
+    /// - `prepared`: `true` or `false`, as [`prepared_statements`](PostgresStoreBuilder::prepared_statements).
+    ///
+    /// If TLS is used, the certificate and the host's name are always verified.
     pub fn builder(url: impl Into<String>) -> PostgresStoreBuilder {
         PostgresStoreBuilder::of_url(url.into())
     }
@@ -242,7 +256,7 @@ impl PostgresStore {
         let (statement, values) = (inner.statements.of(write), draft.values(key, None, write));
         let mut patience = inner.patience();
         for _ in 0..MAX_SENT {
-            // The server has to end the statement before the store gives it up.
+            // The server must end the statement before the store gives it up.
             if !patience.stating.has(inner.limits.statement()) {
                 break;
             }
@@ -260,7 +274,7 @@ impl PostgresStore {
         let rows = inner.run(&inner.statements.read, &values, Sends::Question).await?;
         let row = inner.only(&rows)?;
         if row.try_get(STANDBY).unwrap_or(true) {
-            // The address leads to another server by now, or will.
+            // After a fail-over, the address leads to another server, so drop the old connections.
             let _removed = inner.connections.pool.retain(|_, _| false);
             return Err(inner.error(Fault::standby()));
         }
@@ -269,7 +283,7 @@ impl PostgresStore {
 }
 
 impl Inner {
-    /// Sends `statement` over a connection of the pool.
+    /// Sends `statement` over a pooled connection.
     async fn run(
         &self,
         statement: &Statement,
@@ -279,7 +293,7 @@ impl Inner {
         self.run_within(statement, values, sends, &mut self.patience()).await
     }
 
-    /// The same, as part of a call that has this much time left.
+    /// As `run`, within the rest of a call's time.
     async fn run_within(
         &self,
         statement: &Statement,
@@ -302,7 +316,7 @@ impl Inner {
             } else {
                 self.connections.keep(connection);
             }
-            // A question that was lost on the way is put again, over another connection.
+            // Repeat a lost read over another connection.
             if !(may_repeat && fault.is_lost()) {
                 let error = self.error(fault);
                 return Err(if sends == Sends::Question { error.maybe_applied(false) } else { error });
@@ -337,14 +351,14 @@ impl Inner {
         sent.unwrap_or_else(|| Err(Fault::timed_out()))
     }
 
-    /// What became of `write`, as its statement answered; `None` if it is to be sent again.
+    /// The result of `write` by its statement's answer; `None` means to send it again.
     fn written(&self, key: &StoredKey, write: &Write, rows: &[Row]) -> Result<Option<Written>, StoreError> {
         let row = self.only(rows)?;
         if row.try_get(MADE).map_err(|_| self.odd_answer())? {
             return Ok(Some(Written::Applied));
         }
         let record = self.record_in(key, row)?;
-        // If what the snapshot shows does not stand in the way, what does has come since.
+        // If the snapshot's record doesn't make the write fail, another one was written since.
         let stands_in_the_way = write.apply_to(record.as_ref()).is_none();
         Ok(stands_in_the_way.then_some(Written::Refused(record)))
     }
@@ -373,7 +387,7 @@ impl Inner {
         }
     }
 
-    /// An answer in another form than the statement's: what sent it is no PostgreSQL.
+    /// The error for an answer that doesn't fit the statement, so the server isn't PostgreSQL.
     fn odd_answer(&self) -> StoreError {
         let (table, place) = (self.table.plain(), &self.place);
         let message = format!("the answer about table `{table}`{place} is not one of PostgreSQL");
@@ -385,12 +399,12 @@ impl Inner {
     }
 }
 
-/// `values` with the types that `statement` gives them.
+/// `values` with the types from `statement`.
 fn typed<'v>(statement: &Statement, values: &'v [Value<'v>]) -> Vec<(&'v (dyn ToSql + Sync), Type)> {
     values.iter().map(|value| value as _).zip(statement.types.iter().cloned()).collect()
 }
 
-/// The number of the advisory lock on `name`.
+/// The number of the advisory lock for `name`.
 fn advisory_key(name: &str) -> i64 {
     let mut hash = Sha256::new();
     hash.update(b"lambda-idempotency\0");

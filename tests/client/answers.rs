@@ -1,4 +1,4 @@
-//! Which answers are sent again for, and that the last one is handed over whole.
+//! Checks which answers the client retries, and that its caller gets the last one whole.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{
     stage::{CREATED, Stage, answer, answer_with, problem},
 };
 
-/// How often a payment is sent if `first` is the answer to its first attempt.
+/// Returns how often the client sends a payment if `first` answers the first attempt.
 async fn sent(first: Reply) -> usize {
     let stage = Stage::new([first]).await;
     stage.payment().send().await.unwrap();
@@ -123,12 +123,13 @@ async fn what_is_too_long_for_a_problem_is_not_looked_into_and_whole() {
 #[tokio::test]
 async fn retry_after_is_waited_for_in_seconds_and_as_a_date() {
     let after = |text| answer_with(503, &[("retry-after", text)], "");
-    // The clock stands at 09:15:44, and is 7 s on when the date comes.
+    // The clock starts at 09:15:44, and is 7 s later when the client reads the date.
     let stage = Stage::new([after("7"), after("Fri, 20 Nov 2026 09:15:54 GMT")]).await;
     stage.payment().send().await.unwrap();
     let waits = stage.clock.waits();
     assert_eq!(waits.len(), 2);
-    // And a part of the back-off, so that not all come back at once. (By the date, 3 s are left, or 2.9.)
+    // The client adds part of its backoff, so that clients don't all retry at once. (Of the date, 3 s remain,
+    // or 2.9.)
     for (wait, asked) in waits.iter().zip([7_000, 2_900]) {
         assert!((asked..=asked + 300).contains(&wait.as_millis()), "{wait:?}");
     }

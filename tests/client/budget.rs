@@ -1,4 +1,4 @@
-//! Where it ends: the budget, the number of attempts, and a body that can be sent once.
+//! The limits of retries: the budget, the number of attempts, and a body that can be sent only once.
 
 use std::time::Duration;
 
@@ -93,7 +93,7 @@ async fn a_body_that_cannot_be_cloned_is_sent_once_with_its_key() {
     }
 }
 
-/// Twenty attempts each would be 400 requests to a server that is down.
+/// Without a shared quota, 20 operations with 20 attempts each would send 400 requests to a server that is down.
 #[tokio::test]
 async fn an_outage_is_not_multiplied() {
     let stage = Stage::new((0..500).map(|_| answer(503))).await;
@@ -115,13 +115,13 @@ async fn successes_refill_the_retry_quota() {
         let response = client.post(stage.server.url("/payments")).send().await.unwrap();
         sent.push((response.status().as_u16(), client::attempts(&response).unwrap()));
     }
-    // The first retry succeeds, and gives back what it took. The second fails, and takes the rest with it: after five
-    // operations that succeed at once there is enough for another.
+    // The first retry succeeds and returns its tokens to the quota. The second fails and keeps them. Five
+    // operations that succeed at once then refill the quota for one more retry.
     let first = [(201, 2), (503, 2)];
     assert_eq!(sent, [&first[..], &[(201, 1); 5], &[(201, 2)]].concat());
 }
 
-/// A server that says `in-progress` works: its clients wait for the outcome.
+/// A server that answers `in-progress` is up, so its clients wait for the outcome.
 #[tokio::test]
 async fn waiting_for_an_outcome_costs_no_quota() {
     let stage = Stage::new((0..9).map(|_| problem(409, "in-progress", true))).await;

@@ -1,4 +1,4 @@
-//! One key an operation: drawn, given, or already there.
+//! One key per operation: generated, given by the caller, or already in the request.
 
 use lambda_idempotency::{
     ErrorKind,
@@ -55,7 +55,7 @@ async fn a_bare_key_has_no_quotes() {
     let response = client.post(stage.server.url("/payments")).send().await.unwrap();
     let key = client::operation_key(&response).unwrap();
     assert_eq!(stage.keys(), vec![Some(key.as_str().to_owned()); 2]);
-    // A key that would read as another isn't sent.
+    // The client rejects a key that a server would read as another key.
     let key = OperationKey::new("\"a\"").unwrap();
     let Err(reqwest_middleware::Error::Middleware(error)) =
         client.post(stage.server.url("/payments")).with_extension(key).send().await
@@ -112,7 +112,7 @@ async fn who_gives_a_key_means_an_operation_whatever_its_method() {
     assert_eq!(stage.keys(), [Some("\"put-17\"".to_owned()), Some("\"put-17\"".to_owned())]);
 }
 
-/// A middleware outside of the client, which sends a request again that it has kept from before.
+/// A middleware outside the client that sends an earlier request again.
 struct SendsAgain;
 
 #[async_trait::async_trait]

@@ -1,4 +1,4 @@
-//! The client and the library's own HTTP layer, face to face.
+//! The client against the library's own HTTP layer.
 
 use std::sync::{
     Arc,
@@ -19,7 +19,7 @@ use super::{
     stage::{BODY, CREATED, StageClock, client},
 };
 
-/// A handler that runs until it is let go, behind the layer.
+/// A handler behind the layer that runs until the test releases it.
 #[derive(Debug)]
 struct Api {
     idempotency: Idempotency,
@@ -66,7 +66,7 @@ async fn an_operation_that_is_still_running_is_waited_for_and_replayed() {
         async move {
             let nth = arrived.fetch_add(1, Ordering::SeqCst);
             if nth == 0 {
-                // The connection is lost, and the handler goes on.
+                // The connection is lost while the handler continues.
                 let running = tokio::spawn(Arc::clone(&api).answer(received));
                 *first.lock().await = Some(running);
                 while api.runs.load(Ordering::SeqCst) == 0 {

@@ -1,4 +1,4 @@
-//! Attempts that are not answered.
+//! Attempts that get no answer.
 
 use std::{
     collections::HashMap,
@@ -20,7 +20,7 @@ use super::{
 
 const SHORT: Duration = Duration::from_millis(50);
 
-/// A server that pays once a key, and loses the first connection: before the payment, or after it.
+/// Starts a server that pays once per key, and that loses the first connection before or after the payment.
 async fn paying(pays_first: bool) -> (Server, Arc<Mutex<HashMap<String, usize>>>) {
     let runs = Arc::new(Mutex::new(HashMap::new()));
     let (ledger, is_lost) = (Arc::clone(&runs), Mutex::new(true));

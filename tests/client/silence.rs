@@ -1,5 +1,5 @@
-//! What the client tells holds no key, no token and no body: all the tests of this program run once more, recorded, and
-//! what they told is searched.
+//! Nothing that the client logs or prints contains a key, a token or a body. An audit runs all tests of this
+//! program again with a recording, and searches the recording.
 
 use std::fmt::Debug;
 
@@ -13,10 +13,10 @@ use crate::{
     stage::{CREATED, Stage, answer},
 };
 
-/// Tests of this name start others, and are not started by them.
+/// The prefix of the tests that run the others. Their runs leave these tests out.
 const AUDITS: &str = "silence::audit_";
 
-/// What was sent must not be told.
+/// Registers the contents of this request as secrets.
 pub(crate) fn note(request: &Received) {
     recording::secrets(|secrets| {
         if let Some(key) = request.headers.get("idempotency-key") {
@@ -39,10 +39,10 @@ fn audit_finds_no_secret_in_what_all_the_tests_tell() {
     audit::assert_silent(&recorded);
 }
 
-/// What begins no recording: it sends nothing.
+/// Tests that start no recording, since they send nothing.
 const UNRECORDED: &[&str] = &["secrets::a_secret_is_found_in_every_form_and_nothing_else_is"];
 
-/// A middleware behind the client, which logs the headers of what is sent.
+/// A middleware behind the client that logs the headers of each request.
 struct Logs;
 
 #[async_trait::async_trait]

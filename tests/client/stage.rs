@@ -1,4 +1,4 @@
-//! A server with a script, a clock that nobody waits for, and a client.
+//! A scripted server, a clock that never makes a test wait, and a client.
 
 use std::{
     future::poll_fn,
@@ -14,7 +14,7 @@ use super::http_server::{Received, Reply, Server};
 
 pub(crate) const BODY: &str = r#"{"amount_cents":1250,"currency":"EUR"}"#;
 
-/// The answer to a request that a `Stage` has nothing more to say to.
+/// The body of the answer after a `Stage`'s script has ended.
 pub(crate) const CREATED: &str = r#"{"payment_id":"p-1"}"#;
 
 pub(crate) fn answer(status: u16) -> Reply {
@@ -26,7 +26,7 @@ pub(crate) fn answer_with(status: u16, headers: &[(&str, &str)], body: &str) -> 
     Reply::Whole(status, headers, body.into())
 }
 
-/// As this library's HTTP layer answers by itself.
+/// An answer as this library's HTTP layer writes it.
 pub(crate) fn problem(status: u16, code: &str, is_retryable: bool) -> Reply {
     let body = format!(r#"{{"type":"urn:x","status":{status},"code":"{code}","retryable":{is_retryable}}}"#);
     let mut headers = vec![("content-type", "application/problem+json")];
@@ -34,7 +34,7 @@ pub(crate) fn problem(status: u16, code: &str, is_retryable: bool) -> Reply {
     answer_with(status, &headers, &body)
 }
 
-/// A server that replies as its script says, and then with 201; and the clock of its client.
+/// A server that follows its script and then answers 201, and its client's clock.
 pub(crate) struct Stage {
     pub(crate) server: Server,
     pub(crate) clock: StageClock,
@@ -59,7 +59,7 @@ impl Stage {
         Self { server, clock: StageClock::default(), received }
     }
 
-    /// A client with these rules, on the stage's clock.
+    /// Returns a client with these rules on the stage's clock.
     pub(crate) fn client_with(&self, rules: IdempotentRequests) -> ClientWithMiddleware {
         client(rules.clock(self.clock.clone()))
     }
@@ -68,23 +68,23 @@ impl Stage {
         self.client_with(IdempotentRequests::new())
     }
 
-    /// A payment, not yet sent.
+    /// Builds a payment without sending it.
     pub(crate) fn payment(&self) -> RequestBuilder {
         self.client().post(self.server.url("/payments")).body(BODY)
     }
 
-    /// What has arrived by now.
+    /// Returns the requests that have arrived so far.
     pub(crate) fn received(&self) -> Vec<Received> {
         self.received.lock().unwrap().clone()
     }
 
-    /// The keys that have arrived by now, as they stood in their header.
+    /// Returns the key headers that have arrived so far, as sent.
     pub(crate) fn keys(&self) -> Vec<Option<String>> {
         self.received().iter().map(|request| request.headers.get("idempotency-key").cloned()).collect()
     }
 }
 
-/// A client on loopback, whatever proxy the environment names.
+/// Builds a client for loopback that ignores proxies from the environment.
 pub(crate) fn client(rules: IdempotentRequests) -> ClientWithMiddleware {
     #[cfg(feature = "metrics")]
     crate::recording::shown(&rules);
@@ -92,26 +92,26 @@ pub(crate) fn client(rules: IdempotentRequests) -> ClientWithMiddleware {
     ClientBuilder::new(http).with(rules).build()
 }
 
-/// A clock that jumps to the end of a wait at once, unless it is the only one: time passes between attempts, and stands
-/// still while the one sleeper is the budget, and an attempt is on its way.
+/// A clock that jumps to the end of a wait at once, so that time passes between attempts. It doesn't move while
+/// the budget is the only sleeper, because an attempt is then in flight.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StageClock(Arc<Mutex<Sleepers>>);
 
 #[derive(Debug, Default)]
 struct Sleepers {
     now: Duration,
-    /// What was slept, but for the budgets.
+    /// The waits so far, without those of the budgets.
     waits: Vec<Duration>,
     budget: Option<(Duration, Option<Waker>)>,
 }
 
 impl StageClock {
-    /// The waits between attempts by now.
+    /// Returns the waits between attempts so far.
     pub(crate) fn waits(&self) -> Vec<Duration> {
         self.0.lock().unwrap().waits.clone()
     }
 
-    /// Lets time pass.
+    /// Moves the clock forward.
     pub(crate) fn pass(&self, time: Duration) {
         let mut sleepers = self.0.lock().unwrap();
         sleepers.now += time;

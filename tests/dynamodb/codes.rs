@@ -1,4 +1,5 @@
-//! Each error code of the service, and what kind of error it makes: only what is too large is never taken.
+//! The error kind of each of the service's error codes. Only errors about an item's size are permanent
+//! (`Unstorable`).
 
 use bytes::Bytes;
 use lambda_idempotency::{
@@ -25,7 +26,7 @@ const TOO_LARGE: [&str; 2] = [
     "Item size to update has exceeded the maximum allowed size",
 ];
 
-/// Status, code and message of an answer, and the kind of error that it makes.
+/// Status, code and message of an answer, and the error kind that it maps to.
 const CODES: [(u16, &str, &str, StoreErrorKind); 33] = [
     (400, "ProvisionedThroughputExceededException", "slower", Unavailable),
     (400, "ThrottlingException", "slower", Unavailable),
@@ -62,7 +63,7 @@ const CODES: [(u16, &str, &str, StoreErrorKind); 33] = [
     (400, "SomethingNew", "no", Rejected),
 ];
 
-/// A store whose every request is answered so, but for the table's description, which is denied.
+/// Builds a store whose every request gets this answer, except `DescribeTable`, which is denied.
 async fn answered(status: u16, code: &'static str, message: &'static str) -> (Wire, DynamoDbStore) {
     let wire = Wire::new(None, move |_, operation| match operation {
         "DescribeTable" => Reply::error(400, "AccessDeniedException", "no"),
@@ -121,7 +122,7 @@ fn large(bytes: usize) -> Outcome {
     })
 }
 
-/// What the emulator itself says, in each request that can be too large; without its response, the same fits.
+/// The emulator's own answer to each request that can be too large. The same record fits without its response.
 #[tokio::test]
 async fn an_oversized_record_is_unstorable_and_fits_without_its_response() {
     let table = Table::new().await;
@@ -138,7 +139,7 @@ async fn an_oversized_record_is_unstorable_and_fits_without_its_response() {
         let omitted = table.store.apply(&key(), &write(Outcome::Omitted)).await.unwrap();
         assert_eq!(omitted, Written::Applied);
     }
-    // Another attribute of the item counts too.
+    // Other attributes count toward the item's size too.
     let mut heavy = item(&key(), &started());
     heavy.insert("note".into(), s("x".repeat(380_000)));
     table.put(heavy).await;

@@ -1,5 +1,5 @@
-//! Every conjunct of every condition: a record that differs in that one field alone is refused, and comes
-//! back as it was; one that differs in a field that the condition does not name is written.
+//! Every conjunct of every condition. The store refuses a record that differs only in a field that the
+//! condition names, and leaves it unchanged. It overwrites one that differs in any other field.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::{
     },
 };
 
-/// `base`, and what it is with one field changed; a lease only where it has one.
+/// Returns `base` with one field changed at a time. The lease changes only where `base` has one.
 fn one_field_apart(base: &Record) -> Vec<(&'static str, Record)> {
     let later = |time: Timestamp| ms(time.as_millis() + 1);
     let earlier = |time: Timestamp| ms(time.as_millis() - 1);
@@ -36,7 +36,7 @@ fn one_field_apart(base: &Record) -> Vec<(&'static str, Record)> {
         Some(there) => vec![Some(there.saturating_add(second)), Some(there.saturating_sub(second))],
         None => vec![lock().expires_at, Some(ms(0))],
     };
-    // Only a STARTED record is one without an expiry.
+    // Only a STARTED record may lack an expiry.
     if base.expires_at.is_some() && base.lease_until().is_some() {
         expiries.push(None);
     }
@@ -51,8 +51,8 @@ fn one_field_apart(base: &Record) -> Vec<(&'static str, Record)> {
     apart
 }
 
-/// The write is made on `base` and on whatever differs from it in a field that is not in `conjuncts`, and
-/// refused on whatever differs in one that is.
+/// Checks that the write applies to `base` and to records that differ in fields outside `conjuncts`, and is
+/// refused for records that differ in one of `conjuncts`.
 async fn has_exactly(table: &Table, name: &str, write: &Write, base: &Record, conjuncts: &[&str]) {
     let key = key();
     let mut tried: Vec<&str> = Vec::new();
@@ -76,7 +76,7 @@ async fn has_exactly(table: &Table, name: &str, write: &Write, base: &Record, co
     assert_eq!(tried.len(), conjuncts.len(), "{name}: {tried:?}");
 }
 
-/// The write is refused for `record`, which comes back.
+/// Checks that the write is refused for `record`, and that the refusal returns the record.
 async fn refuses(table: &Table, name: &str, write: &Write, record: &Record) {
     let before = item(&key(), record);
     table.put(before.clone()).await;
@@ -85,8 +85,8 @@ async fn refuses(table: &Table, name: &str, write: &Write, record: &Record) {
     assert_eq!(table.record_item(&key()).await, Some(before), "{name} on {:?}", record.status());
 }
 
-/// The write is refused for an item that has every value of the version that was seen, but for its
-/// status. It is no record of ours, since a settled one has no lease: so it is corrupt, and stays.
+/// Checks that the write is refused for an item that matches the seen version in everything but its status. A
+/// settled record with a lease isn't a valid record, so the store reports it as corrupt and leaves it.
 async fn status_alone_refuses(table: &Table, name: &str, write: &Write, before: Item) {
     table.put(before.clone()).await;
     let error = table.store.apply(&key(), write).await.unwrap_err();
@@ -106,7 +106,7 @@ fn every_state() -> Vec<Record> {
     [started_records().to_vec(), settled_records()].concat()
 }
 
-/// One that expires, and one that never does.
+/// One record that expires, and one that never does.
 fn started_records() -> [Record; 2] {
     [started(), lasting_lock().into()]
 }
@@ -233,7 +233,7 @@ async fn conclusions() {
         refuses_the_absent("conclusion, STARTED", &write).await;
     }
     for base in settled_records() {
-        // One that never expires can be put too.
+        // A conclusion can replace a settled record with one that never expires.
         let write = Write::Conclude { seen: Some(Seen::of(&base)), record: lasting_lock().into() };
         has_exactly(&table, "conclusion, settled", &write, &base, &version[..4]).await;
         refuses_the_absent("conclusion, settled", &write).await;
@@ -296,7 +296,7 @@ async fn an_operators_write_on_a_settled_record() {
 
 #[tokio::test]
 async fn the_clock_is_no_matter_of_a_settlement() {
-    // A lease that ended long ago, and was not taken over.
+    // The lease ended long ago, and no claim took it over.
     let table = Table::new().await;
     let old = Lock { lease_until: ms(1000), expires_at: Some(ms(2000)), lock_acquired_at: ms(1), ..lock() };
     table.put(item(&key(), &old.into())).await;

@@ -1,4 +1,4 @@
-//! What a store refuses to be built with, and what it takes from a client.
+//! The configurations that the builder rejects, and the settings that a store takes from its client.
 
 use std::time::{Duration, Instant};
 
@@ -68,7 +68,7 @@ async fn debug_shows_no_secrets() {
     assert!(format!("{store:?}").contains(r#"table: "idempotency", region: Some("eu-west-1")"#), "{store:?}");
 }
 
-/// How long a read takes that nobody answers, and how many attempts it makes.
+/// Returns how long an unanswered read takes, and its number of attempts.
 async fn hanging_read(
     configure: impl FnOnce(std::net::SocketAddr) -> DynamoDbStoreBuilder,
 ) -> (Duration, usize) {
@@ -104,7 +104,7 @@ async fn a_clients_own_timeouts_stay() {
     };
     let (took, _) = hanging_read(of_client).await;
     assert!((Duration::from_millis(100)..Duration::from_millis(900)).contains(&took), "{took:?}");
-    // Unless the store has ones of its own.
+    // The store's own timeouts override the client's.
     let longer = Duration::from_millis(1200);
     let (took, attempts) =
         hanging_read(|address| of_client(address).attempt_timeout(longer).operation_timeout(longer)).await;

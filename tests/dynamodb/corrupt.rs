@@ -1,4 +1,5 @@
-//! Items that are no record: said to be corrupt, by attribute, and never taken for absent.
+//! Items that aren't valid records: the store reports them as corrupt, names the attribute, and never treats
+//! them as absent.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use lambda_idempotency::{
@@ -11,7 +12,7 @@ use super::{
     fixtures::{ID, b, completed, in_parts, item, key, lock, n, next_lock, s, started, with_state},
 };
 
-/// One change of an item that makes it unreadable.
+/// One change that makes an item unreadable.
 struct Mutation {
     attribute: &'static str,
     becomes: Option<AttributeValue>,
@@ -73,7 +74,7 @@ fn of_every_record() -> Vec<Mutation> {
     ] {
         mutations.push(becomes("version", n(version), why));
     }
-    // The response of such a record is in a form that this version can't read: never replayed as it is.
+    // This version can't read the response's form, so it never replays the bytes.
     for attribute in ["response_codec", "response_key_id"] {
         let newer = "needs a newer release of lambda-idempotency";
         mutations.push(becomes(attribute, s("secret"), newer));
@@ -144,7 +145,7 @@ async fn what_cannot_be_read_is_corrupt() {
     cases.extend([
         (with_response.clone(), missing("response")),
         (with_response.clone(), becomes("response", s("secret"), "is not of type B")),
-        // Half here, half in siblings.
+        // The outcome is partly inline and partly in siblings.
         (with_response.clone(), becomes("response_encoding", s("identity/2"), other)),
         (with_response.clone(), becomes("response_encoding", s("omitted"), other)),
         (failed.clone(), becomes("response", b(b"secret"), other)),

@@ -1,5 +1,5 @@
-//! Calls that are dropped before they are answered, as the engine does when their time is up: wherever that is, nothing
-//! of them goes on, and the store serves the next call.
+//! Calls dropped before their answer, as the engine drops them when their time is up. At whichever await that
+//! happens, nothing of the call continues, and the store serves the next one.
 
 use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
@@ -19,7 +19,7 @@ use super::{
     wire::{Reply, Wire},
 };
 
-/// Polls `call` up to so many times, and drops it; `None` if it was not done by then.
+/// Polls `call` up to `times` times, then drops it. Returns `None` if it wasn't done by then.
 async fn polled<T>(call: impl Future<Output = T>, times: usize) -> Option<T> {
     let mut call = pin!(call);
     let mut polls = 0;
@@ -43,14 +43,14 @@ fn effect() -> Transaction {
     Transaction::new().update(update.expression_attribute_values(":one", one).build().unwrap())
 }
 
-/// More than one part takes.
+/// More bytes than one chunk holds.
 const LENGTH: u32 = 500_000;
 
 fn response() -> Bytes {
     Bytes::from((0..LENGTH).map(|n| (n.wrapping_mul(n) / 7) as u8).collect::<Vec<_>>())
 }
 
-/// Every call that the engine makes, each on a table of its own.
+/// Every call that the engine makes. Each gets its own table.
 const CALLS: [&str; 6] = ["claim", "read", "settle", "commit", "write parts", "read parts"];
 
 async fn call(store: &DynamoDbStore, name: &str) {
@@ -67,7 +67,7 @@ async fn call(store: &DynamoDbStore, name: &str) {
     }
 }
 
-/// With a sort key, the first write of a process reads before: that is dropped too.
+/// With a sort key, a process's first write is preceded by a read. The test drops that too.
 #[tokio::test]
 async fn calls_can_be_dropped_at_every_await() {
     for (name, sort_key) in [
@@ -85,7 +85,7 @@ async fn calls_can_be_dropped_at_every_await() {
         let mut times = 1;
         while polled(call(&table.store, name), times).await.is_none() {
             still_serves(&table, name).await;
-            // What only reads can go on with the same.
+            // Reads leave the table as it was, so they can use it again.
             if !name.starts_with("read") {
                 table = prepared(name, sort_key).await;
             }
@@ -95,7 +95,7 @@ async fn calls_can_be_dropped_at_every_await() {
     }
 }
 
-/// A table in which the call has something to do.
+/// Creates a table in which the call has something to do.
 async fn prepared(name: &str, sort_key: Option<&str>) -> Table {
     let table = Table::with(|builder| {
         let patience = Duration::from_secs(20);
@@ -121,7 +121,7 @@ async fn prepared(name: &str, sort_key: Option<&str>) -> Table {
     table
 }
 
-/// The write was made or not, in whole; and the same call, sent again, is answered.
+/// Checks that the write was applied completely or not, and that sending the call again gets an answer.
 async fn still_serves(table: &Table, name: &str) {
     let store = &table.store;
     let completed = complete().apply_to(Some(&started()));
@@ -157,7 +157,7 @@ async fn still_serves(table: &Table, name: &str) {
     }
 }
 
-/// If anything went on behind a dropped call, it would send its second attempt, or its next part.
+/// A dropped call that continued would send its second attempt or its next chunk.
 #[tokio::test]
 async fn nothing_goes_on_behind_a_dropped_call() {
     let attempt = Duration::from_millis(300);

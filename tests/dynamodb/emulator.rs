@@ -1,4 +1,4 @@
-//! An embedded DynamoDB on loopback, and a table in it.
+//! An embedded DynamoDB on loopback with a table.
 
 use std::{
     collections::HashMap,
@@ -30,16 +30,16 @@ static CLIENTS: AtomicUsize = AtomicUsize::new(0);
 pub(crate) const TABLE: &str = "idempotency";
 pub(crate) const SECRET: &str = "secret-access-key-of-the-test";
 
-/// Names a DynamoDB that is already there, as `http://host:port`: DynamoDB Local, or `idempotency dynamodb`.
+/// The variable that names a running DynamoDB as `http://host:port`: DynamoDB Local, or `idempotency dynamodb`.
 const ENDPOINT: &str = "IDEMPOTENCY_TEST_ENDPOINT";
 const ACCESS_KEY: &str = "access-key";
 
-/// Whether the tests run on DynamoDB Local, or whatever else the environment names.
+/// Whether the tests use a DynamoDB that the environment names.
 fn is_external() -> bool {
     std::env::var_os(ENDPOINT).is_some()
 }
 
-/// An emulator of its own, which ends with the test's runtime; or its own part of the one that is there.
+/// Starts an emulator that ends with the test's runtime, or returns this test's own part of the running one.
 pub(crate) async fn emulator() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -53,8 +53,8 @@ pub(crate) async fn emulator() -> SocketAddr {
     address
 }
 
-/// Passes requests on to `upstream` under another access key: DynamoDB Local has a database for each. So each test has its
-/// own tables, though they all have one name.
+/// Passes requests on to `upstream` under another access key, because DynamoDB Local has a database per key. So
+/// each test has its own tables, though they share one name.
 async fn tenant(listener: TcpListener, upstream: SocketAddr) {
     let own = Owner::random().unwrap().to_string();
     let (from, to) = (format!("Credential={ACCESS_KEY}/"), format!("Credential={own}/"));
@@ -78,9 +78,9 @@ pub(crate) fn config(address: SocketAddr) -> aws_sdk_dynamodb::config::Builder {
         .behavior_version(BehaviorVersion::latest())
         .region(Region::new("eu-west-1"))
         .credentials_provider(Credentials::new(ACCESS_KEY, SECRET, None, None, "test"))
-        // The default's is up to a second before the first retry: no test waits for chance.
+        // The default first backoff is up to a second. A small one keeps the tests from waiting a random time.
         .retry_config(RetryConfig::standard().with_initial_backoff(Duration::from_millis(1)))
-        // All clients of a process and a Region share one quota of retries: here, each has its own.
+        // All clients in a process and Region share one retry quota. A separate partition gives each test its own.
         .retry_partition(RetryPartition::new(format!("test {}", CLIENTS.fetch_add(1, Ordering::Relaxed))))
         .http_client(aws_smithy_http_client::Builder::new().build_http())
         .endpoint_url(format!("http://{address}"))
@@ -94,7 +94,7 @@ pub(crate) fn builder(address: SocketAddr) -> DynamoDbStoreBuilder {
     DynamoDbStore::builder(TABLE).client(client(address))
 }
 
-/// A store with a table of its own, and a bare client to look behind it.
+/// A store with its own table, and a plain client to inspect it.
 pub(crate) struct Table {
     pub(crate) address: SocketAddr,
     pub(crate) client: Client,
@@ -110,7 +110,7 @@ impl Table {
         let address = emulator().await;
         let mut builder = builder(address);
         if is_external() {
-            // All tests share it, and it may be busy.
+            // All tests share it, so it may be busy.
             builder =
                 builder.attempt_timeout(Duration::from_secs(20)).operation_timeout(Duration::from_secs(60));
         }
@@ -123,12 +123,12 @@ impl Table {
         self.client.put_item().table_name(TABLE).set_item(Some(item)).send().await.unwrap();
     }
 
-    /// Every item of the table.
+    /// Returns every item of the table.
     pub(crate) async fn items(&self) -> Vec<Item> {
         self.client.scan().table_name(TABLE).consistent_read(true).send().await.unwrap().items.unwrap()
     }
 
-    /// The one item with this `id`, where that is the whole key.
+    /// Returns the item with this `id`, in a table where `id` is the whole key.
     pub(crate) async fn item(&self, id: &str) -> Option<Item> {
         self.client
             .get_item()

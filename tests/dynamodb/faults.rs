@@ -1,5 +1,5 @@
-//! A wire that fails, before the request arrives and after it: what is said to be certain must be, and what
-//! may have been applied must be said so.
+//! A connection that fails before the request arrives or after it. The store reports a definite failure only
+//! when it is definite, and marks a write that may have been applied as such.
 
 use std::{
     error::Error,
@@ -24,7 +24,7 @@ use super::{
     wire::{Reply, Wire},
 };
 
-/// A store on the wire whose attempts end soon.
+/// Builds a store on the wire with short attempts.
 async fn on(wire: &Wire) -> DynamoDbStore {
     builder(wire.address)
         .attempt_timeout(Duration::from_millis(600))
@@ -50,8 +50,8 @@ fn chain(error: &StoreError) -> String {
     text
 }
 
-/// A script, and what the store says of it: its kind, whether the write may have been made, and the number
-/// of requests where that is no matter of time.
+/// A script, and what the store reports: the error kind, whether the write may have been applied, and the
+/// number of requests where timing doesn't change it.
 type Case = (&'static str, Vec<Reply>, StoreErrorKind, bool, Option<usize>);
 
 #[tokio::test]
@@ -113,7 +113,7 @@ async fn a_hang_after_throttles_is_not_taken_for_certain() {
 
 #[tokio::test]
 async fn a_timeout_between_attempts_is_not_taken_for_certain_either() {
-    // The SDK waits before its second attempt until the operation's time is up.
+    // The SDK's backoff before the second attempt lasts until the operation times out.
     let wire = Wire::scripted(None, &[Reply::throttled()]).await;
     let waits = Duration::from_secs(100_000);
     let retries = RetryConfig::standard().with_initial_backoff(waits).with_max_backoff(waits);
@@ -128,7 +128,7 @@ async fn a_timeout_between_attempts_is_not_taken_for_certain_either() {
 
 #[tokio::test]
 async fn a_store_that_is_down_is_certain_and_within_the_budget() {
-    // A port that nobody listens on any more.
+    // This port has no listener any more.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -185,7 +185,7 @@ async fn a_request_that_was_lost_on_its_way_is_made_again() {
     assert_eq!(wire.requests(), ["PutItem", "PutItem"]);
 }
 
-/// How long ten reads take whose pooled connection is cut at the request, as after a freeze.
+/// Returns how long ten reads take if their pooled connection is cut at each request, as after a freeze.
 async fn ten_reads_on_dead_connections(cut: Reply, retries: RetryConfig) -> Duration {
     let table = Table::new().await;
     let decide = move |nth: usize, _: &str| match nth % 3 {
@@ -197,7 +197,7 @@ async fn ten_reads_on_dead_connections(cut: Reply, retries: RetryConfig) -> Dura
     let store = DynamoDbStore::new(Client::from_conf(client), TABLE).unwrap();
     let mut waited = Duration::ZERO;
     for _ in 0..10 {
-        // The first makes a connection, which is in the pool now, and the second meets its end.
+        // The first read puts a connection into the pool. The second finds it dead.
         assert_eq!(store.read(&key()).await.unwrap(), None);
         let began = Instant::now();
         assert_eq!(store.read(&key()).await.unwrap(), None);
@@ -210,7 +210,7 @@ async fn ten_reads_on_dead_connections(cut: Reply, retries: RetryConfig) -> Dura
 /// With the SDK's own first backoff, up to a second, ten reads take five seconds on average.
 #[tokio::test]
 async fn dead_pooled_connections_cost_milliseconds() {
-    // A client's own retries stay, and these are the SDK's in all that counts here.
+    // A client's own retry settings are kept. These match the SDK's in everything that matters here.
     let sdk = RetryConfig::standard().with_max_backoff(Duration::from_secs(19));
     eprintln!("with the SDK's retries: {:?}", ten_reads_on_dead_connections(Reply::Close, sdk).await);
     for cut in [Reply::Close, Reply::Reset] {
@@ -222,7 +222,7 @@ async fn dead_pooled_connections_cost_milliseconds() {
 
 #[tokio::test]
 async fn a_lost_answer_is_seen_by_the_owner_in_the_record() {
-    // The first attempt is applied, its answer lost, and the SDK's second meets the claim of the first.
+    // The first attempt is applied but its answer is lost. The SDK's second attempt meets the first one's claim.
     for lost in [Reply::ForwardThenClose, Reply::ForwardThenHang] {
         let table = Table::new().await;
         let wire = Wire::scripted(Some(table.address), &[lost.clone(), Reply::Forward]).await;
@@ -273,7 +273,7 @@ async fn a_failed_condition_is_certain_whatever_came_before() {
 
 #[tokio::test]
 async fn an_endpoint_that_does_not_send_the_old_item_is_asked_for_it() {
-    // Taken for absent, the record would be claimed over and over.
+    // If the store treated the record as absent, the engine would claim it again and again.
     let table = Table::new().await;
     table.put(item(&key(), &completed())).await;
     let wire = Wire::new(Some(table.address), |_, operation| match operation {
@@ -288,7 +288,7 @@ async fn an_endpoint_that_does_not_send_the_old_item_is_asked_for_it() {
 
 #[tokio::test]
 async fn where_that_fails_the_claim_may_have_been_made() {
-    // By an attempt before the one that was refused: the SDK hides how many there were.
+    // An attempt before the refused one may have claimed: the SDK hides how many there were.
     let wire = Wire::new(None, |_, operation| match operation {
         "PutItem" => Reply::error(400, "ConditionalCheckFailedException", "The conditional request failed"),
         _ => Reply::error(400, "ThrottlingException", "later"),
@@ -323,12 +323,13 @@ async fn every_transition_is_one_request() {
             None => assert_eq!(written, Written::Refused(record.clone())),
         }
     }
-    // Claim, a duplicate, a takeover, the one taken over comes late, the completion, a duplicate.
+    // In order: a claim, a duplicate, a takeover, the late settlement of the claim that was taken over, the
+    // completion, and a duplicate.
     assert_eq!(wire.requests(), ["PutItem", "PutItem", "UpdateItem", "UpdateItem", "UpdateItem", "PutItem"]);
     let reclaim = Write::Reclaim { seen: Seen::of(&record.unwrap()), lock: lock() };
     assert_eq!(store.apply(&key(), &reclaim).await.unwrap(), Written::Applied);
     assert_eq!(wire.requests().len(), 7);
-    // An operator's write: one update, and the second time one that is refused.
+    // An operator's write is one update. Sending it again is one update that is refused.
     let release = resolve(&started(), release(true));
     assert_eq!(store.apply(&key(), &release).await.unwrap(), Written::Applied);
     let released = release.apply_to(Some(&started()));
@@ -407,7 +408,7 @@ async fn what_the_service_says_is_kept_and_no_item_with_it() {
         error.source().unwrap().to_string(),
         "AccessDeniedException: no PutItem for you (request REQUEST-0)"
     );
-    // A corrupt item comes back with a failed condition: only the attribute is named.
+    // A failed condition returns a corrupt item. The error names only the attribute.
     let old = r#"{"__type":"com.amazonaws.dynamodb.v20120810#ConditionalCheckFailedException",
         "message":"The conditional request failed","Item":{"id":{"S":"x"},"response":{"B":"c2VjcmV0"},
         "status":{"S":"secret"}}}"#;

@@ -1,5 +1,5 @@
-//! Records, writes and items to test with. Items are built here by hand, so that the store's own codec
-//! is not what it is tested by.
+//! Records, writes and items for the tests. The tests build items by hand, so that the store's own codec
+//! doesn't check itself.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub(crate) fn lock() -> Lock {
     }
 }
 
-/// The lock that another claim would put in the place of [`lock`]: every field is another.
+/// The lock of another claim. Every field differs from [`lock`].
 pub(crate) fn next_lock() -> Lock {
     Lock {
         owner: owner(0xbb),
@@ -60,12 +60,12 @@ pub(crate) fn started() -> Record {
     lock().into()
 }
 
-/// The lock of an at-most-once claim after an interrupted one.
+/// The lock of an at-most-once claim that follows an interrupted one.
 pub(crate) fn lasting_lock() -> Lock {
     Lock { expires_at: None, interrupted: true, ..lock() }
 }
 
-/// The locks by what each may have and may not: an expiry, an interruption, a request id.
+/// Returns the lock with and without each optional field: an expiry, an interruption, a request id.
 pub(crate) fn every_form(lock: &Lock) -> Vec<Lock> {
     let mut forms = Vec::new();
     for expires_at in [lock.expires_at, None] {
@@ -96,7 +96,7 @@ pub(crate) fn in_parts() -> Outcome {
     })
 }
 
-/// In 2036, as every expiry here: DynamoDB Local removes what has expired.
+/// In 2036, as every expiry here, because DynamoDB Local removes expired items.
 pub(crate) const SETTLED_UNTIL: Timestamp = ms(2_095_086_500_000);
 
 pub(crate) fn release(interrupted: bool) -> Settlement {
@@ -111,7 +111,7 @@ pub(crate) fn completed() -> Record {
     with_state(State::Completed(inline()))
 }
 
-/// The settlements, by what distinguishes their requests.
+/// One settlement for each form of request, with a name.
 pub(crate) fn settlements() -> Vec<(&'static str, Settlement)> {
     vec![
         ("T4 inline", Settlement::Complete(inline(), SETTLED_UNTIL)),
@@ -129,7 +129,7 @@ pub(crate) fn settle(settlement: Settlement) -> Write {
     Write::Settle { owner: lock().owner, generation: lock().generation, settlement }
 }
 
-/// An operator's write on the version of `record`.
+/// An operator's write that names the version of `record`.
 pub(crate) fn resolve(record: &Record, settlement: Settlement) -> Write {
     let (owner, generation) = (owner(0xcc), Generation::new(1_795_000_080_004));
     Write::Resolve { seen: Seen::of(record), owner, generation, settlement }
@@ -151,7 +151,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// `record` as an item with the default names.
+/// Builds `record` as an item with the default attribute names.
 pub(crate) fn item(key: &StoredKey, record: &Record) -> Item {
     let mut item = Item::from([
         ("id".to_owned(), s(key.as_str())),
@@ -204,7 +204,7 @@ fn put_outcome(item: &mut Item, outcome: &Outcome) {
     }
 }
 
-/// An item as text, one attribute a line: what the golden files have.
+/// Formats an item as text, one attribute per line, as in the golden files.
 pub(crate) fn shown(item: &Item) -> String {
     let mut lines: Vec<_> = item
         .iter()

@@ -1,4 +1,4 @@
-//! The items, byte for byte. A golden file is never edited: records like it are in users' tables.
+//! Pins the items byte for byte. Never edit a golden file: users' tables hold records like it.
 
 use lambda_idempotency::{
     Lock, Outcome, Store, StoredKey,
@@ -16,7 +16,7 @@ use super::{
     },
 };
 
-/// What is in the table after these writes on one key, as text.
+/// Applies these writes to one key, and returns the table's content as text.
 async fn after(
     configure: impl FnOnce(DynamoDbStoreBuilder) -> DynamoDbStoreBuilder,
     writes: &[Write],
@@ -66,7 +66,7 @@ async fn started_record() {
     assert_eq!(after(|b| b, &[Write::Claim(lock())]).await, include_str!("golden/started.txt"));
 }
 
-/// No TTL attribute: the sweeper never takes it.
+/// Without a TTL attribute, DynamoDB's sweeper never deletes it.
 #[tokio::test]
 async fn started_without_expiry() {
     let golden = include_str!("golden/started_without_expiry.txt");
@@ -122,7 +122,7 @@ async fn released() {
     assert_eq!(after(|b| b, &writes).await, include_str!("golden/released.txt"));
     let writes = claimed_and(release(true));
     assert_eq!(after(|b| b, &writes).await, include_str!("golden/released_interrupted.txt"));
-    // A later release takes it back.
+    // A later release clears the interruption.
     let writes = [Write::Claim(Lock { interrupted: true, ..lock() }), settle(release(false))];
     assert_eq!(after(|b| b, &writes).await, include_str!("golden/released.txt"));
 }
@@ -132,7 +132,7 @@ async fn released_and_claimed_anew() {
     let mut writes = claimed_and(release(false)).to_vec();
     let released = writes[1].apply_to(Some(&started())).unwrap();
     writes.push(Write::Reclaim { seen: Seen::of(&released), lock: next_lock() });
-    // As if it had been taken over: nothing of the record before is left.
+    // The item looks as after a takeover: nothing of the earlier record remains.
     assert_eq!(after(|b| b, &writes).await, include_str!("golden/taken_over.txt"));
 }
 
@@ -142,7 +142,7 @@ async fn resolved_by_an_operator() {
     let writes = [Write::Claim(lock()), resolve(&started(), complete())];
     assert_eq!(after(|b| b, &writes).await, include_str!("golden/resolved_completed.txt"));
 
-    // Nothing of the outcome before is left, wherever it was.
+    // Nothing of the earlier outcome remains, whether it was inline or in chunks.
     for before in [complete(), Settlement::Fail(in_parts(), ms(2_095_086_461_000))] {
         let expires_at = ms(2_095_086_462_000);
         let mut writes = claimed_and(before).to_vec();

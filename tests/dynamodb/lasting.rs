@@ -1,4 +1,5 @@
-//! An at-most-once claim has no TTL attribute, so that DynamoDB's sweeper never takes it; what settles it gives it one.
+//! An at-most-once claim has no TTL attribute, so that DynamoDB's sweeper never deletes it. Settling the claim
+//! adds one.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use lambda_idempotency::{
@@ -14,7 +15,7 @@ use super::{
     },
 };
 
-/// Makes these writes one after another, and looks at the TTL attribute after each.
+/// Applies these writes in order, and returns the TTL attribute after each.
 async fn expiries(writes: &[Write]) -> Vec<Option<AttributeValue>> {
     let table = Table::new().await;
     let mut record: Option<Record> = None;
@@ -35,7 +36,7 @@ fn extend(lock: &Lock, lease_until: u64) -> Write {
     Write::Extend { owner, generation, lease_until: ms(lease_until), expires_at: None }
 }
 
-/// A claim, two extensions, a takeover and an extension, none of which ever expires; and the last record.
+/// Returns a claim, two extensions, a takeover and an extension, none of which expires, and the resulting record.
 fn unsettled() -> (Vec<Write>, Record) {
     let (first, next) = (lasting_lock(), Lock { expires_at: None, ..next_lock() });
     let first_until = first.lease_until.as_millis();
@@ -89,7 +90,7 @@ async fn whatever_settles_a_claim_gives_it_one() {
     }
 }
 
-/// Under other rules, the next claim may expire; and the other way round.
+/// The next claim may have other settings, so its record may expire after one that never did, and the reverse.
 #[tokio::test]
 async fn a_later_claim_decides_for_itself() {
     let (first, next) = (lasting_lock(), next_lock());

@@ -1,4 +1,4 @@
-//! Responses in siblings.
+//! Responses stored as chunks in sibling items.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::{
     wire::{Reply, Wire},
 };
 
-/// Bytes that do not compress: a linear congruential generator's upper bits.
+/// Incompressible bytes: the upper bits of a linear congruential generator.
 fn noise(length: usize) -> Bytes {
     let mut state = 1_795_000_000_u64;
     (0..length)
@@ -27,7 +27,7 @@ fn noise(length: usize) -> Bytes {
 }
 
 async fn patient_table(sort_key: Option<&str>) -> Table {
-    // The emulator is slow where it is not optimised.
+    // An unoptimised build of the emulator is slow.
     Table::with(|builder| {
         let builder =
             builder.attempt_timeout(Duration::from_secs(20)).operation_timeout(Duration::from_secs(60));
@@ -62,7 +62,7 @@ async fn round_trip(table: &Table, length: usize, parts: u32) {
     assert_eq!(table.store.read(&key()).await.unwrap(), None, "no part is taken for the record");
 }
 
-/// A partition takes 1,000 write units a second, and a part of 380 KB takes 380 of them.
+/// A partition takes 1,000 write units a second, and a 380 KB chunk costs 380 of them.
 #[tokio::test]
 async fn a_partition_gets_two_parts_at_once() {
     for (sort_key, at_once) in [(None, 4), (Some("sk"), 2)] {
@@ -84,7 +84,7 @@ async fn a_partition_gets_two_parts_at_once() {
             while puts() < at_once {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
-            // Long enough for more than are let through.
+            // Long enough to see whether the store sends more puts than it should.
             tokio::time::sleep(Duration::from_secs(1)).await;
         };
         tokio::select! {

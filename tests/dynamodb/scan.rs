@@ -1,4 +1,4 @@
-//! A scan: every record of the table, page by page, and nothing else.
+//! A scan returns every record of the table, page by page, and nothing else.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use super::{
     wire::{Reply, Wire},
 };
 
-/// Every record by its id, or what is said of it; and how many pages it took.
+/// Returns every record, or its error, by id, and the number of pages.
 async fn all(store: &DynamoDbStore) -> (BTreeMap<String, Result<Record, String>>, usize) {
     let (mut found, mut position, mut pages) = (BTreeMap::new(), None, 0);
     loop {
@@ -89,7 +89,7 @@ async fn a_table_that_cannot_be_scanned_is_an_error() {
     let error = missing.scan(None).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected);
     assert!(error.to_string().contains("idempotency table create"), "{error}");
-    // Another key: the items have no id that could be shown.
+    // The table has another partition key, so its items have no id to show.
     let page = r#"{"Items":[{"pk":{"S":"x"}}],"Count":1,"ScannedCount":1}"#;
     let wire = Wire::scripted(None, &[Reply::Answer(200, page.into())]).await;
     let store = builder(wire.address).build().await.unwrap();

@@ -1,4 +1,4 @@
-//! Tables: made, checked, missing, and of another shape than the configuration says.
+//! Tables: creating and checking them, and tables that are missing or have other keys than the configuration.
 
 use std::{error::Error, net::SocketAddr};
 
@@ -20,7 +20,7 @@ use super::{
     wire::{Reply, Wire},
 };
 
-/// A table whose key has these attributes, the partition key first.
+/// Creates a table whose key has these attributes, partition key first.
 async fn other_table(keys: &[(&str, ScalarAttributeType)]) -> SocketAddr {
     let address = emulator().await;
     let mut request =
@@ -40,7 +40,7 @@ async fn other_table(keys: &[(&str, ScalarAttributeType)]) -> SocketAddr {
     address
 }
 
-/// The errors of every operation that the store has.
+/// Returns the error of each of the store's operations.
 async fn errors(store: &DynamoDbStore) -> Vec<StoreError> {
     let parts = store.parts().unwrap();
     vec![
@@ -143,7 +143,7 @@ async fn a_missing_table_is_named_with_its_place_and_the_way_out() {
     }
 }
 
-/// The keys that a table has, the sort key that the configuration has, and what is said of them.
+/// The table's keys, the configured sort key, and the text that the error contains.
 type Case<'a> = (&'a [(&'a str, ScalarAttributeType)], Option<&'a str>, &'a str);
 
 #[tokio::test]
@@ -224,7 +224,7 @@ async fn where_the_table_may_not_be_described_both_are_said_as_far_as_known() {
         "DynamoDB refused the request to table `idempotency` as invalid; the configuration says that its key \
          is `id` (S, HASH), and the table could not be asked"
     );
-    // The embedded one's words, and DynamoDB Local's.
+    // The first text is the embedded emulator's, the second DynamoDB Local's.
     let words = error.source().unwrap().to_string();
     assert!(words.contains("Missing the key pk") || words.contains("required keys was not given"), "{words}");
     assert_eq!(wire.requests(), ["PutItem", "DescribeTable"]);
@@ -312,7 +312,7 @@ async fn a_table_in_the_making_is_waited_for() {
     let creating = r#"{"Table":{"TableName":"idempotency","TableStatus":"CREATING"}}"#;
     let wire = Wire::new(Some(address), move |nth, operation| match (nth, operation) {
         (2 | 3, "DescribeTable") => Reply::Answer(200, creating.into()),
-        // The answer is lost, and the SDK's next attempt finds the table that it made.
+        // The answer is lost, and the SDK's next attempt finds the table that the first one created.
         (1, "CreateTable") => Reply::ForwardThenClose,
         _ => Reply::Forward,
     })

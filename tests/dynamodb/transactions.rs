@@ -1,5 +1,5 @@
-//! A handler's own writes in one `TransactWriteItems` with the record's: what is sent, what the service may answer, and
-//! what is then said to be certain.
+//! A handler's writes in one `TransactWriteItems` with the record: the request, the service's possible answers,
+//! and whether the store reports each as definite.
 
 use std::{
     sync::{
@@ -39,7 +39,7 @@ fn put(id: &str) -> Put {
         .unwrap()
 }
 
-/// Counts how often it was made.
+/// An update that counts its own runs.
 fn count(id: &str) -> Update {
     let update = Update::builder().table_name(TABLE).key("id", s(id)).update_expression("ADD n :one");
     update.expression_attribute_values(":one", AttributeValue::N("1".into())).build().unwrap()
@@ -62,7 +62,7 @@ fn conclude(seen: Option<&Record>) -> Write {
     Write::Conclude { seen: seen.map(Seen::of), record: completed() }
 }
 
-/// A store on the wire whose attempts end soon.
+/// Builds a store on the wire with short attempts.
 async fn on(wire: &Wire) -> DynamoDbStore {
     let store = builder(wire.address).attempt_timeout(Duration::from_millis(600));
     store.operation_timeout(Duration::from_millis(2500)).build().await.unwrap()
@@ -79,7 +79,7 @@ fn written(committed: Result<Committed, StoreError>) -> Written {
     }
 }
 
-/// The places of the conditions that failed, and whether the item that each met came along.
+/// Returns the places of the failed conditions, and whether each came with the item that it met.
 fn declined(committed: Result<Committed, StoreError>) -> Vec<(usize, bool)> {
     let Committed::Declined(details) = committed.unwrap() else { panic!("answered") };
     let details: &dyn std::any::Any = &*details;
@@ -88,14 +88,14 @@ fn declined(committed: Result<Committed, StoreError>) -> Vec<(usize, bool)> {
 }
 
 impl Table {
-    /// How often the effect was made.
+    /// Returns how often the effect was applied.
     async fn effects(&self) -> u32 {
         let item = self.item(EFFECT).await;
         item.map_or(0, |item| item["n"].as_n().unwrap().parse().unwrap())
     }
 }
 
-/// A cancellation with these reasons, as DynamoDB answers it: code, and item.
+/// A cancellation as DynamoDB answers it. Each reason has a code and an optional item.
 fn cancelled(reasons: &[(&str, Option<&str>)]) -> Reply {
     let reasons: Vec<_> = reasons
         .iter()
@@ -117,7 +117,7 @@ fn json(body: &str) -> serde_json::Value {
     serde_json::from_str(body).unwrap()
 }
 
-/// What was sent, with names and values in the expressions' places.
+/// Returns the request, with its names and values.
 async fn sent(write: &Write) -> String {
     let wire = Wire::scripted(None, &[Reply::Answer(200, "{}".into())]).await;
     assert_eq!(written(commit(&on(&wire).await, write, &one()).await), Written::Applied);
@@ -125,7 +125,7 @@ async fn sent(write: &Write) -> String {
     serde_json::to_string_pretty(&json(&body)).unwrap() + "\n"
 }
 
-/// The golden file of this name; made anew where the environment says so.
+/// Compares `sent` with the golden file of this name. With `IDEMPOTENCY_WRITE_GOLDEN` set, it writes the file first.
 fn golden(name: &str, sent: &str) {
     let path = format!("{}/tests/dynamodb/golden/{name}", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("IDEMPOTENCY_WRITE_GOLDEN").is_some() {
@@ -159,7 +159,7 @@ async fn a_repetition_is_the_same_request() {
         assert!(same.iter().all(|body| *body == same[0]), "the entries of a map come in any order");
         assert_eq!(same[0]["ClientRequestToken"], TOKEN);
     }
-    // The SDK's own retry sends the very same bytes.
+    // The SDK's own retry sends identical bytes.
     let wire = Wire::scripted(None, &[Reply::internal(), Reply::Answer(200, "{}".into())]).await;
     assert_eq!(written(commit(&on(&wire).await, &complete(), &many).await), Written::Applied);
     let bodies = wire.bodies();
@@ -177,10 +177,10 @@ async fn the_same_token_twice_is_one_transaction_to_the_emulator() {
         (table.effects().await, table.store.read(&key()).await.unwrap()),
         (1, Some(completed_as_sent()))
     );
-    // Another request under it is told so, and is in doubt: something has been made.
+    // A different request under the same token is rejected, and maybe applied: the first one was.
     let error = commit(&table.store, &complete(), &one().update(count("more"))).await.unwrap_err();
     assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Rejected, true), "{error}");
-    // Another token finds what stands.
+    // Another token meets the completed record.
     let other = table.store.transactions().unwrap().commit(&key(), &complete(), &one(), "another").await;
     assert_eq!(written(other), Written::Refused(Some(completed_as_sent())));
     assert_eq!(table.effects().await, 1);
@@ -202,7 +202,7 @@ async fn all_of_it_is_made_or_nothing_and_what_stood_in_the_way_is_told() {
     );
     assert_eq!(table.store.read(&key()).await.unwrap(), Some(started()));
     assert_eq!((table.effects().await, table.items().await.len()), (0, 2));
-    // The record's own condition comes first, whatever else stands in the way.
+    // The record's own condition takes precedence over every other failure.
     let taken_over = Record { owner: owner(0xbb), ..started() };
     table.put(item(&key(), &taken_over)).await;
     assert_eq!(written(commit(&table.store, &complete(), &writes).await), Written::Refused(Some(taken_over)));
@@ -217,7 +217,7 @@ async fn a_conclusion_is_put_on_nothing_or_on_what_was_seen() {
             None => builder,
         })
         .await;
-        // With a sort key the effect is in a table of its own kind: the record alone shows what was made.
+        // The effect has no sort key, so it doesn't fit that table. There the record alone shows what was written.
         let writes = if sort_key.is_some() { Transaction::new() } else { one() };
         assert_eq!(written(commit(&table.store, &conclude(None), &writes).await), Written::Applied);
         assert_eq!(table.store.read(&key()).await.unwrap(), Some(completed()));
@@ -252,7 +252,7 @@ async fn each_reason_in_each_place_has_its_meaning() {
         (vec![none, none, (CONDITION, Some(met)), (CONDITION, None)], Declined(&[(1, true), (2, false)])),
         (vec![(CONDITION, None), none, none, none], Refused),
         (vec![(CONDITION, None), (CONDITION, Some(met)), ("TransactionConflict", None), none], Refused),
-        // An item that is no record of this library's.
+        // The condition met an item that isn't a valid record.
         (vec![(CONDITION, Some(ours.as_str())), none, none, none], Error(Corrupt)),
         (vec![none, none, none, none], Error(Conflict)),
         (vec![], Error(Conflict)),
@@ -267,7 +267,8 @@ async fn each_reason_in_each_place_has_its_meaning() {
             let mut reasons = vec![none; 4];
             reasons[place] = (code, None);
             cases.push((reasons.clone(), Error(kind)));
-            // A condition of the handler's failed besides: by the next time it may hold.
+            // One of the handler's conditions failed too. It may hold at the next attempt, so the transient
+            // reason counts.
             reasons[(place + 1).max(2) % 4] = (CONDITION, None);
             if reasons[0].0 != CONDITION {
                 cases.push((reasons, Error(kind)));
@@ -342,7 +343,7 @@ async fn what_is_certain_is_said_to_be_and_nothing_else() {
     ] {
         let wire = Wire::new(None, move |nth, operation| match operation {
             "TransactWriteItems" => script[nth.min(script.len() - 1)].clone(),
-            // An invalid request has its table described.
+            // After an invalid request the store describes the table.
             _ => Reply::error(400, "AccessDeniedException", "no"),
         })
         .await;
@@ -403,7 +404,7 @@ async fn what_is_over_the_limits_is_refused_before_anything_is_sent() {
     assert_eq!(table.items().await.len(), 100);
 }
 
-/// Ten items of 399 KB: 3.9 MB beside a record of less than 1 KB. DynamoDB takes 4 MB together.
+/// Ten items of 399 KB make 3.9 MB, next to a record of less than 1 KB. DynamoDB's limit for a transaction is 4 MB.
 #[tokio::test]
 async fn nearly_four_megabytes_go_with_the_record() {
     let table = Table::with(|builder| {
@@ -419,7 +420,7 @@ async fn nearly_four_megabytes_go_with_the_record() {
     table.store.transactions().unwrap().check(&key(), &writes).unwrap();
     assert_eq!(written(commit(&table.store, &complete(), &writes).await), Written::Applied);
     assert_eq!(table.store.read(&key()).await.unwrap(), Some(completed_as_sent()));
-    // With a response that takes it over the limit, nothing is sent.
+    // The response takes the transaction over the limit, so the store sends nothing.
     let response = Outcome::Retained(StoredResponse {
         encoding: Encoding::Identity,
         length: 120_000,
@@ -446,7 +447,7 @@ async fn a_duplicate_item_that_only_the_service_can_tell_is_refused_and_nothing_
     assert_eq!(table.items().await.len(), 1);
 }
 
-/// The record without its response goes along with the same writes.
+/// Without its response, the record commits with the same writes.
 #[tokio::test]
 async fn an_oversized_record_is_unstorable_in_a_transaction() {
     let large = Outcome::Retained(StoredResponse {
@@ -464,7 +465,7 @@ async fn an_oversized_record_is_unstorable_in_a_transaction() {
     let transactions = table.store.transactions().unwrap();
     let omitted = transactions.commit(&key(), &complete(Outcome::Omitted), &one(), "another").await;
     assert_eq!((written(omitted), table.effects().await), (Written::Applied, 1));
-    // As the service itself says it, by the record's reason.
+    // The service's own error, as the record's cancellation reason.
     let reason =
         r#"{"Code":"ValidationError","Message":"Item size to update has exceeded the maximum allowed size"}"#;
     let body = format!(
@@ -476,7 +477,7 @@ async fn an_oversized_record_is_unstorable_in_a_transaction() {
     assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Unstorable, false), "{error}");
 }
 
-/// Runs one operation that makes one effect and answers with `length` bytes.
+/// Runs an operation that has one effect and answers with `length` bytes.
 async fn run(
     idempotency: &Idempotency,
     length: usize,
@@ -486,7 +487,7 @@ async fn run(
         .unwrap()
         .run(Key::new("one").unwrap(), &1, || async {
             staging().unwrap().add(one())?;
-            // Nothing that compresses away.
+            // Text that doesn't compress away.
             let text = (0..length).map(|n| char::from(b'!' + ((n * n + n / 97) % 89) as u8));
             Ok(text.collect())
         })
@@ -507,8 +508,8 @@ async fn a_large_response_is_split_and_its_record_goes_along_with_the_writes() {
     }
 }
 
-/// Each fault on both sides of each of the first four requests, with and without a claim: one effect in the end, no
-/// success without it, and the SDK retries beneath.
+/// Tries each fault before and after each of the first four requests, with and without a claim, while the SDK
+/// retries. In the end there's one effect, and no run succeeds without it.
 #[tokio::test]
 async fn wherever_the_wire_fails_there_is_one_effect() {
     let faults =

@@ -1,5 +1,5 @@
-//! A wire that fails: a small HTTP server that answers each request as the test says, by itself or with
-//! what the emulator behind it answered, and counts them.
+//! A failing connection: a small HTTP server that counts the requests, and answers each as the test says,
+//! either itself or with the emulator's answer.
 
 use std::{
     io,
@@ -12,24 +12,24 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-/// What becomes of one request.
+/// How the wire handles one request.
 #[derive(Clone, Debug)]
 pub(crate) enum Reply {
-    /// It reaches the emulator, and so does the answer the client.
+    /// The request reaches the emulator, and the answer reaches the client.
     Forward,
-    /// It reaches the emulator; the answer is lost, and the connection hangs.
+    /// The request reaches the emulator. The answer is lost, and the connection hangs.
     ForwardThenHang,
-    /// It reaches the emulator; the answer is lost with the connection.
+    /// The request reaches the emulator. The answer is lost, and the connection closes.
     ForwardThenClose,
-    /// It reaches nobody, and the connection hangs.
+    /// The request is lost, and the connection hangs.
     Hang,
-    /// It reaches nobody, and the connection is closed.
+    /// The request is lost, and the connection closes.
     Close,
-    /// It reaches nobody, and the connection is reset.
+    /// The request is lost, and the connection is reset.
     Reset,
-    /// It reaches nobody, and something that is not HTTP comes back.
+    /// The request is lost, and the client gets bytes that aren't HTTP.
     Garbage,
-    /// This status with this body.
+    /// The client gets this status and body.
     Answer(u16, String),
 }
 
@@ -51,7 +51,7 @@ impl Reply {
     }
 }
 
-/// The wire; it ends with the test's runtime.
+/// The connection's server. It ends with the test's runtime.
 pub(crate) struct Wire {
     pub(crate) address: SocketAddr,
     requests: Arc<Mutex<Vec<Request>>>,
@@ -64,13 +64,13 @@ struct Request {
 }
 
 impl Wire {
-    /// A wire that answers the first requests by `script`, and every later one as the last of them.
+    /// Starts a wire that handles the first requests by `script`, and all later ones by its last entry.
     pub(crate) async fn scripted(upstream: Option<SocketAddr>, script: &[Reply]) -> Self {
         let script = script.to_vec();
         Self::new(upstream, move |nth, _| script[nth.min(script.len() - 1)].clone()).await
     }
 
-    /// A wire that answers each request by its place in the order, from 0, and its operation.
+    /// Starts a wire that decides by a request's number, from 0, and its operation.
     pub(crate) async fn new(
         upstream: Option<SocketAddr>,
         decide: impl Fn(usize, &str) -> Reply + Send + Sync + 'static,
@@ -90,12 +90,12 @@ impl Wire {
         Self { address, requests }
     }
 
-    /// The operations that were requested, in order.
+    /// Returns the requested operations, in order.
     pub(crate) fn requests(&self) -> Vec<String> {
         self.requests.lock().unwrap().iter().map(|request| request.operation.clone()).collect()
     }
 
-    /// What they said, in JSON.
+    /// Returns the requests' JSON bodies.
     pub(crate) fn bodies(&self) -> Vec<String> {
         self.requests.lock().unwrap().iter().map(|request| request.body.clone()).collect()
     }
@@ -157,7 +157,7 @@ pub(crate) async fn forward(upstream: Option<SocketAddr>, request: &[u8]) -> io:
     Ok(answer.map(|(_, answer)| answer).unwrap_or_default())
 }
 
-/// One HTTP message, of which the length is told: its head, and all of it.
+/// Reads one HTTP message with a `Content-Length`, and returns its head and all its bytes.
 pub(crate) async fn read_message(stream: &mut TcpStream) -> io::Result<Option<(String, Vec<u8>)>> {
     let mut message = Vec::new();
     let mut buffer = vec![0; 64 * 1024];

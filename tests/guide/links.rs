@@ -1,10 +1,10 @@
-//! Links between the repository's pages lead somewhere.
+//! Checks that links between the repository's pages have a target.
 
 use std::{fs, path::Path};
 
 use super::source::root;
 
-/// The pages that people read in the repository.
+/// The repository pages to check.
 const PAGES: [&str; 6] = [
     "README.md",
     "CONTRIBUTING.md",
@@ -14,13 +14,13 @@ const PAGES: [&str; 6] = [
     "safety-net/README.md",
 ];
 
-/// The targets of a Markdown text's links, without its code blocks.
+/// Returns the link targets of a Markdown text, without its code blocks.
 fn targets(text: &str) -> Vec<&str> {
     let prose = text.split("```").step_by(2);
     prose.flat_map(|part| part.split("](").skip(1).filter_map(|rest| rest.split(')').next())).collect()
 }
 
-/// A heading's anchor, as GitHub makes it.
+/// Returns a heading's anchor as GitHub makes it.
 fn anchor(heading: &str) -> String {
     let heading = heading.trim_start_matches('#').trim().to_lowercase();
     let kept = heading.chars().filter(|sign| sign.is_alphanumeric() || matches!(sign, ' ' | '-' | '_'));
@@ -30,7 +30,7 @@ fn anchor(heading: &str) -> String {
 #[test]
 fn links_lead_somewhere() {
     if !root().join("safety-net").is_dir() {
-        // A package from a registry has no other packages beside it.
+        // The published package lacks the other packages of the repository.
         return;
     }
     let (mut dead, mut checked) = (Vec::new(), 0);

@@ -1,11 +1,11 @@
-//! Every promise has a test: `docs/promises.md` names one for each sentence.
+//! Checks that every promise has a test: `docs/promises.md` names one for each sentence.
 
 use std::{collections::BTreeSet, fs};
 
 use super::source::{read_under, root};
 
-/// The pages that promise something, and which of their sections do; all of them where none is named. The other sections tell how
-/// to run, deploy and watch a function, and what was measured.
+/// The pages with promises, and the sections to check. An empty list means all of them. The other sections
+/// explain how to run, deploy and monitor a function, and what was measured.
 const PAGES: [(&str, &[&str]); 5] = [
     ("src/guide/idempotency_specification.md", &[]),
     ("README.md", &["lambda-idempotency", "Use it", "The promise and its limits"]),
@@ -13,7 +13,7 @@ const PAGES: [(&str, &[&str]); 5] = [
     ("src/guide/operations.md", &["Managed Instances", "Defaults"]),
     ("docs/performance.md", &["What a call costs"]),
 ];
-/// The reasons for which a sentence has no test.
+/// The accepted reasons for a sentence without a test.
 const NO_TEST: [&str; 8] = [
     "No test: advice to the API's callers.",
     "No test: advice; the server does it.",
@@ -25,10 +25,10 @@ const NO_TEST: [&str; 8] = [
     "No test: the problem, not a promise.",
 ];
 
-/// A sentence or a table's row, and the section that it's in.
+/// A sentence or table row, after its section.
 type Said = (String, String);
 
-/// The sentences and rows of a Markdown text, without its code.
+/// Returns the sentences and table rows of a Markdown text, without its code.
 fn said(text: &str) -> Vec<Said> {
     let (mut all, mut section, mut paragraph, mut is_code) =
         (Vec::new(), String::new(), String::new(), false);
@@ -64,7 +64,7 @@ fn is_rule(line: &str) -> bool {
     line.starts_with('|') && line.chars().all(|sign| "|- ".contains(sign))
 }
 
-/// Splits a paragraph at the spaces behind a sentence's end and before another's beginning.
+/// Splits a paragraph at the spaces between sentences.
 fn end(paragraph: &mut String, section: &str, all: &mut Vec<Said>) {
     let words: Vec<&str> = paragraph.split_whitespace().collect();
     let mut sentence = String::new();
@@ -81,7 +81,7 @@ fn end(paragraph: &mut String, section: &str, all: &mut Vec<Said>) {
     paragraph.clear();
 }
 
-/// The page's quotes, each with the tests that it names.
+/// Returns the page's quotes, each with the line that names its tests.
 fn shown(page: &str, section: &str) -> Vec<(String, String)> {
     let after = page.split_once(&format!("\n## {section}\n")).unwrap().1;
     let of_section = after.split("\n## ").next().unwrap();
@@ -97,7 +97,7 @@ fn shown(page: &str, section: &str) -> Vec<(String, String)> {
 #[test]
 fn every_promise_names_its_tests() {
     if !root().join("safety-net").is_dir() {
-        // A package from a registry has no other packages beside it.
+        // The published package lacks the other packages of the repository.
         return;
     }
     let text = |name: &str| fs::read_to_string(root().join(name)).unwrap();
@@ -127,7 +127,7 @@ fn every_promise_names_its_tests() {
             if named.is_empty() {
                 wrong.insert(format!("docs/promises.md: no test shows this: {quote}"));
             }
-            // One of the draft's clauses gets its name from a macro.
+            // A macro generates the names of the draft's clause tests.
             let is_there = |test: &&str| {
                 tests.contains(&format!("fn {test}(")) || tests.contains(&format!("    {test}: \"D"))
             };

@@ -1,4 +1,4 @@
-//! Calls that are dropped in the middle, as the engine drops one that takes too long; and how long one takes at most.
+//! Calls dropped midway, as the engine drops one that takes too long, and the longest that a call takes.
 
 use std::time::{Duration, Instant};
 
@@ -17,16 +17,16 @@ use super::{
     wire::{Fault, Wire},
 };
 
-/// What a test waits for a call that has to succeed.
+/// How long a test waits for a call that has to succeed.
 const LONG: Duration = Duration::from_secs(20);
 
-/// A patient store with this many connections.
+/// Configures a store with long timeouts and this many connections.
 fn patient(url: &str, connections: usize) -> PostgresStoreBuilder {
     let builder = PostgresStore::builder(url).connections(connections);
     builder.connect_timeout(LONG).statement_timeout(LONG).lock_timeout(LONG / 2)
 }
 
-/// A completed record with so large a response that its answer comes in many pieces.
+/// Stores a completed record whose response is so large that the answer arrives in many pieces.
 async fn put_large(store: &PostgresStore, name: &str, byte: u8) -> (StoredKey, Record) {
     let (key, lock) = (key(name), lock());
     let noise: Vec<u8> =
@@ -39,7 +39,7 @@ async fn put_large(store: &PostgresStore, name: &str, byte: u8) -> (StoredKey, R
     (key, record)
 }
 
-/// Every answer after a drop is the one to its own question, and the pool has all of its places.
+/// After a drop, every call still gets its own answer, and the pool has all its places.
 #[tokio::test]
 async fn dropped_calls_leave_the_pool_usable() {
     let server = server!();
@@ -59,12 +59,12 @@ async fn dropped_calls_leave_the_pool_usable() {
         dropped += u32::from(!answered);
         let (known, expected) = &large[round % 2];
         assert_eq!(store.read(known).await.unwrap().as_ref(), Some(expected), "round {round}");
-        // The claim that was dropped was made or was not: its own record is there, or none.
+        // The dropped claim was either applied or not: the key has its own record or none.
         let there = store.read(&key).await.unwrap();
         assert!(there.is_none() || there == Some(lock.into()), "round {round}: {there:?}");
     }
     assert!(dropped > 30, "only {dropped} calls were dropped");
-    // Two calls at once have a connection each, and wait there for an operator.
+    // Two concurrent calls get a connection each, and wait there for the operator's lock.
     let operator = server.client().await;
     operator.batch_execute(&format!("BEGIN; LOCK TABLE {}", store.table())).await.unwrap();
     let calls = async { tokio::join!(store.read(&large[0].0), store.read(&large[1].0)) };
@@ -90,7 +90,7 @@ async fn wait_for_locked(client: &Client, table: &str, count: i64) {
     panic!("the pool has lost a place");
 }
 
-/// A statement that is given up while it waits for another transaction must not be waited for by the next call.
+/// After a call is dropped while it waits for another transaction, the next call doesn't wait for its statement.
 #[tokio::test]
 async fn calls_dropped_behind_a_lock_free_their_connection() {
     let server = server!();
@@ -109,7 +109,7 @@ async fn calls_dropped_behind_a_lock_free_their_connection() {
     }
     assert!(began.elapsed() < LONG / 4, "{:?}", began.elapsed());
     operator.batch_execute("ROLLBACK").await.unwrap();
-    // The statements that were given up may have been made by now.
+    // The dropped statements may have been applied by now.
     assert!(matches!(
         store.apply(&locked, &settle).await.unwrap(),
         Written::Applied | Written::Refused(Some(_))
@@ -118,8 +118,8 @@ async fn calls_dropped_behind_a_lock_free_their_connection() {
     assert_eq!(record.map(|record| record.status()), Some(lambda_idempotency::Status::Completed));
 }
 
-/// A connection that owes an answer is closed with the call that is dropped: the next one has a new connection, and pays
-/// for no check of the old one.
+/// Dropping a call that awaits an answer closes its connection. The next call opens a new one, and doesn't
+/// spend time on checking the old one.
 #[tokio::test]
 async fn dropped_calls_close_their_silent_connection() {
     let server = server!();
@@ -140,12 +140,12 @@ async fn dropped_calls_close_their_silent_connection() {
         let connections = wire.connections();
         make(&store, &key, &settle).await;
         assert_eq!(wire.connections(), connections + 1, "{stage}");
-        // A silent connection in the pool would be asked first.
+        // If the silent connection were in the pool, the store would check it first.
         assert_eq!(wire.requests(), of_a_new_connection, "{stage}");
     }
 }
 
-/// The call that makes a connection is dropped, and its place in the pool is free again.
+/// Dropping a call that is opening a connection frees its place in the pool.
 #[tokio::test]
 async fn a_dropped_connection_attempt_frees_its_place() {
     let server = server!();
@@ -164,8 +164,8 @@ async fn a_dropped_connection_attempt_frees_its_place() {
     }
 }
 
-/// Whatever falls silent, and with the time-outs that the store has by default: 1.5 s for its connection, 1 s for its
-/// statement. What more time there is, is the protocol's to use.
+/// With the store's default timeouts of 1.5 s for a connection and 1 s for a statement, no call takes longer,
+/// whatever stops answering. The protocol can use the remaining time.
 #[tokio::test]
 async fn no_call_takes_longer_than_its_time_outs() {
     let server = server!();

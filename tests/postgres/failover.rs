@@ -1,4 +1,4 @@
-//! A server that restarts, a primary that is lost to its standby, and a disk that is full: which records are kept.
+//! A server that restarts, a primary that fails over to its standby, and a full disk: which records survive.
 
 use std::{
     fs,
@@ -15,10 +15,10 @@ use lambda_idempotency::{
 
 use super::fixtures::{Server, completion, fresh_table, key, lock, make, server};
 
-/// On a busy machine, a call takes its time.
+/// A call may take this long on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Waits until `sql`, a condition, is so at `server`.
+/// Waits until the condition `sql` holds at `server`.
 async fn until(server: &Server, sql: &str) {
     let client = server.client().await;
     for _ in 0..600 {
@@ -30,7 +30,7 @@ async fn until(server: &Server, sql: &str) {
     panic!("it never came to be: {sql}");
 }
 
-/// A store on a new table, with both servers in its URL, the standby first.
+/// Creates a store on a new table. Its URL has both servers, the standby first.
 async fn on_both(primary: &Server, standby: &Server, attributes: &str) -> PostgresStore {
     let (own, other) = (format!(":{}/", primary.port()), standby.port());
     let hosts = primary.url().replace(&own, &format!(":{other},127.0.0.1:{}/", primary.port()));
@@ -40,7 +40,7 @@ async fn on_both(primary: &Server, standby: &Server, attributes: &str) -> Postgr
     store
 }
 
-/// Reads the record as soon as the store can.
+/// Reads the record as soon as the store can answer.
 async fn found(store: &PostgresStore, name: &str) -> Option<Record> {
     for _ in 0..600 {
         match store.read(&key(name)).await {
@@ -52,7 +52,7 @@ async fn found(store: &PostgresStore, name: &str) -> Option<Record> {
     panic!("the server is not back");
 }
 
-/// Completes the claim. The first call may meet a connection that the crash has cut.
+/// Completes the claim. The first call may use a connection that the crash has cut.
 async fn settle(store: &PostgresStore, key: &StoredKey, lock: &Lock) {
     let completion = completion(lock);
     let settled = match store.apply(key, &completion).await {
@@ -82,7 +82,7 @@ async fn a_killed_server_keeps_its_records() {
     settle(&store, &key("begun"), &lock).await;
 }
 
-/// Asynchronous replication: the primary has acknowledged what its standby never gets.
+/// With asynchronous replication, the primary acknowledges writes that its standby never gets.
 #[tokio::test]
 async fn an_asynchronous_standby_can_lose_writes() {
     let Some(mut primary) = Server::start("") else { return };
@@ -92,7 +92,7 @@ async fn an_asynchronous_standby_can_lose_writes() {
     make(&store, &key, &Write::Claim(lock.clone())).await;
     until(&standby, &format!("to_regclass('{}') IS NOT NULL", store.table())).await;
     until(&standby, &format!("EXISTS (SELECT FROM {})", store.table())).await;
-    // The standby receives no more.
+    // The standby stops receiving writes.
     let operator = standby.client().await;
     operator.batch_execute("ALTER SYSTEM SET primary_conninfo = ''").await.unwrap();
     until(&standby, "pg_reload_conf()").await;
@@ -104,11 +104,11 @@ async fn an_asynchronous_standby_can_lose_writes() {
     assert_eq!(found(&store, "half").await.unwrap().status(), Status::Started, "the completion is lost");
 }
 
-/// A file system of 4 MB.
+/// A 4 MB file system.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    /// `None`, which is said, where this process may not mount one.
+    /// Returns `None`, with a message, if this process can't mount one.
     fn new(uid: u32, gid: u32) -> Option<Self> {
         let folder = std::env::temp_dir().join(fresh_table());
         fs::create_dir(&folder).unwrap();
@@ -127,7 +127,7 @@ impl SmallDisk {
 impl Drop for SmallDisk {
     fn drop(&mut self) {
         let _unmounted = Command::new("umount").arg("-l").arg(&self.0).output();
-        // A server that goes on may have written into it since.
+        // A server that is still running may have written more files.
         let _removed = fs::remove_dir_all(&self.0);
     }
 }
@@ -176,15 +176,15 @@ async fn a_full_disk_refuses_writes_until_freed() {
     let replayed = store.apply(&key("kept"), &Write::Claim(super::fixtures::lock())).await.unwrap();
     assert!(matches!(replayed, Written::Refused(Some(record)) if record.owner == lock.owner));
 
-    // A larger disk.
+    // Moves the table to a larger disk.
     operator.batch_execute(&format!("ALTER TABLE {table} SET TABLESPACE pg_default")).await.unwrap();
     make(&store, &key("after"), &Write::Claim(lock.clone())).await;
     operator.batch_execute(&format!("DROP TABLE {table}")).await.unwrap();
     operator.batch_execute(&format!("DROP TABLESPACE {table}_s")).await.unwrap();
 }
 
-/// The store finds the primary among the hosts of its URL, and the one that has become it: with the attribute that says so,
-/// and without. The standby is named first.
+/// The store finds the primary among the hosts in its URL, and the promoted standby after a failover. It does
+/// so with and without `target_session_attrs`. The URL lists the standby first.
 #[tokio::test]
 async fn a_promoted_standby_is_found() {
     for attributes in ["?target_session_attrs=read-write", ""] {
@@ -209,12 +209,12 @@ async fn a_promoted_standby_is_found() {
     }
 }
 
-/// A host that takes no connection and says nothing leaves the next one its time.
+/// A host that neither accepts nor answers leaves enough time for the next host.
 #[tokio::test]
 async fn a_silent_host_leaves_the_next_its_time() {
     let Some(server) = Server::shared() else { return };
     let own = format!("127.0.0.1:{}/", server.port());
-    // Its queue is full, so that the kernel drops further connections.
+    // The socket's queue is full, so the kernel drops further connections.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let silent = socket.listen(1).unwrap();

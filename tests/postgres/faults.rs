@@ -1,4 +1,4 @@
-//! What the store says of a server and a wire that fail, and that it finds back.
+//! Failing servers and connections: the errors that the store reports, and its recovery.
 
 use std::time::{Duration, Instant};
 
@@ -15,19 +15,19 @@ use super::{
     wire::{Fault, Wire},
 };
 
-/// Short, so that the tests need not wait long, and long enough for a busy machine.
+/// Short enough for a fast test, and long enough for a busy machine.
 const STATEMENT: Duration = Duration::from_secs(2);
 
 fn impatient(builder: PostgresStoreBuilder) -> PostgresStoreBuilder {
     builder.statement_timeout(STATEMENT).lock_timeout(Duration::from_millis(300))
 }
 
-/// For statements that are to wait for another transaction until that ends.
+/// Configures long timeouts, for statements that wait for another transaction.
 fn patient(builder: PostgresStoreBuilder) -> PostgresStoreBuilder {
     builder.statement_timeout(Duration::from_secs(60)).lock_timeout(Duration::from_secs(30))
 }
 
-/// The session whose statement on `table` waits for another transaction; waits for it, too.
+/// Waits for a statement on `table` that waits for another transaction, and returns its session.
 async fn waiting(client: &Client, table: &str) -> i32 {
     let sql =
         format!("SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{table}%'");
@@ -40,7 +40,7 @@ async fn waiting(client: &Client, table: &str) -> i32 {
     panic!("no statement waits for a lock");
 }
 
-/// A store behind a wire, whose one connection has made a claim and a read.
+/// Creates a store behind a wire. Its one connection has made a claim and a read.
 async fn behind_a_wire(server: &Server) -> (Wire, PostgresStore) {
     let wire = Wire::to(server.port()).await;
     let builder = PostgresStore::builder(server.url_at(wire.port())).table(fresh_table()).connections(1);
@@ -55,7 +55,7 @@ async fn behind_a_wire(server: &Server) -> (Wire, PostgresStore) {
 fn assert_error(error: &StoreError, kind: StoreErrorKind, maybe_applied: bool, says: &str) {
     assert_eq!((error.kind(), error.is_maybe_applied()), (kind, maybe_applied), "{error:?}");
     assert!(error.to_string().contains(says), "{error}");
-    // The address is in it; the password is not.
+    // The error contains the address, but not the password.
     let shown = format!("{error} {error:?}");
     assert!(!shown.contains("correct-horse"), "{shown}");
 }
@@ -69,7 +69,7 @@ async fn a_statement_that_is_lost_on_the_way_is_ambiguous_and_was_not_made() {
         let error = store.apply(&key, &claim).await.unwrap_err();
         assert!(wire.has_failed());
         assert_error(&error, StoreErrorKind::Unavailable, true, says);
-        // Over another connection, and without another's help.
+        // The store recovers over a new connection.
         assert_eq!(store.read(&key).await.unwrap(), None);
         make(&store, &key, &claim).await;
     }
@@ -85,7 +85,7 @@ async fn a_statement_whose_answer_is_lost_is_ambiguous_and_was_made() {
         assert!(wire.has_failed());
         assert_error(&error, StoreErrorKind::Unavailable, true, says);
         assert_eq!(store.read(&key).await.unwrap(), Some(lock.clone().into()));
-        // The same again is refused, and shows whose the record is.
+        // The same claim is refused, and the refusal shows the owner's record.
         let again = store.apply(&key, &Write::Claim(lock.clone())).await.unwrap();
         assert_eq!(again, Written::Refused(Some(lock.into())));
     }
@@ -106,7 +106,7 @@ async fn a_read_that_is_lost_is_put_again_and_one_without_an_answer_is_an_error_
     assert!(began.elapsed() < 2 * STATEMENT, "{:?}", began.elapsed());
 }
 
-/// After a freeze, what looks like a connection may be none: it is found out by a question, before anything is sent.
+/// After a freeze, a pooled connection may be dead. The store checks it before it sends a write.
 #[tokio::test]
 async fn a_connection_that_died_in_its_sleep_is_replaced_and_the_write_is_made() {
     let server = server!();
@@ -122,7 +122,7 @@ async fn a_connection_that_died_in_its_sleep_is_replaced_and_the_write_is_made()
         assert!(wire.has_failed());
         assert_eq!(wire.connections(), before + 1, "{fault:?}");
     }
-    // One that is found closed needs no question.
+    // A connection that is known to be closed needs no check.
     wire.cut_all();
     make(&store, &key("closed"), &Write::Claim(lock())).await;
 }
@@ -136,7 +136,7 @@ async fn a_connection_that_answered_lately_is_not_asked_again() {
     assert_eq!((wire.requests(), wire.connections()), (5, 1));
 }
 
-/// The server ends the session: before the statement, and while it waits for a row.
+/// The server ends the session before the statement, or while the statement waits for a row.
 #[tokio::test]
 async fn a_session_that_is_terminated_is_replaced_or_ambiguous() {
     let server = server!();
@@ -177,14 +177,14 @@ async fn a_record_that_another_transaction_has_is_a_conflict_and_nothing_was_mad
     let error = store.apply(&key, &completion(&lock)).await.unwrap_err();
     assert_error(&error, StoreErrorKind::Conflict, false, "another transaction");
     assert!(began.elapsed() < STATEMENT, "{:?}", began.elapsed());
-    // A duplicate reads past a lock on the row.
+    // A duplicate reads past the lock on the row.
     let refused = store.apply(&key, &Write::Claim(super::fixtures::lock())).await.unwrap();
     assert_eq!(refused, Written::Refused(Some(lock.clone().into())));
     operator.batch_execute("ROLLBACK").await.unwrap();
     make(&store, &key, &completion(&lock)).await;
 }
 
-/// A server whose transactions are serialisable by default refuses what PostgreSQL would otherwise look at anew.
+/// With serialisable isolation by default, the server fails a write that PostgreSQL would otherwise re-evaluate.
 #[tokio::test]
 async fn a_serialisation_failure_is_a_conflict() {
     let server = server!();
@@ -221,7 +221,7 @@ async fn a_server_that_takes_no_writes_is_unavailable_and_left() {
     assert_error(&error, StoreErrorKind::Unavailable, false, "takes no writes");
 }
 
-/// After a fail-over, the old primary may come back as a standby, and what it reads may be of yesterday.
+/// After a failover, the old primary may return as a standby with old data.
 #[tokio::test]
 async fn a_standby_is_neither_written_to_nor_believed() {
     let Some(mut server) = Server::start("") else { return };
@@ -236,8 +236,8 @@ async fn a_standby_is_neither_written_to_nor_believed() {
     assert_eq!(store.check_table().await.unwrap(), [TableProblem::Standby]);
 }
 
-/// Failures that are hard to come by, in the server's own words: a full disk, no memory, a broken disk. And what stands in
-/// their details is not told.
+/// Failures that are hard to provoke, raised with the server's own codes: a full disk, no memory, a broken
+/// disk. The error doesn't show their details.
 #[tokio::test]
 async fn a_full_disk_and_its_like_are_unavailable_and_nothing_was_made() {
     let server = server!();
@@ -275,7 +275,7 @@ async fn a_server_that_is_not_there_and_one_that_is_full_were_sent_nothing() {
     let error = store.apply(&key("refused"), &Write::Claim(lock())).await.unwrap_err();
     assert_error(&error, StoreErrorKind::Unavailable, false, "could not be reached");
 
-    // One that takes the connection and says nothing.
+    // A server that accepts the connection and never answers.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = silent.local_addr().unwrap().port();
     let store = PostgresStore::builder(server.url_at(port)).connect_timeout(Duration::from_millis(200));
@@ -291,7 +291,7 @@ async fn a_server_that_is_not_there_and_one_that_is_full_were_sent_nothing() {
     assert_error(&error, StoreErrorKind::Unavailable, false, "failed to serve");
 }
 
-/// The pool's only connection is in use for longer than the store has patience.
+/// The pool's only connection is in use for longer than the store waits for one.
 #[tokio::test]
 async fn a_store_without_a_free_connection_says_so_and_has_sent_nothing() {
     let server = server!();

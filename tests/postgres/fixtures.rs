@@ -1,4 +1,4 @@
-//! Keys, locks and records, and the server.
+//! The server, and keys, locks and records.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use lambda_idempotency::{
 
 pub(super) use crate::support::postgres::{Server, fresh_table};
 
-/// The shared server, or the end of a test that is skipped.
+/// Returns the shared server, or returns from a test that is skipped.
 macro_rules! server {
     () => {
         match $crate::postgres::fixtures::Server::shared() {
@@ -33,7 +33,7 @@ pub(super) fn later(seconds: u64) -> Timestamp {
     now().saturating_add(Duration::from_secs(seconds))
 }
 
-/// A lock by a new owner.
+/// A lock with a new owner.
 pub(super) fn lock() -> Lock {
     Lock {
         owner: Owner::random().unwrap(),
@@ -52,18 +52,18 @@ pub(super) fn outcome(response: &'static [u8]) -> Outcome {
     Outcome::Retained(StoredResponse::new(response.into()))
 }
 
-/// Makes `write`, which nothing may stand in the way of.
+/// Applies `write`, which must succeed.
 pub(super) async fn make(store: &PostgresStore, key: &StoredKey, write: &Write) {
     assert_eq!(store.apply(key, write).await.unwrap(), Written::Applied);
 }
 
-/// The completion of `lock`'s claim.
+/// Completes `lock`'s claim.
 pub(super) fn completion(lock: &Lock) -> Write {
     let settlement = Settlement::Complete(outcome(b"the response"), later(86_400));
     Write::Settle { owner: lock.owner, generation: lock.generation, settlement }
 }
 
-/// A record that is finished, by a new owner.
+/// A completed record with a new owner.
 pub(super) fn finished() -> Record {
     Record { state: State::Completed(outcome(b"the response")), ..lock().into() }
 }

@@ -1,4 +1,4 @@
-//! Operations whose work and whose record are in one transaction: `begin_in` and `run_in`.
+//! Operations that commit their work and their record in one transaction: `begin_in` and `run_in`.
 
 use std::{
     sync::{
@@ -22,7 +22,7 @@ use super::{
     wire::{Fault, Wire},
 };
 
-/// A store with its engine, and a table of orders beside it.
+/// A store with its engine, and a table of orders.
 struct Shop {
     server: &'static Server,
     store: PostgresStore,
@@ -35,7 +35,7 @@ impl Shop {
         Self::over(server, server.port()).await
     }
 
-    /// Over the server, or what is in between.
+    /// Connects to the server, or to a proxy in front of it.
     async fn over(server: &'static Server, port: u16) -> Self {
         let table = fresh_table();
         let builder = PostgresStore::builder(server.url_at(port)).table(&table);
@@ -94,7 +94,7 @@ async fn an_operation_happens_once_and_is_replayed() {
     assert_eq!(kind(shop.place(&mut client, "a", "13").await), ErrorKind::Mismatch);
     assert_eq!(shop.place(&mut client, "b", "12").await.unwrap(), "placed b");
     assert_eq!(shop.placed().await, 2);
-    // The store's own way meets the same record.
+    // A plain `run` finds the same record.
     let again: String = shop
         .operation()
         .run(Key::new("a").unwrap(), "12", async || Err(std::io::Error::other("it ran")))
@@ -127,7 +127,7 @@ async fn what_fails_or_is_dropped_leaves_neither_work_nor_record() {
     assert_eq!(shop.placed().await, 1);
 }
 
-/// Neither the row that is not committed nor the lock makes a duplicate wait.
+/// A duplicate waits for neither the uncommitted row nor the lock.
 #[tokio::test]
 async fn a_duplicate_meanwhile_is_in_progress_at_once() {
     let server = server!();
@@ -176,7 +176,8 @@ async fn of_many_at_once_one_is_done() {
     }
 }
 
-/// Two functions in one database, each with its table: a key of one is not the other's. One table is itself by any name.
+/// Two functions in one database have a table each, so the same key in both is two keys. A qualified name is
+/// still the same table.
 #[tokio::test]
 async fn tables_do_not_block_each_others_keys() {
     let server = server!();
@@ -194,7 +195,7 @@ async fn tables_do_not_block_each_others_keys() {
     assert_eq!(same.look(&stored).await.unwrap(), Looked::Busy);
 }
 
-/// The commit arrives or it does not, and nobody says: the record tells.
+/// The commit arrives or it doesn't, and the answer is lost. The record shows which.
 #[tokio::test]
 async fn a_commit_whose_answer_is_lost_is_found_out() {
     let server = server!();
@@ -202,7 +203,7 @@ async fn a_commit_whose_answer_is_lost_is_found_out() {
         [(Fault::CutAfter, true), (Fault::CutBefore, false), (Fault::SilenceAfter, true)]
     {
         let wire = Wire::to(server.port()).await;
-        // The operation's own connection fails, and not the store's.
+        // The operation's own connection fails. The store's doesn't.
         let shop = Shop::new(server).await;
         let (mut client, connection) =
             lambda_idempotency::store::postgres::tokio_postgres::connect(&server.url_at(wire.port()), NoTls)
@@ -214,7 +215,7 @@ async fn a_commit_whose_answer_is_lost_is_found_out() {
         let requests = wire.requests();
         assert!(before > 0 && requests > 2, "{before}, {requests}");
 
-        // The last request of a run is its commit.
+        // A run's last request is its commit.
         let counting = async {
             while wire.requests_so_far() < requests - 1 {
                 tokio::task::yield_now().await;
@@ -239,7 +240,7 @@ async fn a_commit_whose_answer_is_lost_is_found_out() {
     }
 }
 
-/// A claim that stands is met, and one that went stale gives way.
+/// A live claim blocks the key, and a stale one is taken over.
 #[tokio::test]
 async fn deliveries_with_a_claim_and_without_share_their_keys() {
     let server = server!();
@@ -270,8 +271,8 @@ async fn deliveries_with_a_claim_and_without_share_their_keys() {
     assert_eq!(shop.placed().await, 1);
 }
 
-/// Sessions that are killed at any point, from outside and in the middle of the commit; whoever is told of an error tries
-/// again, as a queue would. In the end, each order stands once, and so does its record.
+/// The test kills sessions at random points, some of them in the middle of a commit. Each worker retries after
+/// an error, as a queue would. In the end there is one order and one record per key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_order_stands_once_whatever_is_killed() {
     const WORKERS: i64 = 6;
@@ -291,7 +292,7 @@ async fn every_order_stands_once_whatever_is_killed() {
             tokio::time::sleep(Duration::from_millis(15)).await;
         }
     };
-    // Every worker takes the orders in an order of its own: each is delivered six times at about the same time.
+    // Each worker takes the orders in another sequence, so each order is delivered six times at about the same time.
     let workers = (0..WORKERS).map(|worker| {
         let (shop, kills) = (&shop, &kills);
         async move {

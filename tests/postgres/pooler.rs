@@ -1,4 +1,4 @@
-//! The store behind PgBouncer in transaction mode, which gives each transaction whichever session is free.
+//! The store behind PgBouncer in transaction mode, which runs each transaction in any free session.
 
 use std::{
     env,
@@ -20,15 +20,15 @@ use lambda_idempotency::{
 use super::fixtures::{Server, fresh_table, key, lock, make, server};
 use crate::support::pgbouncer::PgBouncer;
 
-/// The other process's variable with the URL and its table.
+/// The variable that gives the other process its URL and table.
 const URL: &str = "POOLED_STORE";
-/// And when both begin.
+/// The variable with the time when both processes begin.
 const BEGINS: &str = "POOLED_BEGINS";
 const CLAIMS: usize = 300;
-/// On a busy machine, a connection takes its time.
+/// Opening a connection may take this long on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// One of the processes below.
+/// Runs one of the processes below.
 #[tokio::test]
 #[ignore = "the test below runs it, twice at once"]
 async fn claims_in_its_own_process() {
@@ -58,8 +58,8 @@ async fn rows(server: &Server, table: &str) -> i64 {
     server.client().await.query_one(&count, &[]).await.unwrap().get(0)
 }
 
-/// Two functions, each with its table, share the pooler's sessions. Both processes name their prepared statements s0, s1, …,
-/// so that one would run the other's.
+/// Two functions with a table each share the pooler's sessions. Both processes would name their prepared
+/// statements s0, s1, …, so each could run the other's.
 #[tokio::test]
 async fn processes_behind_a_pooler_keep_their_tables() {
     let server = server!();
@@ -79,14 +79,14 @@ async fn processes_behind_a_pooler_keep_their_tables() {
     assert_eq!((found, ended), ([CLAIMS as i64; 2], vec![true; 2]), "rows in each table, and successes");
 }
 
-/// The store behind `pooler`, by a URL with these parameters and this user.
+/// Creates a store behind `pooler`, whose URL has these parameters and this user.
 fn behind(server: &Server, pooler: &PgBouncer, user: &str, table: &str, parameters: &str) -> PostgresStore {
     let url = server.url_at(pooler.port()).replace("://test:", &format!("://{user}:"));
     let builder = PostgresStore::builder(format!("{url}?table={table}&{parameters}"));
     builder.connect_timeout(PATIENCE).statement_timeout(Duration::from_secs(2)).build().unwrap()
 }
 
-/// Nothing is prepared in a session before the store knows that it has the session for itself.
+/// The store prepares no statement before it knows that its session is exclusive.
 #[tokio::test]
 async fn prepared_statements_behind_a_pooler_are_refused() {
     let server = server!();
@@ -108,20 +108,20 @@ async fn prepared_statements_behind_a_pooler_are_refused() {
     make(&direct, &key("direct"), &Write::Claim(lock())).await;
 }
 
-/// Makes a role that has the limits, as `?timeouts=role` needs it.
+/// Creates a role with the timeouts, as `?timeouts=role` needs it.
 const LIMITED: &str = "DO $$ BEGIN CREATE ROLE limited SUPERUSER LOGIN PASSWORD 'correct-horse'; \
     EXCEPTION WHEN duplicate_object OR unique_violation THEN END $$; \
     ALTER ROLE limited SET statement_timeout = '750ms'; ALTER ROLE limited SET lock_timeout = '250ms'";
 
-/// A URL for direct connections leads to a pooler: the error names the parameter to add, whether the pooler refuses startup
-/// options or forgets them.
+/// A URL for direct connections points to a pooler. The error names the parameter to add, whether the pooler
+/// refuses startup options or drops them.
 #[tokio::test]
 async fn missing_limits_are_refused_with_the_cure() {
     let server = server!();
     let table = server.store(|builder| builder).await.table();
     server.client().await.batch_execute(LIMITED).await.unwrap();
     for (configuration, user, parameters, is_fit) in [
-        // This pooler refuses startup options; the next one forgets them.
+        // The first pooler refuses startup options. The second drops them.
         ("", "test", "timeouts=startup", false),
         ("ignore_startup_parameters = options", "test", "timeouts=startup", false),
         ("", "test", "timeouts=role", false),
@@ -143,7 +143,7 @@ async fn missing_limits_are_refused_with_the_cure() {
     }
 }
 
-/// The next transaction in the same session, which may be another client's, has the session's own limits.
+/// The next transaction in the session may be another client's. It gets the session's own timeouts.
 #[tokio::test]
 async fn limits_do_not_leak_into_pooled_sessions() {
     let server = server!();
@@ -161,7 +161,7 @@ async fn limits_do_not_leak_into_pooled_sessions() {
     assert!(shown.iter().any(is_none), "{shown:?}");
 }
 
-/// A table lock behind a pooler: the statement ends at the server too.
+/// A table is locked behind a pooler. The statement ends at the server too.
 #[tokio::test]
 async fn pooled_claims_given_up_are_not_applied() {
     let server = server!();
@@ -182,7 +182,7 @@ async fn pooled_claims_given_up_are_not_applied() {
     }
 }
 
-/// All of the pooler's sessions are in use: it keeps the claim, and forgets it when its sender has gone.
+/// All of the pooler's sessions are busy, so it queues the claim. It drops the claim when the sender disconnects.
 #[tokio::test]
 async fn claims_given_up_in_the_queue_vanish() {
     let server = server!();

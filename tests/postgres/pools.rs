@@ -27,8 +27,8 @@ fn pool_of(url: &str, connections: usize) -> Pool {
     Pool::builder(manager).max_size(connections).build().unwrap()
 }
 
-/// More handlers than the pool has connections, each with one of them for as long as it works: their completions do not
-/// wait behind them.
+/// More handlers than pooled connections, and each holds one while it works. Their completions don't wait for
+/// the pool.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn handlers_holding_the_pool_get_recorded() {
     const HANDLERS: u32 = 8;
@@ -50,7 +50,7 @@ async fn handlers_holding_the_pool_get_recorded() {
                     effects.fetch_add(1, Ordering::SeqCst);
                     let sleep = client.batch_execute("SELECT pg_sleep(1)").await;
                     sleep.map_err(std::io::Error::other)?;
-                    // The next handler has the connection at once, and this one's completion comes after it.
+                    // The next handler takes the connection at once, and this handler's completion runs only then.
                     drop(client);
                     Ok::<_, std::io::Error>(n)
                 };
@@ -70,7 +70,7 @@ async fn handlers_holding_the_pool_get_recorded() {
     assert_eq!((effects.load(Ordering::SeqCst), completed), (HANDLERS, i64::from(HANDLERS)));
 }
 
-/// Every connection of the user's is lent, for longer than the store waits.
+/// The user's code holds every connection for longer than the store waits.
 #[tokio::test]
 async fn a_pool_that_is_used_up_serves_records() {
     let server = server!();

@@ -1,4 +1,4 @@
-//! What stands in the rows: every write as the contract says it, and rows that are none of ours.
+//! The rows: each write matches the contract, and rows that aren't valid records are reported.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use lambda_idempotency::{
 
 use super::fixtures::{completion, finished, key, later, lock, make, outcome, server};
 
-/// A generator that a seed repeats.
+/// A random generator that a seed repeats.
 struct Random(u64);
 
 impl Random {
@@ -19,7 +19,8 @@ impl Random {
     }
 }
 
-/// Every kind of write in random order, with versions that are as seen, or almost: answered as in memory.
+/// Every kind of write in random order, with the seen version or one close to it. The answers match the memory
+/// store's.
 #[tokio::test]
 async fn random_writes_are_answered_as_in_memory() {
     let server = server!();
@@ -87,7 +88,7 @@ fn finished_or(random: &mut Random, lock: Lock) -> Record {
     if random.below(2) == 0 { finished() } else { lock.into() }
 }
 
-/// The version of `current`, in half of the cases with one part of it that is another's.
+/// Returns the version of `current`. In about half of the cases, one of its fields is another.
 fn almost(random: &mut Random, current: &Record, other: &Lock) -> Seen {
     let mut seen = Seen::of(current);
     match random.below(13) {
@@ -103,13 +104,14 @@ fn almost(random: &mut Random, current: &Record, other: &Lock) -> Seen {
     seen
 }
 
-/// What somebody has written by hand is corrupt where it cannot be a record: never absent, and never overwritten.
+/// A hand-edited row that isn't a valid record is corrupt. The store never treats it as absent and never
+/// overwrites it.
 #[tokio::test]
 async fn a_row_that_is_no_record_is_corrupt_and_named_by_its_column() {
     let server = server!();
     let store = server.store(|builder| builder).await;
     let (operator, table) = (server.client().await, store.table());
-    // Constraints keep most of it away; whoever takes them off is not safe from it.
+    // Constraints prevent most of these rows. The test drops them first.
     let constraints = format!(
         "SELECT format('ALTER TABLE {table} DROP CONSTRAINT %I', conname) FROM pg_constraint \
          WHERE conrelid = '{table}'::regclass AND contype = 'c'"
@@ -188,7 +190,7 @@ async fn unreadable_formats_say_what_was_found() {
     }
 }
 
-/// A later version's trace stays with its claim, and goes with the record that another takes the place of.
+/// A claim keeps the trace that a later version wrote. The next record on the key clears it.
 #[tokio::test]
 async fn replacing_a_row_clears_reserved_columns() {
     let server = server!();
@@ -222,7 +224,7 @@ async fn a_response_over_one_gibibyte_is_unstorable() {
     let store = server.store(|builder| builder).await;
     let (key, lock) = (key("huge"), lock());
     make(&store, &key, &Write::Claim(lock.clone())).await;
-    // Pages that nobody touches take no memory.
+    // Untouched pages use no memory.
     let kept = vec![0; 1 << 30];
     let response = StoredResponse {
         encoding: Encoding::Identity,
@@ -270,7 +272,7 @@ async fn a_scan_passes_all_records_in_the_order_of_their_keys() {
     assert_eq!(unreadable, ["f/o#0700"]);
 }
 
-/// A list shows no response, and doesn't have the server fetch them all.
+/// A scan leaves the responses out, so the server doesn't load them.
 #[tokio::test]
 async fn a_scan_leaves_responses_unread() {
     let server = server!();
@@ -297,7 +299,7 @@ async fn a_scan_leaves_responses_unread() {
     }
 }
 
-/// 6 MB, as Lambda's largest answer; in one statement, and back in one.
+/// 6 MB, Lambda's largest response, written and read in one statement each.
 #[tokio::test]
 async fn a_large_response_comes_back() {
     let server = server!();

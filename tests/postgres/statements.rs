@@ -1,4 +1,4 @@
-//! How many statements and round trips it takes.
+//! The number of statements and round trips of each call.
 
 use lambda_idempotency::{
     Store as _,
@@ -29,7 +29,7 @@ async fn counted(server: &Server, configure: fn(PostgresStoreBuilder) -> Postgre
         let written = store.apply(&key(name), &Write::Claim(lock())).await.unwrap();
         assert!(matches!(written, Written::Refused(Some(_))));
     };
-    // The server counts what it executes; the wire, what is sent at once.
+    // The server counts the statements it executes. The wire counts the round trips.
     let statements = async || {
         let table = store.table();
         let count = format!(
@@ -58,7 +58,7 @@ async fn a_first_run_is_two_statements_and_a_duplicate_one() {
     counted(server, |builder| builder.prepared_statements(false)).await;
 }
 
-/// What a duplicate meets is read, and nothing is written for it.
+/// The store reads the existing record for a duplicate, and writes nothing.
 #[tokio::test]
 async fn a_duplicate_writes_nothing() {
     let server = server!();
@@ -75,11 +75,11 @@ async fn a_duplicate_writes_nothing() {
     assert_eq!(operator.query_one(&version, &[]).await.unwrap().get::<_, String>(0), before);
     let dead = format!("SELECT count(*) FROM heap_page_items(get_raw_page('{}', 0))", store.table());
     operator.batch_execute("CREATE EXTENSION IF NOT EXISTS pageinspect").await.ok();
-    // The claim's version, and the completion's.
+    // One row version from the claim, one from the completion.
     assert_eq!(operator.query_one(&dead, &[]).await.unwrap().get::<_, i64>(0), 2);
 }
 
-/// A session that is somebody else's next has its own `lock_timeout` back, and so has a transaction.
+/// The store restores `lock_timeout` in a user's session, also within a transaction.
 #[tokio::test]
 async fn the_session_keeps_its_own_lock_timeout() {
     let server = server!();

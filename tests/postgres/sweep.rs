@@ -1,4 +1,4 @@
-//! What is deleted, and what is left.
+//! The records that a sweep deletes, and those that it leaves.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ async fn what_expired_over_an_hour_ago_goes_in_batches_the_oldest_first() {
     assert_eq!(store.sweep(now, 0).await.unwrap(), 0);
 }
 
-/// A claim that may run at most once stays until it is settled, however old it is.
+/// An at-most-once claim stays until it's settled, however old it is.
 #[tokio::test]
 async fn sweeps_keep_records_without_expiry() {
     let server = server!();
@@ -54,13 +54,13 @@ async fn sweeps_keep_records_without_expiry() {
     assert_eq!(store.sweep(end, 1).await.unwrap(), 1);
     assert_eq!(store.sweep(end, 1).await.unwrap(), 0);
     assert_eq!(store.read(&key("unsettled")).await.unwrap(), Some(lock.clone().into()));
-    // Settled, it expires as any other.
+    // Once settled, it expires like any other record.
     make(&store, &key("unsettled"), &completion(&lock)).await;
     assert_eq!(store.sweep(end, 1).await.unwrap(), 1);
     assert_eq!(store.read(&key("unsettled")).await.unwrap(), None);
 }
 
-/// A record that somebody is at work on is passed over, and nobody is waited for.
+/// A sweep skips a record that another transaction has locked, and doesn't wait for it.
 #[tokio::test]
 async fn a_sweep_waits_for_nobody_and_two_share_the_work() {
     let server = server!();
@@ -78,7 +78,7 @@ async fn a_sweep_waits_for_nobody_and_two_share_the_work() {
     assert_eq!(store.sweep(now, 100).await.unwrap(), 1);
 }
 
-/// A record that is claimed anew while the sweep looks at it stays.
+/// A record that is reclaimed while the sweep examines it stays.
 #[tokio::test]
 async fn a_record_whose_expiry_is_moved_meanwhile_stays() {
     let server = server!();

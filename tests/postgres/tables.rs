@@ -1,4 +1,4 @@
-//! The table: its making, its checking, and a schema of another version.
+//! The table: creating and checking it, and schemas of another version.
 
 use lambda_idempotency::{
     Store as _,
@@ -34,7 +34,7 @@ async fn a_table_has_a_schema_and_capital_letters_if_it_is_told_so() {
     assert_eq!(store.check_table().await.unwrap(), []);
 }
 
-/// The file that is shipped makes a table by itself.
+/// The shipped file alone creates the table.
 #[tokio::test]
 async fn the_schema_runs_as_it_is() {
     let server = server!();
@@ -80,7 +80,7 @@ async fn what_is_wrong_with_a_table_is_said() {
     assert_eq!(problems[0].to_string(), "the user lacks INSERT, UPDATE; grant it");
 }
 
-/// Nothing is read or written in a table of another version, and the error says what is to be done.
+/// With another schema version the store neither reads nor writes, and its error says what to do.
 #[tokio::test]
 async fn a_schema_of_another_version_is_refused() {
     let server = server!();
@@ -109,7 +109,7 @@ async fn a_schema_of_another_version_is_refused() {
     assert_eq!(made.read(&key("version")).await.unwrap(), None);
 }
 
-/// `schema.sql` over a table of version 1 must not mark it as version 2.
+/// Running `schema.sql` on a version 1 table must not mark it as version 2.
 #[tokio::test]
 async fn an_older_table_keeps_its_version_mark() {
     let server = server!();
@@ -129,7 +129,7 @@ async fn an_older_table_keeps_its_version_mark() {
     make(&store, &key("recreated"), &Write::Claim(lock())).await;
 }
 
-/// Columns that the marker knows nothing of.
+/// The version mark doesn't show whether a column is missing.
 #[tokio::test]
 async fn a_table_that_lacks_a_column_is_refused_and_one_that_has_lost_it_too() {
     let server = server!();

@@ -1,4 +1,4 @@
-//! Statements that are given up, and what becomes of them at the server.
+//! Statements that time out, and what happens to them at the server.
 
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ fn impatient(builder: PostgresStoreBuilder) -> PostgresStoreBuilder {
     builder.statement_timeout(Duration::from_millis(600)).lock_timeout(Duration::from_millis(300))
 }
 
-/// Migrations, `VACUUM FULL` and `LOCK TABLE` keep statements waiting before they begin. One that the store has given up
-/// must not be made when the table is free again.
+/// Migrations, `VACUUM FULL` and `LOCK TABLE` block statements before they begin. A statement that the store
+/// has given up must not be applied when the table is free again.
 #[tokio::test]
 async fn claims_given_up_behind_locks_are_not_applied() {
     let server = server!();
@@ -39,7 +39,7 @@ async fn claims_given_up_behind_locks_are_not_applied() {
     }
 }
 
-/// A trigger of the user's, or a full I/O queue: what takes long is not a lock.
+/// A slow trigger, or a full I/O queue: the statement is slow without waiting for a lock.
 #[tokio::test]
 async fn slow_claims_given_up_are_not_applied() {
     let server = server!();
@@ -58,7 +58,7 @@ async fn slow_claims_given_up_are_not_applied() {
     }
 }
 
-/// The network keeps a claim, and the server gets it after its sender was told of an error: no limit at the server helps.
+/// The network delays a claim until after its sender got an error, so a timeout at the server doesn't help.
 #[tokio::test]
 async fn late_claims_never_replace_an_outcome() {
     let server = server!();
@@ -79,7 +79,7 @@ async fn late_claims_never_replace_an_outcome() {
     assert_eq!(store.read(&key).await.unwrap(), before);
 }
 
-/// The same where nothing has come in between: the claim stands for as long as its lease, and the next delivery runs then.
+/// The same without a successor: the late claim blocks the key until its lease ends, and the next delivery runs then.
 #[tokio::test]
 async fn late_claims_block_until_their_lease_ends() {
     let server = server!();

@@ -1,4 +1,4 @@
-//! TLS, on a server with a certificate of its own.
+//! TLS, on a server with its own certificate.
 
 use std::{fs, process::Command, time::Duration};
 
@@ -11,7 +11,7 @@ use super::fixtures::{Server, key, lock, make, server};
 
 const RSA: [&str; 2] = ["-newkey", "rsa:2048"];
 
-/// A certificate for `localhost` that signs itself, and its key; with these of openssl's options.
+/// Creates a self-signed certificate for `localhost` and its key, with these `openssl` options.
 fn certificate(folder: &std::path::Path, options: &[&str]) -> Option<()> {
     let made = Command::new("openssl")
         .args(["req", "-x509", "-nodes", "-days", "2", "-subj", "/CN=localhost"])
@@ -62,13 +62,13 @@ async fn a_certificate_is_verified_by_the_root_that_is_named() {
     let count: i64 = server.client().await.query_one(sessions, &[]).await.unwrap().get(0);
     assert_eq!(count, 2);
 
-    // The system does not trust it; and if a server offers TLS, no mode goes on without it.
+    // The system doesn't trust the certificate. If a server offers TLS, no mode falls back to plaintext.
     for mode in ["require", "prefer"] {
         let error = builder(mode).build().unwrap().read(&key("tls")).await.unwrap_err();
         assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Rejected, false), "{error:?}");
         assert!(error.to_string().contains("sslrootcert"), "{error}");
     }
-    // Nor is it another host's.
+    // The certificate isn't valid for another host.
     let other = url("require").replace("localhost", "127.0.0.1");
     let pem = fs::read(folder.join("server.crt")).unwrap();
     let store = PostgresStore::builder(other).root_certificates(pem).build().unwrap();
@@ -77,7 +77,7 @@ async fn a_certificate_is_verified_by_the_root_that_is_named() {
     fs::remove_dir_all(&folder).unwrap();
 }
 
-/// What hosted PostgreSQL's URLs say. The server refuses a binding to any other certificate.
+/// Hosted PostgreSQL's URLs ask for channel binding. The server rejects a binding to any other certificate.
 #[tokio::test]
 async fn channel_binding_is_made_where_required() {
     let p384 = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-384", "-sha384"];

@@ -1,4 +1,4 @@
-//! The record in a transaction of somebody else's.
+//! The record in a user's own transaction.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use lambda_idempotency::{
 
 use super::fixtures::{completion, finished, key, lock, make, server};
 
-/// Claim, work and outcome are there together, or none of them is.
+/// Claim, work and outcome commit together, or none of them does.
 #[tokio::test]
 async fn record_and_work_are_committed_together_or_not_at_all() {
     let server = server!();
@@ -38,15 +38,15 @@ async fn record_and_work_are_committed_together_or_not_at_all() {
     let transaction = client.transaction().await.unwrap();
     let records = store.in_transaction(&transaction);
     assert_eq!(records.lock_and_read(&key).await.unwrap(), Looked::Free(Some(record.clone())));
-    // One that no longer counts is replaced, if it is the version that was seen.
+    // An expired record is replaced if it's still the version that was seen.
     let next = finished();
     let replace = Write::Conclude { seen: Some(Seen::of(&record)), record: next.clone() };
     assert_eq!(records.apply(&key, &replace).await.unwrap(), Written::Applied);
     assert_eq!(records.apply(&key, &replace).await.unwrap(), Written::Refused(Some(next)));
 }
 
-/// A duplicate neither waits nor sees anything of the transaction that is at work; when that has gone, however it
-/// went, the key is free.
+/// A duplicate neither waits for the running transaction nor sees its changes. The key is free once that
+/// transaction ends, whether by a commit, a rollback or a kill.
 #[tokio::test]
 async fn a_key_is_busy_until_its_transaction_ends() {
     let server = server!();
@@ -72,8 +72,8 @@ async fn a_key_is_busy_until_its_transaction_ends() {
         assert_eq!(store.in_transaction(&duplicate).lock_and_read(&key).await.unwrap(), Looked::Busy);
         duplicate.rollback().await.unwrap();
         assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
-        // A delivery that claims in the other way waits a little for a row that it cannot see, and reads past a change to
-        // one that it can.
+        // A delivery with an ordinary claim waits briefly for a row that it can't see yet. It reads past an
+        // uncommitted change to a row that it can.
         let claim = store.apply(&key, &Write::Claim(lock())).await;
         match before {
             None => assert_eq!(claim.unwrap_err().kind(), StoreErrorKind::Conflict),
@@ -100,7 +100,7 @@ async fn a_key_is_busy_until_its_transaction_ends() {
     }
 }
 
-/// Two transactions conclude one key: the lock keeps them apart, and so does the row where there is no lock.
+/// Two transactions conclude one key. Without the advisory lock, the row itself keeps them apart.
 #[tokio::test]
 async fn two_that_do_not_lock_are_told_apart_by_the_row() {
     let server = server!();
@@ -131,7 +131,7 @@ async fn a_snapshot_that_is_too_old_is_a_conflict_and_a_failed_transaction_is_re
     let transaction = client.build_transaction().isolation_level(level).start().await.unwrap();
     let records = store.in_transaction(&transaction);
     assert_eq!(records.lock_and_read(&key).await.unwrap(), Looked::Free(None));
-    // Somebody who does not ask for the lock.
+    // A delivery that doesn't take the lock.
     make(&store, &key, &Write::Claim(lock.clone())).await;
     make(&store, &key, &completion(&lock)).await;
     let conclude = Write::Conclude { seen: None, record: finished() };
@@ -142,7 +142,7 @@ async fn a_snapshot_that_is_too_old_is_a_conflict_and_a_failed_transaction_is_re
     assert!(error.to_string().contains("roll it back"), "{error}");
 }
 
-/// Many at once on one key, some of whom die: as many effects as records, and one of each.
+/// Many concurrent transactions on one key, some of which roll back. Each key has one effect and one record.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn many_transactions_at_once_have_one_effect() {
     let server = server!();
@@ -165,7 +165,7 @@ async fn many_transactions_at_once_have_one_effect() {
                 transaction.batch_execute(&effect).await.unwrap();
                 let conclude = Write::Conclude { seen: None, record: finished() };
                 let written = records.apply(&key, &conclude).await.unwrap();
-                // A third of them come to nothing at the last moment.
+                // A third of them roll back just before the commit.
                 if written == Written::Applied && (worker + round) % 3 != 0 {
                     transaction.commit().await.unwrap();
                 } else {

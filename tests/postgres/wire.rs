@@ -1,4 +1,4 @@
-//! A wire between the store and the server that fails on demand.
+//! A proxy between the store and the server that fails on demand.
 
 use std::{
     net::Ipv4Addr,
@@ -15,18 +15,18 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// What becomes of the next request that comes over the wire.
+/// How the wire fails the next request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// The connection is cut before the server has it.
+    /// The connection is cut before the server gets the request.
     CutBefore,
-    /// The server has it and answers; the connection is cut before the answer comes.
+    /// The server answers, and the connection is cut before the answer arrives.
     CutAfter,
-    /// Neither does the server have it nor is there ever an answer, on this connection.
+    /// The server never gets the request, and this connection stays silent.
     Silence,
-    /// The server has it and answers; the answer never comes.
+    /// The server answers, and the answer never arrives.
     SilenceAfter,
-    /// The server gets it when [`Wire::deliver`] says so, and whoever sent it may have gone.
+    /// The server gets the request only at [`Wire::deliver`], when its sender may have gone.
     Late,
 }
 
@@ -35,9 +35,9 @@ pub(super) enum Fault {
 pub(super) struct Wire {
     port: u16,
     next: Arc<Mutex<Option<Fault>>>,
-    /// From when on nothing comes through, nor is anything cut.
+    /// While set, nothing passes, and no connection is cut.
     silence: Arc<AtomicBool>,
-    /// How many pieces have come from the client.
+    /// The number of pieces from the client.
     requests: Arc<Mutex<u32>>,
     connections: Arc<Mutex<u32>>,
     cut: Arc<Notify>,
@@ -77,42 +77,42 @@ impl Wire {
         self.port
     }
 
-    /// Does this to the next request.
+    /// Applies this fault to the next request.
     pub(super) fn fail_next(&self, fault: Fault) {
         *self.next.lock().unwrap() = Some(fault);
     }
 
-    /// Whether nothing comes through any more, on old connections and on new ones.
+    /// Stops all traffic, on open connections and on new ones, or lets it pass again.
     pub(super) fn be_silent(&self, silent: bool) {
         self.silence.store(silent, Ordering::Relaxed);
     }
 
-    /// Whether the fault has struck.
+    /// Whether the fault has happened.
     pub(super) fn has_failed(&self) -> bool {
         self.next.lock().unwrap().is_none()
     }
 
-    /// How many requests have come since the last time that this was asked.
+    /// Returns the number of requests since the last call.
     pub(super) fn requests(&self) -> u32 {
         std::mem::take(&mut self.requests.lock().unwrap())
     }
 
-    /// How many have come by now; they are not forgotten.
+    /// Returns the same number without resetting it.
     pub(super) fn requests_so_far(&self) -> u32 {
         *self.requests.lock().unwrap()
     }
 
-    /// How many connections have been made.
+    /// Returns the number of connections so far.
     pub(super) fn connections(&self) -> u32 {
         *self.connections.lock().unwrap()
     }
 
-    /// Gives the server what was kept from it.
+    /// Gives the server the delayed request.
     pub(super) fn deliver(&self) {
         self.late.notify_waiters();
     }
 
-    /// Cuts every connection that there is.
+    /// Cuts every open connection.
     pub(super) fn cut_all(&self) {
         self.cut.notify_waiters();
     }
@@ -150,7 +150,7 @@ async fn carry(
                 }
                 server.write_all(&up[..count]).await.unwrap();
                 if fault.is_some() {
-                    // What the server sends at the end says that it is done.
+                    // The server's last answer shows that it's done.
                     let _answer = server.read(&mut down).await.unwrap();
                     if fault == Some(Fault::CutAfter) {
                         return;

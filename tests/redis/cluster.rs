@@ -1,4 +1,4 @@
-//! A cluster: of one node, and of two that share the slots and hand them over.
+//! Clusters: one node, and two that share the slots and move them.
 
 use lambda_idempotency::{
     Store, StoredKey, conformance,
@@ -42,7 +42,7 @@ fn slot(server: &RedisServer, key: &StoredKey) -> String {
     server.run(&["CLUSTER", "KEYSLOT", &format!("idempotency:{key}")])
 }
 
-/// Two nodes that know each other, with half of the slots each.
+/// Starts two nodes that know each other, with half of the slots each.
 async fn two() -> Option<[RedisServer; 2]> {
     let (one, other) = (RedisServer::start(&CLUSTER)?, RedisServer::start(&CLUSTER)?);
     serve(&one, 0, 8191);
@@ -55,7 +55,7 @@ async fn two() -> Option<[RedisServer; 2]> {
     Some([one, other])
 }
 
-/// A key that is in the half of the slots that this is in.
+/// Returns a key whose slot is in this half.
 fn key_in(server: &RedisServer, first_half: bool) -> StoredKey {
     loop {
         let key = fresh_key();
@@ -68,14 +68,14 @@ fn key_in(server: &RedisServer, first_half: bool) -> StoredKey {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_node_with_all_slots_conforms() {
     let Some(server) = RedisServer::start(&CLUSTER) else { return };
-    // Before it has any.
+    // The node has no slots yet.
     let error = claim(&hasty(&url(&server)), &fresh_key()).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     assert!(!error.is_maybe_applied() && error.to_string().contains("slot"), "{error}");
     serve(&server, 0, LAST_SLOT);
     until("the cluster did not come up", || is_up(&server)).await;
     conformance::check(&patient(&url(&server))).await;
-    // Who was not told that it is a cluster gets along while there is one node.
+    // A URL without `redis-cluster://` works as long as there is one node.
     claimed(&patient(&server.url()), &fresh_key()).await;
 }
 
@@ -91,7 +91,7 @@ async fn two_nodes_conform_and_each_request_goes_to_its_node() {
         assert_eq!(claim(&store, &key).await.unwrap(), Written::Refused(Some(completed())));
         assert_eq!(node.calls("evalsha"), before + 3, "no redirection");
     }
-    // The records of both are listed.
+    // A scan lists the records of both nodes.
     let (mut found, mut position) = (0, None);
     loop {
         let page = store.scan(position).await.unwrap();
@@ -103,7 +103,7 @@ async fn two_nodes_conform_and_each_request_goes_to_its_node() {
     }
     let there: usize = nodes.iter().map(|node| node.run(&["DBSIZE"]).parse::<usize>().unwrap()).sum();
     assert_eq!(found, there);
-    // Who was not told that it is a cluster is told what to write.
+    // With two nodes, the error names the URL scheme to use.
     let error = claim(&hasty(&nodes[0].url()), &key_in(&nodes[0], false)).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected);
     assert!(error.to_string().contains("redis-cluster://"), "{error}");
@@ -117,17 +117,17 @@ async fn a_slot_that_moves_is_followed() {
     let slot = slot(&one, &key);
     assert_eq!(other.run(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(&one)]), "OK");
     assert_eq!(one.run(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(&other)]), "OK");
-    // The key is still here.
+    // The key is still on the old node.
     assert_eq!(claim(&store, &key).await.unwrap(), Written::Refused(Some(started())));
     let (host, port) = (other.address().ip().to_string(), other.address().port().to_string());
     let redis_key = format!("idempotency:{key}");
     assert_eq!(one.run(&["MIGRATE", &host, &port, &redis_key, "0", "5000"]), "OK");
-    // The key is there, and the slot is here: ASK.
+    // The key is on the new node, the slot on the old one: ASK.
     assert_eq!(claim(&store, &key).await.unwrap(), Written::Refused(Some(started())));
     assert_eq!(store.apply(&key, &complete()).await.unwrap(), Written::Applied);
     assert_eq!(store.read(&key).await.unwrap(), Some(completed()));
     assert!(other.calls("asking") >= 3);
-    // Both are there: MOVED, once.
+    // Key and slot are on the new node: one MOVED.
     for node in [&other, &one] {
         assert_eq!(node.run(&["CLUSTER", "SETSLOT", &slot, "NODE", &id(&other)]), "OK");
     }
@@ -141,7 +141,7 @@ async fn a_slot_that_moves_is_followed() {
 #[tokio::test]
 async fn a_node_that_is_gone_is_certain_and_the_others_serve() {
     let Some([one, other]) = two().await else { return };
-    // Half a cluster serves its half.
+    // Lets half a cluster serve its half.
     for node in [&one, &other] {
         assert_eq!(node.run(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]), "OK");
     }

@@ -1,4 +1,4 @@
-//! Calls that are dropped in the middle, as the engine drops one that takes too long; and how long one takes at most.
+//! Calls dropped midway, as the engine drops one that takes too long, and the longest that a call takes.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -21,12 +21,12 @@ use crate::{
     server::{RedisServer, shared},
 };
 
-/// Every answer after a drop is the one to its own request, over the same connection.
+/// After a drop, every call still gets its own answer, over the same connection.
 #[tokio::test]
 async fn dropped_calls_leave_the_connection_usable() {
     let Some(server) = RedisServer::start(&[]) else { return };
     let store = patient(&server.url());
-    // So large that the answers come in many pieces.
+    // The records are so large that their answers arrive in many pieces.
     let mut large = Vec::new();
     for byte in [1_u8, 2] {
         let key = fresh_key();
@@ -52,29 +52,29 @@ async fn dropped_calls_leave_the_connection_usable() {
         dropped += u32::from(!answered);
         let (known, expected) = &large[round % 2];
         assert_eq!(store.read(known).await.unwrap().as_ref(), Some(expected), "round {round}");
-        // The claim that was dropped was made or was not: its own record is there, or none.
+        // The dropped claim was either applied or not: the key has its own record or none.
         let there = store.read(&key).await.unwrap();
         assert!(there.is_none() || there == Some(started()), "round {round}: {there:?}");
     }
     assert!(dropped > 100, "only {dropped} calls were dropped");
-    // Those of the store, and that of `run` itself.
+    // One connection of the store, and one of `run`.
     let clients = server.run(&["CLIENT", "LIST", "TYPE", "normal"]);
     assert_eq!(clients.lines().count(), 2, "{clients}");
 }
 
-/// A wire on which the connections that are there fall silent when the flag is set; new ones do not.
+/// Starts a wire whose open connection goes silent when the flag is set. New connections work.
 async fn falling_silent(server: &RedisServer) -> (Wire, std::sync::Arc<AtomicBool>) {
     let silent = std::sync::Arc::new(AtomicBool::new(false));
     let decide = {
         let silent = std::sync::Arc::clone(&silent);
-        // The command that is swallowed takes its connection with it.
+        // The swallowed command silences its connection.
         move |_, _: &str| if silent.swap(false, Ordering::Relaxed) { Reply::Hang } else { Reply::Forward }
     };
     (Wire::new(Some(server.address()), decide).await, silent)
 }
 
-/// A connection falls silent, and each call is cut off before the store itself would notice: a question whether the
-/// connection is alive takes up to 250 ms. One call is lost to the request, one to that question, and none after that.
+/// A connection goes silent. The store's check of a connection takes up to 250 ms, and the test cuts off each
+/// call before that. One call is lost with its request, one with the check, and none after that.
 #[tokio::test]
 async fn calls_cut_off_early_still_replace_a_silent_connection() {
     let Some(server) = shared() else { return };
@@ -85,7 +85,7 @@ async fn calls_cut_off_early_still_replace_a_silent_connection() {
     assert_eq!(wire.connections(), 1);
     silent.store(true, Ordering::Relaxed);
     let settle = complete();
-    // More than two, for a machine that is busy just then.
+    // More than two calls, in case the machine is busy.
     for _ in 0..8 {
         let call = tokio::time::timeout(Duration::from_millis(200), store.apply(&key, &settle));
         if call.await.is_ok() {
@@ -97,8 +97,8 @@ async fn calls_cut_off_early_still_replace_a_silent_connection() {
     panic!("every call went to the silent connection");
 }
 
-/// A sandbox thaws, and ten calls find a connection that died meanwhile. One of them asks whether it is alive, the others
-/// wait for that answer, and all use the new connection. A request on the dead one would take the attempt's 20 s.
+/// After a thaw, ten calls find a dead connection. One of them checks it, the others wait for the result, and
+/// all use the new connection. A request on the dead one would take the attempt's 20 s.
 #[tokio::test]
 async fn concurrent_calls_after_idleness_share_one_check() {
     let Some(server) = shared() else { return };
@@ -106,7 +106,7 @@ async fn concurrent_calls_after_idleness_share_one_check() {
     let (wire, silent) = falling_silent(server).await;
     let store = std::sync::Arc::new(patient(&wire.url()));
     claimed(&store, &fresh_key()).await;
-    // The store asks after ten seconds.
+    // The store checks a connection that was idle for ten seconds.
     tokio::time::sleep(Duration::from_millis(10_200)).await;
     silent.store(true, Ordering::Relaxed);
     let began = Instant::now();
@@ -124,7 +124,7 @@ async fn concurrent_calls_after_idleness_share_one_check() {
     assert_eq!(wire.connections(), 2);
 }
 
-/// After a request that was given up, a connection that is alive costs one question, and is kept.
+/// After a dropped request, the store checks a live connection once and keeps it.
 #[tokio::test]
 async fn a_live_connection_survives_a_dropped_call() {
     let Some(server) = shared() else { return };
@@ -132,7 +132,7 @@ async fn a_live_connection_survives_a_dropped_call() {
     let wire = Wire::scripted(Some(server.address()), &[Reply::Forward]).await;
     let (store, key) = (patient(&wire.url()), fresh_key());
     claimed(&store, &key).await;
-    // Sent in the first turn, and dropped before the answer.
+    // The first poll sends the request. The call is dropped before the answer.
     assert!(cut_after(1, store.read(&key)).await.is_none());
     assert_eq!(store.read(&key).await.unwrap(), Some(started()));
     assert_eq!(store.read(&key).await.unwrap(), Some(started()));
@@ -140,7 +140,7 @@ async fn a_live_connection_survives_a_dropped_call() {
     assert_eq!(wire.connections(), 1);
 }
 
-/// The call that makes a connection is dropped, and the next one makes its own.
+/// A call is dropped while it opens a connection. The next call opens its own.
 #[tokio::test]
 async fn a_dropped_connection_attempt_blocks_nobody() {
     let Some(server) = RedisServer::start(&["--requirepass", "correct"]) else { return };
@@ -153,7 +153,7 @@ async fn a_dropped_connection_attempt_blocks_nobody() {
     claimed(&store, &key).await;
 }
 
-/// With the time-outs that the store has by default, 2 s in all. What more time there is, is the protocol's to use.
+/// With the store's default timeouts, 2 s in all. The protocol can use the remaining time.
 #[tokio::test]
 async fn no_call_takes_longer_than_its_time_out() {
     let Some(server) = shared() else { return };

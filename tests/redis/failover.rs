@@ -1,4 +1,5 @@
-//! A server that restarts, and a primary that is lost to its replica: which records are kept, and which can be lost.
+//! A server that restarts, and a primary that fails over to its replica: which records survive, and which can
+//! be lost.
 
 use std::{
     net::SocketAddr,
@@ -17,7 +18,8 @@ use super::{
 };
 use crate::server::RedisServer;
 
-/// A name that leads to one server and then to another, as a DNS name or a proxy does; it ends with the test's runtime.
+/// An address that points to one server and later to another, as a DNS name or a proxy does. It ends with the
+/// test's runtime.
 struct Name {
     address: SocketAddr,
     leads_to: Arc<Mutex<SocketAddr>>,
@@ -46,7 +48,7 @@ impl Name {
         name
     }
 
-    /// Cuts what is open, and leads to another address from now on.
+    /// Cuts the open connections, and points to another address from now on.
     fn lead_to(&self, address: SocketAddr) {
         *self.leads_to.lock().unwrap() = address;
         for task in self.connections.lock().unwrap().drain(..) {
@@ -59,7 +61,7 @@ impl Name {
     }
 }
 
-/// A replica that has all that the primary at `address` has.
+/// Starts a replica in sync with the primary at `address`.
 async fn replica_of(address: SocketAddr) -> RedisServer {
     let port = address.port().to_string();
     let replica = RedisServer::start(&["--replicaof", "127.0.0.1", &port]).unwrap();
@@ -71,7 +73,7 @@ fn has(server: &RedisServer, key: &StoredKey, status: &str) -> bool {
     server.run(&["HGET", &format!("idempotency:{key}"), "status"]) == status
 }
 
-/// Replication is asynchronous: the primary has acknowledged what its replica never gets.
+/// Replication is asynchronous, so the primary acknowledges writes that its replica never gets.
 #[tokio::test]
 async fn a_promoted_replica_can_lose_acknowledged_writes() {
     let Some(mut primary) = RedisServer::start(&[]) else { return };
@@ -85,7 +87,7 @@ async fn a_promoted_replica_can_lose_acknowledged_writes() {
     claimed(&store, &half).await;
     until("it has both", || has(&replica, &kept, "COMPLETED") && has(&replica, &half, "STARTED")).await;
 
-    // Port 9 takes no connection: the replica gets nothing any more, and the primary goes on.
+    // Nothing listens on port 9: the replica gets no more data, while the primary continues.
     link.lead_to(([127, 0, 0, 1], 9).into());
     assert_eq!(store.apply(&half, &complete()).await.unwrap(), Written::Applied);
     claimed(&store, &lost).await;
@@ -98,7 +100,8 @@ async fn a_promoted_replica_can_lose_acknowledged_writes() {
     assert_eq!(claim(&store, &lost).await.unwrap(), Written::Applied, "a lost claim lets the next one run");
 }
 
-/// The store asks no Sentinel: a name that leads to the primary does. Until it leads to the new one, nothing runs.
+/// The store doesn't ask Sentinel, so a name has to point to the primary. Until it points to the new primary,
+/// nothing runs.
 #[tokio::test]
 async fn a_replica_promoted_by_sentinel_serves() {
     let Some(mut primary) = RedisServer::start(&[]) else { return };
@@ -118,7 +121,7 @@ async fn a_replica_promoted_by_sentinel_serves() {
     assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{}", chain(&error));
     let chosen = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "records"];
     for _ in 0..6 {
-        // Each takes up to ten seconds.
+        // Sentinel takes up to ten seconds to promote the replica.
         if sentinel.run(&chosen).ends_with(&port) {
             break;
         }
@@ -131,7 +134,7 @@ async fn a_replica_promoted_by_sentinel_serves() {
     claimed(&store, &fresh_key()).await;
 }
 
-/// `appendfsync always` writes before it answers; without a file, a restart loses all.
+/// `appendfsync always` writes to disk before it answers. Without a file, a restart loses everything.
 #[tokio::test]
 async fn a_killed_server_keeps_what_it_wrote() {
     for (settings, is_kept) in

@@ -1,5 +1,5 @@
-//! A wire that fails, before a command arrives and after it: what is said to be certain must be, and what may have been
-//! made must be said so. And what a connection that dies costs: nothing.
+//! A connection that fails before a command arrives or after it. The store reports a definite failure only when
+//! it is definite, and marks a write that may have been applied as such. A dead connection costs no failure.
 
 use std::{
     sync::Arc,
@@ -48,7 +48,7 @@ async fn each_failure_has_its_kind_and_says_whether_it_is_certain() {
         if let Some(commands) = commands {
             assert_eq!(wire.commands().len(), commands, "{name}: {:?}", wire.commands());
         }
-        // A read that fails has written nothing.
+        // A failed read has written nothing.
         let wire = Wire::scripted(None, &script).await;
         let error = hasty(&wire.url()).read(&fresh_key()).await.unwrap_err();
         assert!(!error.is_maybe_applied(), "{name}: {error}");
@@ -75,7 +75,7 @@ async fn a_server_that_is_down_is_certain_and_said_at_once() {
 
 #[tokio::test]
 async fn a_host_that_takes_no_connection_is_certain_and_within_the_budget() {
-    // A backlog that is full: the kernel lets the next one wait.
+    // The backlog is full, so the kernel leaves the next connection waiting.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(0).unwrap();
@@ -107,7 +107,7 @@ async fn a_command_that_was_lost_on_its_way_is_sent_again() {
 async fn a_lost_answer_is_seen_by_the_owner_in_the_record() {
     let Some(server) = shared() else { return };
     let direct = patient(&server.url());
-    // The script is there, so that a transition is one command.
+    // Loads the script, so that each transition is one command.
     claimed(&direct, &fresh_key()).await;
     for lost in LOST {
         let wire = Wire::scripted(Some(server.address()), &[lost, Reply::Forward]).await;
@@ -120,7 +120,8 @@ async fn a_lost_answer_is_seen_by_the_owner_in_the_record() {
             let wire = Wire::scripted(Some(server.address()), &[lost, Reply::Forward]).await;
             let written = hasty(&wire.url()).apply(&key, &write).await.unwrap();
             let after = write.apply_to(Some(&started()));
-            // An operator's write, and a release, do not hold a second time; neither does any other.
+            // The condition of an operator's write or a release fails the second time. So does that of every
+            // other write.
             assert_eq!(written, Written::Refused(after), "{write:?}");
         }
     }
@@ -144,7 +145,8 @@ async fn a_write_whose_every_answer_is_lost_may_have_been_made_and_was() {
 async fn a_completion_whose_answer_is_lost_is_resolved_by_the_engine() {
     let Some(server) = shared() else { return };
     for lost in LOST {
-        // The claim, whether its script was there or not, then the lost completion.
+        // The first command is the claim, whether or not its script is loaded. Then comes the completion, whose
+        // answer is lost.
         let wire = Wire::new(Some(server.address()), {
             let settles = std::sync::atomic::AtomicBool::new(false);
             move |nth, name| match name {
@@ -214,7 +216,7 @@ async fn every_transition_is_one_request() {
 
 #[tokio::test]
 async fn scripts_that_were_forgotten_are_sent_again() {
-    // A server of its own: the others would have to send theirs again, too.
+    // The test flushes the scripts, so it needs its own server.
     let Some(server) = RedisServer::start(&[]) else { return };
     let wire = Wire::scripted(Some(server.address()), &[Reply::Forward]).await;
     let (store, key) = (patient(&wire.url()), fresh_key());
@@ -261,11 +263,11 @@ async fn a_connection_on_which_something_odd_came_is_used_no_more() {
     }
 }
 
-/// The connection is there, but nothing comes or goes: as after hours in a frozen sandbox.
+/// The connection is open but carries no data, as after hours in a frozen sandbox.
 #[tokio::test]
 async fn a_connection_that_falls_silent_costs_one_time_out_and_no_failure() {
     let Some(server) = shared() else { return };
-    // The third command and whatever follows it on its connection is lost.
+    // The third command is lost, with everything that follows on its connection.
     let wire =
         Wire::new(Some(server.address()), |nth, _| if nth == 2 { Reply::Hang } else { Reply::Forward }).await;
     claimed(&patient(&server.url()), &fresh_key()).await;
@@ -298,7 +300,7 @@ async fn one_connection_serves_all_and_a_dropped_request_harms_none() {
     while let Some(task) = tasks.join_next().await {
         task.unwrap();
     }
-    // Those of the store, and that of `run` itself.
+    // One connection of the store, and one of `run`.
     let clients = server.run(&["CLIENT", "LIST", "TYPE", "normal"]);
     assert_eq!(clients.lines().count(), 2, "{clients}");
     drop(store);
@@ -311,7 +313,7 @@ async fn one_connection_serves_all_and_a_dropped_request_harms_none() {
     panic!("the connection outlives the store");
 }
 
-/// Each of `#[tokio::test]` has a runtime of its own; so may whoever uses the store.
+/// Each `#[tokio::test]` has its own runtime, and so may the store's users.
 #[test]
 fn a_store_outlives_its_runtime() {
     let Some(server) = shared() else { return };

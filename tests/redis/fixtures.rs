@@ -1,4 +1,4 @@
-//! Records and writes to test with, and what is asked of a store.
+//! Records and writes for the tests, and calls to a store.
 
 use std::{error::Error, sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use lambda_idempotency::{
     store::{Seen, Settlement, StoreError, Write, Written, redis::RedisStore},
 };
 
-/// A key that no other test has.
+/// A key that no other test uses.
 pub(crate) fn fresh_key() -> StoredKey {
     let key = Key::new(Owner::random().unwrap().to_string()).unwrap();
     StoredKey::new(&Scope::new("payments", "http").unwrap(), &key)
@@ -23,7 +23,7 @@ pub(crate) const fn ms(millis: u64) -> Timestamp {
     Timestamp::from_millis(millis)
 }
 
-/// In 2050: after it Redis may remove a record.
+/// In 2050. Redis may remove a record after it expires.
 pub(crate) const EXPIRES_AT: u64 = 2_524_608_000_000;
 
 pub(crate) fn lock() -> Lock {
@@ -40,7 +40,7 @@ pub(crate) fn lock() -> Lock {
     }
 }
 
-/// The lock that another claim would put in the place of [`lock`]: every field is another.
+/// The lock of another claim. Every field differs from [`lock`].
 pub(crate) fn next_lock() -> Lock {
     Lock {
         owner: owner(0xbb),
@@ -59,7 +59,7 @@ pub(crate) fn started() -> Record {
     lock().into()
 }
 
-/// [`lock`], as one that may run at most once: without an expiry.
+/// [`lock`] for an at-most-once claim, without an expiry.
 pub(crate) fn lasting() -> Lock {
     Lock { expires_at: None, ..lock() }
 }
@@ -101,7 +101,7 @@ pub(crate) fn extend(lease_until: u64) -> Write {
     Write::Extend { owner, generation, lease_until: ms(lease_until), expires_at }
 }
 
-/// One write of each kind that meets [`started`] and is made.
+/// One write of each kind that applies to [`started`].
 pub(crate) fn writes_on_started() -> Vec<Write> {
     let seen = Seen::of(&started());
     let mut writes = vec![
@@ -120,13 +120,13 @@ pub(crate) fn writes_on_started() -> Vec<Write> {
     writes
 }
 
-/// A store whose attempts end soon.
+/// A store with short attempts.
 pub(crate) fn hasty(url: &str) -> RedisStore {
     let (attempt, operation) = (Duration::from_millis(600), Duration::from_millis(2500));
     RedisStore::builder(url).attempt_timeout(attempt).operation_timeout(operation).build().unwrap()
 }
 
-/// A store that waits for a busy machine.
+/// A store with timeouts for a busy machine.
 pub(crate) fn patient(url: &str) -> RedisStore {
     let (attempt, operation) = (Duration::from_secs(20), Duration::from_secs(60));
     RedisStore::builder(url).attempt_timeout(attempt).operation_timeout(operation).build().unwrap()
@@ -136,12 +136,12 @@ pub(crate) async fn claim(store: &RedisStore, key: &StoredKey) -> Result<Written
     store.apply(key, &Write::Claim(lock())).await
 }
 
-/// Claims, which must be made.
+/// Makes a claim, which must succeed.
 pub(crate) async fn claimed(store: &RedisStore, key: &StoredKey) {
     assert_eq!(claim(store, key).await.unwrap(), Written::Applied);
 }
 
-/// All that an error says, and what it says for developers.
+/// Returns an error's text, `Debug` form and sources.
 pub(crate) fn chain(error: &StoreError) -> String {
     let mut text = format!("{error} / {error:?}");
     let mut source = error.source();

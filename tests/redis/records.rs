@@ -1,4 +1,4 @@
-//! The hash as it is documented, hashes that are no record, what the contract's suite does not reach, and the scan.
+//! The documented hash, hashes that aren't valid records, cases beyond the contract's suite, and the scan.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -22,7 +22,7 @@ fn hash(server: &RedisServer, key: &StoredKey) -> Vec<(String, String)> {
     fields
 }
 
-/// Changing this breaks every record that users have: a new version of the format, not an edit.
+/// Never edit this: users have records like it. A change needs a new version of the format.
 #[tokio::test]
 async fn the_hash_is_pinned() {
     let Some(server) = shared() else { return };
@@ -68,7 +68,7 @@ async fn redis_removes_a_record_a_day_after_it_has_expired() {
     let day = 86_400_000;
     for (expires_at, removed_at) in [
         (EXPIRES_AT, (EXPIRES_AT + day).to_string()),
-        // What a timestamp can be, and Redis cannot.
+        // A timestamp can be this large, but a Redis expiry can't.
         (u64::MAX / 1000 * 1000, i64::MAX.to_string()),
         (i64::MAX as u64, i64::MAX.to_string()),
         (i64::MAX as u64 - day, i64::MAX.to_string()),
@@ -80,7 +80,8 @@ async fn redis_removes_a_record_a_day_after_it_has_expired() {
         assert_eq!(removal(), removed_at);
         assert_eq!(store.read(&key).await.unwrap(), Some(Record::from(lock)));
     }
-    // Whatever moves the expiry moves it, too; without one, Redis never removes the record.
+    // Each write that moves the record's expiry also moves Redis's. Without an expiry, Redis never removes the
+    // record.
     for write in writes_on_started() {
         for lock in [lock(), lasting()] {
             let (store, key) = (patient(&server.url()), fresh_key());
@@ -95,10 +96,10 @@ async fn redis_removes_a_record_a_day_after_it_has_expired() {
     }
 }
 
-/// What `PEXPIRETIME` says of a key that stays.
+/// The answer of `PEXPIRETIME` for a key that never expires.
 const NEVER: &str = "-1";
 
-/// An unsettled claim that may run at most once outlives every clock; settling it gives it an expiry.
+/// Redis keeps an at-most-once claim until it's settled. Settling it adds an expiry.
 #[tokio::test]
 async fn redis_keeps_at_most_once_claims_until_settled() {
     let Some(server) = shared() else { return };
@@ -107,7 +108,7 @@ async fn redis_keeps_at_most_once_claims_until_settled() {
     let has = |field: &str| server.run(&["HEXISTS", &format!("idempotency:{key}"), field]) == "1";
     assert_eq!(store.apply(&key, &Write::Claim(lasting())).await.unwrap(), Written::Applied);
     assert_eq!((removal().as_str(), has("expires_at")), (NEVER, false));
-    // An extension that gives it an expiry, and one that takes it away.
+    // One extension adds an expiry, and one removes it.
     let Lock { owner, generation, .. } = lock();
     for (lease, expires_at) in [(1_795_000_090_000, Some(ms(EXPIRES_AT))), (1_795_000_091_000, None)] {
         let write = Write::Extend { owner, generation, lease_until: ms(lease), expires_at };
@@ -121,7 +122,7 @@ async fn redis_keeps_at_most_once_claims_until_settled() {
     assert_eq!(store.read(&key).await.unwrap(), Some(completed()));
 }
 
-/// A later version's trace stays with its claim, and goes with the record that another takes the place of.
+/// A claim keeps the trace that a later version wrote. The next record on the key clears it.
 #[tokio::test]
 async fn replacing_a_hash_removes_reserved_fields() {
     let Some(server) = shared() else { return };
@@ -141,7 +142,7 @@ async fn replacing_a_hash_removes_reserved_fields() {
     assert_eq!(store.read(&key).await.unwrap(), Some(next_lock().into()));
 }
 
-/// A lease is moved where it ends before the new one: by the numbers, not by the texts, and to the last digit.
+/// An extension applies if the lease ends before the new one. The script compares all digits as numbers, not as text.
 #[tokio::test]
 async fn leases_are_compared_as_numbers_of_twenty_digits() {
     let Some(server) = shared() else { return };
@@ -189,7 +190,7 @@ async fn leases_are_compared_as_numbers_of_twenty_digits() {
     }
 }
 
-/// Every write on every record, with each field of what was seen as it is and as it is not.
+/// Applies every write to every record, with each field of the seen version unchanged and changed.
 #[tokio::test]
 async fn every_write_on_every_record_is_answered_as_the_contract_says() {
     let Some(server) = shared() else { return };
@@ -240,7 +241,7 @@ async fn every_write_on_every_record_is_answered_as_the_contract_says() {
     }
 }
 
-/// `seen`, and it with one field changed at a time.
+/// Returns `seen`, and copies with one field changed each.
 fn changed(seen: Seen) -> Vec<Seen> {
     let other = Seen::of(&Record { expires_at: Some(ms(1)), lock_acquired_at: ms(2), ..next_lock().into() });
     let mut all = vec![
@@ -307,14 +308,14 @@ async fn hashes_that_are_no_record_are_corrupt_by_field() {
         }
         assert_eq!(hash(server, &key), before);
     }
-    // A field that nobody knows is left alone.
+    // The store ignores an unknown field.
     let key = fresh_key();
     claimed(&store, &key).await;
     server.run(&["HSET", &format!("idempotency:{key}"), "colour", "red"]);
     assert_eq!(store.read(&key).await.unwrap(), Some(started()));
 }
 
-/// What Lambda lets a streamed response be, and what a synchronous one is.
+/// The size limits of Lambda's streamed and synchronous responses.
 #[tokio::test]
 async fn large_responses_stay_in_the_record() {
     let Some(server) = shared() else { return };

@@ -1,4 +1,4 @@
-//! What a server refuses: each refusal has its kind, says what to do, and is certain.
+//! Commands that a server rejects. Each error has the right kind, says what to do, and is definite.
 
 use lambda_idempotency::{
     Encoding, Outcome, Place, Store, StoredResponse,
@@ -36,7 +36,7 @@ async fn where_memory_is_full_no_claim_is_made_and_every_claim_is_settled() {
         assert_eq!(store.apply(&key, &write).await.unwrap(), Written::Applied, "{write:?}");
         assert_eq!(store.read(&key).await.unwrap(), write.apply_to(Some(&started())), "{write:?}");
     }
-    // The script is not kept either, and its source is refused as it is.
+    // The server doesn't store the script either, so it rejects the script's source with the same error.
     server.run(&["SCRIPT", "FLUSH"]);
     refused(&server, StoreErrorKind::Unavailable, "no memory left").await;
     server.run(&["CONFIG", "SET", "maxmemory", "0"]);
@@ -48,7 +48,7 @@ async fn a_replica_takes_no_writes_and_changes_nothing() {
     let Some(server) = RedisServer::start(&[]) else { return };
     let (store, key) = (patient(&server.url()), fresh_key());
     claimed(&store, &key).await;
-    // Of a primary that nobody has heard of.
+    // The server becomes a replica of a primary that doesn't exist.
     server.run(&["CONFIG", "SET", "replica-serve-stale-data", "yes"]);
     assert_eq!(server.run(&["REPLICAOF", "127.0.0.1", "1"]), "OK");
     refused(&server, StoreErrorKind::Unavailable, "is a replica").await;
@@ -74,7 +74,7 @@ async fn too_few_replicas_change_nothing() {
         let error = store.apply(&key, &write).await.unwrap_err();
         assert!(!error.is_maybe_applied(), "{error}");
     }
-    // What needs no write is answered.
+    // The server answers commands that need no write.
     assert_eq!(claim(&store, &key).await.unwrap(), Written::Refused(Some(started())));
     assert_eq!(store.read(&key).await.unwrap(), Some(started()));
 }
@@ -84,7 +84,7 @@ async fn a_server_that_cannot_save_is_said_to() {
     let Some(server) = RedisServer::start(&[]) else { return };
     claimed(&patient(&server.url()), &fresh_key()).await;
     server.run(&["CONFIG", "SET", "save", "3600 1"]);
-    // Its folder has gone.
+    // The server's folder is gone.
     let gone = server.folder().with_extension("gone");
     std::fs::rename(server.folder(), &gone).unwrap();
     server.run(&["BGSAVE"]);
@@ -97,7 +97,7 @@ async fn a_server_that_cannot_save_is_said_to() {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
     std::fs::rename(gone, server.folder()).unwrap();
-    // A server that keeps its folder open saves all the same.
+    // A server that keeps its folder open can still save.
     eprintln!("SKIPPED: this server saves into a folder that has gone");
 }
 
@@ -107,7 +107,7 @@ async fn a_server_that_loads_its_data_is_said_to() {
     let store = patient(&server.url());
     claimed(&store, &fresh_key()).await;
     assert_eq!(server.run(&["DEBUG", "POPULATE", "200", "k", "10"]), "OK");
-    // A tenth of a second a key, in which it answers nobody but with LOADING.
+    // Loading takes a tenth of a second per key. Until it's done, the server answers every command with LOADING.
     server.run(&["CONFIG", "SET", "key-load-delay", "100000"]);
     server.run(&["CONFIG", "SET", "loading-process-events-interval-bytes", "1024"]);
     let address = server.address();
@@ -165,7 +165,7 @@ async fn a_server_that_wants_a_password_says_so_and_shows_none() {
         let store = patient(&format!("redis://{user}{}/2", server.address()));
         assert_eq!(claim(&store, &fresh_key()).await.unwrap(), Written::Applied);
     }
-    // And the other way round: a password for a server that has none.
+    // The reverse: a password for a server without one.
     let Some(server) = shared() else { return };
     let error =
         claim(&hasty(&format!("redis://:secret@{}", server.address())), &fresh_key()).await.unwrap_err();
@@ -195,7 +195,7 @@ async fn the_documented_permissions_are_enough_and_each_is_needed() {
         assert_eq!(store.read(&key).await.unwrap(), write.apply_to(Some(&started())));
     }
     for without in needed {
-        // Where the script is there already, its source is not sent.
+        // If the script is already loaded, the store doesn't send its source.
         server.run(&["SCRIPT", "FLUSH"]);
         let (store, key) = (user("less", without), fresh_key());
         let mut refusals = Vec::new();
@@ -210,13 +210,13 @@ async fn the_documented_permissions_are_enough_and_each_is_needed() {
             assert!(error.to_string().contains("does not permit"), "{without}: {error}");
         }
     }
-    // Another's keys are not ours.
+    // A user limited to other keys.
     server.run(&["ACL", "SETUSER", "elsewhere", "on", ">pw", "~other:*", "+@all"]);
     let store = hasty(&format!("redis://elsewhere:pw@{}", server.address()));
     assert_eq!(claim(&store, &fresh_key()).await.unwrap_err().kind(), StoreErrorKind::Rejected);
 }
 
-/// A response that is longer than the server takes will never be taken: the outcome is recorded without it.
+/// The server rejects an oversized response every time, so the outcome is recorded without it.
 #[tokio::test]
 async fn oversized_responses_are_unstorable() {
     let Some(server) = RedisServer::start(&["--proto-max-bulk-len", "1mb"]) else { return };
@@ -231,8 +231,8 @@ async fn oversized_responses_are_unstorable() {
         };
         settle(Settlement::Complete(Outcome::Retained(response), ms(EXPIRES_AT)))
     };
-    // More than this server takes, and more than any server does: the pages of that are never touched.
-    // The server hangs up while the response is still on its way, sooner or later: the reason is read every time.
+    // Lengths over this server's limit, and one over any server's. The last one's pages stay untouched. The
+    // server hangs up at any point during the upload, so the store must read the reason every time.
     for length in [[(1 << 20) + 1; 20], [48 << 20; 20]].concat().into_iter().chain([(512 << 20) + 1]) {
         let error = store.apply(&key, &settled(vec![0; length])).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Unstorable, "{length}: {}", chain(&error));
@@ -265,7 +265,7 @@ async fn what_is_no_hash_is_corrupt_and_left_alone() {
 #[tokio::test]
 async fn a_server_with_all_its_connections_taken_is_said_to_be() {
     let Some(server) = RedisServer::start(&["--maxclients", "1"]) else { return };
-    // Until the one that looked whether it is up has gone.
+    // Retries until the connection of the startup check is closed.
     let _taken = loop {
         use std::io::{Read as _, Write as _};
         let mut stream = std::net::TcpStream::connect(server.address()).unwrap();

@@ -1,4 +1,4 @@
-//! TLS: an authority of the test's own, by `openssl`.
+//! TLS with the test's own certificate authority, made by `openssl`.
 
 use std::{
     fs,
@@ -24,7 +24,7 @@ fn openssl(folder: &Path, arguments: &str) {
     assert!(status.unwrap().success(), "openssl {arguments}");
 }
 
-/// A server that speaks nothing but TLS, for `127.0.0.1` and `localhost`, and its authority.
+/// Starts a server that only accepts TLS, for `127.0.0.1` and `localhost`, and returns it with its authority.
 fn secure_server() -> Option<(RedisServer, Vec<u8>)> {
     if !has("openssl", "openssl") {
         return None;
@@ -68,18 +68,18 @@ async fn a_server_is_trusted_by_its_authority_and_by_its_name() {
         assert_eq!(store.apply(&key, &complete()).await.unwrap(), Written::Applied);
         assert_eq!(claim(&store, &key).await.unwrap(), Written::Refused(Some(completed())));
     }
-    // The file in the URL, as the environment and the command line name it.
+    // The URL names the file, as the environment and the command line do.
     let file = server.folder().join("ca.pem");
     let store = RedisStore::new(format!("rediss://127.0.0.1:{port}?sslrootcert={}", file.display())).unwrap();
     assert_eq!(claim(&store, &fresh_key()).await.unwrap(), Written::Applied);
     let error = RedisStore::new(format!("rediss://127.0.0.1:{port}?sslrootcert=/no/such.pem")).unwrap_err();
     assert!(error.to_string().contains("\"/no/such.pem\" cannot be read"), "{error}");
-    // An authority that is not known here, and a name that the certificate does not have.
+    // One store doesn't know the authority. The other connects by a name that isn't in the certificate.
     let url = format!("rediss://:secret@127.0.0.1:{port}");
     let by_another_name = format!("rediss://:secret@127.0.0.2:{port}");
     let other = RedisStore::builder(by_another_name).root_certificates(authority.clone()).build().unwrap();
     let mut untrusted = vec![(other, "certificate")];
-    // A machine with no certificates at all says so where the store is built.
+    // On a machine without any certificates, building the store fails instead.
     untrusted.extend(RedisStore::new(&url).map(|store| (store, "UnknownIssuer")));
     for (store, says) in untrusted {
         let error = claim(&store, &fresh_key()).await.unwrap_err();

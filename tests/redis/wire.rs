@@ -1,4 +1,4 @@
-//! A wire that fails: it stands between the store and a server, and does with each command what the test says.
+//! A failing connection: a proxy between the store and a server that handles each command as the test says.
 
 use std::{
     io,
@@ -11,26 +11,26 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-/// What becomes of one command.
+/// How the wire handles one command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reply {
-    /// It reaches the server, and so does the answer the client.
+    /// The command reaches the server, and the answer reaches the client.
     Forward,
-    /// It reaches the server; the answer is lost, and the connection hangs.
+    /// The command reaches the server. The answer is lost, and the connection hangs.
     ForwardThenHang,
-    /// It reaches the server; the answer is lost with the connection.
+    /// The command reaches the server. The answer is lost, and the connection closes.
     ForwardThenClose,
-    /// It reaches nobody, and the connection hangs.
+    /// The command is lost, and the connection hangs.
     Hang,
-    /// It reaches nobody, and the connection is closed.
+    /// The command is lost, and the connection closes.
     Close,
-    /// It reaches nobody, and the connection is reset.
+    /// The command is lost, and the connection is reset.
     Reset,
-    /// It reaches nobody, and this comes back.
+    /// The command is lost, and the client gets this answer.
     Answer(&'static str),
 }
 
-/// The wire; it ends with the test's runtime.
+/// The proxy. It ends with the test's runtime.
 pub(crate) struct Wire {
     pub(crate) address: SocketAddr,
     commands: Arc<Mutex<Vec<String>>>,
@@ -38,13 +38,13 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// A wire that treats the first commands by `script`, and every later one as the last of them.
+    /// Starts a wire that handles the first commands by `script`, and all later ones by its last entry.
     pub(crate) async fn scripted(upstream: Option<SocketAddr>, script: &[Reply]) -> Self {
         let script = script.to_vec();
         Self::new(upstream, move |nth, _| script[nth.min(script.len() - 1)]).await
     }
 
-    /// A wire that treats each command by its place in the order, from 0, and its name.
+    /// Starts a wire that decides by a command's number, from 0, and its name.
     pub(crate) async fn new(
         upstream: Option<SocketAddr>,
         decide: impl Fn(usize, &str) -> Reply + Send + Sync + 'static,
@@ -71,17 +71,17 @@ impl Wire {
         format!("redis://{}", self.address)
     }
 
-    /// The names of the commands that came, in order.
+    /// Returns the names of the commands that arrived, in order.
     pub(crate) fn commands(&self) -> Vec<String> {
         self.commands.lock().unwrap().clone()
     }
 
-    /// How many connections there have been, since the last cut.
+    /// Returns the number of connections since the last cut.
     pub(crate) fn connections(&self) -> usize {
         self.connections.lock().unwrap().len()
     }
 
-    /// Closes every connection that is open.
+    /// Closes every open connection.
     pub(crate) fn cut(&self) {
         for task in self.connections.lock().unwrap().drain(..) {
             task.abort();
@@ -134,7 +134,7 @@ async fn forward(server: &mut Option<BufReader<TcpStream>>, command: &[u8]) -> i
     Ok(read_message(server).await?.map(|(answer, _)| answer).unwrap_or_default())
 }
 
-/// One message of RESP, and its first bulk string, which of a command is the name.
+/// Reads one RESP message, and returns it with its first bulk string, which is a command's name.
 async fn read_message(stream: &mut (impl AsyncBufRead + Unpin)) -> io::Result<Option<(Vec<u8>, String)>> {
     let (mut message, mut first, mut open) = (Vec::new(), None, 1);
     while open > 0 {

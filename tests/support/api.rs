@@ -1,5 +1,5 @@
-//! An API that the table of cases is sent to: a handler behind the layer, in each configuration that a case needs. The
-//! tests call it in process, and run it as a function.
+//! An API for the table of cases: a handler behind the layer, in each configuration that a case needs. The
+//! tests call it in process and run it as a function.
 
 use std::{
     convert::Infallible,
@@ -22,35 +22,35 @@ use lambda_idempotency::{
 };
 use tokio::{io::AsyncReadExt, net::TcpStream};
 
-/// What clients get of a handler, and no log is to hold.
+/// Part of every answer of the handler. No log may contain it.
 pub const CANARY: &str = "c4n4ry";
 
-/// The page of the API's documentation, where it has one.
+/// The documentation page of the API that has one.
 pub const PAGE: &str = "https://api.example/idempotency";
 
-/// How the layer is configured.
+/// The layer's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layered {
-    /// As it comes.
+    /// The default.
     Plain,
-    /// Keys are string items, as the draft writes them.
+    /// Keys are string items, as in the draft.
     Strict,
     /// Keys are UUIDs.
     Uuid,
-    /// Each request needs a key, and the problems name a page.
+    /// Each request needs a key, and problems link to a page.
     Required,
-    /// Nothing runs a second time.
+    /// At most once.
     AtMostOnce,
-    /// As it comes, on a store that cannot be reached.
+    /// The default, with a store that is down.
     Down,
 }
 
 impl Layered {
-    /// Every one.
+    /// All configurations.
     pub const ALL: [Self; 6] =
         [Self::Plain, Self::Strict, Self::Uuid, Self::Required, Self::AtMostOnce, Self::Down];
 
-    /// Its name.
+    /// The configuration's name.
     pub fn name(self) -> String {
         format!("{self:?}")
     }
@@ -70,7 +70,7 @@ impl Layered {
 /// A handler behind the layer.
 pub type Service = BoxCloneService<Request, Response<Body>, Infallible>;
 
-/// The API, on the store of `engine`, and its layer.
+/// Returns the API on the store of `engine`, and its layer.
 pub fn api(layered: Layered, engine: Builder, runs: &Runs) -> (Service, HttpLayer) {
     let clock = Ahead::default();
     let layer = layered.layer(engine.clock(clock.clone()));
@@ -79,7 +79,7 @@ pub fn api(layered: Layered, engine: Builder, runs: &Runs) -> (Service, HttpLaye
         .map_request(move |mut request: Request| {
             let ahead = asked(&request, "ahead").map_or(0, |seconds| seconds.parse().unwrap());
             clock.set(ahead);
-            // The platform's clock is ahead as well: a deadline that is past leaves no time.
+            // The platform's clock is ahead too. A deadline in the past would leave no time.
             if let Some(context) = request.extensions_mut().get_mut::<lambda_runtime::Context>() {
                 context.deadline += ahead * 1000;
             }
@@ -90,7 +90,7 @@ pub fn api(layered: Layered, engine: Builder, runs: &Runs) -> (Service, HttpLaye
     (BoxCloneService::new(service), layer)
 }
 
-/// How often a handler ran, and what tells of it at each time.
+/// Counts a handler's runs, and calls a function at each.
 #[derive(Clone)]
 pub struct Runs {
     count: Arc<AtomicUsize>,
@@ -98,12 +98,12 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// None yet; `tell` is called at each.
+    /// Starts at zero, and calls `tell` at each run.
     pub fn telling(tell: fn()) -> Self {
         Self { count: Arc::default(), tell }
     }
 
-    /// How many.
+    /// The number of runs.
     pub fn count(&self) -> usize {
         self.count.load(Ordering::SeqCst)
     }
@@ -120,11 +120,11 @@ impl fmt::Debug for Runs {
     }
 }
 
-/// Answers with the status that the request asks for; where it asks for none, as the function `payments` does.
+/// Answers with the status that the request asks for, or else as the function `payments` does.
 async fn handle(runs: Runs, request: Request) -> Result<Response<Body>, Infallible> {
     let nth = runs.next();
     if let Some(gate) = asked(&request, "hold") {
-        // The test accepts, so it knows that this runs; it hangs up, so this goes on.
+        // The test accepts the connection when the handler runs, and closes it to let the handler continue.
         let mut gate = TcpStream::connect(gate).await.unwrap();
         gate.read_to_end(&mut Vec::new()).await.unwrap();
     }
@@ -140,7 +140,7 @@ async fn handle(runs: Runs, request: Request) -> Result<Response<Body>, Infallib
         .status(status)
         .header("content-type", "application/json")
         .header("location", format!("/payments/{payment}"))
-        // Not to be believed: it is the layer that knows.
+        // The layer must replace this header.
         .header("idempotent-replayed", "true");
     Ok(response.body(Body::Text(format!("{{\"payment\":\"{payment}\"}}"))).unwrap())
 }
@@ -149,12 +149,12 @@ fn asked<'a>(request: &'a Request, name: &str) -> Option<&'a str> {
     request.headers().get(name).map(|value| value.to_str().unwrap())
 }
 
-/// The system's clock, set forward by the requests.
+/// The system's clock, which the requests move forward.
 #[derive(Clone, Debug, Default)]
 pub struct Ahead(Arc<Mutex<Duration>>);
 
 impl Ahead {
-    /// Sets it so many seconds forward, and no more than that.
+    /// Sets the offset from the system's clock to `seconds`.
     pub fn set(&self, seconds: u64) {
         *self.0.lock().unwrap() = Duration::from_secs(seconds);
     }

@@ -1,4 +1,4 @@
-//! A program of tests that runs itself once more, recorded.
+//! Runs a test program again with a recording, and checks the recording.
 
 use std::{
     collections::BTreeSet,
@@ -9,14 +9,14 @@ use std::{
 
 use crate::recording::{FOLDER, Recorded};
 
-/// Runs this program again, with a recording of its own.
+/// Runs this program again with its own recording.
 pub fn recorded(name: &str, arguments: &[&str], variable: Option<&str>) -> (Recorded, Output) {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-    // What a failed run of the same number has left would be searched again.
+    // Otherwise the search would include what an earlier run with the same process id left.
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
     let mut run = Command::new(env::current_exe().unwrap());
-    // In threads, which have the tests' names; and with all that they print.
+    // The tests run in threads, which have their names, and print everything.
     run.args(["--test-threads", "2", "--nocapture"]).args(arguments).env(FOLDER, &folder);
     run.envs(variable.map(|variable| (variable, "1")));
     let output = run.output().unwrap();
@@ -26,7 +26,7 @@ pub fn recorded(name: &str, arguments: &[&str], variable: Option<&str>) -> (Reco
     (recorded, output)
 }
 
-/// The names of this program's tests, but for those that begin with `audits`, which start others.
+/// Returns the names of this program's tests, without those that begin with `audits`, since they start the others.
 pub fn tests(audits: &str) -> BTreeSet<String> {
     let list = Command::new(env::current_exe().unwrap()).args(["--list", "--format", "terse"]).output();
     let list = String::from_utf8(list.unwrap().stdout).unwrap();
@@ -34,7 +34,7 @@ pub fn tests(audits: &str) -> BTreeSet<String> {
     names.filter(|name| !name.starts_with(audits)).map(str::to_owned).collect()
 }
 
-/// All of `tests` have passed, and have been recorded.
+/// Checks that all of `tests` passed and were recorded.
 pub fn assert_whole(tests: &BTreeSet<String>, unrecorded: &[&str], recorded: &Recorded, output: &Output) {
     let printed = String::from_utf8_lossy(&output.stdout);
     let passed = format!("test result: ok. {} passed; 0 failed; 0 ignored", tests.len());
@@ -48,7 +48,7 @@ pub fn assert_whole(tests: &BTreeSet<String>, unrecorded: &[&str], recorded: &Re
     assert!(unrecorded.is_empty(), "no part of the support that records was used in {unrecorded:?}");
 }
 
-/// What was told holds none of the secrets.
+/// Checks that nothing recorded contains a secret.
 pub fn assert_silent(recorded: &Recorded) {
     let found = recorded.secrets.found_in(&recorded.told);
     let in_line = |line: &&str| found.iter().any(|(secret, _)| line.contains(secret));

@@ -1,5 +1,5 @@
-//! What a case of the HTTP contract is, and how it is walked through: in process, and through a real function. The
-//! cases themselves are in `clauses.rs`.
+//! The form of an HTTP contract case, and how it runs: in process, and through a real function. `clauses.rs`
+//! has the cases.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,68 +11,69 @@ use crate::{
     front_ends::{Sent, event, set_header},
 };
 
-/// Requests one after the other, and what each is answered with.
+/// Requests in order, with the expected answers.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// The clauses of the draft that it shows.
+    /// The draft's clauses that this case covers.
     pub clauses: &'static [&'static str],
-    /// What it shows.
+    /// The behaviour that this case shows.
     pub says: &'static str,
-    /// The configuration that it needs.
+    /// The layer's configuration.
     pub layered: Layered,
-    /// Its requests.
+    /// The requests.
     pub steps: &'static [Step],
 }
 
-/// One request, and its answer.
+/// One request with its expected answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
     /// The request.
     pub sent: Sent,
-    /// The answer.
+    /// The expected answer.
     pub then: Then,
-    /// What is sent while the handler of this one runs.
+    /// Requests sent while this one's handler runs.
     pub meanwhile: &'static [Self],
 }
 
-/// How a request is answered.
+/// The expected answer of a request, from the handler or the layer.
 #[derive(Clone, Copy, Debug)]
 pub enum Then {
-    /// By the handler, with this status.
+    /// The handler answers, with this status.
     Runs(u16),
-    /// With what the case's last run was answered, and with this status.
+    /// The layer replays the answer of the case's last run, with this status.
     Replays(u16),
-    /// By the layer, with this status and code.
+    /// The layer refuses, with this status and code.
     Refuses(u16, &'static str),
-    /// As the first where the front end knows who calls, else as the second.
+    /// The first if the front end knows the caller, the second otherwise.
     ByCaller(&'static Self, &'static Self),
 }
 
-/// What came back.
+/// The answer.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The status.
     pub status: u16,
-    /// The headers, their names in lower case.
+    /// The headers, with names in lower case.
     pub headers: BTreeMap<String, String>,
     /// The body.
     pub body: String,
 }
 
-/// What the cases are sent to.
+/// The API that the cases run against.
 pub trait Api {
-    /// Sends it to a process; to another one while that runs a handler, if `is_busy`.
+    /// Sends an event to a process. If `is_busy`, that process is running a handler, so another one gets the event.
     fn send(&self, event: Value, is_busy: bool) -> impl Future<Output = Found>;
 
-    /// How many handlers ran.
+    /// The number of handler runs.
     fn runs(&self) -> impl Future<Output = usize>;
 
-    /// Whether such a run is one that is counted.
+    /// Whether the API counts a run that answers with this status.
     fn counts(&self, status: u16) -> bool;
 }
 
 impl Case {
-    /// Whether the example function `payments` can show it: it has the layer as it comes, and says itself how it answers.
+    /// Whether the example function `payments` can run this case. It uses the default layer, and chooses its
+    /// own status.
     pub fn is_for_payments(&self) -> bool {
         let asks = |step: &Step| {
             !step.sent.status.is_empty() || !step.sent.ahead.is_empty() || !step.meanwhile.is_empty()
@@ -80,7 +81,7 @@ impl Case {
         self.layered == Layered::Plain && !self.steps.iter().any(asks)
     }
 
-    /// Walks through it, with keys that end with `own` and that no other walk has.
+    /// Runs the case with keys that end in `own`, so that no other run shares them.
     pub async fn walk(&self, front_end: &str, own: u64, api: &impl Api) {
         let before = api.runs().await;
         let walk = Walk { case: self, front_end, own, api };
@@ -97,7 +98,7 @@ impl Case {
     }
 }
 
-/// The end of the keys of the table, in whose place each walk puts its own.
+/// The end of the table's keys, which each run replaces.
 const NODE: &str = "6894a57f9324";
 
 /// Longer than any answer takes.
@@ -130,7 +131,7 @@ impl<A: Api> Walk<'_, A> {
         }
     }
 
-    /// The step's handler is held up while the other steps are taken.
+    /// Holds this step's handler while the other steps run.
     async fn held(&self, step: &Step, ran: &mut Vec<Found>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let gate = listener.local_addr().unwrap().to_string();
@@ -180,12 +181,12 @@ impl Then {
     }
 }
 
-/// The page of an API that names none.
+/// The page of an API that doesn't name one.
 const DEFAULT_PAGE: &str =
     "https://docs.rs/lambda-idempotency/latest/lambda_idempotency/guide/idempotency_specification/index.html";
 
 impl Found {
-    /// Problem details as RFC 9457 has them, complete.
+    /// Checks for complete problem details, as RFC 9457 defines them.
     fn is_problem(&self, code: &str, layered: Layered) -> Result<(), String> {
         let header = |name: &str| self.headers.get(name).map(String::as_str);
         let problem: Value = serde_json::from_str(&self.body).map_err(|error| error.to_string())?;

@@ -1,9 +1,9 @@
-//! The table of the HTTP contract: draft-ietf-httpapi-idempotency-key-header-07, clause by clause, as requests and
-//! answers. All of it goes through every front end, in process and through a real function under the Runtime API; what
-//! the deployed `payments` can show goes through it as well.
+//! The table of the HTTP contract: draft-ietf-httpapi-idempotency-key-header-07, clause by clause, as requests
+//! and answers. Tests run all of it through every front end, in process and through a real function under the
+//! Runtime API. Tests of the deployed `payments` run the cases that it supports.
 //!
-//! No request can show D06, D09, D10 and D23: they ask for a published specification, and a test reads the page. D26, the
-//! registration of the header's name, is not a server's.
+//! No request can show D06, D09, D10 and D23: they ask for a published specification, and a test reads that
+//! page. D26 registers the header's name, which isn't a server's task.
 
 use crate::{
     api::Layered::{AtMostOnce, Down, Plain, Required, Strict, Uuid},
@@ -46,7 +46,7 @@ const fn method(method: &'static str, key: &'static str) -> Sent {
     Sent { method, key: Some(key), ..POST }
 }
 
-/// The handler is to answer so, under a key of its own.
+/// Asks the handler for this status, under its own key.
 const fn status(status: &'static str, key: &'static str) -> Sent {
     Sent { status, key: Some(key), ..POST }
 }
@@ -63,7 +63,7 @@ const ANOTHER_TEXT: &str = r#"{"order_id":"c4n4ry-order","amount_cents":1250.0,"
 const ANOTHER_ORDER: &str = r#"{ "currency": "EUR", "amount_cents": 1250, "order_id": "c4n4ry-order" }"#;
 const KEYLESS: Sent = Sent { key: None, ..POST };
 
-/// The clauses that a request shows.
+/// The clauses that a request can show.
 pub const SHOWN: [&str; 21] = [
     "D01", "D02", "D03", "D04", "D05", "D07", "D08", "D11", "D12", "D13", "D14", "D15", "D16", "D17", "D18",
     "D19", "D20", "D21", "D22", "D24", "D25",
@@ -147,7 +147,7 @@ pub const CASES: &[Case] = &[
         layered: Plain,
         steps: &[
             runs(POST, 201),
-            // A day is 86400 seconds.
+            // A day has 86400 seconds.
             replays(later("82800", POST.body), 201),
             runs(later("90000", ANOTHER), 201),
             replays(later("90000", ANOTHER), 201),

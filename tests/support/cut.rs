@@ -1,13 +1,13 @@
-//! Calls that are given up in the middle, at any point.
+//! Drops calls at any point.
 
 use std::{future::poll_fn, pin::pin, task::Poll};
 
-/// After how many turns to give a call up, one after the other: before the first step, while it is sent, and while the
-/// answer comes in.
+/// The numbers of polls after which the tests drop a call: before it starts, while it sends, and while the
+/// answer arrives.
 pub(crate) const TURNS: [u32; 10] = [0, 1, 2, 5, 20, 61, 130, 400, 1200, 4000];
 
-/// What `future` gives, unless it is not done after so many turns: then it is dropped. Between two turns, all other tasks
-/// get theirs. Turns, and not a time, so that a fast machine drops as much as a slow one.
+/// Polls `future` up to `turns` times, then drops it. All other tasks run between two polls. Counting polls
+/// instead of time makes a fast machine drop as much as a slow one.
 pub(crate) async fn cut_after<T>(turns: u32, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     for _ in 0..turns {

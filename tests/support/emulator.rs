@@ -1,4 +1,4 @@
-//! A DynamoDB on loopback, with a client for it: an embedded one, or the one that the environment names.
+//! A DynamoDB on loopback with a client: an embedded one, or the one that the environment names.
 
 use aws_sdk_dynamodb::{
     Client,
@@ -7,19 +7,19 @@ use aws_sdk_dynamodb::{
 use lambda_idempotency::Owner;
 use tokio::{net::TcpListener, task::JoinHandle};
 
-/// Names a DynamoDB that is already there, as `http://host:port`: DynamoDB Local, or `idempotency dynamodb`.
+/// The variable that names a running DynamoDB as `http://host:port`: DynamoDB Local, or `idempotency dynamodb`.
 pub const ENDPOINT: &str = "IDEMPOTENCY_TEST_ENDPOINT";
 
-/// A DynamoDB with tables of its own.
+/// A DynamoDB for the tests' tables.
 #[derive(Debug)]
 pub struct Emulator {
     endpoint: String,
-    /// An embedded one, which ends with this.
+    /// The embedded server, which stops when this is dropped.
     server: Option<JoinHandle<Result<(), String>>>,
 }
 
 impl Emulator {
-    /// Starts one, in the current tokio runtime, or takes the one that is there.
+    /// Starts a server in the current tokio runtime, or uses the running one.
     pub async fn start() -> Self {
         if let Ok(endpoint) = std::env::var(ENDPOINT) {
             return Self { endpoint, server: None };
@@ -32,7 +32,7 @@ impl Emulator {
         Self { endpoint, server: Some(server) }
     }
 
-    /// Where it listens.
+    /// Its address.
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }
@@ -51,7 +51,7 @@ impl Drop for Emulator {
     }
 }
 
-/// A client of what listens at `endpoint`, without TLS.
+/// A client for the server at `endpoint`, without TLS.
 pub fn client(endpoint: &str) -> Client {
     let config = aws_sdk_dynamodb::Config::builder()
         .behavior_version(BehaviorVersion::latest())
@@ -63,7 +63,7 @@ pub fn client(endpoint: &str) -> Client {
     Client::from_conf(config)
 }
 
-/// A table name that no other test has taken.
+/// A table name that no other test uses.
 pub fn fresh_table() -> String {
     format!("test-{}", Owner::random().expect("random bits"))
 }

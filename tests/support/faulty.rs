@@ -1,4 +1,4 @@
-//! A store in memory that is wrong in one way, or in none: to show that the conformance suite can fail.
+//! A memory store with one fault or none, to show that the conformance suite can fail.
 
 mod fault;
 
@@ -17,7 +17,7 @@ use lambda_idempotency::{
     store::{ResponseParts, Seen, Settlement, Store, StoreError, StoreErrorKind, Write, Written},
 };
 
-/// A store in memory with one fault.
+/// A memory store with one fault.
 #[derive(Debug)]
 pub struct Faulty {
     fault: Fault,
@@ -26,7 +26,7 @@ pub struct Faulty {
 
 #[derive(Debug, Default)]
 struct Inside {
-    /// Every version of every record, the newest last.
+    /// Every version of every record, newest last.
     records: HashMap<String, Vec<Record>>,
     parts: HashMap<(String, Owner, u32), Bytes>,
 }
@@ -97,7 +97,7 @@ impl Faulty {
         }
     }
 
-    /// The conditions of the contract, one by one.
+    /// Tests the contract's conditions, one by one.
     fn holds(&self, write: &Write, current: Option<&Record>) -> bool {
         let now = SystemClock.now();
         let tested = |condition, holds| holds || self.is(Fault::Untested(condition));
@@ -183,7 +183,7 @@ impl Faulty {
         }
     }
 
-    /// Whether a lease that ends at `ends` may be moved to `until`.
+    /// Whether an extension may move a lease from `ends` to `until`.
     fn extends(&self, ends: Timestamp, until: Timestamp) -> bool {
         let (old, new) = (ends.as_millis(), until.as_millis());
         match self.fault {
@@ -196,7 +196,7 @@ impl Faulty {
         }
     }
 
-    /// Whether two numbers of a version are the same.
+    /// Whether two numbers of a version are equal.
     fn equal(&self, one: u64, other: u64) -> bool {
         let as_floats = self.is(Fault::VersionsAreFloats) && one as f64 == other as f64;
         one == other || as_floats
@@ -258,7 +258,7 @@ impl Faulty {
         })
     }
 
-    /// What the record becomes.
+    /// The record after the write.
     fn written(&self, write: &Write, current: Option<&Record>) -> Record {
         let record = match (write, current) {
             (Write::Claim(lock) | Write::Reclaim { lock, .. }, _) | (Write::TakeOver { lock, .. }, None) => {
@@ -393,7 +393,7 @@ impl Faulty {
     fn kept(&self, outcome: Outcome) -> Outcome {
         match outcome {
             Outcome::Omitted if self.is(Fault::ReclaimLeavesOutcome) => {
-                // As if the attributes of an older outcome were still there.
+                // As if an older outcome's attributes were still there.
                 let old = self.inside().records.values().flatten().find_map(|record| match &record.state {
                     State::Completed(outcome @ Outcome::Retained(_)) => Some(outcome.clone()),
                     _ => None,
@@ -412,7 +412,7 @@ impl Faulty {
         }
     }
 
-    /// The record as it comes back.
+    /// The record as the store returns it.
     fn stored(&self, mut record: Record) -> Record {
         let number = |number: u64| match self.fault {
             Fault::Floats => number as f64 as u64,

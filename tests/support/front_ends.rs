@@ -1,37 +1,37 @@
-//! One request as each front end delivers it: the shapes are those of the files in `events/payments`.
+//! Builds one request as each front end delivers it, in the shapes of the files in `events/payments`.
 
 use serde_json::{Value, json};
 
-/// Every front end, as the files are called.
+/// Every front end, by its file name.
 pub const FRONT_ENDS: [&str; 4] = ["http-api", "function-url", "rest-api", "alb"];
 
-/// A key.
+/// The default key.
 pub const UUID: &str = "8e03978e-40d5-43dd-bc93-6894a57f9324";
 
-/// What a client proves itself with: no log is to hold it.
+/// A client's credentials. No log may contain them.
 pub const AUTHORIZATION: &str = "Bearer c4n4ry-token";
 
-/// A session: no log is to hold it.
+/// A session. No log may contain it.
 pub const COOKIE: &str = "session=c4n4ry-session";
 
-/// A request, as a client makes it.
+/// A request that a client sends.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent {
     /// Its method.
     pub method: &'static str,
-    /// What stands in its `Idempotency-Key`.
+    /// Its `Idempotency-Key` header.
     pub key: Option<&'static str>,
-    /// Its query, as `a=1&b=2`.
+    /// Its query, like `a=1&b=2`.
     pub query: &'static str,
     /// Its body.
     pub body: &'static str,
-    /// The status that the handler is to answer with; empty where the request says it.
+    /// The status that the handler should answer with, or empty to leave it to the handler.
     pub status: &'static str,
-    /// By how many seconds the clock is then ahead; empty for none.
+    /// How many seconds the clock is ahead, or empty for none.
     pub ahead: &'static str,
-    /// The session of the role that signed it.
+    /// The session of the role that signed the request.
     pub session: &'static str,
-    /// The role that signed it.
+    /// The role that signed the request.
     pub role: &'static str,
 }
 
@@ -47,7 +47,7 @@ pub const POST: Sent = Sent {
     role: "C4N4RYSHOP",
 };
 
-/// The event that `front_end` makes of it.
+/// Builds the event that `front_end` delivers for a request.
 pub fn event(front_end: &str, sent: Sent) -> Value {
     let text = match front_end {
         "http-api" => include_str!("../../events/payments/http-api.json"),
@@ -71,7 +71,7 @@ pub fn event(front_end: &str, sent: Sent) -> Value {
     }
     let name = if front_end == "rest-api" { "Idempotency-Key" } else { "idempotency-key" };
     let asked = |value: &'static str| (!value.is_empty()).then_some(value);
-    // A load balancer verifies nobody, so the layer refuses credentials there: `http/callers.rs` shows that.
+    // A load balancer verifies no callers, so the layer refuses credentials there: see `http/callers.rs`.
     let proof = |credential: &'static str| (front_end != "alb").then_some(credential);
     for (name, value) in [
         (name, sent.key),
@@ -85,7 +85,7 @@ pub fn event(front_end: &str, sent: Sent) -> Value {
     event
 }
 
-/// Gives the event this header, or takes it away.
+/// Sets or removes a header of the event.
 pub fn set_header(event: &mut Value, name: &str, value: Option<&str>) {
     let values = value.map(|value| json!([value]));
     for (all, value) in [("headers", value.map(Value::from)), ("multiValueHeaders", values)] {

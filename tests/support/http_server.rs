@@ -1,4 +1,4 @@
-//! An HTTP/1.1 server on loopback whose every answer is the test's own, with faults.
+//! An HTTP/1.1 server on loopback that gives the test's answers, including faulty ones.
 
 use std::{collections::BTreeMap, future::Future, net::SocketAddr, sync::Arc};
 
@@ -8,33 +8,33 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// A request, as it arrived.
+/// A request as it arrived.
 #[derive(Clone, Debug)]
 pub struct Received {
     /// Its method.
     pub method: String,
     /// Its path.
     pub path: String,
-    /// Its headers, their names in lower case; values of one name are joined.
+    /// Its headers, with names in lower case. Values of the same name are joined.
     pub headers: BTreeMap<String, String>,
     /// Its body.
     pub body: Vec<u8>,
 }
 
-/// What becomes of a request.
+/// How the server treats a request.
 #[derive(Clone, Debug)]
 pub enum Reply {
-    /// An answer, with its length.
+    /// Sends an answer with its length.
     Whole(u16, Vec<(String, String)>, Vec<u8>),
-    /// These bytes, and then the end of the connection.
+    /// Sends these bytes, then closes the connection.
     Raw(Vec<u8>),
-    /// The connection ends without a byte.
+    /// Closes the connection without an answer.
     Dropped,
-    /// The connection stays, and nothing comes.
+    /// Keeps the connection open without an answer.
     Silence,
 }
 
-/// Serves until it is dropped.
+/// A server that stops when it's dropped.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -42,7 +42,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one on a free port; `reply` says what becomes of each request.
+    /// Starts a server on a free port. `reply` decides about each request.
     pub async fn start<F, R>(reply: F) -> Self
     where
         F: Fn(Received) -> R + Send + Sync + 'static,
@@ -51,7 +51,7 @@ impl Server {
         Self::on(TcpListener::bind("127.0.0.1:0").await.unwrap(), reply)
     }
 
-    /// Starts one on a port that is there.
+    /// Starts a server on this listener.
     pub fn on<F, R>(listener: TcpListener, reply: F) -> Self
     where
         F: Fn(Received) -> R + Send + Sync + 'static,
@@ -62,14 +62,14 @@ impl Server {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 let reply = Arc::clone(&reply);
-                // A client that goes away is none of the server's business.
+                // The server ignores clients that disconnect.
                 tokio::spawn(async move { serve(stream, &*reply).await.ok() });
             }
         });
         Self { address, task }
     }
 
-    /// The address of `path` on it.
+    /// The URL of `path` on this server.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
@@ -81,7 +81,7 @@ impl Drop for Server {
     }
 }
 
-/// One request a connection.
+/// Serves one request per connection.
 async fn serve<F, R>(stream: TcpStream, reply: &F) -> std::io::Result<()>
 where
     F: Fn(Received) -> R,

@@ -1,4 +1,4 @@
-//! What the tests share: an embedded DynamoDB, a Redis, and stores that are wrong on purpose.
+//! Support that several tests share: an embedded DynamoDB, a Redis, and stores that are wrong on purpose.
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]

@@ -1,4 +1,4 @@
-//! A real PgBouncer in transaction mode before a server, on a free port of loopback. It ends with the process.
+//! A real PgBouncer in transaction mode in front of a server, on a free loopback port. It ends with the process.
 
 use std::{
     fs,
@@ -14,9 +14,9 @@ use lambda_idempotency::Owner;
 
 use super::postgres::{PASSWORD, Server, command, free_port, other_user};
 
-/// How to get what is missing.
+/// How to install PgBouncer.
 const INSTALL: &str = "install PgBouncer: apt-get install pgbouncer (its service need not run)";
-/// Stops the pooler when the tests' process ends, and its end of the input with it.
+/// Stops the pooler when its standard input closes, which happens when the tests' process ends.
 const SUPERVISOR: &str = r#"
 trap : HUP INT TERM
 "$1" -q "$2/pgbouncer.ini" >>"$2/log" 2>&1 &
@@ -27,7 +27,7 @@ wait $!
 rm -rf "$2"
 "#;
 
-/// A pooler that gives each transaction whichever of its few sessions is free.
+/// A pooler that runs each transaction in any free one of its few sessions.
 #[derive(Debug)]
 pub struct PgBouncer {
     port: u16,
@@ -35,8 +35,8 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// One before `server`, with this many sessions per user, and with these lines more in its configuration; none if
-    /// PgBouncer is not installed, which is a failure where `CI` is `true`.
+    /// Starts one in front of `server`, with this many sessions per user and these additional lines of
+    /// configuration. Returns `None` if PgBouncer isn't installed, and panics if `CI` is `true`.
     pub fn before(server: &Server, sessions: u32, configuration: &str) -> Option<Self> {
         let Some(program) = program() else {
             assert!(std::env::var("CI").as_deref() != Ok("true"), "no PgBouncer is installed; {INSTALL}");
@@ -58,7 +58,7 @@ impl PgBouncer {
                 server.port()
             );
             fs::write(folder.join("pgbouncer.ini"), settings).unwrap();
-            // The role of the tests, and those that a test makes with a name of this form.
+            // The tests' role, and the role that some tests create by this name.
             fs::write(folder.join("users"), format!("\"test\" \"{PASSWORD}\"\n\"limited\" \"{PASSWORD}\"\n"))
                 .unwrap();
             let mut supervisor = command(Path::new("/bin/sh"), &folder, user);
@@ -79,7 +79,7 @@ impl PgBouncer {
         })
     }
 
-    /// Where it listens, on 127.0.0.1.
+    /// Its port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
     }

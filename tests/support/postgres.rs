@@ -1,5 +1,5 @@
-//! A real PostgreSQL, on a free port of loopback, for the tests of one process. It ends with the process, however that
-//! ends.
+//! A real PostgreSQL on a free loopback port, for the tests of one process. It ends with the process, even a
+//! killed one.
 
 use std::{
     fs,
@@ -25,10 +25,10 @@ use lambda_idempotency::{
 };
 
 pub(super) const PASSWORD: &str = "correct-horse";
-/// How to get what is missing.
+/// How to install PostgreSQL.
 const INSTALL: &str = "install PostgreSQL: apt-get install postgresql (its servers need not run)";
-/// Stops the server when whoever holds the other end of its input is gone: also one that was killed. A line in the input
-/// makes a standby of the server, stops it, crashes it, or starts it again.
+/// Stops the server when its standard input closes, which happens even if the tests' process is killed. A line
+/// of input makes the server a standby, stops it, crashes it, or starts it again.
 const SUPERVISOR: &str = r#"
 trap : HUP INT TERM
 run() {
@@ -52,16 +52,16 @@ end QUIT
 rm -rf "$2"
 "#;
 
-/// A server of its own.
+/// A PostgreSQL server.
 #[derive(Debug)]
 pub struct Server {
     port: u16,
     log: PathBuf,
-    /// Its input is what keeps the server up.
+    /// The server runs until the supervisor's input closes.
     supervisor: Child,
 }
 
-/// Who runs the server: PostgreSQL refuses to be run by root.
+/// The user that runs the server, since PostgreSQL refuses to run as root.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct User {
     pub(super) uid: u32,
@@ -69,19 +69,19 @@ pub(super) struct User {
 }
 
 impl Server {
-    /// The one that all tests of this process share; none if PostgreSQL is not installed, which is said, and where
-    /// `CI` is `true` is a failure.
+    /// The server that all tests of this process share. Returns `None` with a message if PostgreSQL isn't
+    /// installed, and panics if `CI` is `true`.
     pub fn shared() -> Option<&'static Self> {
         static SHARED: OnceLock<Option<Server>> = OnceLock::new();
         SHARED.get_or_init(|| Self::start("")).as_ref()
     }
 
-    /// Another one, with these lines more in its configuration.
+    /// Starts another server, with these additional lines of configuration.
     pub fn start(configuration: &str) -> Option<Self> {
         Self::start_with(configuration, &[])
     }
 
-    /// Another one, and with these files, which nobody else may read, in its folder.
+    /// Starts another server, with these files in its folder, readable only by its user.
     pub fn start_with(configuration: &str, files: &[(&str, &[u8])]) -> Option<Self> {
         let Some(programs) = programs() else {
             assert!(std::env::var("CI").as_deref() != Ok("true"), "no PostgreSQL is installed; {INSTALL}");
@@ -132,7 +132,7 @@ impl Server {
         Some(Self::run(&programs, folder, user, "ready to accept connections"))
     }
 
-    /// A standby of this server, which follows it until it is promoted.
+    /// Starts a standby that follows this server until it's promoted.
     pub fn standby(&self) -> Self {
         let programs = programs().unwrap();
         let folder = std::env::temp_dir().join(format!("idempotency-standby-{}", Owner::random().unwrap()));
@@ -149,9 +149,9 @@ impl Server {
         Self::run(&programs, folder, user, "ready to accept read-only connections")
     }
 
-    /// Starts the server in `folder`, and waits until it says that it is ready.
+    /// Starts the server in `folder`, and waits for `ready`.
     fn run(programs: &Path, folder: PathBuf, user: Option<User>, ready: &str) -> Self {
-        // A port that is free now may be taken before the server has it.
+        // Another process may take a free port before the server does.
         for _ in 0..5 {
             let port = free_port();
             let settings = folder.join("data/postgresql.conf");
@@ -159,7 +159,8 @@ impl Server {
             settings.write_all(format!("port = {port}\n").as_bytes()).unwrap();
             let mut supervisor = command(Path::new("/bin/sh"), &folder, user);
             supervisor.args(["-c", SUPERVISOR, "sh"]).arg(programs.join("postgres")).arg(&folder);
-            // A group of its own: the terminal's interrupt goes to the tests, which end, and then this.
+            // The process group keeps the terminal's interrupt from the supervisor. The tests get it and end,
+            // and then the supervisor ends too.
             supervisor.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
             let log = folder.join("log");
             let server = Self { port, log, supervisor: supervisor.spawn().unwrap() };
@@ -170,17 +171,17 @@ impl Server {
         panic!("PostgreSQL did not start: {}", fs::read_to_string(folder.join("log")).unwrap_or_default());
     }
 
-    /// Begins to stop the server, and ends its sessions. What it has committed stays.
+    /// Begins to stop the server, which ends its sessions. Committed data stays.
     pub fn stop(&mut self) {
         self.tell("stop");
     }
 
-    /// The same, as if the server had crashed: no session is told why.
+    /// Begins to stop the server as in a crash, without notice to its sessions.
     pub fn crash(&mut self) {
         self.tell("crash");
     }
 
-    /// Begins to start the server that was stopped.
+    /// Begins to start the stopped server.
     pub fn start_again(&mut self) {
         self.tell("start");
     }
@@ -189,13 +190,14 @@ impl Server {
         writeln!(self.supervisor.stdin.as_mut().unwrap(), "{line}").unwrap();
     }
 
-    /// Makes a standby of the server: one that takes no writes, as after a fail-over.
+    /// Makes the server a standby that rejects writes, as after a failover.
     pub fn become_standby(&mut self) {
         self.tell("standby");
         assert!(self.says("ready to accept read-only connections"), "the server became no standby");
     }
 
-    /// Waits until the server says so. One that is starting up takes connections, and refuses what they ask.
+    /// Waits until the server's log contains `what` and the server accepts connections. A starting server
+    /// accepts them too, but rejects their queries, so connecting isn't enough.
     fn says(&self, what: &str) -> bool {
         for _ in 0..600 {
             let is_ready = fs::read_to_string(&self.log).is_ok_and(|log| log.contains(what));
@@ -207,12 +209,12 @@ impl Server {
         false
     }
 
-    /// Where it listens, on 127.0.0.1.
+    /// Its port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The URL of its database, at `port`: its own, or that of something in between.
+    /// The URL of its database at `port`, which is its own or a proxy's.
     pub fn url_at(&self, port: u16) -> String {
         format!("postgres://test:{PASSWORD}@127.0.0.1:{port}/postgres")
     }
@@ -222,7 +224,7 @@ impl Server {
         self.url_at(self.port)
     }
 
-    /// A store on a table that is made now, and that no other test has.
+    /// Creates a store on a new table that no other test uses.
     pub async fn store(
         &self,
         configure: impl FnOnce(PostgresStoreBuilder) -> PostgresStoreBuilder,
@@ -232,7 +234,7 @@ impl Server {
         store
     }
 
-    /// A connection past all stores.
+    /// Opens a connection that bypasses the stores.
     pub async fn client(&self) -> Client {
         let (client, connection) = tokio_postgres::connect(&self.url(), tokio_postgres::NoTls).await.unwrap();
         tokio::spawn(connection);
@@ -247,7 +249,7 @@ impl Drop for Server {
     }
 }
 
-/// A table's name that no other test has taken.
+/// A table name that no other test uses.
 pub fn fresh_table() -> String {
     format!("test_{}", Owner::random().unwrap())
 }
@@ -261,7 +263,7 @@ pub(super) fn command(program: &Path, folder: &Path, user: Option<User>) -> Comm
     command
 }
 
-/// The folder of PostgreSQL's programs: Debian's newest, or one in the path.
+/// The folder of PostgreSQL's programs: the newest of Debian's, or one in the path.
 fn programs() -> Option<PathBuf> {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let mut debian: Vec<PathBuf> = versions.map(|version| version.path().join("bin")).collect();
@@ -275,7 +277,7 @@ fn programs() -> Option<PathBuf> {
         .find(|bin| bin.join("initdb").exists() && bin.join("postgres").exists())
 }
 
-/// Whom to run the server as, if this is root.
+/// The user to run the server as, if this process is root.
 pub(super) fn other_user() -> Option<User> {
     if fs::metadata("/proc/self").is_ok_and(|me| me.uid() != 0) {
         return None;

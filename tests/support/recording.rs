@@ -1,6 +1,6 @@
-//! Where a run of the tests writes down all that is told, and every secret that it should not hold: tracing's events
-//! and spans of every target and level, metrics, and what errors and values show of themselves. Another run, which
-//! starts this one, looks for the ones in the other (`wrappers/secrets.rs`).
+//! Records everything that a test run logs or prints, and every secret that it must not contain: tracing's
+//! events and spans of every target and level, metrics, and the text of errors and `Debug` values. An audit
+//! starts the run and searches its recording for the secrets (`wrappers/silence.rs`, `client/silence.rs`).
 
 use std::{
     collections::BTreeSet,
@@ -27,10 +27,10 @@ use tracing::{
 
 use crate::secrets::Secrets;
 
-/// Names the folder for the recording. Without it nothing is recorded.
+/// The variable that names the recording's folder. Without it, nothing is recorded.
 pub const FOLDER: &str = "IDEMPOTENCY_TEST_RECORDING";
 
-/// Ends an entry: no text that is told has it.
+/// Ends an entry. No recorded text contains it.
 const END: &str = "\u{1e}\n";
 
 static RECORDING: LazyLock<Option<Recording>> = LazyLock::new(|| {
@@ -49,20 +49,20 @@ struct Recording {
     begun: Mutex<File>,
 }
 
-/// Begins to record, in each test before anything else; and notes that this one is recorded.
+/// Starts the recording, and notes that this test is recorded. Each test calls it first.
 pub fn begin() {
-    // A test runs in a thread of its name.
+    // The test harness names a test's thread after the test.
     if let (Some(recording), Some(test)) = (&*RECORDING, std::thread::current().name()) {
         write(&recording.begun, test);
     }
 }
 
-/// Whether this run is recorded: then a test that does a thing ten thousand times may do it less often.
+/// Whether this run is recorded. A test that repeats something ten thousand times may then repeat it less.
 pub fn is_on() -> bool {
     RECORDING.is_some()
 }
 
-/// Notes what must not be told.
+/// Records secrets.
 pub fn secrets(collect: impl FnOnce(&mut Secrets)) {
     begin();
     let Some(recording) = &*RECORDING else { return };
@@ -73,12 +73,12 @@ pub fn secrets(collect: impl FnOnce(&mut Secrets)) {
     }
 }
 
-/// Notes what the value shows of itself.
+/// Records the `Debug` text of a value.
 pub fn shown(value: &dyn Debug) {
     told(|| format!("shown: {value:?}\n{value:#?}"));
 }
 
-/// Notes what the error says, and each that it comes from.
+/// Records an error's text and that of each source.
 pub fn error(error: &dyn Error) {
     shown(&error);
     told(|| format!("said: {error}"));
@@ -94,7 +94,7 @@ fn told(text: impl FnOnce() -> String) {
     }
 }
 
-/// From within the recorders: the recording is on.
+/// Writes an entry from within a recorder, when the recording is already on.
 fn tell(text: &str) {
     if let Some(recording) = &*RECORDING {
         write(&recording.told, text);
@@ -105,19 +105,19 @@ fn write(file: &Mutex<File>, entry: &str) {
     file.lock().unwrap().write_all(format!("{entry}{END}").as_bytes()).unwrap();
 }
 
-/// What a run has recorded.
+/// The recording of a run.
 #[derive(Debug)]
 pub struct Recorded {
-    /// All that was told; what was told several times stands here once.
+    /// Every recorded text once, even if it was recorded several times.
     pub told: String,
-    /// All that should not have been.
+    /// The secrets, none of which may be in `told`.
     pub secrets: Secrets,
-    /// The tests that have begun to record.
+    /// The tests that started a recording.
     pub begun: BTreeSet<String>,
 }
 
 impl Recorded {
-    /// Reads the recording in `folder`, and takes what the run wrote to its output as told.
+    /// Reads the recording in `folder`, and adds the run's output to it.
     pub fn read(folder: &Path, output: &str) -> Self {
         let read = |name| fs::read_to_string(folder.join(name)).unwrap_or_default();
         let entries = |name| {
@@ -134,13 +134,14 @@ impl Recorded {
     }
 }
 
-/// The AWS SDK writes each answer of DynamoDB here at TRACE, with all that is in it: recorded responses too. That is
-/// its own doing, and only a user who asks for this target and level gets it. All else is looked at.
+/// At TRACE, the AWS SDK logs each of DynamoDB's answers to this target in full, including recorded responses.
+/// The library can't prevent that, and only users who enable this target and level get it. The audit searches
+/// everything else.
 const ORCHESTRATOR: &str = "aws_smithy_runtime::client::orchestrator";
-/// The same of the emulator that some tests start in their own process.
+/// The same for the emulator that some tests run in their own process.
 const EMULATOR: &str = "dynoxide";
 
-/// Writes down everything.
+/// Records everything that is logged.
 #[derive(Debug)]
 struct Told;
 
@@ -227,7 +228,7 @@ impl metrics::Recorder for Told {
     }
 }
 
-/// A metric, by its name and its labels.
+/// A metric with its name and labels.
 struct Measured(String);
 
 impl Measured {

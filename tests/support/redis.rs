@@ -1,8 +1,8 @@
-//! A Redis on loopback: Debian's `redis-server`, or whatever is called so, started by the test.
+//! A Redis on loopback: Debian's `redis-server`, or any program of that name, started by the test.
 //!
-//! The server ends with the test process, even if that is killed: a shell between them waits on its standard input,
-//! which is closed then, and stops the server. Only the standard library is used, so that any package's tests may
-//! take this file.
+//! The server ends with the test process, even if that is killed. A shell between them waits for its standard
+//! input to close, and then stops the server. This file uses only the standard library, so that any package's
+//! tests can include it.
 
 use std::{
     env, fs,
@@ -16,8 +16,8 @@ use std::{
     time::Duration,
 };
 
-/// Starts the server, and stops it when the standard input ends. What it left on the disk goes with it. A line in the
-/// input stops the server, kills it, or starts it again.
+/// Starts the server, and stops it when the standard input closes. Then it deletes the server's files. A line
+/// of input stops the server, kills it, or starts it again.
 const SUPERVISOR: &str = r#"
 trap : HUP INT TERM
 folder=$1; shift
@@ -41,7 +41,7 @@ end KILL
 rm -rf "$folder"
 "#;
 
-/// A server with data of its own, in memory only.
+/// A server with its own data, in memory only.
 #[derive(Debug)]
 pub struct RedisServer {
     supervisor: Child,
@@ -50,14 +50,14 @@ pub struct RedisServer {
     folder: PathBuf,
 }
 
-/// The one server that a test binary's tests share. `None` says that there is no `redis-server`, which fails where the
-/// environment has CI=true.
+/// The server that a test binary's tests share. Returns `None` if there's no `redis-server`, and panics if `CI`
+/// is `true`.
 pub fn shared() -> Option<&'static RedisServer> {
     static SHARED: OnceLock<Option<RedisServer>> = OnceLock::new();
     SHARED.get_or_init(|| RedisServer::start(&[])).as_ref()
 }
 
-/// Whether `program` is there. If it is not, that is said, or fails in CI.
+/// Whether `program` is installed. If it isn't, prints a message, or panics in CI.
 pub fn has(program: &str, package: &str) -> bool {
     let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     if found.is_ok() {
@@ -70,13 +70,13 @@ pub fn has(program: &str, package: &str) -> bool {
 }
 
 impl RedisServer {
-    /// Starts one with these settings beside those that every test wants, each as `--name`, `value`, …
+    /// Starts a server with the tests' settings and these, each as `--name`, `value`, …
     pub fn start(settings: &[&str]) -> Option<Self> {
         Self::start_in(&new_folder(), settings, false)
     }
 
-    /// The same, with a second port that speaks TLS, and files in `folder` that the settings name. It goes with the
-    /// server.
+    /// Starts a server with a second port for TLS, and with the files in `folder` that its settings name. The
+    /// folder is deleted with the server.
     pub fn start_with_tls(folder: &Path, settings: &[&str]) -> Option<Self> {
         Self::start_in(folder, settings, true)
     }
@@ -94,7 +94,7 @@ impl RedisServer {
         panic!("redis-server did not start: {}", fs::read_to_string(folder.join("log")).unwrap_or_default());
     }
 
-    /// One attempt: another process may take the port in the meantime.
+    /// Tries once, since another process may take the port first.
     fn start_once(folder: &Path, settings: &[&str], has_tls: bool) -> Option<Self> {
         let (port, tls_port) = (free_port(), if has_tls { free_port() } else { 0 });
         let (port_text, tls_text) = (port.to_string(), tls_port.to_string());
@@ -107,7 +107,7 @@ impl RedisServer {
         Self::spawn(folder, port, tls_port, &arguments)
     }
 
-    /// A Sentinel that watches `primary`, calls it `records`, and may promote its replica alone.
+    /// Starts a Sentinel that watches `primary` under the name `records`, and may promote its replica alone.
     pub fn sentinel_of(primary: SocketAddr) -> Self {
         let folder = new_folder();
         for _ in 0..20 {
@@ -129,7 +129,7 @@ impl RedisServer {
         panic!("the Sentinel did not start: {}", fs::read_to_string(folder.join("log")).unwrap_or_default());
     }
 
-    /// Starts `redis-server` with these arguments, and waits until it takes connections.
+    /// Starts `redis-server` with these arguments, and waits until it accepts connections.
     fn spawn(folder: &Path, port: u16, tls_port: u16, arguments: &[&str]) -> Option<Self> {
         fs::create_dir_all(folder).expect("a folder for the server");
         let supervisor = Command::new("sh")
@@ -139,7 +139,8 @@ impl RedisServer {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // A group of its own: the terminal's interrupt goes to the tests, which end, and then this.
+            // The process group keeps the terminal's interrupt from the supervisor. The tests get it and end,
+            // and then the supervisor ends too.
             .process_group(0)
             .spawn()
             .expect("a shell");
@@ -163,7 +164,7 @@ impl RedisServer {
         None
     }
 
-    /// Begins to stop the server, which saves what its settings say.
+    /// Begins to stop the server, which saves as its settings say.
     pub fn stop(&mut self) {
         self.tell("stop");
     }
@@ -173,7 +174,7 @@ impl RedisServer {
         self.tell("crash");
     }
 
-    /// Begins to start the server that was stopped, on the same port and folder.
+    /// Begins to start the stopped server, on the same port and folder.
     pub fn start_again(&mut self) {
         self.tell("start");
     }
@@ -182,7 +183,7 @@ impl RedisServer {
         writeln!(self.supervisor.stdin.as_mut().expect("its input"), "{line}").expect("it takes a line");
     }
 
-    /// Where it listens.
+    /// Its address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -192,22 +193,22 @@ impl RedisServer {
         format!("redis://{}", self.address)
     }
 
-    /// Where it speaks TLS.
+    /// Its TLS port.
     pub fn tls_port(&self) -> u16 {
         self.tls_port
     }
 
-    /// Where its files are.
+    /// The folder of its files.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Runs a command, and gives its answer as text: an array's elements a line each, an error with a `-` before it.
+    /// Runs a command, and returns its answer as text: one line per array element, and an error with a `-` in front.
     pub fn run(&self, command: &[&str]) -> String {
         self.run_as(&[], command)
     }
 
-    /// The same, introduced by these arguments of AUTH.
+    /// Runs a command after AUTH with these arguments.
     pub fn run_as(&self, credentials: &[&str], command: &[&str]) -> String {
         let mut stream = TcpStream::connect(self.address).expect("the server");
         let mut request = Vec::new();
@@ -224,7 +225,7 @@ impl RedisServer {
         answer(&mut reader)
     }
 
-    /// How often `command` was called, as the server counts.
+    /// How often the server has run `command`, by its own count.
     pub fn calls(&self, command: &str) -> u64 {
         let statistics = self.run(&["INFO", "commandstats"]);
         let prefix = format!("cmdstat_{command}:calls=");
@@ -234,7 +235,7 @@ impl RedisServer {
     }
 }
 
-/// The supervisor's standard input is closed, and it stops the server.
+/// Closes the supervisor's standard input, so that it stops the server.
 impl Drop for RedisServer {
     fn drop(&mut self) {
         drop(self.supervisor.stdin.take());
@@ -242,7 +243,7 @@ impl Drop for RedisServer {
     }
 }
 
-/// A folder that nobody else has.
+/// A folder that no other test uses.
 pub fn new_folder() -> PathBuf {
     static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -251,7 +252,7 @@ pub fn new_folder() -> PathBuf {
     folder
 }
 
-/// A port that is free now, low enough for a cluster's second one, 10,000 higher.
+/// A free port, low enough for a cluster's second port, which is 10,000 higher.
 fn free_port() -> u16 {
     loop {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port on loopback");

@@ -1,4 +1,4 @@
-//! What no log, metric, error or `Debug` may hold, and whether a text holds it after all, in whatever form.
+//! The secrets that no log, metric, error or `Debug` text may contain, and the search for them in any form.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -7,11 +7,11 @@ use std::{
 
 use serde_json::Value;
 
-/// Shorter ones stand in many a text by chance.
+/// Shorter texts appear in many logs by chance.
 const SHORTEST: usize = 6;
-/// More of a long one need not be looked for.
+/// This many bytes of a long secret are enough for the search.
 const LONGEST: usize = 256;
-/// Encoded pieces that are shorter stand in many a text by chance.
+/// Shorter encoded pieces appear in many logs by chance.
 const SHORTEST_PIECE: usize = 8;
 
 /// Keys, callers, tokens, bodies and responses.
@@ -19,7 +19,7 @@ const SHORTEST_PIECE: usize = 8;
 pub struct Secrets(BTreeSet<Vec<u8>>);
 
 impl Secrets {
-    /// One more, if it is long enough to be known again.
+    /// Adds a secret if it's long enough to search for.
     pub fn add(&mut self, secret: impl AsRef<[u8]>) {
         let secret = secret.as_ref();
         if secret.len() >= SHORTEST {
@@ -27,7 +27,7 @@ impl Secrets {
         }
     }
 
-    /// A body: as it is, and each text in it, if it is JSON. The names of fields are the program's.
+    /// Adds a body, and each text in it if it's JSON. Field names belong to the program, so they aren't secret.
     pub fn add_body(&mut self, body: &str) {
         self.add(body);
         if let Ok(json) = serde_json::from_str(body) {
@@ -35,7 +35,7 @@ impl Secrets {
         }
     }
 
-    /// Each text in a payload.
+    /// Adds each text in a payload.
     pub fn add_texts(&mut self, json: &Value) {
         match json {
             Value::String(text) => self.add(text),
@@ -45,7 +45,7 @@ impl Secrets {
         }
     }
 
-    /// What an HTTP request's event holds: its key, its tokens, its caller, its body.
+    /// Adds the secrets of an HTTP request's event: its key, its tokens, its caller, its body.
     pub fn add_http(&mut self, event: &Value) {
         for (name, value) in event["headers"].as_object().into_iter().flatten() {
             let name = name.to_ascii_lowercase();
@@ -62,20 +62,20 @@ impl Secrets {
         self.add_body(event["body"].as_str().unwrap_or_default());
     }
 
-    /// Each of them.
+    /// The secrets.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         self.0.iter().map(Vec::as_slice)
     }
 
-    /// How many.
+    /// The number of secrets.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Each of them that `text` holds, and in what form.
+    /// Returns each secret that `text` contains, with its form.
     pub fn found_in(&self, text: &str) -> Vec<Found> {
         let text = text.to_lowercase();
-        // `Debug` of bytes is in one line, or in one for each.
+        // `Debug` prints bytes in one line, or in one line each.
         let packed: String = text.split_whitespace().collect();
         let (mut as_bytes, mut as_text) = (Pieces::default(), Pieces::default());
         for secret in &self.0 {
@@ -93,7 +93,8 @@ impl Secrets {
     }
 }
 
-/// What is looked for, and whose it is, by how it begins: a recording is too long to be read once for each.
+/// The pieces to search for and their secrets, by their first bytes. A recording is too long to be read once
+/// per piece.
 #[derive(Default)]
 struct Pieces(HashMap<Vec<u8>, Vec<(String, Found)>>);
 
@@ -122,7 +123,7 @@ impl Pieces {
 
 const BYTES: &str = "as bytes";
 
-/// How it may stand in a text, in lower case.
+/// The forms that a secret can have in a text, in lower case.
 fn forms(secret: &[u8]) -> Vec<(&'static str, String)> {
     let joined = |write: fn(&mut String, u8), between| {
         let pieces = secret.iter().map(|byte| {
@@ -158,7 +159,7 @@ fn forms(secret: &[u8]) -> Vec<(&'static str, String)> {
     forms.into_iter().map(|(form, piece)| (form, piece.to_lowercase())).collect()
 }
 
-/// What stands in any Base64 of a text in which `secret` comes after `skipped` bytes, or 3 more, or 6…
+/// Returns the part of a Base64 text that only depends on `secret`, if `skipped` bytes precede it, or 3 more, or 6…
 fn base64(secret: &[u8], skipped: usize) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let bytes = [&[0, 0][..skipped], secret].concat();
@@ -166,7 +167,7 @@ fn base64(secret: &[u8], skipped: usize) -> String {
         let bits = u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]);
         [18, 12, 6, 0].map(|shift| char::from(ALPHABET[(bits >> shift) as usize & 63]))
     });
-    // The first letters depend on the bytes before.
+    // The first letters depend on the preceding bytes.
     whole.skip([0, 2, 3][skipped]).collect()
 }
 
@@ -184,7 +185,7 @@ fn a_secret_is_found_in_every_form_and_nothing_else_is() {
         format!("{:?}", key.as_bytes()),
         format!("{:#?}", key.as_bytes()),
         "63346E3472792D22313722".to_owned(),
-        // As it is, and behind one and two other bytes.
+        // The key alone, and after one and two other bytes.
         "YzRuNHJ5LSIxNyI=".to_owned(),
         "LmM0bjRyeS0iMTciLg==".to_owned(),
         "Li5jNG40cnktIjE3Ig==".to_owned(),

@@ -1,9 +1,9 @@
-//! The sources, and just enough of Rust's syntax to see which modules a file names: comments and literals are
-//! left out, `use` trees are spread, and `self` and `super` are resolved.
+//! Reads the sources, with just enough of Rust's syntax to see which modules a file names. It leaves out
+//! comments and literals, expands `use` trees, and resolves `self` and `super`.
 
 use std::{fs, path::Path};
 
-/// One file: its path under the folder that was asked for, and its text.
+/// A file's path under the requested folder, and its text.
 pub(crate) type Source = (String, String);
 
 /// The package's folder.
@@ -15,7 +15,7 @@ pub(crate) fn root() -> &'static Path {
 pub(crate) fn read_under(folder: &str) -> Vec<Source> {
     let (base, mut folders, mut sources) = (root().join(folder), vec![root().join(folder)], vec![]);
     while let Some(folder) = folders.pop() {
-        // A package from a registry has no other packages beside it.
+        // The published package lacks the other packages of the repository.
         for entry in fs::read_dir(&folder).into_iter().flatten() {
             let path = entry.unwrap().path();
             if path.is_dir() {
@@ -30,23 +30,23 @@ pub(crate) fn read_under(folder: &str) -> Vec<Source> {
     sources
 }
 
-/// One path that a file names, from the crate's root on, and the line it is on.
+/// A path that a file names, from the crate's root, and its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Named {
-    /// Such as `store`, `memory`, `MemoryStore`.
+    /// For example `store`, `memory`, `MemoryStore`.
     pub(crate) path: Vec<String>,
     /// The line, from 1.
     pub(crate) line: usize,
 }
 
-/// A word or a sign, and its line. `::` is one sign.
+/// A word or a sign with its line. `::` is one sign.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Token {
     pub(crate) text: String,
     pub(crate) line: usize,
 }
 
-/// The tokens of `source` that are built into the library: without what is `#[cfg(test)]`.
+/// Returns the tokens of `source` without `#[cfg(test)]` code, which isn't built into the library.
 pub(crate) fn shipped(source: &str) -> Vec<Token> {
     let tokens = tokens(source);
     let mut shipped = Vec::new();
@@ -67,8 +67,8 @@ pub(crate) fn follows(tokens: &[Token], words: &[&str]) -> bool {
     tokens.len() >= words.len() && tokens.iter().zip(words).all(|(token, word)| token.text == *word)
 }
 
-/// Every path in `tokens` that begins with `crate`, `self`, `super`, or one of the modules that the file itself declares.
-/// `module` is the file's own path.
+/// Returns every path in `tokens` that begins with `crate`, `self`, `super`, or a module that the file itself
+/// declares. `module` is the file's own path.
 pub(crate) fn paths(tokens: &[Token], module: &[String]) -> Vec<Named> {
     let children = children(tokens);
     paths_from(tokens, &|word, inline| {
@@ -85,18 +85,18 @@ pub(crate) fn paths(tokens: &[Token], module: &[String]) -> Vec<Named> {
     })
 }
 
-/// Every path in `tokens` that begins with one of `crates`.
+/// Returns every path in `tokens` that begins with one of `crates`.
 pub(crate) fn paths_of(tokens: &[Token], crates: &[&str]) -> Vec<Named> {
     paths_from(tokens, &|word, _| crates.contains(&word).then(|| vec![word.to_owned()]))
 }
 
-/// Where a path begins, given its first word and the inline modules around it.
+/// Returns where a path begins, from its first word and the inline modules around it.
 type Start<'a> = &'a dyn Fn(&str, &[String]) -> Option<Vec<String>>;
 
-/// Every path in `tokens` that begins where `start` says.
+/// Returns every path in `tokens` whose beginning `start` accepts.
 fn paths_from(tokens: &[Token], start: Start<'_>) -> Vec<Named> {
     let mut named = Vec::new();
-    // The inline modules around, each with the depth of its brace.
+    // The enclosing inline modules, each with the depth of its brace.
     let mut inline: Vec<(String, usize)> = Vec::new();
     let mut depth = 0;
     let mut at = 0;
@@ -124,19 +124,19 @@ fn paths_from(tokens: &[Token], start: Start<'_>) -> Vec<Named> {
     named
 }
 
-/// The names that the crate's root re-exports, each with the path that it stands for.
+/// Returns the names that the crate's root re-exports, each with its full path.
 pub(crate) fn re_exports(root: &[Token]) -> Vec<(String, Vec<String>)> {
     let name = |path: &Named| path.path.last().cloned().unwrap_or_default();
     paths(root, &[]).into_iter().map(|path| (name(&path), path.path)).collect()
 }
 
-/// The modules that these tokens declare: `mod name;`.
+/// Returns the modules that these tokens declare with `mod name;`.
 fn children(tokens: &[Token]) -> Vec<String> {
     let declared = tokens.windows(3).filter(|three| three[0].text == "mod" && three[2].text == ";");
     declared.map(|three| three[1].text.clone()).collect()
 }
 
-/// Follows a path or a `use` tree from `at` on, behind a `::`; returns where it ends.
+/// Follows a path or a `use` tree from `at`, after a `::`, and returns where it ends.
 fn spread(tokens: &[Token], mut at: usize, start: Vec<String>, named: &mut Vec<Named>) -> usize {
     let line = tokens.get(at).map_or(0, |token| token.line);
     let mut path = start;
@@ -160,7 +160,7 @@ fn spread(tokens: &[Token], mut at: usize, start: Vec<String>, named: &mut Vec<N
                 named.push(Named { path, line });
                 return at + 1;
             }
-            // `<` and whatever else cannot be followed.
+            // `<`, or another token that a path can't follow.
             _ => {
                 named.push(Named { path, line });
                 return at + 1;
@@ -182,7 +182,7 @@ fn is_word(text: &str) -> bool {
     text.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// Behind the item that begins at `at`: its `;` or its closing brace.
+/// Returns the position after the item at `at`: after its `;` or its closing brace.
 fn end_of_item(tokens: &[Token], mut at: usize) -> usize {
     let mut depth = 0usize;
     while let Some(token) = tokens.get(at) {
@@ -192,7 +192,7 @@ fn end_of_item(tokens: &[Token], mut at: usize) -> usize {
             ")" | "]" => depth = depth.saturating_sub(1),
             "}" => {
                 depth = depth.saturating_sub(1);
-                // A `use` tree has braces too, and goes on to its `;`.
+                // A `use` tree has braces too, but only ends at its `;`.
                 if depth == 0 && tokens.get(at).is_none_or(|next| next.text != ";") {
                     break;
                 }
@@ -246,7 +246,7 @@ fn block_comment(rest: &str) -> usize {
     at
 }
 
-/// The length of the string or character that `rest` begins with. A lifetime is none.
+/// Returns the length of the string or character literal at the start of `rest`. A lifetime isn't one.
 fn literal(rest: &str) -> Option<usize> {
     let prefix = ["br", "cr", "b", "c", "r", ""].into_iter().find(|prefix| {
         rest.strip_prefix(prefix).is_some_and(|behind| behind.starts_with(['"', '\'', '#']))
@@ -265,7 +265,7 @@ fn literal(rest: &str) -> Option<usize> {
             _ if escaped => escaped = false,
             '\\' => escaped = true,
             _ if c == quote => return Some(prefix.len() + at + 1),
-            // `'a` without a second quotation mark.
+            // A lifetime: `'a` without a closing quotation mark.
             _ if quote == '\'' && !behind[1..].starts_with('\\') && at > 1 => return None,
             _ => {}
         }

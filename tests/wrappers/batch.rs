@@ -60,12 +60,12 @@ async fn only_those_that_failed_come_back_and_each_for_its_own() {
     let returned = deliver(&bench.worker(by_order), &batch).await;
     assert_eq!(returned, ["fails", "panics", "unread", "keyless", "bodyless"]);
     assert_eq!(bench.ran(), ["a", "b", "fail 1", "panic 1"]);
-    // They come again, and run again; what is done does not.
+    // On redelivery, the failed records run again, and the completed ones don't.
     assert_eq!(deliver(&bench.worker(by_order), &batch).await, returned);
     assert_eq!(bench.ran(), ["a", "b", "fail 1", "fail 1", "panic 1", "panic 1"]);
 }
 
-/// `ship` 17 and `cancel` 17 are two operations, in one event too.
+/// `ship` 17 and `cancel` 17 are two operations, even in one event.
 #[tokio::test]
 async fn queues_of_one_function_share_no_keys() {
     let bench = Bench::new();
@@ -80,7 +80,7 @@ async fn queues_of_one_function_share_no_keys() {
     assert_eq!(bench.ran(), ["17", "17", "17"]);
 }
 
-/// With a name of the source, a redrive to another queue and a drained dead-letter queue find the record.
+/// With a named source, a message finds its record after a redrive to another queue, or from the dead-letter queue.
 #[tokio::test]
 async fn a_named_source_keeps_its_records() {
     let bench = Bench::new();
@@ -116,7 +116,7 @@ async fn a_key_that_another_payload_has_used_comes_back_and_its_own_is_done() {
     let bench = Bench::new();
     let other = Message::new("m1", "a").with_body(r#"{"order": "a", "more": 1}"#);
     assert_eq!(deliver(&bench.worker(by_order), &sqs([Message::new("m0", "a")])).await, [""; 0]);
-    // The first one's end says nothing of the second.
+    // The failure of the first message doesn't affect the second.
     assert_eq!(deliver(&bench.worker(by_order), &sqs([other, Message::new("m2", "a")])).await, ["m1"]);
     assert_eq!(bench.ran(), ["a"]);
 }
@@ -179,7 +179,7 @@ async fn a_fifo_group_keeps_its_order_and_its_rest_comes_back_after_a_failure() 
     assert_eq!(of_group("b"), ["b1", "b2", "b3"]);
     assert_eq!(bench.requests(), 5 * 2, "of what comes back unseen, nobody is asked");
 
-    // A record that cannot even be read blocks its group's rest too.
+    // An unreadable record blocks the rest of its group too.
     let keyless = of("a1", "", "a").with_body("{}");
     let batch = sqs([keyless, of("a2", "a9", "a"), of("b4", "b4", "b")]);
     assert_eq!(deliver(&bench.worker(by_order), &batch).await, ["a1", "a2"]);
@@ -295,7 +295,8 @@ async fn an_empty_batch_has_an_empty_answer_and_another_source_is_an_error() {
     assert_eq!(bench.ran(), [""; 0]);
 }
 
-/// Who acknowledges what failed for good has its record left, or has the message back.
+/// `OnFinalFailure::Acknowledge` only acknowledges a permanent failure whose record is stored. Otherwise the
+/// message is redelivered.
 #[tokio::test]
 async fn a_failure_that_is_not_recorded_comes_back_whatever_the_policy() {
     let batch = sqs([Message::new("m1", "final 1"), Message::new("m2", "a"), Message::new("m3", "fail 1")]);
@@ -305,7 +306,7 @@ async fn a_failure_that_is_not_recorded_comes_back_whatever_the_policy() {
         let worker = bench.worker(by_order).on_final_failure(OnFinalFailure::Acknowledge);
         assert_eq!(deliver(&worker, &batch).await, ["m1", "m3"], "{execution:?}: a success is not repeated");
     }
-    // Unprotected, nothing is ever recorded.
+    // An unprotected run is never recorded.
     let bench = Bench::with(|builder| builder.on_store_failure(OnStoreFailure::RunUnprotected));
     bench.store.is_down.store(true, Ordering::SeqCst);
     let worker = bench.worker(by_order).on_final_failure(OnFinalFailure::Acknowledge);
@@ -342,7 +343,7 @@ async fn an_answer_that_panics_as_it_is_written_is_one_messages_own() {
     assert_eq!(answer.returned().collect::<Vec<_>>(), ["m2"]);
 }
 
-/// In memory, since a network would not wait for a paused clock.
+/// Uses the memory store, since a network doesn't wait for a paused clock.
 fn paused() -> (Bench, Paused) {
     let clock = Paused::new();
     (Bench::over(Arc::new(MemoryStore::new()), |builder| builder.clock(clock.clone())), clock)
@@ -353,12 +354,12 @@ async fn near_the_deadline_nothing_is_claimed_and_the_answer_still_comes() {
     let (bench, clock) = paused();
     let worker = bench.worker(by_order).concurrency(NonZeroUsize::MIN).reserve(Duration::from_millis(500));
     let takes = |id: &str, millis: u64| Message::new(id, &format!("takes {millis}"));
-    // The second one ends 100 ms after the last moment for a claim.
+    // The second message ends 100 ms after the last time for a claim.
     let batch = sqs([takes("m1", 0), takes("m2", 9_100), takes("m3", 1)]);
     assert_eq!(deliver_by(&worker, &batch, clock.after(10_000)).await, ["m3"]);
     assert_eq!(bench.ran(), ["takes 0", "takes 9100"]);
 
-    // One that takes longer than there is time: the answer comes 500 ms before the deadline.
+    // The second message takes longer than the time left, so the answer leaves 500 ms before the deadline.
     let batch = sqs([takes("m1", 0), takes("m4", 60_000), takes("m3", 1)]);
     let began = clock.now();
     assert_eq!(deliver_by(&worker, &batch, clock.after(10_000)).await, ["m4", "m3"]);
@@ -366,14 +367,14 @@ async fn near_the_deadline_nothing_is_claimed_and_the_answer_still_comes() {
     assert!((9_500..9_510).contains(&took), "{took}");
     assert_eq!(bench.in_order().last().unwrap(), "takes 60000", "the third was never begun");
 
-    // What was dropped is free when its lease has ended, and not before.
+    // The key of the dropped run is free once its lease has ended, and not before.
     let batch = sqs([takes("m4", 60_000)]);
     assert_eq!(deliver_by(&worker, &batch, clock.after(300_000)).await, ["m4"]);
     tokio::time::advance(Duration::from_secs(60)).await;
     assert_eq!(deliver_by(&worker, &batch, clock.after(300_000)).await, [""; 0]);
 }
 
-/// What a handler has returned is settled, though the time for handlers is over.
+/// The result of a handler is settled even after the time for handlers is over.
 #[tokio::test(start_paused = true)]
 async fn what_is_on_its_way_to_the_store_at_the_end_is_waited_for() {
     for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
@@ -388,7 +389,7 @@ async fn what_is_on_its_way_to_the_store_at_the_end_is_waited_for() {
     }
 }
 
-/// Nothing ran, so that it may run the next time, at most once as well.
+/// The handler didn't run, so it may run on the next delivery, even at most once.
 #[tokio::test(start_paused = true)]
 async fn a_claim_whose_answer_is_late_is_given_back() {
     let clock = Paused::new();
@@ -396,7 +397,7 @@ async fn a_claim_whose_answer_is_late_is_given_back() {
     let bench = Bench::over(Arc::new(MemoryStore::new()), build);
     let worker = bench.worker(by_order).reserve(Duration::from_millis(2_000));
     let batch = sqs([Message::new("m1", "a")]);
-    // Of 12 s: no claim after 8, handlers cut off at 10, the answer at 11.
+    // With 12 s, the last claim is at 8 s, handlers are cut off at 10 s, and the answer leaves at 11 s.
     bench.is_slow(10_200);
     let returned = tokio::join!(deliver_by(&worker, &batch, clock.after(12_000)), async {
         tokio::time::advance(Duration::from_millis(1)).await;
@@ -416,7 +417,7 @@ async fn who_waits_for_another_claims_nothing_near_the_end() {
     });
     let worker = bench.worker(by_order).reserve(Duration::from_secs(5));
     let first = sqs([Message::new("m1", "takes 23000")]);
-    // It is dropped there at 9.95 s; its lease ends at 12 s, and with the margin at 14.
+    // The first handler is dropped at 9.95 s. Its lease ends at 12 s, or at 14 s with the margin.
     let (first, second) = tokio::join!(deliver_by(&worker, &first, clock.after(10_000)), async {
         tokio::task::yield_now().await;
         let batch = sqs([Message::new("m1", "takes 23000")]);
@@ -456,7 +457,7 @@ async fn of_a_short_time_two_thirds_are_the_records_own() {
     assert_eq!(deliver_by(&worker, &batch, clock.after(3_000)).await, ["takes-1"]);
 }
 
-/// A worker that handles nothing else than what it is given, by a type without a closure in it.
+/// Returns a worker by its type, which doesn't name the closures.
 fn shipping(idempotency: &Idempotency, shipped: Arc<Mutex<Vec<String>>>) -> Batch<SqsMessage> {
     idempotency.sqs(by_order, move |message: SqsMessage| {
         shipped.lock().unwrap().push(message.message_id().to_owned());
@@ -477,7 +478,7 @@ async fn a_function_returns_a_worker() {
     assert_eq!(*shipped.lock().unwrap(), ["m2"]);
 }
 
-/// What `lambda_runtime::run` asks of a service; never called.
+/// Checks the bounds of `lambda_runtime::run`. No test calls this.
 #[expect(dead_code, reason = "it need only compile")]
 async fn it_works_under_every_run() -> Result<(), lambda_runtime::Error> {
     async fn ship(_: SqsMessage) -> Result<(), Failure> {

@@ -33,7 +33,7 @@ fn idempotency() -> Idempotency {
     idempotency
 }
 
-/// An event, whose key is known again wherever it gets to.
+/// Builds an event with a canary in its key, so that the audit finds the key anywhere.
 fn event(json: &str) -> LambdaEvent<Box<RawValue>> {
     let known = [r#""id":""#, r#""id": ""#]
         .into_iter()
@@ -59,7 +59,7 @@ impl Runs {
     }
 }
 
-/// The handler of most tests: counts its runs, and does as the order says.
+/// The handler of most tests. It counts its runs and does as the order says.
 fn handler(
     runs: &Runs,
 ) -> impl Service<
@@ -99,12 +99,12 @@ async fn the_same_event_twice_runs_once_and_is_answered_byte_for_byte() {
     let first = service.clone().oneshot(event(r#"{"id":"17","note":"caf\u00e9"}"#)).await.unwrap();
     let again = service.clone().oneshot(event(r#"{ "note": "café", "id": "17" }"#)).await.unwrap();
     assert_eq!((first.get(), again.get(), runs.count()), (r#""order 1""#, r#""order 1""#, 1));
-    // An unknown field counts: another event under the same key.
+    // An unknown field counts: the same key with another event is a mismatch.
     let other = service.oneshot(event(r#"{"id":"17","note":"tea"}"#)).await;
     assert_eq!((kind(other), runs.count()), (ErrorKind::Mismatch, 1));
 }
 
-/// An archive's replay has `replay-name`, and its detail is the same. Another detail under the id is another event.
+/// An archive replay adds `replay-name` to the same detail. Another detail under the same id is another event.
 #[tokio::test]
 async fn an_archived_event_that_is_done_is_replayed() {
     let runs = Runs::default();
@@ -310,7 +310,7 @@ async fn run_inside_a_handler_takes_the_invocations_deadline() {
     assert_eq!(answer, 7);
 }
 
-/// What `lambda_runtime::run` and `run_concurrent` ask of a service; never called.
+/// Checks the bounds of `lambda_runtime::run` and `run_concurrent`. No test calls this.
 #[expect(dead_code, reason = "it need only compile")]
 async fn it_works_under_run_and_run_concurrent() -> Result<(), lambda_runtime::Error> {
     let idempotency = idempotency();
@@ -374,7 +374,7 @@ async fn only_fields_that_were_asked_for_are_compared() {
     assert_eq!(error.kind(), ErrorKind::Invalid);
 }
 
-/// What the handler answers comes back exactly, whatever it is.
+/// A replay returns the handler's answer unchanged, whatever its type.
 #[tokio::test]
 async fn every_kind_of_answer_is_replayed_exactly() {
     async fn twice<R: Serialize + Clone + Send + Sync + 'static>(answer: R) {
@@ -419,7 +419,8 @@ async fn two_functions_in_one_lambda_and_nested_and_parallel_operations_share_no
     }
     assert_eq!(runs.count(), 2);
 
-    // Inside a handler, with the handler's own key: each has its own claim, and `current()` is right in each.
+    // Operations inside a handler that use its key have their own claims, and `current()` returns the right one
+    // in each.
     let steps = Runs::default();
     let (inner, counted) = (idempotency.clone(), steps.clone());
     let nest = idempotency.events(key).operation("nest").unwrap().layer(service_fn(

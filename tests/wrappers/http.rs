@@ -51,7 +51,7 @@ fn idempotency() -> Idempotency {
     idempotency
 }
 
-/// A handler that answers with the status that the `status` header asks for.
+/// A handler that answers with the status in the `status` header.
 fn handler(
     runs: &Runs,
 ) -> impl Service<
@@ -77,7 +77,7 @@ fn handler(
     })
 }
 
-/// A request, under a key and with a body that are known again wherever they get to.
+/// Builds a request with a canary in its key and body, so that the audit finds them anywhere.
 fn post(key: Option<&str>, body: &str) -> Request {
     let key = key.map(canary_key);
     let body = match body.strip_prefix('{') {
@@ -96,7 +96,7 @@ fn post(key: Option<&str>, body: &str) -> Request {
     request.body(Body::Text(body)).unwrap()
 }
 
-/// The key with a canary in front, as well or as badly formed as it is.
+/// Puts a canary in front of the key, and keeps its syntax, valid or not.
 fn canary_key(key: &str) -> String {
     match key.strip_prefix('"') {
         Some(rest) => format!("\"{CANARY}-{rest}"),
@@ -120,7 +120,7 @@ fn code(response: &Response<Body>) -> String {
 
 fn is_replay(response: &Response<Body>) -> bool {
     recording::secrets(|secrets| {
-        // A problem's words are no secret.
+        // A problem's text isn't secret.
         if response.headers().get("content-type").is_none_or(|of| of != "application/problem+json") {
             secrets.add_body(&String::from_utf8_lossy(response.body()));
         }
@@ -358,7 +358,7 @@ async fn one_callers_key_is_not_anothers() {
     }
 }
 
-/// A request's body that ends before it is complete.
+/// A request body that fails before its end.
 struct BreaksOff;
 
 impl http_body::Body for BreaksOff {
@@ -395,7 +395,7 @@ async fn a_body_over_the_limit_is_413() {
     assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (413, "body-too-large"));
 }
 
-/// What `lambda_http::run` and its kin ask of a service; never called.
+/// Checks the bounds of `lambda_http::run` and its variants. No test calls this.
 #[expect(dead_code, reason = "it need only compile")]
 async fn it_works_under_every_run() -> Result<(), lambda_http::Error> {
     async fn text(_: Request) -> Result<impl IntoResponse, lambda_http::Error> {

@@ -1,5 +1,5 @@
-//! No raw key, body or token appears in any log, metric, error or `Debug` output: all the tests of this program run
-//! once more, recorded, and what they told is searched for every secret that they sent.
+//! No log, metric, error or `Debug` output contains a raw key, body or token. An audit runs all tests of this
+//! program again with a recording, and searches the recording for every secret that they sent.
 
 #[path = "silence/rare.rs"]
 mod rare;
@@ -17,13 +17,13 @@ use tower::Layer;
 
 use crate::{api::CANARY, audit, recording};
 
-/// Set, it makes one test tell secrets.
+/// If this is set, one test leaks secrets.
 const LEAK: &str = "IDEMPOTENCY_TEST_LEAK";
 
-/// Tests of this name start others, and are not started by them.
+/// The prefix of the tests that run the others. Their runs leave these tests out.
 const AUDITS: &str = "silence::audit_";
 
-/// What begins no recording, since it neither asks the library for anything nor sends it anything.
+/// Tests that start no recording, since they neither call the library nor send it anything.
 const UNRECORDED: &[&str] = &[
     "event::a_closure_may_say_in_several_ways_that_there_is_no_key",
     "http::caller_table::the_guide_has_this_table",
@@ -33,7 +33,7 @@ const UNRECORDED: &[&str] = &[
     "secrets::a_secret_is_found_in_every_form_and_nothing_else_is",
 ];
 
-/// What must have been told: a recording without it is none.
+/// Texts that a valid recording contains.
 const TOLD: &[&str] = &[
     "event: DEBUG lambda_idempotency message=claimed event=claimed id=",
     "event=replayed",
@@ -92,7 +92,7 @@ fn audit_finds_no_secret_in_what_all_the_tests_tell() {
     audit::assert_silent(&recorded);
 }
 
-/// Each way in which a secret could get out.
+/// Every way in which a secret could leak.
 const WAYS: [&str; 9] = ["field", "message", "span", "label", "error", "debug", "bytes", "text", "print"];
 
 fn leaked(way: &str) -> String {
@@ -132,14 +132,14 @@ fn what_is_leaked_on_demand() {
     }
 }
 
-/// A text that is not to be told.
+/// Returns a text that no output may contain.
 fn secret(of: &str) -> String {
     let secret = format!("{CANARY}-{of}");
     recording::secrets(|secrets| secrets.add(&secret));
     secret
 }
 
-/// What the values of the engine show, with secrets in them.
+/// Records the `Debug` text of the engine's values, with secrets in them.
 #[tokio::test]
 async fn values_show_themselves() {
     let store = MemoryStore::new();
@@ -187,7 +187,7 @@ fn layers_show_themselves(idempotency: &Idempotency) {
     recording::shown(&Idempotency::builder(MemoryStore::new()));
 }
 
-/// Operators write by hand, and handlers fail: what they are told.
+/// Operators write by hand, and handlers fail: records the errors that they get.
 #[tokio::test]
 async fn what_goes_wrong_shows_itself() {
     let store = MemoryStore::new();

@@ -1,17 +1,17 @@
-//! The store under the wrappers: memory, or the DynamoDB that the environment names.
+//! The wrappers' store: memory, or the DynamoDB that the environment names.
 
 use std::sync::Arc;
 
 use lambda_idempotency::store::{Store, memory::MemoryStore};
 
-/// A store with nothing in it.
+/// Returns an empty store.
 #[cfg(not(feature = "dynamodb"))]
 pub(crate) fn empty_store() -> Arc<dyn Store> {
     crate::recording::begin();
     Arc::new(MemoryStore::new())
 }
 
-/// A store with nothing in it.
+/// Returns an empty store.
 #[cfg(feature = "dynamodb")]
 pub(crate) fn empty_store() -> Arc<dyn Store> {
     use lambda_idempotency::store::dynamodb::DynamoDbStore;
@@ -22,7 +22,7 @@ pub(crate) fn empty_store() -> Arc<dyn Store> {
     let Ok(endpoint) = std::env::var(ENDPOINT) else { return Arc::new(MemoryStore::new()) };
     let table = fresh_table();
     let store = || DynamoDbStore::new(client(&endpoint), &table).unwrap();
-    // Tests make their store where they cannot wait: the table is made by a runtime of its own.
+    // Tests call this where they can't await, so another runtime creates the table.
     std::thread::scope(|scope| {
         let create = || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -1,4 +1,4 @@
-//! Handlers whose own writes go into one transaction with their outcome, under each wrapper, with a claim and without.
+//! Handlers whose writes commit in one transaction with their outcome, under each wrapper, with and without a claim.
 
 use std::convert::Infallible;
 
@@ -29,7 +29,7 @@ use crate::{
 
 type Answer = Result<Response<Body>, Infallible>;
 
-/// A shop with so much in stock, whose stock is in the table of its records.
+/// A shop's stock, kept in the table of its records.
 #[derive(Clone)]
 struct Stock {
     client: Client,
@@ -42,7 +42,7 @@ struct Shop {
     _emulator: Emulator,
 }
 
-/// With a claim, without, and without but for a look.
+/// With a claim, without one, and without one after a look at the record.
 const MODES: [fn(&Idempotency) -> Idempotency; 3] = [
     Clone::clone,
     |engine| engine.claim_free().unwrap(),
@@ -72,7 +72,7 @@ impl Shop {
 }
 
 impl Stock {
-    /// Takes one, if there is one.
+    /// Returns the write that takes one item if there's one left.
     fn sale(&self) -> Transaction {
         let update = Update::builder()
             .table_name(&self.table)
@@ -83,7 +83,7 @@ impl Stock {
         Transaction::new().update(update.build().unwrap())
     }
 
-    /// What is written down beside it.
+    /// Returns the write of a note beside the sale.
     fn note(&self, text: &str) -> Transaction {
         let update = Update::builder()
             .table_name(&self.table)
@@ -107,9 +107,9 @@ fn request(key: &str) -> Request {
     request.body(Body::Text(json!({ "note": CANARY }).to_string())).unwrap()
 }
 
-/// Sells over HTTP; `closes` says whether a closure answers for an empty shelf.
+/// Sells over HTTP. With `closes`, a closure answers if the stock is empty.
 async fn sell(stock: Stock, request: Request, closes: bool) -> Answer {
-    // A request that is not protected has none.
+    // Only a protected request has a `Staging`.
     let of_the_request = request.extensions().get::<Staging>().unwrap();
     recording::shown(of_the_request);
     of_the_request.add(stock.sale()).unwrap();
@@ -123,7 +123,7 @@ async fn sell(stock: Stock, request: Request, closes: bool) -> Answer {
             recording::shown(declined);
             assert_eq!(declined.conditions()[0].place(), 0);
             let mut sold_out = answer(409, "sold out")?;
-            // As any 409, it would give the key back.
+            // Without this, the layer releases the key for a 409.
             sold_out.extensions_mut().insert(Recording::Record);
             Ok(sold_out)
         });
@@ -347,7 +347,7 @@ async fn each_message_of_a_batch_has_a_transaction_of_its_own() {
             assert_eq!(answer.returned().collect::<Vec<_>>(), ["fails"]);
             assert_eq!(shop.left().await, 0, "one each, and none for the one that failed");
         }
-        // Nothing is left: what is declined comes back.
+        // The stock is empty, so the declined message is redelivered.
         let answer = worker.clone().oneshot(batch(&["a", "d"])).await.unwrap();
         assert_eq!((answer.returned().collect::<Vec<_>>(), shop.left().await), (vec!["d"], 0));
     }

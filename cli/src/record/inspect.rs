@@ -1,4 +1,4 @@
-//! `idempotency inspect`: one record, what the next delivery gets, and what can be done.
+//! `idempotency inspect`: one record, what the next delivery gets, and what the operator can do.
 
 use std::{process::ExitCode, sync::Arc};
 
@@ -19,10 +19,11 @@ use crate::{
     words,
 };
 
-/// What can be asked about one record.
+/// Options of `inspect`.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Show the response too, as it is recorded. It is the function's own data: mind who looks over your shoulder.
+    /// Show the response too, as it's recorded. It's the function's own data: make sure that only you can see
+    /// your screen.
     #[arg(long)]
     reveal: bool,
 
@@ -67,7 +68,7 @@ pub async fn main(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// There is no such record: never claimed, or swept away.
+/// Reports that there's no such record: it was never claimed, or was swept.
 pub(super) fn absent(key: &StoredKey, as_json: bool) -> Result<ExitCode> {
     if as_json {
         words::print_json(&json!({ "id": key.as_str(), "record": null }))?;

@@ -1,4 +1,4 @@
-//! Which record: its stored id, or what the wrappers derive it from.
+//! Which record: its stored id, or the key and scope that the wrappers derive the id from.
 
 use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
 use lambda_idempotency::{
@@ -21,7 +21,7 @@ pub struct KeyArguments {
     scope: ScopeArguments,
 }
 
-/// The scope that a key stands in.
+/// The scope of a key.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "The key's scope, where KEY is the idempotency key itself")]
 struct ScopeArguments {
@@ -33,7 +33,7 @@ struct ScopeArguments {
     #[arg(long, value_enum, requires = "function")]
     via: Option<Via>,
 
-    /// What the code calls the operation: `idempotency.operation(NAME)`, or the layer's `operation(NAME)`.
+    /// The operation's name in the code: `idempotency.operation(NAME)`, or the layer's `operation(NAME)`.
     #[arg(long, value_name = "NAME", requires = "function")]
     operation: Option<String>,
 
@@ -73,7 +73,7 @@ struct ScopeArguments {
     #[arg(long, value_name = "DN", value_parser = NonEmptyStringValueParser::new(), requires = "certificate_subject")]
     certificate_issuer: Option<String>,
 
-    /// The API that knows the caller: `<API id>/<stage>`, or what the code sets by `api_name`.
+    /// The API that knows the caller: `<API id>/<stage>`, or the name that the code sets with `api_name`.
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), requires = "caller")]
     api: Option<String>,
 
@@ -86,7 +86,7 @@ struct ScopeArguments {
     tenant: Option<String>,
 }
 
-/// How a key comes in.
+/// The wrapper that takes the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Via {
     /// The Idempotency-Key header: `idempotency.http()`.
@@ -98,11 +98,11 @@ enum Via {
 }
 
 impl KeyArguments {
-    /// The key as it is stored.
+    /// The stored key.
     ///
     /// # Errors
     ///
-    /// If it cannot be one. The text never has the key in it.
+    /// If it isn't a valid one. The message never contains the key.
     pub fn stored(&self) -> Result<StoredKey> {
         let ScopeArguments { function: Some(function), via: Some(via), .. } = &self.scope else {
             return self.as_it_is();
@@ -126,7 +126,7 @@ impl KeyArguments {
 }
 
 impl ScopeArguments {
-    /// What the wrapper would not look at must not make a key that is nobody's.
+    /// Refuses options that the wrapper ignores, since no delivery has the key that they'd give.
     fn check(&self, via: Via) -> Result<()> {
         let caller = self.http_caller();
         let has_caller = caller.is_some();
@@ -151,7 +151,7 @@ impl ScopeArguments {
         }
     }
 
-    /// By the same way that the wrappers go.
+    /// Derives the key like the wrappers.
     fn derive(&self, function: &str, via: Via, key: &str) -> Result<StoredKey, Error> {
         let builder = Idempotency::builder(MemoryStore::new()).function(function);
         let builder = match &self.operation {

@@ -19,23 +19,24 @@ use crate::{
     words,
 };
 
-/// What can be asked about the records.
+/// Options of `list`.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Only STARTED records whose lease has passed by more than the skew margin, and their count: their executors ended
-    /// without an answer. Reads the whole store.
+    /// Only STARTED records whose lease expired more than the skew margin ago, and their count: their
+    /// executors ended without an answer. Reads the whole store.
     #[arg(long, conflicts_with = "status")]
     unresolved: bool,
 
-    /// Only unresolved records that were claimed longer ago than this: as 1h, 30m or 7d.
+    /// Only unresolved records that were claimed longer ago than this, such as 1h, 30m or 7d.
     #[arg(long, value_name = "TIME", requires = "unresolved", value_parser = words::duration)]
     older_than: Option<Duration>,
 
-    /// Only records with this status. One that cannot be read is always listed.
+    /// Only records with this status. Unreadable records are always listed.
     #[arg(long, value_enum, value_name = "STATUS")]
     status: Option<Wanted>,
 
-    /// List at most so many. Without --unresolved, the store is read no further than that takes.
+    /// List at most this many. Without --unresolved, the command reads only as much of the store as that
+    /// takes.
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
 
@@ -50,7 +51,7 @@ pub struct Arguments {
     store: StoreArguments,
 }
 
-/// A status, as it is written on the command line.
+/// A status on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Wanted {
     Started,
@@ -72,13 +73,13 @@ impl Wanted {
 
 type Found = (StoredKey, Result<Record, StoreError>);
 
-/// A store whose records can be gone through, page by page.
+/// A store whose records can be listed, page by page.
 trait Listing {
-    /// Where a page ends and the next one begins.
+    /// Where a page ended and the next one begins.
     type Position;
 
-    /// Some records, from the beginning or from where an earlier page ended, and where to go on if there is more. A
-    /// record may come twice.
+    /// Reads some records, from the beginning or from an earlier page's end, and returns where to continue if
+    /// there are more. A record may appear twice.
     async fn page(
         &self,
         from: Option<Self::Position>,
@@ -118,18 +119,18 @@ impl Listing for PostgresStore {
     }
 }
 
-/// Records that were found, the oldest first, and what else there is.
+/// The records found, oldest first, and whether there are more.
 #[derive(Debug)]
 struct Listed {
     found: Vec<Found>,
     has_more: bool,
-    /// How many unresolved records there are in the whole store, listed or not.
+    /// How many unresolved records the whole store has, listed or not.
     unresolved: usize,
     /// How many records couldn't be read.
     unreadable: usize,
 }
 
-/// Lists them.
+/// Lists the records.
 pub async fn main(arguments: &Arguments) -> Result<ExitCode> {
     let store = arguments.store.open().await?;
     let now = SystemClock.now();
@@ -147,7 +148,7 @@ pub async fn main(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The records that are wanted: one more than the limit at least, if there are as many. A count needs all of them.
+/// The matching records: at least one more than the limit, if there are enough. A count needs all of them.
 async fn collect<S: Listing>(store: &S, arguments: &Arguments, now: Timestamp) -> Result<Vec<Found>> {
     let limit = if arguments.unresolved { usize::MAX } else { arguments.limit as usize };
     let (mut found, mut position, mut seen) = (Vec::new(), None, HashSet::new());
@@ -164,7 +165,8 @@ async fn collect<S: Listing>(store: &S, arguments: &Arguments, now: Timestamp) -
 
 impl Listed {
     fn new(mut found: Vec<Found>, limit: usize) -> Self {
-        // The oldest first: what has waited longest for somebody. What cannot be read comes before all.
+        // Oldest first, since those have waited longest for an operator. Unreadable records come before all
+        // others.
         found.sort_by_key(|(key, record)| {
             (record.as_ref().ok().map(|record| record.lock_acquired_at), key.clone())
         });

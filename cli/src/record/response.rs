@@ -1,5 +1,5 @@
-//! The response that an operator gives, in the form that its wrapper replays. What a replay could not read would be an
-//! error for every duplicate until it expires, so it is refused here.
+//! The response that an operator gives, in the form that its wrapper replays. It's refused here if a replay
+//! couldn't read it, since every duplicate would fail until the record expires.
 
 use std::{fs, path::PathBuf};
 
@@ -12,7 +12,7 @@ use lambda_idempotency::{
 
 use crate::problem::{Context as _, Problem, Result};
 
-/// What is recorded as the response.
+/// The response to record.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "The response")]
 pub(super) struct ResponseArguments {
@@ -24,25 +24,26 @@ pub(super) struct ResponseArguments {
     #[arg(long, value_name = "CODE", requires = "response")]
     status: Option<u16>,
 
-    /// HTTP: a header. A body that is JSON has `content-type: application/json` by itself. Can be given again.
+    /// HTTP: a header. A JSON body gets `content-type: application/json` by default. Can be repeated.
     #[arg(long = "header", value_name = "NAME: VALUE", requires = "status")]
     headers: Vec<String>,
 
-    /// FILE is what the record is to hold, byte for byte: for `begin`, or in the form that `inspect --reveal` shows.
+    /// Record FILE unchanged, byte for byte: for `begin`, or in the form that `inspect --reveal` shows.
     #[arg(long, requires = "response", conflicts_with = "status")]
     raw: bool,
 
-    /// Record that it is done without a response: duplicates get NotRetained (HTTP 409), and nothing runs.
+    /// Record the operation as done, without a response: duplicates get NotRetained (HTTP 409), and nothing
+    /// runs.
     #[arg(long, conflicts_with = "response")]
     no_response: bool,
 }
 
 impl ResponseArguments {
-    /// What is to be recorded for `key`.
+    /// The resolution to record for `key`.
     ///
     /// # Errors
     ///
-    /// If the file cannot be read, or a replay could not read what is in it.
+    /// If the file can't be read, or a replay couldn't read its content.
     pub(super) fn resolution(&self, key: &StoredKey) -> Result<Resolution> {
         let Some(path) = &self.response else { return Ok(Resolution::CompleteWithoutResponse) };
         let file = fs::read(path).context(format!("the response {} cannot be read", path.display()))?;
@@ -96,7 +97,7 @@ impl ResponseArguments {
                 "--status {status} is no final answer; give one from 200 to 599"
             )));
         }
-        // Text is handed to the front end as text: it would encode what is binary.
+        // Text goes to the front end as a string, since it would encode binary data.
         let recorded = match String::from_utf8(response.body().clone()) {
             Ok(text) => recorded(response.map(|_| text)),
             Err(_) => recorded(response),
@@ -104,7 +105,7 @@ impl ResponseArguments {
         Ok(recorded.map_err(|error| Problem::of(&error))?.to_vec())
     }
 
-    /// The arguments again, for a command line.
+    /// The same arguments, for a command line.
     pub(super) fn words(&self) -> Vec<String> {
         let mut words = Vec::new();
         if let Some(path) = &self.response {
@@ -121,7 +122,7 @@ impl ResponseArguments {
     }
 }
 
-/// By which wrapper the key came in: `http` of `payments/http:refund#…`.
+/// The wrapper that took the key: `http` for `payments/http:refund#…`.
 pub(super) fn via(key: &StoredKey) -> &str {
     let operation = key.as_str().split_once('/').map_or("", |(_, rest)| rest);
     let operation = operation.split_once('#').map_or(operation, |(operation, _)| operation);

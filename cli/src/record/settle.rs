@@ -1,4 +1,4 @@
-//! `idempotency release` and `complete`: an operator's write, on the condition of the version that was shown.
+//! `idempotency release` and `complete`: an operator's write, conditional on the version that was shown.
 
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ use crate::{
     words,
 };
 
-/// Whose key is given back.
+/// Options of `release`.
 #[derive(Debug, Args)]
 pub struct Release {
     #[command(flatten)]
@@ -36,7 +36,7 @@ pub struct Release {
     store: StoreArguments,
 }
 
-/// What is recorded as done.
+/// Options of `complete`.
 #[derive(Debug, Args)]
 pub struct Complete {
     #[command(flatten)]
@@ -45,7 +45,7 @@ pub struct Complete {
     #[command(flatten)]
     response: ResponseArguments,
 
-    /// How long it is replayed, from now on: as 24h, 90s or 7d.
+    /// How long to replay it from now on, such as 24h, 90s or 7d.
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = words::duration)]
     retention: Duration,
 
@@ -58,11 +58,11 @@ pub struct Complete {
 
 #[derive(Debug, Args)]
 struct WriteArguments {
-    /// Write. Without it, only what would be written is shown.
+    /// Write. Without it, the command only shows what it would write.
     #[arg(long)]
     confirm: bool,
 
-    /// Only if the record is still this version, as `inspect` and the dry run show it.
+    /// Write only if the record is still this version; `inspect` and the dry run show it.
     #[arg(long, value_name = "VERSION")]
     if_version: Option<String>,
 
@@ -74,26 +74,27 @@ struct WriteArguments {
     json: bool,
 }
 
-/// One write, before it is made.
+/// A write that isn't made yet.
 struct Planned<'a> {
     key: StoredKey,
     store: &'a StoreArguments,
     write: &'a WriteArguments,
     resolution: Resolution,
     retention: Duration,
-    /// The command and its own options, without the key: for the command line that makes it.
+    /// The command and its own options, without the key, for the command line that makes the write.
     command: &'static str,
     options: Vec<String>,
 }
 
-/// Gives a key back.
+/// Releases a key.
 pub async fn release(arguments: &Release) -> Result<ExitCode> {
     let planned = Planned {
         key: arguments.key.stored()?,
         store: &arguments.store,
         write: &arguments.write,
         resolution: Resolution::Release,
-        // Nothing is kept; the record keeps its expiry, or gets the shortest that a release has.
+        // A release stores no response. The record keeps its expiry, or gets the shortest one that a release
+        // can have.
         retention: Duration::from_secs(1),
         command: "release",
         options: vec![],
@@ -138,7 +139,7 @@ impl Planned<'_> {
         View { key: &self.key, record, rules: self.write.rules, now: SystemClock.now() }
     }
 
-    /// The dry run.
+    /// Shows the dry run.
     fn show(&self, record: &Record) -> Result<ExitCode> {
         let view = self.view(record);
         let version = view.version();
@@ -184,7 +185,8 @@ impl Planned<'_> {
             Resolution::Release => Intent::Release { interrupted: false },
             _ => Intent::Complete(Outcome::Omitted),
         };
-        // The rules' own write, but for the owner and the response, which don't matter to the expiry.
+        // The protocol's own write. The owner and the response are placeholders, which don't affect the
+        // expiry.
         let write =
             protocol::resolve(view.record, Owner::from_bytes([0; 16]), intent, self.retention, view.now);
         let expires_at = write.apply_to(Some(view.record)).and_then(|record| record.expires_at);
@@ -201,7 +203,7 @@ impl Planned<'_> {
         lines.into_iter().map(|(name, value)| format!("  {name:<13}{value}\n")).collect()
     }
 
-    /// What the write means, to deliveries and to a claim that still runs.
+    /// The write's consequences for deliveries, and for a claim that is still running.
     fn means(&self, view: &View<'_>) -> Vec<String> {
         let is_release = self.resolution == Resolution::Release;
         let before = match (view.record.status(), is_release) {
@@ -283,7 +285,8 @@ impl Planned<'_> {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// The record is not what was shown: what is there now is for the operator to judge again.
+    /// Reports that the record isn't the version that was shown, and shows the current one for the operator
+    /// to judge.
     fn lost(&self, record: Option<&Record>) -> Result<ExitCode> {
         let Some(record) = record else { return absent(&self.key, self.write.json) };
         let view = self.view(record);

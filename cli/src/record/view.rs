@@ -1,4 +1,4 @@
-//! A record as people and programs see it. Its response is shown to nobody who does not ask for it.
+//! A record as people and programs see it. It shows the response only on request.
 
 use std::time::Duration;
 
@@ -11,15 +11,16 @@ use serde_json::{Value, json};
 
 use crate::words;
 
-/// The rules of the function that the records belong to, as far as they decide what a record is now.
+/// The function's settings that determine a record's current state.
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct RuleArguments {
-    /// The function's `skew_margin`, as 2s or 500ms: a lease or an expiry has passed only when it's over by more than that.
+    /// The function's `skew_margin`, such as 2s or 500ms: a lease or an expiry has passed only once it's over
+    /// by more than that.
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = words::duration)]
     skew_margin: Duration,
 }
 
-/// A record, and what it is now.
+/// A record and its current state.
 #[derive(Debug)]
 pub(super) struct View<'a> {
     pub(super) key: &'a StoredKey,
@@ -29,7 +30,7 @@ pub(super) struct View<'a> {
 }
 
 impl View<'_> {
-    /// What the record is, where its function runs at least once or at most once.
+    /// The record's outlook if its function runs at least once, or at most once.
     fn outlook(&self, execution: Execution) -> Outlook {
         let RuleArguments { skew_margin } = self.rules;
         let retention = Settings::default().retention;
@@ -49,30 +50,30 @@ impl View<'_> {
         self.record.lock_acquired_at.until(self.now)
     }
 
-    /// Whether the function that made the claim runs at most once: only such a claim never expires.
+    /// Whether the claim's function runs at most once: only such a claim never expires.
     fn is_at_most_once(&self) -> bool {
         self.record.status() == Status::Started && self.record.expires_at.is_none()
     }
 
-    /// Whether the handler of the record's claim may be at work.
+    /// Whether the handler of the record's claim may be running.
     pub(super) fn is_running(&self) -> bool {
         self.record.status() == Status::Started && !self.is_stale()
     }
 
-    /// The version of the record, for `--if-version`: whatever changes a record changes it, but for an extension of a
+    /// The version of the record, for `--if-version`. Every change changes it, except an extension of a
     /// claim's lease.
     pub(super) fn version(&self) -> String {
         let Record { generation, expires_at, .. } = self.record;
         let status = self.record.status().as_str();
         match (self.record.status(), expires_at) {
-            // Its lease may be extended every few seconds; it's the same claim all the same.
+            // Its lease may be extended every few seconds, but it stays the same claim.
             (Status::Started, _) => format!("{status}-{generation}"),
             (_, Some(expires_at)) => format!("{status}-{generation}-{}", expires_at.as_millis()),
             (_, None) => format!("{status}-{generation}-never"),
         }
     }
 
-    /// The status, and what has become of it with the time.
+    /// The status, and its age or expiry.
     pub(super) fn state(&self) -> String {
         let status = self.record.status().as_str();
         let relative = |time| words::relative(time, self.now);
@@ -97,7 +98,7 @@ impl View<'_> {
         }
     }
 
-    /// The record in lines, each with its name.
+    /// The record in lines, each with a name.
     pub(super) fn lines(&self) -> String {
         let Record {
             owner,
@@ -136,7 +137,7 @@ impl View<'_> {
         lines.into_iter().map(|(name, value)| format!("  {name:<13}{value}\n")).collect()
     }
 
-    /// Whether there is a response that could be shown.
+    /// Whether there's a response to show.
     pub(super) fn has_response(&self) -> bool {
         matches!(
             &self.record.state,
@@ -144,7 +145,7 @@ impl View<'_> {
         )
     }
 
-    /// What is kept of the response, without the response.
+    /// Describes the stored response, without its content.
     fn response(&self) -> String {
         let outcome = match &self.record.state {
             State::Started { .. } | State::Released => return "none".to_owned(),
@@ -164,7 +165,7 @@ impl View<'_> {
         format!("{} bytes; kept {how}, {place}", response.length)
     }
 
-    /// What a delivery meets now.
+    /// Describes what the next delivery gets.
     pub(super) fn next_delivery(&self) -> String {
         let [more, once] =
             [Execution::AtLeastOnce, Execution::AtMostOnce].map(|execution| self.outlook(execution).next);
@@ -201,7 +202,7 @@ impl View<'_> {
         }
     }
 
-    /// The record for a program.
+    /// The record as JSON.
     pub(super) fn json(&self) -> Value {
         let record = self.record;
         let word = |execution| match self.outlook(execution).next {
@@ -245,7 +246,7 @@ impl View<'_> {
         };
         let Outcome::Retained(response) = outcome else { return json!({ "is_retained": false }) };
         let (kept_bytes, parts) = match &response.place {
-            // A list leaves responses unread.
+            // A listing doesn't read responses.
             Place::Inline(kept) if kept.is_empty() && response.length > 0 => (None, None),
             Place::Inline(kept) => (Some(kept.len()), None),
             Place::Parts(count) => (None, Some(count)),

@@ -1,4 +1,4 @@
-//! What came back for a delivery.
+//! The response to a delivery.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use super::runtime_api::Posted;
 
-/// The answer to one delivery, or why there is none.
+/// The response to one delivery, or the reason why there's none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// A response of the shape that API Gateway and ALB take.
+    /// A response in the shape that API Gateway and ALB expect.
     Http(HttpAnswer),
     /// Any other response.
     Payload(Vec<u8>),
@@ -20,9 +20,9 @@ pub enum Answer {
         /// Its message.
         message: String,
     },
-    /// The process ended without an answer.
+    /// The process ended without a response.
     Died(String),
-    /// No answer by the deadline; the process was killed at it, as Lambda does.
+    /// No response by the deadline. The process was killed then, as Lambda does.
     TimedOut(Duration),
 }
 
@@ -38,7 +38,7 @@ pub struct HttpAnswer {
 }
 
 impl Answer {
-    /// Reads what the function posted.
+    /// Converts the answer that the function posted.
     pub(crate) fn from_posted(posted: Posted) -> Self {
         match posted {
             Posted::Error(kind, message) => Self::Error { kind, message },
@@ -59,7 +59,7 @@ impl Answer {
         }
     }
 
-    /// A response, and for HTTP one of success.
+    /// Whether it's a response, and for HTTP a successful one.
     pub fn is_success(&self) -> bool {
         match self {
             Self::Http(http) => (200..400).contains(&http.status),
@@ -68,7 +68,8 @@ impl Answer {
         }
     }
 
-    /// Refused because another attempt is under way: 409 with Retry-After, or the function error of that name.
+    /// Whether it was refused because another attempt is running: 409 with Retry-After, or the function error
+    /// of that name.
     pub fn is_in_progress(&self) -> bool {
         match self {
             Self::Http(http) => http.status == 409 && http.retry_after().is_some(),
@@ -77,12 +78,13 @@ impl Answer {
         }
     }
 
-    /// Marked as answered from the record.
+    /// Whether it's marked as answered from the record.
     pub fn is_marked_replay(&self) -> bool {
         self.http().is_some_and(|http| http.header("idempotent-replayed") == Some("true"))
     }
 
-    /// The same outcome: for HTTP the status and the body (headers tell of the delivery too), else every byte.
+    /// Whether both have the same outcome: for HTTP the same status and body (headers also describe the
+    /// delivery), else the same bytes.
     pub fn same_outcome(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Http(one), Self::Http(other)) => (one.status, &one.body) == (other.status, &other.body),
@@ -113,7 +115,7 @@ impl HttpAnswer {
         self.headers.get(name).map(String::as_str)
     }
 
-    /// After how many seconds to come again.
+    /// How many seconds to wait before retrying.
     pub fn retry_after(&self) -> Option<u64> {
         self.header("retry-after")?.parse().ok()
     }

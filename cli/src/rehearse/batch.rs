@@ -1,4 +1,4 @@
-//! A batch of orders, as SQS delivers it, and what its answer and the function's own words tell of them.
+//! A batch of orders, as SQS delivers it, and parsers for its response and for the function's log lines.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,7 @@ use crate::problem::{Problem, Result};
 
 /// The messages of a batch.
 pub(crate) const MESSAGES: usize = 100;
-/// The orders in it: the last messages are of orders that stand in it already.
+/// The number of orders in it: the last messages repeat earlier orders.
 pub(crate) const ORDERS: usize = 90;
 
 /// The example function that ships orders, and the messages that its batches are made of.
@@ -39,16 +39,16 @@ impl Orders {
 /// A batch of 100 messages of 90 orders.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    /// Its first delivery.
+    /// The first delivery.
     pub(crate) first: Event,
-    /// The whole of it again.
+    /// The redelivery of the whole batch.
     pub(crate) again: Event,
-    /// By the message's id.
+    /// The order of each message, by message id.
     order_of: BTreeMap<String, usize>,
 }
 
 impl Batch {
-    /// A batch whose orders bear this name and a number.
+    /// A batch whose orders have this name and a number.
     pub(crate) fn new(orders: &Orders, name: &str) -> Self {
         let messages = (0..MESSAGES).map(|nth| (format!("{name}-message-{nth}"), nth % ORDERS));
         let order_of: BTreeMap<String, usize> = messages.collect();
@@ -60,11 +60,11 @@ impl Batch {
         Self { first: event(&orders.first), again: event(&orders.again), order_of }
     }
 
-    /// What the answer says must come back.
+    /// Reads which messages and orders the response asks to redeliver.
     ///
     /// # Errors
     ///
-    /// In words, if it is no answer to a batch, or to another one, or if an order comes back by one of its messages only.
+    /// A description, if it isn't a response to this batch, or if it names only some of an order's messages.
     pub(crate) fn returned(&self, answer: &Answer) -> Result<Returned, String> {
         let no_answer = || format!("the answer must name the messages that come back, and was {answer}");
         let Answer::Payload(payload) = answer else { return Err(no_answer()) };
@@ -89,12 +89,12 @@ fn record(message: &Value, name: &str, id: &str, order: usize) -> Value {
     record["messageId"] = id.into();
     let order = json!({ "order_id": format!("{name}-{order}"), "article": "cup", "quantity": 1 });
     record["body"] = order.to_string().into();
-    // It would be another one, and nobody looks at it.
+    // The checksum would change with the body, and nothing reads it.
     record.as_object_mut().map(|fields| fields.remove("md5OfBody"));
     record
 }
 
-/// What comes back of a batch.
+/// The messages and orders that a batch's response asks to redeliver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Returned {
     pub(crate) messages: usize,
@@ -110,7 +110,7 @@ impl fmt::Display for Returned {
     }
 }
 
-/// An order that was shipped, as the function's handler tells of it.
+/// An order that was shipped, as the handler logs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shipped {
     /// The parcel: the same in each attempt of one order.

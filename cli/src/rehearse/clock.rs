@@ -1,4 +1,4 @@
-//! The rehearsal's only clock: the wall clock that deadlines and leases are told in, and its pauses.
+//! The rehearsal's only clock: the wall clock, which deadlines and leases use, and its pauses.
 #![expect(
     clippy::disallowed_methods,
     reason = "the one place in the command line that reads a clock and sleeps"
@@ -11,17 +11,17 @@ pub fn now_ms() -> u64 {
     millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
-/// A duration in that unit.
+/// Converts a duration to milliseconds.
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A point to measure from.
+/// Returns a point in time to measure from.
 pub fn start() -> Instant {
     Instant::now()
 }
 
-/// Waits.
+/// Waits for `time`.
 pub async fn pause(time: Duration) {
     tokio::time::sleep(time).await;
 }

@@ -1,5 +1,5 @@
-//! The DynamoDB of the rehearsal: an embedded one, or one that is already there; and what the rehearsal asks of it
-//! itself (its tables, and what stands in them in the end). The functions under test never come through here.
+//! The rehearsal's DynamoDB, embedded or running elsewhere, and the requests of the rehearsal itself: its
+//! tables, and what they contain at the end. The functions under test don't use this module.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use tokio::task::JoinHandle;
 use super::{clock, http};
 use crate::problem::{Context, Problem, Result};
 
-/// The Region that everything in the rehearsal says it is in.
+/// The Region of everything in the rehearsal.
 pub const REGION: &str = "eu-central-1";
-/// Not a secret: emulators want credentials to be there, and do not check them.
+/// Not a secret: emulators need credentials, but don't check them.
 pub const ACCESS_KEY: &str = "REHEARSAL";
 
 /// The tables that a function works on.
 #[derive(Clone, Debug)]
 pub struct Tables {
-    /// The store of records.
+    /// The table of records.
     pub idempotency: String,
-    /// The payments of the example function.
+    /// The example function's table of payments.
     pub payments: String,
 }
 
@@ -33,12 +33,12 @@ pub struct Database {
 }
 
 impl Database {
-    /// Starts one in this process, in memory, on a free loopback port.
+    /// Starts DynamoDB in this process, in memory, on a free loopback port.
     pub async fn embedded() -> Result<Self> {
         Self::embedded_on(0).await
     }
 
-    /// Starts one in this process, in memory, on this loopback port; 0 is any free one.
+    /// Starts DynamoDB in this process, in memory, on this loopback port; 0 means any free one.
     pub async fn embedded_on(port: u16) -> Result<Self> {
         let database = dynoxide::Database::memory().context("the embedded DynamoDB did not start")?;
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await;
@@ -51,7 +51,7 @@ impl Database {
         Ok(Self { endpoint, embedded: Some(serving) })
     }
 
-    /// Uses one that is already there.
+    /// Uses a DynamoDB that is already running.
     pub async fn at(url: &str) -> Result<Self> {
         let endpoint: Uri = url.parse().context(format!("--endpoint-url {url} is not a URL"))?;
         if endpoint.scheme_str() != Some("http") || endpoint.host().is_none() {
@@ -64,17 +64,17 @@ impl Database {
         Ok(database)
     }
 
-    /// Where it is.
+    /// DynamoDB's URL.
     pub fn endpoint(&self) -> &Uri {
         &self.endpoint
     }
 
-    /// Whether it goes away with this process, and its tables with it.
+    /// Whether it ends with this process, together with its tables.
     pub fn is_embedded(&self) -> bool {
         self.embedded.is_some()
     }
 
-    /// Creates the store of records: on demand, its time to live on.
+    /// Creates the table of records: billed on demand, with TTL enabled.
     pub async fn create_idempotency_table(&self, name: &str) -> Result<()> {
         self.create_table(name, "id").await?;
         let specification = json!({ "Enabled": true, "AttributeName": "expires_at" });
@@ -92,7 +92,7 @@ impl Database {
         self.call("DeleteTable", &json!({ "TableName": name })).await.map(drop)
     }
 
-    /// How many payments stand there for an order.
+    /// How many payments the table has for an order.
     pub async fn payments_of(&self, table: &str, order: &str) -> Result<usize> {
         let mut found = 0;
         let mut request = json!({
@@ -111,13 +111,13 @@ impl Database {
         }
     }
 
-    /// The record with this id, as DynamoDB tells it; `Null` when there is none.
+    /// The record with this id, as DynamoDB returns it; `Null` if there's none.
     pub async fn record(&self, table: &str, id: &str) -> Result<Value> {
         let request = json!({ "TableName": table, "Key": { "id": { "S": id } }, "ConsistentRead": true });
         Ok(self.call("GetItem", &request).await?["Item"].take())
     }
 
-    /// Creates a table with this partition key, a text: on demand, and swept by nobody.
+    /// Creates a table with this partition key, a string: billed on demand, without TTL.
     pub async fn create_table(&self, name: &str, key: &str) -> Result<()> {
         let request = json!({
             "TableName": name,
@@ -156,7 +156,7 @@ impl Database {
     }
 }
 
-/// A header of the form that emulators look for; none of them checks the signature.
+/// A header in the form that emulators expect. None of them checks the signature.
 fn authorization() -> String {
     format!(
         "AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/20261120/{REGION}/dynamodb/aws4_request, \

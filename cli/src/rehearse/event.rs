@@ -13,14 +13,14 @@ const KEY_HEADER: &str = "idempotency-key";
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event(Value);
 
-/// What a step delivers.
+/// The events that a step delivers.
 #[derive(Clone, Debug)]
 pub struct Events {
     /// The first delivery.
     pub first: Event,
     /// The same operation, delivered again.
     pub again: Event,
-    /// The same key with another payload, where one is known.
+    /// The same key with another payload, if there's such an event.
     pub conflicting: Option<Event>,
 }
 
@@ -34,17 +34,17 @@ impl Events {
         })
     }
 
-    /// The one event of a function that nothing is known of.
+    /// The only event of a user's function.
     pub fn of_one(event: Event) -> Self {
         Self { first: event.clone(), again: event, conflicting: None }
     }
 
-    /// Whether each step can be given a key of its own.
+    /// Whether each step can get its own key.
     pub fn take_keys(&self) -> bool {
         self.first.has_key()
     }
 
-    /// The same events for one step: under its key, and for its order, where they have such things.
+    /// The same events for one step, with its key and its order, if they have such fields.
     pub fn for_step(&self, name: &str) -> Self {
         let adapt = |event: &Event| event.with_key(name).with_order(name);
         Self {
@@ -56,12 +56,12 @@ impl Events {
 }
 
 impl Event {
-    /// This one.
+    /// Wraps this JSON.
     pub fn new(json: Value) -> Self {
         Self(json)
     }
 
-    /// Reads a file.
+    /// Reads an event from a file.
     pub fn read(path: &Path) -> Result<Self> {
         let text =
             std::fs::read(path).context(format!("the event file {} cannot be read", path.display()))?;
@@ -73,7 +73,7 @@ impl Event {
         serde_json::from_slice(text).map(Self).context("is not JSON")
     }
 
-    /// A part of it, by its JSON Pointer.
+    /// A part of the event, by its JSON Pointer.
     pub(crate) fn pointer(&self, pointer: &str) -> Option<&Value> {
         self.0.pointer(pointer)
     }
@@ -83,7 +83,7 @@ impl Event {
         Bytes::from(self.0.to_string())
     }
 
-    /// What it asks for, in a few words.
+    /// The request in a few words.
     pub fn summary(&self) -> String {
         let v1 = self.0.get("httpMethod").zip(self.0.get("path"));
         let v2 = self.0.pointer("/requestContext/http/method").zip(self.0.get("rawPath"));
@@ -113,7 +113,8 @@ impl Event {
         event
     }
 
-    /// Puts the order into a body that has an `order_id`, so that a step's payments can be told from another's.
+    /// Sets the order in a body that has an `order_id`, so that each step's payments can be counted
+    /// separately.
     fn with_order(&self, order: &str) -> Self {
         let mut event = self.clone();
         let body = self.0.get("body").and_then(Value::as_str).unwrap_or_default();

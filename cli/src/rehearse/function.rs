@@ -1,4 +1,4 @@
-//! The function under test: how it is built and started, and its processes, one for each concurrent invocation.
+//! The function under test: building it, starting it, and its processes, one for each concurrent invocation.
 
 use std::{
     collections::VecDeque,
@@ -24,7 +24,7 @@ use super::{
 use crate::problem::{Context, Problem, Result};
 
 const START_LIMIT: Duration = Duration::from_secs(60);
-/// How much of a process's output is kept, to show when it dies.
+/// How many lines of a process's output are kept, to show if it dies.
 const LINES_KEPT: usize = 6;
 
 /// A function that can be started.
@@ -32,21 +32,21 @@ const LINES_KEPT: usize = 6;
 pub struct Function {
     program: PathBuf,
     arguments: Vec<String>,
-    /// Part of the line that a handler writes at each run, by which runs are counted.
+    /// Part of the line that a handler writes at each run. Counting it counts the runs.
     run_mark: Option<String>,
 }
 
 impl Function {
-    /// Builds an example function of the workspace, with cargo's own progress shown; its handler writes `run_mark` at
-    /// each run.
+    /// Builds an example function of the workspace, and shows cargo's progress. Its handler writes `run_mark`
+    /// at each run.
     pub async fn build_example(workspace: &Path, name: &str, run_mark: &str) -> Result<Self> {
         let choice: &[&str] = if cfg!(debug_assertions) { &[] } else { &["--release"] };
         let example = Self::build(workspace, name, choice).await?;
         Ok(Self { run_mark: Some(run_mark.into()), ..example })
     }
 
-    /// Builds the binary `name` of the workspace, with cargo's own progress shown; `choice` tells cargo what else it
-    /// must know: of which package, in which profile.
+    /// Builds the binary `name` of the workspace, and shows cargo's progress. `choice` has further arguments
+    /// for cargo: the package, the profile.
     pub async fn build(workspace: &Path, name: &str, choice: &[&str]) -> Result<Self> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut build = Command::new(cargo);
@@ -62,12 +62,12 @@ impl Function {
         Ok(Self::at(program))
     }
 
-    /// The function that is already built, in this file.
+    /// A function that is already built, in this file.
     pub fn at(program: impl Into<PathBuf>) -> Self {
         Self { program: program.into(), arguments: Vec::new(), run_mark: None }
     }
 
-    /// The same function, linked or copied into `folder`: a build that goes on meanwhile does not touch that one.
+    /// The same function, linked or copied into `folder`, so that a concurrent build can't change it.
     pub fn kept_in(&self, folder: &Path) -> Result<Self> {
         let program = folder.join(self.name());
         if std::fs::hard_link(&self.program, &program).is_err() {
@@ -77,14 +77,14 @@ impl Function {
         Ok(Self { program, ..self.clone() })
     }
 
-    /// A function of the user's: a command, split at white space.
+    /// A user's function: a command, split at white space.
     pub fn from_command(command: &str, run_mark: Option<String>) -> Result<Self> {
         let mut words = command.split_whitespace().map(str::to_owned);
         let program = words.next().ok_or_else(|| Problem::new("--function is empty: give it a command"))?;
         Ok(Self { program: program.into(), arguments: words.collect(), run_mark })
     }
 
-    /// Whether its handler's runs can be counted.
+    /// Whether the handler's runs can be counted.
     pub fn counts_runs(&self) -> bool {
         self.run_mark.is_some()
     }
@@ -105,7 +105,7 @@ fn executable(messages: &[u8], name: &str) -> Option<PathBuf> {
     named.next_back()
 }
 
-/// One process of the function, with a Runtime API of its own.
+/// One process of the function, with its own Runtime API.
 #[derive(Debug)]
 pub struct Sandbox {
     child: Child,
@@ -113,7 +113,7 @@ pub struct Sandbox {
     output: Output,
 }
 
-/// An event that has been handed to a sandbox.
+/// An event that was handed to a sandbox.
 #[derive(Debug)]
 pub struct Delivery {
     answer: oneshot::Receiver<Posted>,
@@ -163,34 +163,34 @@ impl Sandbox {
         Err(Problem::new(format!("{went_wrong}{}", self.output.tail().await)))
     }
 
-    /// Hands it an event.
+    /// Hands an event to the process.
     pub fn deliver(&self, event: &Event, limit: Duration) -> Delivery {
         Delivery { answer: self.api.deliver(event.bytes(), limit), limit }
     }
 
-    /// Hands it an event under this request id, as Lambda does when it retries an asynchronous invoke.
+    /// Hands over an event under this request id, as Lambda does when it retries an asynchronous invoke.
     pub fn deliver_as(&self, request_id: impl Into<String>, event: &Event, limit: Duration) -> Delivery {
         Delivery { answer: self.api.deliver_as(request_id.into(), event.bytes(), limit), limit }
     }
 
-    /// Waits for the answer; at the deadline the process is killed, as Lambda does.
+    /// Waits for the response. Kills the process at the deadline, as Lambda does.
     pub async fn answer(&mut self, mut delivery: Delivery) -> Answer {
         let limit = delivery.limit;
         self.answer_within(&mut delivery, limit).await
     }
 
-    /// Waits for the answer for as long as is said here, whatever the event's own deadline was; then kills the process.
+    /// Waits for the response for `limit`, whatever the event's own deadline was, then kills the process.
     pub async fn answer_within(&mut self, delivery: &mut Delivery, limit: Duration) -> Answer {
         if let Some(answer) = self.watch(delivery, limit).await {
             return answer;
         }
-        // The process may have ended by itself in this instant: that is no news.
+        // The process may have just ended, so that the kill fails. That's fine.
         let _ = self.child.kill().await;
         self.output.catch_up().await;
         Answer::TimedOut(limit)
     }
 
-    /// Waits for the answer, and leaves the process alone when there is none in time.
+    /// Waits for the response, and leaves the process running if it doesn't come in time.
     pub async fn watch(&mut self, delivery: &mut Delivery, limit: Duration) -> Option<Answer> {
         let answer = tokio::select! {
             biased;
@@ -205,32 +205,33 @@ impl Sandbox {
         Some(answer)
     }
 
-    /// Waits until all that it has written so far has been read, so that its runs are counted.
+    /// Waits until all output so far has been read, so that its runs are counted.
     pub async fn catch_up(&self) {
         self.output.catch_up().await;
     }
 
-    /// Whether it can take another event.
+    /// Whether the process can take another event.
     pub fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// SIGKILL, and waits for its end.
+    /// Sends SIGKILL, and waits for the process to end.
     pub async fn kill(&mut self) -> Result<()> {
         self.child.kill().await.context("the function's process could not be killed")
     }
 
-    /// SIGSTOP: no instruction of it runs until [`Self::thaw`].
+    /// Sends SIGSTOP: the process executes nothing until [`Self::thaw`].
     pub async fn freeze(&self) -> Result<()> {
         self.signal("STOP").await
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub async fn thaw(&self) -> Result<()> {
         self.signal("CONT").await
     }
 
-    /// Through the shell, whose `kill` is built in: it needs no `unsafe` and no further crate.
+    /// Sends the signal through the shell, whose `kill` is built in: that needs neither `unsafe` nor another
+    /// crate.
     async fn signal(&self, signal: &str) -> Result<()> {
         let Some(process) = self.child.id() else {
             return Err(Problem::new(format!("SIG{signal}: the function's process has already ended")));
@@ -245,7 +246,8 @@ impl Sandbox {
     }
 }
 
-/// Takes away whatever in this process's environment speaks of AWS, so that nothing real can be reached by accident.
+/// Removes this process's AWS variables from the command's environment, so that it can't reach real resources
+/// by accident.
 fn isolate(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
@@ -259,7 +261,7 @@ fn isolate(command: &mut Command) {
     }
 }
 
-/// What a process writes: the last lines are kept, the marks of runs counted.
+/// A process's output: it keeps the last lines, and counts the marks of runs.
 #[derive(Debug)]
 struct Output {
     last: Arc<Mutex<VecDeque<String>>>,
@@ -277,13 +279,13 @@ impl Output {
         Self { last, requests }
     }
 
-    /// Returns when all that had been written before this call has been read. (The pipe became readable before the
-    /// answer or the request that made the driver come here did, and the reader looks at its pipes first.)
+    /// Returns when everything that was written before this call has been read. (The pipe became readable
+    /// before the response or request that made the driver call this, and the reader polls its pipes first.)
     async fn catch_up(&self) {
         let (sender, done) = oneshot::channel();
         if self.requests.send(sender).is_ok() {
-            // A reader that has come to the end of both pipes has read all. The request may then lie in the channel for
-            // as long as there is a sender: its end is not told by `done` alone.
+            // After the end of both pipes the reader has read everything, but may leave the request in the
+            // channel for as long as there's a sender. `done` alone wouldn't notice that.
             tokio::select! {
                 _ = done => {}
                 () = self.requests.closed() => {}
@@ -291,7 +293,7 @@ impl Output {
         }
     }
 
-    /// The last lines, to go behind a message.
+    /// The last lines, to append to a message.
     async fn tail(&self) -> String {
         self.catch_up().await;
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -323,7 +325,7 @@ impl Keeper {
                 biased;
                 more = line(&mut out, &mut out_line) => self.keep(more, &mut out, &mut out_line),
                 more = line(&mut err, &mut err_line) => self.keep(more, &mut err, &mut err_line),
-                // A dropped waiter has no more interest in the answer.
+                // The waiter may be gone.
                 Some(done) = asked.recv() => { let _ = done.send(()); }
             }
         }
@@ -349,8 +351,8 @@ impl Keeper {
     }
 }
 
-/// Reads up to the end of a line into `into`, which keeps what has been read when this is dropped half-way. False at
-/// the end of the pipe; pending for ever after it.
+/// Reads up to the end of a line into `into`, which keeps a partial read if this future is dropped. Returns
+/// false at the end of the pipe; after that, it stays pending.
 async fn line<R: AsyncRead + Unpin>(reader: &mut Option<BufReader<R>>, into: &mut Vec<u8>) -> bool {
     match reader {
         Some(reader) => matches!(reader.read_until(b'\n', into).await, Ok(read) if read > 0),

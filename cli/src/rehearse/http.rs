@@ -1,4 +1,4 @@
-//! HTTP/1.1 on loopback, as much as the rehearsal needs: serve whole requests, send whole requests, hang up.
+//! HTTP/1.1 on loopback, as much as the rehearsal needs: serve and send whole requests, and cut connections.
 
 use std::{future::Future, io, net::SocketAddr};
 
@@ -11,7 +11,7 @@ use tokio::{
     task::{JoinHandle, JoinSet},
 };
 
-/// The connection is to be cut, with no answer on it.
+/// The error of a handler that cuts the connection without a response.
 #[derive(Debug)]
 pub(crate) struct HangUp;
 
@@ -31,8 +31,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Serves with `handle`, one call a request, the body read whole. When a client goes away while its request is
-    /// being handled, that call's future is dropped.
+    /// Serves with `handle`, one call per request, with the body read whole. If a client disconnects while
+    /// its request is being handled, that call's future is dropped.
     pub(crate) async fn start<H, F>(handle: H) -> io::Result<Self>
     where
         H: Fn(Request<Bytes>) -> F + Clone + Send + Sync + 'static,
@@ -43,7 +43,7 @@ impl Server {
         Ok(Self { address, task: tokio::spawn(accept(listener, handle)) })
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -60,7 +60,7 @@ where
     H: Fn(Request<Bytes>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Result<Response<Bytes>, HangUp>> + Send + 'static,
 {
-    // The set dies with this task, and its connections with the set.
+    // Dropping this task drops the set, and with it the connections.
     let mut connections = JoinSet::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };
@@ -82,11 +82,11 @@ where
             handle(Request::from_parts(parts, body)).await.map(|response| response.map(Full::new))
         }
     });
-    // An error is a client that went away, or a cut of ours: neither is news to anybody.
+    // An error means that a client disconnected or that the rehearsal cut the connection. Both are expected.
     let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
-/// Sends one request, on a connection of its own, and reads the answer whole.
+/// Sends one request on its own connection, and reads the whole response.
 pub(crate) async fn send(to: &Uri, request: Request<Bytes>) -> Result<Response<Bytes>, String> {
     let host = to.host().ok_or("the address has no host")?.trim_matches(['[', ']']);
     let stream = TcpStream::connect((host, to.port_u16().unwrap_or(80)))
@@ -103,7 +103,7 @@ async fn exchange(stream: TcpStream, request: Request<Bytes>) -> hyper::Result<R
     Ok(Response::from_parts(parts, body.collect().await?.to_bytes()))
 }
 
-/// An answer with nothing but a status and a JSON body.
+/// A response with only a status and a JSON body.
 pub(crate) fn json(status: StatusCode, body: &serde_json::Value) -> Response<Bytes> {
     let mut response = Response::new(Bytes::from(body.to_string()));
     *response.status_mut() = status;

@@ -1,8 +1,8 @@
-//! The judge: compares what was observed with what must be, and says in words what is wrong.
+//! Compares measurements with expectations, and describes the differences.
 
 use super::{answer::Answer, stage::Measured};
 
-/// What is wrong with a row; nothing, if it is as it must be.
+/// The faults of a row; empty if the row is OK.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Verdict {
     faults: Vec<String>,
@@ -14,7 +14,7 @@ impl Verdict {
         self.faults
     }
 
-    /// Notes a fault unless the condition holds.
+    /// Adds a fault unless the condition holds.
     pub(crate) fn must(&mut self, holds: bool, otherwise: impl FnOnce() -> String) -> &mut Self {
         if !holds {
             self.faults.push(otherwise());
@@ -22,20 +22,20 @@ impl Verdict {
         self
     }
 
-    /// The handler must have run this often; where runs cannot be counted, nothing is said.
+    /// The handler must have run this often. Passes if runs can't be counted.
     pub(crate) fn runs(&mut self, measured: &Measured, must_be: usize) -> &mut Self {
         let runs = measured.runs.unwrap_or(must_be);
         self.must(runs == must_be, || format!("the handler ran {} (must be {must_be})", times(runs)))
     }
 
-    /// This many payments must have been made.
+    /// The function must have made this many payments.
     pub(crate) fn payments(&mut self, measured: &Measured, must_be: usize) -> &mut Self {
         let made = measured.payments.unwrap_or(must_be);
         self.must(made == must_be, || format!("{} made (must be {must_be})", several(made, "payment")))
     }
 
-    /// This many requests must have gone to the store. Repetitions by the SDK, of calls that it took for lost, are not
-    /// the protocol's and do not count.
+    /// The function must have sent this many requests to the store. The SDK's retries of calls that it
+    /// thought lost don't count, since they aren't the protocol's.
     pub(crate) fn requests(&mut self, measured: &Measured, must_be: usize) -> &mut Self {
         let sent = measured.requests().filter(|one| one.first_attempt).count();
         self.must(sent == must_be, || {
@@ -43,7 +43,7 @@ impl Verdict {
         })
     }
 
-    /// This many claims must have been won.
+    /// The function must have won this many claims.
     pub(crate) fn claims(&mut self, measured: &Measured, must_be: usize) -> &mut Self {
         let won = measured.claims_won();
         self.must(won == must_be, || match (won, measured.requests().next()) {
@@ -54,13 +54,13 @@ impl Verdict {
         })
     }
 
-    /// This many claims must have been settled.
+    /// The function must have settled this many claims.
     pub(crate) fn settled(&mut self, measured: &Measured, must_be: usize) -> &mut Self {
         let settled = measured.settled();
         self.must(settled == must_be, || format!("{} settled (must be {must_be})", several(settled, "claim")))
     }
 
-    /// The answer must be this status, and not a replay.
+    /// The response must have this status, and not be a replay.
     pub(crate) fn fresh(&mut self, answer: &Answer, must_be: Option<u64>) -> &mut Self {
         let right = match must_be {
             Some(status) => answer.http().is_some_and(|http| http.status == status),
@@ -71,7 +71,7 @@ impl Verdict {
         self.must(!answer.is_marked_replay(), || "the answer is marked as a replay, and must not be".into())
     }
 
-    /// The answer must be the first one's outcome, and for HTTP be marked as a replay.
+    /// The response must have the first one's outcome, and for HTTP be marked as a replay.
     pub(crate) fn replay(&mut self, first: &Answer, again: &Answer) -> &mut Self {
         if !again.same_outcome(first) {
             let fault = format!("the answer must be the recorded one, and was {}", in_full(again));
@@ -81,14 +81,14 @@ impl Verdict {
         self.must(marked, || "the replay is not marked `Idempotent-Replayed: true`".into())
     }
 
-    /// The answer must be a refusal for now.
+    /// The response must be a refusal as in progress.
     pub(crate) fn in_progress(&mut self, answer: &Answer) -> &mut Self {
         self.must(answer.is_in_progress(), || {
             format!("the answer must be 409 with Retry-After, and was {}", in_full(answer))
         })
     }
 
-    /// The answer must refuse the key's use for another payload.
+    /// The response must refuse to reuse the key for another payload.
     pub(crate) fn mismatch(&mut self, answer: &Answer) -> &mut Self {
         let code = answer.http().filter(|http| http.status == 422).and_then(|http| http.problem_code());
         self.must(code.as_deref() == Some("key-reused"), || {
@@ -96,7 +96,8 @@ impl Verdict {
         })
     }
 
-    /// Of many at once, one must have done it, and the others be its replays or refusals for now.
+    /// Among concurrent deliveries, one must have run, and the others must be its replays or refusals as in
+    /// progress.
     pub(crate) fn one_of_many(&mut self, answers: &[Answer]) -> &mut Self {
         let crowd = Crowd::of(answers);
         if let Some(odd) = crowd.odd.first() {
@@ -105,21 +106,21 @@ impl Verdict {
                 format!("{count} neither the outcome nor a refusal for now, such as {example}")
             });
         }
-        // Without a mark, a first answer and its replay look the same.
+        // Without a mark, a first response and its replay look the same.
         let firsts = if crowd.marked { crowd.firsts == 1 } else { crowd.firsts >= 1 };
         self.must(firsts, || format!("{} first (must be 1)", several(crowd.firsts, "answer")));
         self.must(crowd.agree, || "the answers that carry the outcome differ".into())
     }
 }
 
-/// The answers to many deliveries at once, sorted.
+/// The responses to many concurrent deliveries, sorted.
 #[derive(Debug)]
 pub(crate) struct Crowd<'a> {
-    /// Success, not marked as a replay.
+    /// Successes that aren't marked as replays.
     pub(crate) firsts: usize,
     /// Replays.
     pub(crate) replays: usize,
-    /// Refused for now.
+    /// Refusals as in progress.
     pub(crate) refused: usize,
     /// Anything else.
     pub(crate) odd: Vec<&'a Answer>,
@@ -128,7 +129,7 @@ pub(crate) struct Crowd<'a> {
 }
 
 impl<'a> Crowd<'a> {
-    /// Sorts them.
+    /// Sorts the responses.
     pub(crate) fn of(answers: &'a [Answer]) -> Self {
         let (outcomes, others): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.is_success());
         let (refused, odd): (Vec<_>, Vec<_>) = others.into_iter().partition(|answer| answer.is_in_progress());
@@ -143,7 +144,7 @@ impl<'a> Crowd<'a> {
         }
     }
 
-    /// For the table.
+    /// A summary for the table.
     pub(crate) fn summary(&self) -> String {
         let parts = [
             (self.firsts, "first"),
@@ -156,7 +157,7 @@ impl<'a> Crowd<'a> {
     }
 }
 
-/// An answer with what it says of itself, for a fault.
+/// A response with its own message, for a fault.
 fn in_full(answer: &Answer) -> String {
     match answer {
         Answer::Error { message, .. } => format!("{answer} ({message})"),

@@ -1,4 +1,4 @@
-//! The report: rows as they come on stderr, then the table, or its JSON, on stdout.
+//! The report: each row on stderr when it's done, then the table, or its JSON, on stdout.
 
 use serde::Serialize;
 
@@ -9,33 +9,33 @@ use super::{
 };
 use crate::words::{self, Column, wrap};
 
-/// One delivery, or one crowd of them, and what came of it.
+/// One delivery, or a group of concurrent ones, and the outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Row {
     /// The step that it belongs to, such as `5a`.
     pub(crate) step: &'static str,
     /// The step's name.
     pub(crate) name: &'static str,
-    /// What was delivered.
+    /// The delivery.
     pub(crate) delivered: String,
-    /// What was answered.
+    /// The response.
     pub(crate) answered: String,
-    /// Runs of the handler; none when they cannot be counted.
+    /// Runs of the handler; `None` if they can't be counted.
     pub(crate) handler_runs: Option<usize>,
-    /// Payments made; none for another function.
+    /// Payments made; `None` for another function.
     pub(crate) payments_made: Option<usize>,
     /// Requests to the store.
     pub(crate) requests: usize,
-    /// What they were, in the order in which they were sent.
+    /// The operations of these requests, in the order in which they were sent.
     pub(crate) operations: Vec<String>,
-    /// Nothing is wrong.
+    /// Whether the row has no faults.
     pub(crate) as_it_must_be: bool,
-    /// What is wrong, in words.
+    /// The faults, in words.
     pub(crate) faults: Vec<String>,
 }
 
 impl Row {
-    /// A row of measurements and their verdict.
+    /// A row from its measurements and verdict.
     pub(crate) fn new(
         (step, name): (&'static str, &'static str),
         delivered: impl Into<String>,
@@ -58,7 +58,7 @@ impl Row {
         }
     }
 
-    /// The line shown when the row is done, with its faults below.
+    /// The line to show when the row is done, with its faults below.
     pub(crate) fn line(&self) -> String {
         let mark = if self.as_it_must_be { "ok   " } else { "WRONG" };
         let line =
@@ -84,7 +84,7 @@ impl Row {
     }
 }
 
-/// `3: Put, 2 Update`.
+/// Formats requests like `3: Put, 2 Update`.
 fn requests(count: usize, operations: &[String]) -> String {
     let mut runs: Vec<(&str, usize)> = Vec::new();
     for operation in operations {
@@ -95,7 +95,7 @@ fn requests(count: usize, operations: &[String]) -> String {
         }
     }
     if runs.len() > 3 {
-        // Many senders at once: their order says nothing.
+        // With concurrent senders, the order means nothing.
         let mut total = std::collections::BTreeMap::new();
         for (operation, times) in runs {
             *total.entry(operation).or_insert(0) += times;
@@ -110,12 +110,12 @@ fn requests(count: usize, operations: &[String]) -> String {
     }
 }
 
-/// Whether every row is as it must be. An empty report is not.
+/// Whether every row is OK. An empty report isn't.
 pub(crate) fn all_as_it_must_be(rows: &[Row]) -> bool {
     !rows.is_empty() && rows.iter().all(|row| row.as_it_must_be)
 }
 
-/// The report for a program.
+/// The report as JSON.
 pub(crate) fn json(rows: &[Row]) -> String {
     let report = serde_json::json!({ "as_it_must_be": all_as_it_must_be(rows), "rows": rows });
     format!("{report:#}\n")
@@ -123,13 +123,14 @@ pub(crate) fn json(rows: &[Row]) -> String {
 
 const COLUMNS: usize = 5;
 const HEADINGS: [&str; COLUMNS] = ["delivered", "answered", "runs", "paid", "requests"];
-/// With the indent, two blanks behind each and the verdict's 13, this makes 109.
+/// With the indent, two blanks after each column and the verdict's 13, this makes 109.
 const WIDTHS: [usize; COLUMNS] = [23, 33, 4, 4, 18];
 const RIGHT_ALIGNED: [bool; COLUMNS] = [false, false, true, true, false];
 const INDENT: usize = 4;
 const WIDTH: usize = 110;
 
-/// The report for a person: at most 110 columns; a step's name over its rows, what is wrong with a row below it.
+/// The report for people: at most 110 columns, with a step's name above its rows, and a row's faults below
+/// it.
 pub(crate) fn table(rows: &[Row], colour: bool) -> String {
     let mut text = String::new();
     write_row(&mut text, &HEADINGS.map(str::to_owned), "verdict");
@@ -167,7 +168,7 @@ pub(crate) fn summary(rows: &[Row], seconds: f32) -> String {
     }
 }
 
-/// What an exchange was, for a fault that tells of the wire.
+/// Whether each exchange of this meaning succeeded, for faults about the wire.
 pub(crate) fn outcome_of(exchanges: &[Exchange], meaning: Meaning) -> Vec<bool> {
     exchanges.iter().filter(|one| one.to_store && one.meaning == meaning).map(Exchange::succeeded).collect()
 }

@@ -1,23 +1,23 @@
-//! The runs of a function's handler, as its processes tell of them.
+//! The runs of a function's handler, counted from its processes' output.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The lines that processes of a function have written at each run of its handler. Its clones share them.
+/// The lines that a function's processes wrote, one per run of its handler. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Runs(Arc<Mutex<Vec<String>>>);
 
 impl Runs {
-    /// How many runs there have been.
+    /// The number of runs so far.
     pub fn count(&self) -> usize {
         self.lines().len()
     }
 
-    /// What has been written at each run since there were `count` of them.
+    /// The lines of all runs after the first `count`.
     pub(crate) fn since(&self, count: usize) -> Vec<String> {
         self.lines().get(count..).unwrap_or_default().to_vec()
     }
 
-    /// One more.
+    /// Adds a run.
     pub(crate) fn add(&self, line: String) {
         self.lines().push(line);
     }

@@ -1,4 +1,4 @@
-//! The Lambda Runtime API, version 2018-06-01, for one sandbox: hands out events, takes the answers.
+//! The Lambda Runtime API, version 2018-06-01, for one sandbox: hands out events, and takes the responses.
 
 use std::{
     collections::HashMap,
@@ -24,13 +24,14 @@ use super::{
 const VERSION: &str = "/2018-06-01";
 const FUNCTION_ARN: &str = "arn:aws:lambda:eu-central-1:123456789012:function:";
 
-/// The id of one invocation. A runtime sends it back with the answer: a request id may be the caller's, and come again.
+/// The id of one invocation. A runtime sends it back with the response, since a request id may come from the
+/// caller and repeat.
 const INVOCATION_ID: &str = "lambda-runtime-invocation-id";
 
-/// Numbers the invocations of this process: no two share a request id, unless they are told to.
+/// Numbers the invocations of this process, so that no two share a request id unless the driver asks for it.
 static INVOCATIONS: AtomicU64 = AtomicU64::new(1);
 
-/// What a function posted for an invocation.
+/// The function's answer to an invocation, as posted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Posted {
     /// Its response.
@@ -39,14 +40,14 @@ pub(crate) enum Posted {
     Error(String, String),
 }
 
-/// How far the process at the other end has come.
+/// How far the process has started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// It has not asked for an event yet.
+    /// It hasn't asked for an event yet.
     Starting,
     /// It has asked for its first event.
     Ready,
-    /// It reported that it cannot start, and why.
+    /// It reported that it can't start, and why.
     InitError(String),
 }
 
@@ -59,11 +60,11 @@ struct Invocation {
     time_limit: Duration,
 }
 
-/// The latest invocation under a request id, until its answer is posted.
+/// The latest invocation under a request id, until its response is posted.
 #[derive(Debug)]
 struct Unanswered {
     id: String,
-    /// In epoch milliseconds, once the function has it.
+    /// In epoch milliseconds, once the function has received the event.
     deadline: Option<u64>,
     waiting: oneshot::Sender<Posted>,
 }
@@ -99,19 +100,19 @@ impl RuntimeApi {
         Ok(Self { server, invocations, shared })
     }
 
-    /// What `AWS_LAMBDA_RUNTIME_API` is set to.
+    /// The value for `AWS_LAMBDA_RUNTIME_API`.
     pub(crate) fn address(&self) -> SocketAddr {
         self.server.address()
     }
 
-    /// Waits until the function has asked for its first event, or has said that it cannot start.
+    /// Waits until the function has asked for its first event, or has reported that it can't start.
     pub(crate) async fn started(&self) -> Phase {
         let mut phase = self.shared.phase.subscribe();
         let started = phase.wait_for(|phase| *phase != Phase::Starting).await;
         started.map_or(Phase::Starting, |phase| phase.clone())
     }
 
-    /// Hands the event to the function when it next asks. Its deadline counts from then, as on Lambda.
+    /// Hands the event to the function when it next asks. The deadline counts from then, as on Lambda.
     pub(crate) fn deliver(&self, event: Bytes, time_limit: Duration) -> oneshot::Receiver<Posted> {
         self.deliver_as(fresh_id(), event, time_limit)
     }
@@ -126,7 +127,7 @@ impl RuntimeApi {
         let ((waiting, answer), id) = (oneshot::channel(), fresh_id());
         let unanswered = Unanswered { id: id.clone(), deadline: None, waiting };
         self.shared.unanswered().insert(request_id.clone(), unanswered);
-        // The receiver lives in `shared`, which lives as long as `self`: this cannot fail.
+        // The receiver lives in `shared`, which lives as long as `self`, so this can't fail.
         let _ = self.invocations.send(Invocation { request_id, id, event, time_limit });
         answer
     }
@@ -165,7 +166,8 @@ impl Shared {
         }
     }
 
-    /// The long poll. When the client goes away while it waits, no event is lost: none has been taken.
+    /// Serves the long poll. If the client disconnects while waiting, no event is lost, since none has been
+    /// taken.
     async fn next(&self) -> Result<Response<Bytes>, HangUp> {
         let mut queue = self.queue.lock().await;
         self.phase.send_if_modified(|phase| {
@@ -199,8 +201,9 @@ impl Shared {
             .map_err(|_| HangUp)
     }
 
-    /// Lambda rejects a late answer, and one of an earlier invocation under the same request id; so does this. A late one
-    /// still goes to the driver, since what a process says after it was frozen past its deadline is evidence.
+    /// Rejects a late response, and one for an earlier invocation under the same request id, as Lambda does.
+    /// A late one still goes to the driver, since what a process answers after it was frozen past its
+    /// deadline is evidence.
     fn answered(&self, request_id: &str, invocation: Option<&str>, posted: Posted) -> Response<Bytes> {
         let mut all = self.unanswered();
         let Some(latest) = all.get(request_id) else {
@@ -212,7 +215,8 @@ impl Shared {
         }
         let Some(Unanswered { deadline, waiting, .. }) = all.remove(request_id) else { return rejected() };
         let is_late = deadline.is_some_and(|deadline| clock::now_ms() > deadline);
-        // The driver may wait no longer, for example after a deadline: the answer goes nowhere, as on Lambda.
+        // The driver may have stopped waiting, for example after a deadline. Then the response is dropped, as
+        // on Lambda.
         let _ = waiting.send(posted);
         if is_late { rejected() } else { accepted() }
     }
@@ -243,7 +247,7 @@ mod tests {
         call_of(api, method, path, body, None).await
     }
 
-    /// As a runtime that sends this invocation's id back.
+    /// Calls like a runtime that sends this invocation's id back.
     async fn call_of(
         api: &RuntimeApi,
         method: Method,
@@ -300,7 +304,7 @@ mod tests {
         }
     }
 
-    /// Takes the next invocation, and reads its request id and its own.
+    /// Takes the next invocation, and returns its request id and its invocation id.
     async fn next_ids(api: &RuntimeApi) -> (String, String) {
         let response = call(api, Method::GET, "invocation/next", "").await;
         let header = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
@@ -365,7 +369,7 @@ mod tests {
         let api = RuntimeApi::start("payments").await.unwrap();
         let gave_up = tokio::time::timeout(Duration::from_millis(50), next(&api)).await;
         assert!(gave_up.is_err(), "there was no event to hand out");
-        clock::pause(Duration::from_millis(100)).await; // until the server has seen its client go
+        clock::pause(Duration::from_millis(100)).await; // until the server sees that its client left
         assert_eq!(api.started().await, Phase::Ready);
         let _answer = api.deliver(Bytes::from("{\"n\":2}"), LIMIT);
         assert_eq!(next(&api).await.2, "{\"n\":2}");

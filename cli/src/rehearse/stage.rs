@@ -1,4 +1,4 @@
-//! Where one step plays: a key of its own, a wire of its own, and the sandboxes that take its events.
+//! The setting of one step: its own key, its own wire, and the sandboxes that take its events.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -20,51 +20,51 @@ use crate::problem::{Context, Problem, Result};
 
 /// The time limit of an ordinary invocation.
 pub(crate) const ORDINARY_LIMIT: Duration = Duration::from_secs(20);
-/// The time limit of an invocation whose lease is waited for: short, so that the wait is.
+/// The time limit of an invocation whose lease has to expire: short, to keep the wait short.
 pub(crate) const LEASE_LIMIT: Duration = Duration::from_secs(3);
 /// The library's default grace after the deadline, and its skew margin.
 const GRACE_MS: u64 = 2_000;
 const SKEW_MARGIN_MS: u64 = 2_000;
-/// A stale record is one whose lease has passed by *more* than the margin.
+/// A record is stale once its lease expired *more* than the margin ago.
 const CLEARLY_STALE_MS: u64 = 100;
 
-/// What all steps share.
+/// The state that all steps share.
 #[derive(Debug)]
 pub(crate) struct World {
     /// The function under test.
     pub(crate) function: Function,
-    /// Whether it is the example function, of which more can be judged than of an unknown one.
+    /// Whether it's the example function. The rehearsal can check more of it than of an unknown one.
     pub(crate) is_payments: bool,
-    /// What is delivered to it.
+    /// Its events.
     pub(crate) events: Events,
-    /// The other example, which takes batches; none beside a function of the user's.
+    /// The other example, which takes batches; `None` with a user's function.
     pub(crate) orders: Option<Orders>,
     /// DynamoDB.
     pub(crate) database: Database,
-    /// The tables of the steps that need none of their own.
+    /// The tables of all steps that don't need their own.
     pub(crate) tables: Tables,
-    /// Every table that was created, to be removed in the end.
+    /// Every table that was created, to remove it at the end.
     pub(crate) created: Mutex<Vec<String>>,
-    /// Tells this rehearsal's keys and tables from any other's.
+    /// Makes this rehearsal's keys and tables different from any other's.
     pub(crate) run_id: String,
     /// Shows a line of progress.
     pub(crate) show: fn(&str),
 }
 
 impl World {
-    /// Creates a store of records, to be removed in the end.
+    /// Creates a table of records, and notes it for removal at the end.
     pub(crate) async fn create_idempotency_table(&self, name: &str) -> Result<()> {
         self.created.lock().await.push(name.to_owned());
         self.database.create_idempotency_table(name).await
     }
 
-    /// Creates a table of payments, to be removed in the end.
+    /// Creates a table of payments, and notes it for removal at the end.
     pub(crate) async fn create_payments_table(&self, name: &str) -> Result<()> {
         self.created.lock().await.push(name.to_owned());
         self.database.create_payments_table(name).await
     }
 
-    /// The table for a step: where all events carry one fixed key, each step needs a fresh one.
+    /// The tables for a step. If all events have one fixed key, each step needs new ones.
     fn tables_for(&self, step: &str) -> Tables {
         if self.events.take_keys() {
             return self.tables.clone();
@@ -74,14 +74,14 @@ impl World {
     }
 }
 
-/// One step's stage.
+/// The setting of one step.
 #[derive(Debug)]
 pub(crate) struct Stage<'w> {
-    /// What it stands in.
+    /// The state that all steps share.
     pub(crate) world: &'w World,
-    /// The wire to DynamoDB of every sandbox here.
+    /// The wire from this step's sandboxes to DynamoDB.
     pub(crate) wire: Wire,
-    /// The step's events, under its key.
+    /// The step's events, with its key.
     pub(crate) events: Events,
     function: &'w Function,
     makes_payments: bool,
@@ -92,10 +92,10 @@ pub(crate) struct Stage<'w> {
     idle: Mutex<Vec<Sandbox>>,
 }
 
-/// How the example function makes its payment.
+/// Where the example function makes its payment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// In its handler, between claim and completion.
+    /// In its handler, between the claim and the completion.
     #[default]
     Handler,
     /// In the transaction that records its outcome.
@@ -111,24 +111,24 @@ pub(crate) struct Mark {
     payments: usize,
 }
 
-/// What happened since a mark.
+/// Measurements since a mark.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Measured {
-    /// Runs of the handler, where they can be counted.
+    /// Runs of the handler, if they can be counted.
     pub(crate) runs: Option<usize>,
-    /// Payments made, where there are such things.
+    /// Payments made, if the function makes any.
     pub(crate) payments: Option<usize>,
-    /// What passed on the wire.
+    /// The requests on the wire.
     pub(crate) passed: Vec<Exchange>,
 }
 
 impl Measured {
-    /// Requests to the store that were sent on.
+    /// The requests that were sent on to the store.
     pub(crate) fn requests(&self) -> impl Iterator<Item = &Exchange> {
         self.passed.iter().filter(|exchange| exchange.to_store)
     }
 
-    /// How many claims were won, takeovers among them.
+    /// How many claims were won, including takeovers.
     pub(crate) fn claims_won(&self) -> usize {
         let claims = |one: &&Exchange| matches!(one.meaning, Meaning::Claim | Meaning::Takeover);
         self.requests().filter(claims).filter(|one| one.succeeded()).count()
@@ -137,24 +137,25 @@ impl Measured {
     /// How many claims were settled.
     pub(crate) fn settled(&self) -> usize {
         let settled = self.requests().filter(|one| one.meaning == Meaning::Settle && one.succeeded());
-        // A transaction whose answer was lost comes again, and is answered as the first time.
+        // A transaction whose response was lost is sent again with the same token, and succeeds again. It
+        // counts once.
         let mut tokens = HashSet::new();
         settled.filter(|one| one.token.as_ref().is_none_or(|token| tokens.insert(token))).count()
     }
 }
 
 impl<'w> Stage<'w> {
-    /// Sets up a stage for the step of this name.
+    /// Sets up the step with this name.
     pub(crate) async fn open(world: &'w World, step: &str) -> Result<Self> {
         Self::open_for(world, &world.function, world.is_payments, step).await
     }
 
-    /// The same, where the payment is made in this form.
+    /// Sets up the step, with payments made in this form.
     pub(crate) async fn open_in(world: &'w World, form: Form, step: &str) -> Result<Self> {
         Ok(Self { form, ..Self::open(world, step).await? })
     }
 
-    /// Sets up a stage for a step of the function that takes batches, and its batch.
+    /// Sets up a step of the function that takes batches, and its batch.
     pub(crate) async fn open_for_orders(
         world: &'w World,
         orders: &'w Orders,
@@ -201,14 +202,14 @@ impl<'w> Stage<'w> {
         Sandbox::start(self.function, &self.environment(), self.runs.clone()).await
     }
 
-    /// Gives a sandbox back for the next event, if it still lives.
+    /// Keeps a sandbox for the next event, if it's still alive.
     pub(crate) async fn give_back(&self, mut sandbox: Sandbox) {
         if sandbox.is_alive() {
             self.idle.lock().await.push(sandbox);
         }
     }
 
-    /// Delivers an event to an idle sandbox, and waits for the answer.
+    /// Delivers an event to an idle sandbox, and waits for the response.
     pub(crate) async fn deliver(&self, event: &Event) -> Result<Answer> {
         let mut sandbox = self.sandbox().await?;
         let delivery = sandbox.deliver(event, ORDINARY_LIMIT);
@@ -217,8 +218,8 @@ impl<'w> Stage<'w> {
         Ok(answer)
     }
 
-    /// Delivers an event many times at once, each to a sandbox of its own. All are started before any is invoked, so
-    /// that they really meet.
+    /// Delivers an event many times concurrently, each to its own sandbox. It starts all sandboxes before it
+    /// delivers, so that the deliveries really overlap.
     pub(crate) async fn deliver_at_once(&self, event: &Event, times: usize) -> Result<Vec<Answer>> {
         let mut starting = JoinSet::new();
         for _ in 0..times {
@@ -247,7 +248,7 @@ impl<'w> Stage<'w> {
         Ok(Mark { wire: self.wire.mark(), runs: self.runs.count(), payments })
     }
 
-    /// What happened since.
+    /// Measures what happened since the mark.
     pub(crate) async fn since(&self, mark: &Mark) -> Result<Measured> {
         let payments = self.payments().await?;
         let runs = self.runs.count().saturating_sub(mark.runs);
@@ -258,12 +259,12 @@ impl<'w> Stage<'w> {
         })
     }
 
-    /// The orders that have been shipped since.
+    /// The orders shipped since the mark.
     pub(crate) fn shipped_since(&self, mark: &Mark) -> Result<Vec<Shipped>> {
         self.runs.since(mark.runs).iter().map(|line| Shipped::read(line)).collect()
     }
 
-    /// How many payments this step has made altogether; none where there are no such things.
+    /// How many payments this step has made in all; 0 if the function makes none.
     pub(crate) async fn payments(&self) -> Result<usize> {
         if !self.makes_payments {
             return Ok(0);
@@ -271,7 +272,7 @@ impl<'w> Stage<'w> {
         self.world.database.payments_of(&self.tables.payments, &self.order).await
     }
 
-    /// The record that the first claim on this stage made.
+    /// The record of this step's first claim.
     pub(crate) async fn record(&self) -> Result<Value> {
         let passed = self.wire.since(0);
         let id = passed.iter().find(|one| one.meaning == Meaning::Claim).and_then(|one| one.id.as_deref());
@@ -281,13 +282,13 @@ impl<'w> Stage<'w> {
         }
     }
 
-    /// Waits until the claim that stands is stale: its lease has passed by more than the skew margin.
+    /// Waits until the current claim is stale: its lease expired more than the skew margin ago.
     pub(crate) async fn lease_passed(&self, delivered_at_ms: u64) -> Result<()> {
         self.passed(lease_of(&self.record().await?), delivered_at_ms, LEASE_LIMIT).await
     }
 
-    /// Waits until those claims are stale that an invocation with this time limit has won on this stage, and not settled:
-    /// they all end at once.
+    /// Waits until the claims are stale that an invocation with this time limit won on this stage and didn't
+    /// settle. Their leases all end at the same time.
     pub(crate) async fn leases_passed(&self, delivered_at_ms: u64, limit: Duration) -> Result<()> {
         let passed = self.wire.since(0);
         let ids = |meaning: Meaning| {
@@ -297,7 +298,7 @@ impl<'w> Stage<'w> {
         let settled: HashSet<_> = ids(Meaning::Settle).collect();
         let mut lease = None;
         for id in ids(Meaning::Claim).filter(|id| !settled.contains(id)) {
-            // One may have been settled all the same, by a request whose sender did not live to see its answer.
+            // This one may be settled after all, by a request whose sender died before the response.
             lease = lease_of(&self.world.database.record(&self.tables.idempotency, id).await?);
             if lease.is_some() {
                 break;
@@ -307,7 +308,7 @@ impl<'w> Stage<'w> {
     }
 
     async fn passed(&self, lease: Option<u64>, delivered_at_ms: u64, limit: Duration) -> Result<()> {
-        // Without the attribute (another name is configured, say) the library's defaults tell when.
+        // Without the attribute (if it has another name, for example) the library's defaults give the time.
         let limit = clock::millis(limit);
         let lease: u64 = lease.unwrap_or(delivered_at_ms + limit + GRACE_MS);
         let wait = lease.saturating_sub(clock::now_ms());
@@ -322,7 +323,7 @@ impl<'w> Stage<'w> {
         Ok(())
     }
 
-    /// Shows a row that is done, and passes it on.
+    /// Shows a finished row, and returns it.
     pub(crate) fn done(&self, row: Row) -> Row {
         (self.world.show)(&row.line());
         row
@@ -353,7 +354,7 @@ impl<'w> Stage<'w> {
     }
 }
 
-/// Until when a record says that its claim stands.
+/// When a record's lease expires.
 fn lease_of(record: &Value) -> Option<u64> {
     record.pointer("/lease_until/N").and_then(Value::as_str).and_then(|text| text.parse().ok())
 }

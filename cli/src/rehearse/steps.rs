@@ -1,4 +1,4 @@
-//! The steps: each delivers, observes, and lets the judge compare.
+//! The steps. Each delivers, measures, and checks the result.
 
 mod batch;
 mod crash;
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::problem::Result;
 
-/// Plays all steps. Those that wait for leases begin first and wait side by side, while the others are played.
+/// Runs all steps. Those that wait for leases start first and wait concurrently, while the others run.
 pub(crate) async fn play(world: &World) -> Result<Vec<Row>> {
     let points = crash::points(world);
     let mut killed = Vec::new();
@@ -69,18 +69,18 @@ pub(crate) async fn play(world: &World) -> Result<Vec<Row>> {
         tokio::try_join!(others, leases)?;
     rows.extend(crashed.into_iter().chain(lost).chain(batches).chain(half_done));
     let mut transactions: Vec<Row> = transactions.into_iter().chain(interrupted).collect();
-    // In the steps' order.
+    // Sorts them by step.
     transactions.sort_by_key(|row| row.step);
     rows.extend(transactions);
     Ok(rows)
 }
 
-/// The status of the example function's first answer; of another function's only that it is a success is asked.
+/// The status of the example function's first response. Another function's only has to be a success.
 fn first_status(world: &World) -> Option<u64> {
     world.is_payments.then_some(201)
 }
 
-/// A first run, judged: the handler once, one payment, two requests, one claim won and settled.
+/// Checks a first run: one run of the handler, one payment, two requests, one claim won and settled.
 fn first_run(world: &World, answer: &Answer, measured: &Measured) -> Verdict {
     let mut verdict = Verdict::default();
     verdict.fresh(answer, first_status(world)).runs(measured, 1).payments(measured, 1);
@@ -88,7 +88,7 @@ fn first_run(world: &World, answer: &Answer, measured: &Measured) -> Verdict {
     verdict
 }
 
-/// A replay, judged: no run, no payment, no claim, one request.
+/// Checks a replay: no run, no payment, no claim, one request.
 fn replayed(first: &Answer, again: &Answer, measured: &Measured) -> Verdict {
     let mut verdict = Verdict::default();
     verdict.replay(first, again).runs(measured, 0).payments(measured, 0);

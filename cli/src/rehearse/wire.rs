@@ -1,4 +1,4 @@
-//! The wire between a function and DynamoDB: a proxy on loopback that counts what passes, and breaks it to order.
+//! The wire between a function and DynamoDB: a proxy on loopback that counts requests, and injects faults.
 
 use std::{
     collections::HashSet,
@@ -18,7 +18,7 @@ use super::{
     http::{self, HangUp, Server},
 };
 
-/// What a request means to the operation that is rehearsed.
+/// A request's role in the rehearsed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Meaning {
     /// A record put as STARTED (T1, T2).
@@ -33,33 +33,33 @@ pub(crate) enum Meaning {
     Other,
 }
 
-/// One request that was sent on to DynamoDB (a held one is not, until its release), and what came back.
+/// One request that was sent on to DynamoDB (a held one only after its release), and the response.
 #[derive(Clone, Debug)]
 pub(crate) struct Exchange {
-    /// `PutItem` and the like.
+    /// The operation, such as `PutItem`.
     pub(crate) operation: String,
-    /// Whether it is on the idempotency table.
+    /// Whether it's for the idempotency table.
     pub(crate) to_store: bool,
-    /// What it means.
+    /// Its role.
     pub(crate) meaning: Meaning,
-    /// The first attempt of its SDK call (a repetition by the SDK is not the protocol's doing).
+    /// Whether it's the first attempt of its SDK call. The SDK's retries aren't the protocol's.
     pub(crate) first_attempt: bool,
-    /// The id of the item, where there is one.
+    /// The item's id, if it has one.
     pub(crate) id: Option<String>,
-    /// The token of a transaction: one that comes again with it is made once.
+    /// A transaction's token. DynamoDB applies transactions with the same token once.
     pub(crate) token: Option<String>,
     /// DynamoDB's status, once it has answered.
     pub(crate) status: Option<StatusCode>,
 }
 
 impl Exchange {
-    /// DynamoDB did what was asked.
+    /// Whether DynamoDB applied the request.
     pub(crate) fn succeeded(&self) -> bool {
         self.status == Some(StatusCode::OK)
     }
 }
 
-/// A fault to come, once, at a request that has this meaning: the first, when as many as are said have passed.
+/// A fault to inject once, at a request with this meaning, after `to_pass` others with it have passed.
 #[derive(Debug)]
 struct Fault {
     at: Meaning,
@@ -67,7 +67,7 @@ struct Fault {
     kind: FaultKind,
 }
 
-/// A fault that stays: of the items that are claimed one by one, each so manieth is out of reach.
+/// A lasting fault: every n-th claimed item is unreachable.
 #[derive(Debug)]
 struct Outage {
     every: usize,
@@ -88,13 +88,14 @@ impl Outage {
 
 #[derive(Debug)]
 enum FaultKind {
-    /// Tell the driver, and wait for its release before the request is sent on.
+    /// Notify the driver, and wait for its release before sending the request on.
     Hold { reached: oneshot::Sender<()>, released: oneshot::Receiver<()> },
-    /// Send it on, let it be applied, and cut the connection instead of answering.
+    /// Send it on, let DynamoDB apply it, and cut the connection instead of answering.
     LoseAnswer,
 }
 
-/// A request that will be, or is, held on the wire. Dropped without a release, the request never arrives.
+/// A request that the wire holds or will hold. If this is dropped without a release, the request never
+/// arrives.
 #[derive(Debug)]
 pub(crate) struct Hold {
     reached: oneshot::Receiver<()>,
@@ -102,12 +103,12 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// Waits until the request is held. False when none came in time.
+    /// Waits until the request is held. False if none came in time.
     pub(crate) async fn reached(&mut self, within: Duration) -> bool {
         matches!(tokio::time::timeout(within, &mut self.reached).await, Ok(Ok(())))
     }
 
-    /// Sends the request on. False when its sender has gone away meanwhile: then it never arrives.
+    /// Sends the request on. False if its sender has disconnected: then it never arrives.
     pub(crate) fn release(self) -> bool {
         self.release.send(()).is_ok()
     }
@@ -144,7 +145,7 @@ impl Wire {
         Ok(Self { server, shared })
     }
 
-    /// The endpoint that the function is given.
+    /// The endpoint for the function.
     pub(crate) fn endpoint(&self) -> String {
         format!("http://{}", self.server.address())
     }
@@ -154,7 +155,7 @@ impl Wire {
         self.hold_after(0, at)
     }
 
-    /// Holds the next request that has this meaning, once so many have passed.
+    /// Holds the next request that has this meaning, after `to_pass` of them have passed.
     pub(crate) fn hold_after(&self, to_pass: usize, at: Meaning) -> Hold {
         let (reached, on_reached) = oneshot::channel();
         let (release, released) = oneshot::channel();
@@ -162,19 +163,19 @@ impl Wire {
         Hold { reached: on_reached, release }
     }
 
-    /// From now on each so manieth item that is claimed is out of reach: whatever is asked of it is answered by 500, and
-    /// not sent on.
+    /// From now on, every n-th claimed item is unreachable: the wire answers all its requests with 500, and
+    /// doesn't send them on.
     pub(crate) fn fail_every(&self, every: usize) {
         let outage = Outage { every, claimed: HashSet::new(), out_of_reach: HashSet::new() };
         *lock(&self.shared.outage) = Some(outage);
     }
 
-    /// Ends it.
+    /// Ends the outage of [`Self::fail_every`].
     pub(crate) fn recover(&self) {
         *lock(&self.shared.outage) = None;
     }
 
-    /// Loses the answer to the next request that has this meaning, after it has been applied.
+    /// Loses the response to the next request with this meaning, after DynamoDB applied it.
     pub(crate) fn lose_answer(&self, at: Meaning) {
         self.break_at(at, 0, FaultKind::LoseAnswer);
     }
@@ -183,7 +184,7 @@ impl Wire {
         lock(&self.shared.faults).push(Fault { at, to_pass, kind });
     }
 
-    /// Whether a fault that was ordered has not happened.
+    /// Whether a fault still waits for its request.
     pub(crate) fn fault_is_pending(&self) -> bool {
         !lock(&self.shared.faults).is_empty()
     }
@@ -193,7 +194,8 @@ impl Wire {
         lock(&self.shared.log).len()
     }
 
-    /// Waits until DynamoDB has answered a request that was sent on since the mark; not for long, should none come.
+    /// Waits until DynamoDB has answered a request that was sent on since the mark, or a short time if
+    /// there's none.
     pub(crate) async fn answered_since(&self, mark: usize) {
         for _ in 0..100 {
             if self.since(mark).iter().any(|exchange| exchange.status.is_some()) {
@@ -203,7 +205,7 @@ impl Wire {
         }
     }
 
-    /// What has been sent on since the mark.
+    /// The requests sent on since the mark.
     pub(crate) fn since(&self, mark: usize) -> Vec<Exchange> {
         lock(&self.shared.log).get(mark..).unwrap_or_default().to_vec()
     }
@@ -223,7 +225,7 @@ impl Shared {
             None => {}
             Some(FaultKind::LoseAnswer) => lose_answer = true,
             Some(FaultKind::Hold { reached, released }) => {
-                // Without a driver that listens the request is sent on at its release all the same.
+                // If no driver listens, the request still waits for its release.
                 let _ = reached.send(());
                 released.await.map_err(|_| HangUp)?;
             }
@@ -259,7 +261,7 @@ impl Shared {
         }
     }
 
-    /// Takes the first fault that waits for such a request: each happens once.
+    /// Takes the first fault that waits for this meaning. Each fault happens once.
     fn fault_at(&self, meaning: Meaning) -> Option<FaultKind> {
         let mut faults = lock(&self.faults);
         let position = faults.iter().position(|fault| fault.at == meaning)?;
@@ -284,7 +286,7 @@ impl Shared {
                 &json!({ "__type": "InternalServerError", "message": format!("the rehearsal's wire: {words}") }),
             ),
         };
-        // The body is whole now: its length is known, and how it was framed on the other side is of no interest.
+        // The body was read whole, so its length is known, and its original framing doesn't matter.
         response.headers_mut().remove(header::TRANSFER_ENCODING);
         response.headers_mut().remove(header::CONNECTION);
         if let Some(exchange) = lock(&self.log).get_mut(index) {
@@ -313,7 +315,8 @@ fn tables_of(request: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// A request to the store is known by the states it carries, which have fixed names; those of attributes have not.
+/// Recognises a request to the store by the states in it, which have fixed names. Attribute names can be
+/// configured.
 fn meaning_to_store(operation: &str, request: &Value) -> Meaning {
     match operation {
         "PutItem" if texts(request.get("Item")).contains(&"STARTED") => Meaning::Claim,
@@ -328,7 +331,7 @@ fn meaning_to_store(operation: &str, request: &Value) -> Meaning {
     }
 }
 
-/// A takeover names two owners, the one that was seen and its own; the extension of a lease names one.
+/// A takeover names two owners, the previous one and its own. An extension names one.
 fn meaning_of_update(request: &Value) -> Meaning {
     let texts = texts(request.get("ExpressionAttributeValues"));
     if texts.iter().any(|text| matches!(*text, "COMPLETED" | "FAILED" | "RELEASED")) {

@@ -1,11 +1,11 @@
-//! What is wrong around a command: one line, what to do about it, and exit code 2.
+//! Bad input and environments: one line that says what to do, and exit code 2.
 
 use super::bench::{Bench, TABLE, run_in};
 
 const CREDENTIALS: [(&str, &str); 2] = [("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test")];
 const REGION: (&str, &str) = ("AWS_REGION", "eu-west-1");
 
-/// Each command that asks the table something.
+/// Every command that sends the table a request.
 fn every_command() -> Vec<Vec<String>> {
     let id = format!("payments/run#{:064}", 0);
     [
@@ -30,7 +30,7 @@ async fn all_are_bad(environment: &[(&str, &str)], options: &[&str], words: &[&s
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_endpoint() {
     let environment = [CREDENTIALS[0], CREDENTIALS[1], REGION];
-    // A port that nobody listens on any more.
+    // A port on which no process listens any more.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
@@ -49,7 +49,7 @@ async fn no_credentials() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_region_or_one_that_is_not_known() {
     all_are_bad(&CREDENTIALS, &["--table", TABLE], &["no AWS Region is known", "--region"]).await;
-    // There is no such name, so nothing leaves the machine but the question for it.
+    // The name doesn't exist, so only a DNS query leaves the machine.
     let answer = run_in(&CREDENTIALS, &["list", "--table", TABLE, "--region", "nowhere.invalid"]).await;
     answer.is_bad_input(&["nowhere.invalid"]);
 }
@@ -70,7 +70,7 @@ async fn no_table_named_or_none_there() {
             .await
             .is_bad_input(&["there is no table `idempotency-tests`", "idempotency table create"]);
     }
-    // The URL names the table as well as all that belongs to it.
+    // The URL names the table and all its options.
     let url = format!("dynamodb://{TABLE}?endpoint={}&region=eu-west-1", bench.endpoint());
     let environment = [CREDENTIALS[0], CREDENTIALS[1], ("IDEMPOTENCY_STORE", url.as_str())];
     assert_eq!(run_in(&environment, &["table", "create"]).await.code, 0);

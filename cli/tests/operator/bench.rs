@@ -16,12 +16,12 @@ use serde_json::Value;
 use tokio::process::Command;
 
 pub(crate) const TABLE: &str = "idempotency-tests";
-/// What must never be shown without being asked for.
+/// Values that no command may show unless asked to.
 pub(crate) const KEY: &str = "secret-order-17";
 pub(crate) const RESPONSE: &str = r#"{"receipt":"secret-receipt"}"#;
 pub(crate) const CALLER: &str = "secret-caller";
 
-/// What a command answered.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) code: i32,
@@ -35,7 +35,7 @@ impl Answer {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// Exit code 2, and one line that has all of `words`.
+    /// Checks for exit code 2, and one line that contains all of `words`.
     #[track_caller]
     pub(crate) fn is_bad_input(&self, words: &[&str]) {
         assert_eq!(self.code, 2, "{self:?}");
@@ -47,7 +47,7 @@ impl Answer {
     }
 }
 
-/// The binary with nothing in its environment but this.
+/// Runs the binary with only these variables in its environment.
 pub(crate) async fn run_in(environment: &[(&str, &str)], arguments: &[&str]) -> Answer {
     let mut command = Command::new(env!("CARGO_BIN_EXE_idempotency"));
     command.env_clear().env("HOME", "/nonexistent").env("AWS_EC2_METADATA_DISABLED", "true");
@@ -71,7 +71,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// With no table in it yet.
+    /// Without a table.
     pub(crate) async fn empty() -> Self {
         let database = Database::embedded().await.unwrap();
         let config = Config::builder()
@@ -106,17 +106,17 @@ impl Bench {
         run_in(&environment, arguments).await
     }
 
-    /// The function whose records these are.
+    /// The function that the records belong to.
     pub(crate) fn function(&self) -> Idempotency {
         Idempotency::builder(self.store.clone()).function("payments").build().unwrap()
     }
 
-    /// A claim of `operation` whose lease ends so long from now on, or ended before.
+    /// A claim of `operation` whose lease ends in this many seconds, or ended before if negative.
     pub(crate) async fn claim(&self, operation: &str, lease_left: i64) -> (StoredKey, Record) {
         self.claim_as(operation, lease_left, |lock| lock).await
     }
 
-    /// The same, changed.
+    /// The same, with a changed lock.
     pub(crate) async fn claim_as(
         &self,
         operation: &str,
@@ -158,12 +158,12 @@ impl Bench {
     }
 }
 
-/// An outcome with [`RESPONSE`], for so many seconds.
+/// An outcome with [`RESPONSE`] that expires in this many seconds.
 pub(crate) fn completed(secs: u64) -> Settlement {
     Settlement::Complete(Outcome::Retained(StoredResponse::new(RESPONSE.into())), in_secs(secs))
 }
 
-/// A key that was given back, for a day.
+/// A release, kept for a day.
 pub(crate) fn released() -> Settlement {
     Settlement::Release { expires_at: in_secs(86_400), interrupted: false }
 }

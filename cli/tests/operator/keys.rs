@@ -1,4 +1,4 @@
-//! The ids that the commands derive are those that the wrappers do.
+//! The commands derive the same ids as the wrappers.
 
 use lambda_http::{
     Body, Request, RequestExt as _, Response,
@@ -10,7 +10,7 @@ use serde_json::{Value, json, value::RawValue};
 
 use super::bench::{Bench, CALLER, KEY};
 
-/// The one record that the function made; forgotten again.
+/// Takes the only record that the function made, and deletes it.
 async fn made(bench: &Bench) -> StoredKey {
     let mut page = bench.store.scan(None).await.unwrap();
     let (key, record) = page.records.remove(0);
@@ -21,7 +21,7 @@ async fn made(bench: &Bench) -> StoredKey {
     key
 }
 
-/// The id of what `inspect` looks for with these options.
+/// The id that `inspect` looks for with these options.
 async fn derived(bench: &Bench, via: &str, options: &[&str]) -> String {
     let scope = ["inspect", KEY, "--function", "payments", "--via", via, "--json"];
     let answer = bench.run(&[&scope[..], options].concat()).await;

@@ -27,7 +27,7 @@ async fn a_record_that_is_not_there_is_told() {
     assert_eq!(bench.run(&["inspect", &id, "--json"]).await.json(), json!({ "id": id, "record": null }));
 }
 
-/// A table with other names than the default ones, as the function's builder or its `IDEMPOTENCY_STORE` has them.
+/// A table with custom attribute names, as the function's builder or its `IDEMPOTENCY_STORE` sets them.
 #[tokio::test(flavor = "multi_thread")]
 async fn configured_attribute_names_are_read() {
     const NAMES: &str = "id:pk,status:state,expires_at:ttl";
@@ -112,7 +112,7 @@ async fn each_state_is_told_with_what_comes_next() {
     assert_eq!(json["generation"], record.generation.get());
     assert_eq!(json["lease_until_ms"], record.lease_until().unwrap().as_millis());
     assert!(json["lease_until"].as_str().unwrap().ends_with('Z'), "{json}");
-    // Within the margin, it counts; but that is over soon.
+    // Within the margin, it still counts, but not for long.
     let over = bench.run(&["inspect", over.as_str()]).await;
     has(&over.out, &["COMPLETED"]);
 }
@@ -183,7 +183,7 @@ async fn unresolved_operations_are_counted_by_age() {
     let (young, _) = bench.claim_as("run:young", -30, aged(0)).await;
     let (old, _) = bench.claim_as("run:old", -30, aged(7_200)).await;
     let (oldest, _) = bench.claim_as("run:oldest", -30, aged(90_000)).await;
-    // Within the margin of 2 s, and settled: neither is unresolved, however old it is.
+    // A claim within the margin of 2 s and settled records aren't unresolved, however old they are.
     bench.claim_as("run:margin", 2, aged(90_000)).await;
     bench.settled("run:done", completed(3600)).await;
     bench.settled("run:free", released()).await;
@@ -198,7 +198,7 @@ async fn unresolved_operations_are_counted_by_age() {
     let one = bench.run(&["list", "--unresolved", "--older-than", "1d"]).await;
     has(&one.out, &[oldest.as_str(), "1 operation unresolved"]);
 
-    // The count is of all, also of those that are not listed.
+    // The count includes records that aren't listed.
     let cut = bench.run(&["list", "--unresolved", "--limit", "1"]).await;
     has(&cut.out, &[oldest.as_str(), "3 operations unresolved"]);
     assert!(cut.err.contains("give a larger --limit") && !cut.out.contains(young.as_str()), "{cut:?}");
@@ -249,7 +249,7 @@ async fn an_at_most_once_claim_never_expires() {
     assert_eq!((&json["is_stale"], &json["is_expired"]), (&json!(true), &json!(false)));
     has(&bench.run(&["list", "--unresolved"]).await.out, &[key.as_str(), "1 operation unresolved"]);
 
-    // Settling it gives it an expiry, and the dry run says which.
+    // Settling sets an expiry, and the dry run shows it.
     let dry = bench.run(&["release", key.as_str()]).await;
     has(&dry.out, &["(in 24 h)"]);
     assert_eq!(bench.run(&["release", key.as_str(), "--confirm"]).await.code, 0);
@@ -280,7 +280,7 @@ async fn what_cannot_be_read_is_listed_as_such() {
     bench.run(&["release", &id, "--confirm"]).await.is_bad_input(&["cannot be read"]);
 }
 
-/// A lease that has just passed is stale by the function's own margin.
+/// A lease that has just expired is stale, judged by the function's own margin.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_functions_own_margin_counts() {
     let bench = Bench::new().await;

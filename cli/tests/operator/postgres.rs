@@ -72,7 +72,7 @@ async fn every_command_works_on_its_table() {
     assert!(shown.out.contains(RESPONSE), "{shown:?}");
 }
 
-/// The URL says how statements are sent, as it does in a function's environment.
+/// The URL chooses how statements are sent, as in a function's environment.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_url_chooses_how_statements_are_sent() {
     let Some(server) = Server::shared() else { return };

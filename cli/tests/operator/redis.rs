@@ -12,7 +12,7 @@ use crate::server::RedisServer;
 
 const PASSWORD: &str = "secret-password";
 
-/// A server that wants a password, and a function's records in it.
+/// A server that requires a password, and a function's records in it.
 struct Bench {
     server: RedisServer,
     store: RedisStore,
@@ -26,12 +26,12 @@ impl Bench {
         Some(Self { server, store })
     }
 
-    /// With the URL in the environment, as the function has it.
+    /// Runs a command with the URL in the environment, as for the function.
     async fn run(&self, arguments: &[&str]) -> Answer {
         run_in(&[("IDEMPOTENCY_STORE", &url(&self.server))], arguments).await
     }
 
-    /// A claim of `operation` whose lease ends so many seconds from now on, or ended before.
+    /// A claim of `operation` whose lease ends in this many seconds, or ended before if negative.
     async fn claim(&self, operation: &str, lease_left: i64) -> (StoredKey, Record) {
         let now = SystemClock.now().as_millis();
         let lock = Lock {
@@ -158,7 +158,7 @@ async fn a_url_names_the_store_and_its_password_is_shown_nowhere() {
     let (key, _) = bench.claim("run:charge", -60).await;
     let dry = run_in(&[], &["release", key.as_str(), "--store", &url(&bench.server)]).await;
     has(&dry.out, &["DRY RUN", &format!("--store 'redis://…@{}'", bench.server.address())]);
-    // A table is another store than the environment's.
+    // --store overrides the environment, and conflicts with --table.
     let both = [("IDEMPOTENCY_STORE", "memory:")];
     assert_eq!(run_in(&both, &["list", "--store", &url(&bench.server)]).await.code, 0);
     let both = run_in(&[], &["list", "--store", "redis://h", "--table", "t"]).await;

@@ -1,4 +1,4 @@
-//! `release` and `complete`: the dry run, the write, and who is faster.
+//! `release` and `complete`: the dry run, the write, and races with other writes.
 
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -10,7 +10,7 @@ use lambda_idempotency::{
 
 use super::bench::{Answer, Bench, KEY, RESPONSE, completed};
 
-/// A file that is gone with the test.
+/// A file that is deleted with the test.
 struct File(PathBuf);
 
 impl File {
@@ -32,7 +32,7 @@ impl Drop for File {
 }
 
 impl Bench {
-    /// What the dry run says to run, run.
+    /// Runs the command line that the dry run prints.
     async fn confirm(&self, dry_run: &Answer) -> Answer {
         let line = dry_run.out.lines().last().unwrap().trim();
         let words = line.strip_prefix("idempotency ").unwrap_or_else(|| panic!("{dry_run:?}"));
@@ -47,7 +47,7 @@ impl Bench {
     }
 }
 
-/// Its lease is extended between the operator's look and its write, which names the version that was seen.
+/// The lease is extended between `inspect` and the write, which names the version that was shown.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_with_an_extended_lease_can_be_released() {
     let bench = Bench::new().await;
@@ -66,7 +66,7 @@ async fn a_claim_with_an_extended_lease_can_be_released() {
     assert_eq!(bench.record(&key).await.status(), Status::Released);
 }
 
-/// Where the key and its fingerprint are those of `run` with [`KEY`].
+/// Runs `charge` with [`KEY`] as its key and its payload.
 async fn run(function: &Idempotency) -> Result<serde_json::Value, String> {
     let key = Key::new(KEY).unwrap();
     let handler = || async { Ok::<_, std::io::Error>("ran".into()) };
@@ -99,7 +99,7 @@ async fn a_release_is_shown_and_then_made() {
     assert!(after.generation > before.generation);
     assert_eq!(run(&bench.function()).await, Ok("ran".into()));
 
-    // The same line once more: the version is gone.
+    // The same command once more: the version is gone.
     let again = bench.confirm(&dry).await;
     assert_eq!(again.code, 1);
     assert!(again.err.contains("another version") && again.out.contains("COMPLETED"), "{again:?}");
@@ -210,7 +210,7 @@ async fn an_http_response_is_recorded_as_the_layer_does() {
     assert_eq!(response.headers()["location"], "/payments/1");
     assert_eq!(response.headers()["content-type"], "application/json");
 
-    // What `inspect --reveal` shows can be given back.
+    // The output of `inspect --reveal` can be given back.
     let raw = File::with("raw", &recorded);
     let again = bench.run(&["complete", key.as_str(), "--response", raw.path(), "--raw", "--confirm"]).await;
     assert_eq!(again.code, 0, "{again:?}");

@@ -6,7 +6,7 @@ use aws_sdk_dynamodb::types::{
 
 use super::bench::{Bench, TABLE};
 
-/// A table by another hand: without TTL, and billed so.
+/// A table that someone else created: without TTL, with this billing.
 async fn other_table(bench: &Bench, id: &str, billing: BillingMode) {
     let attribute = AttributeDefinition::builder().attribute_name(id).attribute_type(ScalarAttributeType::S);
     let key = KeySchemaElement::builder().attribute_name(id).key_type(KeyType::Hash);
@@ -67,7 +67,7 @@ async fn what_is_wrong_is_one_line_each_with_what_mends_it() {
     let json = (json.code, json.json());
     assert_eq!((json.0, &json.1["is_fit"]), (2, &false.into()));
     assert_eq!(json.1["problems"][1]["is_note"], true);
-    // What it says is what mends it.
+    // The command that it prints fixes the table.
     assert_eq!(bench.run(&[&["table", "create"], &table[..]].concat()).await.code, 0);
     let noted = bench.run(&["table", "check"]).await;
     assert_eq!((noted.code, noted.out.lines().count()), (0, 2), "{noted:?}");

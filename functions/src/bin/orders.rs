@@ -1,7 +1,8 @@
-//! `orders`: an SQS worker that ships each order once, however often its message is delivered, or its order is sent.
+//! `orders`: an SQS worker that ships each order once, however often its message is delivered or its order is sent.
 //!
-//! Each message is an operation of its own, several run at a time, and SQS is told which must come back. One whose
-//! order is being shipped by another delivery is one of them: to acknowledge it would delete the only copy.
+//! Each message is its own operation, and several run at a time. The worker reports to SQS which messages to
+//! redeliver. A message whose order another delivery is shipping is among them, since acknowledging it would
+//! delete the only copy.
 
 use example_functions::Telemetry;
 use lambda_idempotency::{
@@ -11,14 +12,14 @@ use lambda_idempotency::{
 use lambda_runtime::{Error, run_concurrent, tower::ServiceBuilder, tracing};
 use serde::{Deserialize, Serialize};
 
-/// A message's body; its `order_id` is the key.
+/// A message's body. Its `order_id` is the key.
 #[derive(Debug, Deserialize)]
 struct Order {
     article: String,
     quantity: u32,
 }
 
-/// What is recorded of an order that is on its way.
+/// The recorded outcome of a shipped order.
 #[derive(Debug, Serialize)]
 struct Parcel {
     parcel: String,
@@ -38,17 +39,17 @@ async fn main() -> Result<(), Error> {
     .await
 }
 
-/// Hands the order to the carrier. The claim names the parcel: a run that takes over from one that died half-way asks
-/// the carrier for the same parcel, and not for a second.
+/// Hands the order to the carrier. The claim names the parcel, so a run that takes over from a dead one asks
+/// the carrier for the same parcel, not for a second one.
 async fn ship(message: SqsMessage) -> Result<Parcel, Failure> {
     let order: Order = message.json()?;
     if order.quantity == 0 {
-        // No retry will mend it: it goes to the dead-letter queue, and is not tried again on the way.
+        // A retry can't fix it. The message goes to the dead-letter queue without further attempts.
         return Err(Failure::for_good("Orders.Nothing", "quantity is 0: there is nothing to ship"));
     }
     let claim = current().ok_or("an order is shipped under its claim only")?;
     let parcel = claim.derive_key("parcel");
     tracing::info!(parcel, attempt = claim.attempt(), "shipping an order");
-    // … the carrier's API would be called here.
+    // Your code would call the carrier's API here.
     Ok(Parcel { parcel, article: order.article })
 }

@@ -1,7 +1,7 @@
-//! `receipts`: writes a receipt for each payment that EventBridge tells of, once.
+//! `receipts`: writes one receipt for each payment that EventBridge reports.
 //!
-//! The key is the event's id, which stays the same however often EventBridge delivers the event. It does not tell that a
-//! producer put the same payment on the bus twice: for that, take a field of the detail as the key.
+//! The key is the event's id, which stays the same however often EventBridge delivers the event. It doesn't
+//! reveal that a producer put the same payment on the bus twice. For that, use a field of the detail as the key.
 
 use aws_lambda_events::eventbridge::EventBridgeEvent;
 use example_functions::Telemetry;
@@ -11,7 +11,7 @@ use lambda_runtime::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What the bus says of a payment.
+/// The detail of a payment's event.
 #[derive(Debug, Deserialize, Serialize)]
 struct PaymentMade {
     payment_id: String,

@@ -1,5 +1,5 @@
-//! `refunds`: refunds a payment once, however often it is invoked with the same request: by a Step Functions task that
-//! retries, an asynchronous invoke that Lambda runs again, or a caller that timed out.
+//! `refunds`: refunds a payment once, however often it's invoked with the same request: by a Step Functions
+//! task that retries, by an asynchronous invoke that Lambda retries, or by a caller that timed out.
 
 use example_functions::Telemetry;
 use lambda_idempotency::{Idempotency, Key, current};
@@ -45,7 +45,7 @@ async fn handle(event: LambdaEvent<Refund>) -> Result<Refunded, Diagnostic> {
         current().ok_or_else(|| failure("Refunds.NoClaim", "a refund is made under its claim only"))?;
     let gateway_reference = claim.derive_key("gateway"); // the same in every attempt
     tracing::info!(gateway_reference, attempt = claim.attempt(), "refunding");
-    // … the gateway would be called here, with this reference as its own idempotency key.
+    // Your code would call the gateway here, with this reference as the gateway's own idempotency key.
     Ok(Refunded { refund_id, payment_id, gateway_reference })
 }
 

@@ -1,5 +1,5 @@
-//! This test program itself as a function: the API of the table of cases, in any configuration, since a deployed example
-//! has one. A request says by its header `layered` which one it is for.
+//! This test program as a function: the API for the table of cases, in every configuration, since a deployed
+//! example has only one. The request's `layered` header names the configuration.
 
 use std::{collections::HashMap, env, time::Duration};
 
@@ -16,13 +16,13 @@ use super::{
     stage::TABLE,
 };
 
-/// What is written when a handler runs.
+/// The log line of a handler's run.
 pub(crate) const MARK: &str = "a handler runs";
 
-/// Nobody listens there.
+/// An endpoint with no listener.
 const NOWHERE: &str = "http://127.0.0.1:1";
 
-/// Until then a request has failed for good: no test needs more retries.
+/// The time after which a request fails. No test needs longer retries.
 const SOON: Duration = Duration::from_millis(500);
 
 /// The command that starts this program as a function.

@@ -1,5 +1,5 @@
-//! This test program itself as a function: a worker for the events of any source, each wrapped as the documentation says
-//! for it, since an example that is deployed has one. The variable `SOURCE` says which one it is for.
+//! This test program as a function: a worker for any source's events, wrapped as the documentation says for
+//! that source, since a deployed example has only one. The variable `SOURCE` names the source.
 
 use std::{
     env,
@@ -24,12 +24,12 @@ use lambda_runtime::{
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
-/// What is written when a handler runs.
+/// The log line of a handler's run.
 pub(crate) const MARK: &str = "a source's handler runs";
 
-/// Numbers the runs of this process: no two answers are the same, unless one of them is a replay.
+/// Numbers the runs of this process, so that two answers are equal only if one is a replay.
 static RUNS: AtomicUsize = AtomicUsize::new(1);
-/// A carrier who is closed is so when it is asked for the first time.
+/// Whether the closed carrier has been asked. It's closed only the first time.
 static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// The command that starts this program as a function for `source`.
@@ -82,8 +82,8 @@ where
     run(worker).await
 }
 
-/// A function of a source that has no worker: each record of its event is an operation of its own, one after the other. The
-/// first that fails fails the event, and all of it is delivered again.
+/// A function for a source that has no worker. Each record of its event is its own operation, one after the
+/// other. The first failure fails the event, and the source redelivers all of it.
 async fn each(
     idempotency: &Idempotency,
     telemetry: Telemetry,
@@ -95,7 +95,7 @@ async fn each(
         let key = key(&event.payload).ok_or_else(|| lacks("source"))?;
         for record in records(&event.payload) {
             let key = key.key_of(record.to_string().as_bytes())?.ok_or_else(|| lacks("name"))?;
-            // Not the whole record: it tells of its delivery, too.
+            // Not the whole record, since that includes details of its delivery.
             let payload = record.get("value").or(record.get("data")).ok_or_else(|| lacks("payload"))?;
             let parcel: String = ship_parcel.run(key, payload, async || ship(&decoded(payload)?)).await?;
             parcels.push(parcel);
@@ -113,7 +113,7 @@ fn lacks(what: &str) -> RunError<Error> {
     RunError::Handler(format!("the record has no {what}").into())
 }
 
-/// The records of Kafka by partition, ActiveMQ's messages, or RabbitMQ's by queue.
+/// Kafka's records by partition, ActiveMQ's messages, or RabbitMQ's by queue.
 pub(crate) fn records(event: &Value) -> Vec<&Value> {
     let lists = ["records", "messages", "rmqMessagesByQueue"].into_iter().find_map(|name| event.get(name));
     match lists {
@@ -137,7 +137,7 @@ async fn ship_change(record: DynamoDbRecord) -> Result<String, Failure> {
     Ok(ship(&serde_json::json!({ "carrier": carrier }))?)
 }
 
-/// The handler of all of them.
+/// The handler for every source.
 fn ship(order: &Value) -> Result<String, Error> {
     tracing::info!("{MARK}");
     if order["carrier"] == "closed" && !WAS_CLOSED.swap(true, Ordering::SeqCst) {

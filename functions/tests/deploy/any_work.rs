@@ -1,4 +1,4 @@
-//! This test program itself as a function: work that takes as long as its event says, under short leases.
+//! This test program as a function: work that takes as long as its event says, under short leases.
 
 use std::{env, time::Duration};
 
@@ -11,12 +11,12 @@ use lambda_runtime::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What is written when a handler runs.
+/// The log line of a handler's start.
 pub(crate) const MARK: &str = "work begins";
-/// What is written when it has ended.
+/// The log line of a handler's end.
 pub(crate) const END: &str = "work ends";
 
-/// The lease where the deadline isn't known.
+/// The lease if the deadline isn't known.
 pub(crate) const FALLBACK: Duration = Duration::from_secs(5);
 pub(crate) const GRACE: Duration = Duration::from_millis(500);
 pub(crate) const MARGIN: Duration = Duration::from_millis(200);
@@ -24,7 +24,7 @@ pub(crate) const MARGIN: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Work {
     pub(crate) id: String,
-    /// How long the first attempt takes; a later one takes no time.
+    /// How long the first attempt takes. A later one takes no time.
     pub(crate) millis: u64,
     /// Whether it blocks its thread, so that nothing in the process can cut it off.
     pub(crate) blocks: bool,
@@ -36,7 +36,7 @@ pub(crate) fn command() -> String {
     format!("{} --ignored --nocapture --exact any_work::as_a_function", program.display())
 }
 
-/// What an attempt writes while it works.
+/// The log line of an attempt while it works.
 pub(crate) fn tick(id: &str, attempt: u64) -> String {
     format!("working on {id}, attempt {attempt}")
 }

@@ -1,4 +1,5 @@
-//! The functions and the wrappers under AWS's own Runtime Interface Emulator, on demand and on Managed Instances.
+//! Tests the functions and the wrappers under AWS's own Runtime Interface Emulator, on demand and on Managed
+//! Instances.
 
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ async fn functions_answer_every_event_on_managed_instances() {
     functions_answer_every_event(ManagedInstances).await;
 }
 
-/// HTTP, typed events and batches: first runs, replays, mismatches, errors and partial failures.
+/// Covers HTTP, typed events and batches: first runs, replays, mismatches, errors and partial failures.
 async fn functions_answer_every_event(mode: Mode) {
     let database = database().await;
     for (function, story) in events::STORY {
@@ -58,7 +59,7 @@ async fn sources_are_handled_once(mode: Mode) {
         let Some(mut emulator) = Emulator::start(mode, &hosted, &database).await else { return };
         sources::tell(story, &mut emulator).await;
         if *source == "async-invoke" {
-            // Lambda accepts a request id of the caller's choice: here it's the key.
+            // Lambda accepts a request id that the caller chose. Here it's the key.
             let other = Event::new(json!({ "another": "request" }));
             let answer = emulator.deliver_event_as(Some(sources::REQUEST), &other).await;
             assert!(is_error(&answer, "Idempotency.Mismatch"), "{answer:?}");
@@ -70,8 +71,8 @@ fn is_error(answer: &Answer, expected: &str) -> bool {
     matches!(answer, Answer::Error { kind, .. } if kind == expected)
 }
 
-/// The emulator as a front end: on demand with another process for a request during another, and on Managed Instances with
-/// the same one.
+/// The emulator as a front end. On demand, another process takes a request during another one. On Managed
+/// Instances, the same process takes both.
 struct Hosts {
     first: Emulator,
     other: Option<Emulator>,
@@ -123,7 +124,7 @@ async fn the_http_contract_holds(mode: Mode) {
 
 /// The timeout of the function whose handlers outlive it.
 const SHORT: Duration = Duration::from_secs(2);
-/// How long an answer takes that waits for nothing, a process's start included.
+/// The time limit of an answer that waits for nothing, including a process's start.
 const SOON: Duration = Duration::from_secs(3);
 
 async fn working(mode: Mode, database: &Database) -> Option<Emulator> {
@@ -139,7 +140,7 @@ async fn deliver(emulator: &Emulator, work: &Work) -> Answer {
     emulator.invoke(None, &Event::new(serde_json::to_value(work).unwrap())).await
 }
 
-/// When the claim on this work was made, and until when it lasts.
+/// When the claim on this work was made, and when its lease ends.
 async fn lease(database: &Database, work: &Work) -> (u64, u64) {
     let key = StoredKey::new(&Scope::new("work", "event").unwrap(), &Key::new(&work.id).unwrap());
     let record = database.record(TABLE, key.as_str()).await.unwrap();
@@ -147,8 +148,8 @@ async fn lease(database: &Database, work: &Work) -> (u64, u64) {
     (number("lock_acquired_at"), number("lease_until"))
 }
 
-/// Delivers work that outlives its timeout, and again until it's done. Its key must be free once its lease and the margin
-/// are over, and not before.
+/// Delivers work that outlives its timeout, and again until it's done. Its key must be free once its lease
+/// and the margin are over, and not before.
 async fn is_taken_over(emulator: &Emulator, database: &Database, work: &Work) -> (u64, u64) {
     let before = emulator.lines(any_work::MARK);
     let answer = deliver(emulator, work).await;
@@ -170,7 +171,7 @@ async fn is_taken_over(emulator: &Emulator, database: &Database, work: &Work) ->
     (claimed, lease_until)
 }
 
-/// The first attempt must not work on after the second began.
+/// The first attempt must not work on after the second has begun.
 fn attempts_do_not_overlap(emulator: &Emulator, id: &str) {
     let written = emulator.written();
     let first = written.rfind(&any_work::tick(id, 1)).expect("the first attempt worked");

@@ -1,5 +1,5 @@
-//! `cargo lambda watch` and `cargo lambda invoke`, the real tool: its emulator starts up to four processes of a function,
-//! and sends a deadline that is a duration.
+//! Tests with the real `cargo lambda watch` and `cargo lambda invoke`. Its emulator starts up to four
+//! processes of a function, and sends a duration where Lambda sends a deadline.
 
 use std::{
     fs::{self, File},
@@ -27,7 +27,7 @@ async fn cargo_lambda_runs_an_event_once_over_four_processes() {
     let database = database().await;
     let mut watch = Watch::start(&tool, &database).await;
 
-    // The operations guide's two calls.
+    // The two calls from the operations guide.
     let first = watch.invoke_file("refunds", "events/refunds/invoke.json").await;
     let again = watch.invoke_file("refunds", "events/refunds/invoke.json").await;
     let refunded: Value = serde_json::from_str(&first.unwrap()).unwrap();
@@ -37,7 +37,7 @@ async fn cargo_lambda_runs_an_event_once_over_four_processes() {
     let conflicting = watch.invoke_file("refunds", "events/refunds/invoke-conflicting.json").await;
     assert!(conflicting.unwrap_err().contains("Idempotency.Mismatch"));
 
-    // The emulator starts a process where all others are busy: on a slow machine that may take more than one round.
+    // The emulator starts a process when all others are busy. On a slow machine that may take more than one round.
     let processes = || watch.runs("spawning function instance");
     for round in 0..12 {
         if round >= 3 && processes() == 4 {
@@ -57,8 +57,8 @@ async fn cargo_lambda_runs_an_event_once_over_four_processes() {
     watch.stop().await;
 }
 
-/// One refund, twenty calls, four processes: one run. Were the emulator's deadline believed, every lease would have
-/// ended in 1970, and each call that finds another at work would take over.
+/// Sends one refund in twenty calls to four processes, of which one runs. If the library believed the
+/// emulator's deadline, every lease would have ended in 1970, and each concurrent call would take over.
 async fn twenty_at_once(watch: &Watch, database: &Database, round: u32) {
     let (before, id) = (watch.runs("refunding"), format!("at-once-{round}"));
     let refund = json!({ "refund_id": id, "payment_id": "payment-3001", "amount_cents": 1 }).to_string();
@@ -82,7 +82,7 @@ async fn twenty_at_once(watch: &Watch, database: &Database, round: u32) {
     assert!(kept >= DAY && kept < DAY + Duration::from_secs(60), "kept for {kept:?}");
 }
 
-/// Builds what the tool will run, as it does: so that a function that does not build is told here.
+/// Builds the functions as the tool does, so that a function that doesn't build fails here.
 async fn build() {
     let mut cargo = Command::new("cargo");
     cargo.args(["build", "--locked", "--bin", "refunds", "--bin", "payments"]);
@@ -90,14 +90,14 @@ async fn build() {
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
 }
 
-/// In the project's folder, and without what this test has around it.
+/// Runs in the project's folder, without this test's environment.
 fn undisturbed(command: Command) -> tokio::process::Command {
     let mut command = command;
     without_ours(&mut command).current_dir(project());
     command.into()
 }
 
-/// `cargo lambda watch`, and what it writes.
+/// A running `cargo lambda watch` and its output.
 struct Watch {
     tool: PathBuf,
     child: Child,
@@ -130,7 +130,7 @@ impl Watch {
         panic!("cargo lambda watch does not listen after 10 s: {}", watch.output());
     }
 
-    /// What the function answers to the event in a file, or the error that it reports.
+    /// The function's answer to the event in a file, or its error.
     async fn invoke_file(&self, function: &str, file: &str) -> Result<String, String> {
         self.invoke(function, &["--data-file", file]).await
     }
@@ -149,7 +149,7 @@ impl Watch {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// How often a line of its output, or of a function's, contains `mark`.
+    /// How many lines of its output, or of a function's, contain `mark`.
     fn runs(&self, mark: &str) -> usize {
         self.output().lines().filter(|line| line.contains(mark)).count()
     }
@@ -170,10 +170,10 @@ impl Drop for Watch {
     }
 }
 
-/// SIGTERM, at which cargo-lambda ends its functions too, if it is still there.
+/// Sends SIGTERM, at which cargo-lambda ends its functions too, if it still runs.
 fn terminate(child: &Child) {
     if let Some(process) = child.id() {
-        // One that has just ended by itself is no news.
+        // It's fine if the process has just ended.
         let _ = std::process::Command::new("sh").arg("-c").arg(format!("kill -TERM {process}")).status();
     }
 }

@@ -1,4 +1,4 @@
-//! The library's client calls `payments` through an HTTP front end that loses connections.
+//! Calls `payments` with the library's client, through an HTTP front end that loses connections.
 
 use std::{
     fs,
@@ -23,24 +23,24 @@ use super::{
     stage::{Delivers, PAYMENTS, Running, database, project},
 };
 
-/// What goes wrong with a request.
+/// The fault of a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
-    /// The connection ends, and the function has not been called.
+    /// The connection ends before the function is called.
     LostBefore,
-    /// The function has answered, and the connection ends.
+    /// The connection ends after the function has answered.
     LostAfter,
 }
 
-/// What stands before a function: `payments`, behind an HTTP API.
+/// The HTTP API in front of `payments`.
 struct FrontEnd {
     server: Server,
     payments: Arc<Vec<Mutex<Running>>>,
 }
 
 impl FrontEnd {
-    /// Before this number of sandboxes, which take turns; `faults` are of the first requests.
+    /// Starts this number of sandboxes, which take turns. `faults` apply to the first requests.
     async fn start(database: &Database, sandboxes: usize, faults: &'static [Fault]) -> Self {
         let mut running = Vec::new();
         for _ in 0..sandboxes {
@@ -69,7 +69,7 @@ impl FrontEnd {
         self.payments[0].lock().await
     }
 
-    /// How often a handler has run by now.
+    /// How often a handler has run so far.
     async fn runs(&self) -> usize {
         let mut runs = 0;
         for payments in self.payments.iter() {
@@ -78,7 +78,7 @@ impl FrontEnd {
         runs
     }
 
-    /// Pays `order` by one operation with this key.
+    /// Pays `order` in one operation with this key.
     async fn pay(
         &self,
         client: &ClientWithMiddleware,
@@ -91,7 +91,7 @@ impl FrontEnd {
     }
 }
 
-/// The event that an HTTP API makes of it.
+/// The event that an HTTP API makes of this request.
 fn event(request: &Received) -> Event {
     let text = fs::read_to_string(project().join("events/payments/http-api.json")).unwrap();
     let mut event: Value = serde_json::from_str(&text).unwrap();
@@ -103,7 +103,7 @@ fn event(request: &Received) -> Event {
     Event::new(event)
 }
 
-/// The response that an HTTP API makes of it.
+/// The response that an HTTP API makes of this answer.
 fn reply(answer: Answer) -> Reply {
     match answer {
         Answer::Http(http) => {
@@ -114,7 +114,7 @@ fn reply(answer: Answer) -> Reply {
     }
 }
 
-/// A client whose waits are short, however long a lease is.
+/// A client with short waits, however long a lease is.
 fn client() -> ClientWithMiddleware {
     #[derive(Debug)]
     struct Hurried;
@@ -148,7 +148,7 @@ async fn a_connection_lost_before_or_after_the_function_pays_once() {
         assert_eq!(front_end.only().await.marks().await, 1, "{faults:?}");
         assert_eq!(database.payments_of(PAYMENTS, "order-1").await.unwrap(), 1, "{faults:?}");
 
-        // As after a restart: another client, the key from where it was stored.
+        // As after a restart: a new client, with the stored key.
         let key = OperationKey::new(key.as_str()).unwrap();
         let again = front_end.pay(&client(), &key, "order-1").await.unwrap();
         assert!(client::is_replay(&again) && client::attempts(&again) == Some(1));

@@ -1,7 +1,7 @@
-//! The table of the HTTP contract through every front end, by real processes under the Runtime API: the cases for the
-//! layer as it comes by `payments` as it is deployed, and all of them by a function that has any configuration.
+//! Runs the table of the HTTP contract through every front end, with real processes under the Runtime API. The
+//! deployed `payments` takes the cases of the default layer. A function with every configuration takes all cases.
 //!
-//! The processes share one table and the clock of the machine, which the requests set forward where a case needs it.
+//! The processes share one table and the machine's clock. A request moves the clock forward where a case needs it.
 
 use lambda_idempotency_cli::rehearse::{answer::Answer, database::Database, event::Event};
 use serde_json::Value;
@@ -15,16 +15,16 @@ use super::{
     stage::{Delivers, Running, database},
 };
 
-/// A function's processes: one, and another for what comes while that is busy.
+/// A function's two processes. The second takes requests that arrive while the first is busy.
 pub(crate) struct Deployed {
-    /// What is counted of its runs: those that end with this status, or all.
+    /// The runs to count: those that end with this status, or all.
     counted: Option<u16>,
     first: Mutex<Running>,
     other: Option<Mutex<Running>>,
 }
 
 impl Deployed {
-    /// The example. It tells of each payment, and not of what else its handler answers.
+    /// The example function. It logs each payment, and no other answer.
     async fn payments(database: &Database) -> Self {
         Self::of_payments(Running::start("payments", database).await)
     }
@@ -78,7 +78,7 @@ async fn the_table_passes_through_every_front_end_of_a_real_function() {
     walk(CASES, &Deployed::any_api(&database).await).await;
 }
 
-/// Walks through the cases, through every front end.
+/// Runs the cases through every front end.
 pub(crate) async fn walk(cases: impl IntoIterator<Item = &Case>, api: &impl Api) {
     let walks = cases.into_iter().flat_map(|case| FRONT_ENDS.map(|front_end| (case, front_end)));
     for (own, (case, front_end)) in (1..).zip(walks) {

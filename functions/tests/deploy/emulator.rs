@@ -1,10 +1,11 @@
-//! AWS's Runtime Interface Emulator: the Runtime API as AWS wrote it, on demand and on Managed Instances. It comes with the
-//! SAM CLI, and `scripts/tools` installs it. It starts a function, and takes invocations by HTTP.
+//! AWS's Runtime Interface Emulator: the Runtime API as AWS wrote it, on demand and on Managed Instances. It
+//! comes with the SAM CLI, and `scripts/tools` installs it. It starts a function, and takes invocations by HTTP.
 //!
-//! Version 1.170.0 of the SAM CLI has the one that this was written for. On demand, it runs the command that it's given, one
-//! invocation at a time (it panics at a second one), and kills the process at the deadline. With
-//! `AWS_LAMBDA_MAX_CONCURRENCY` it's Managed Instances: it runs `/var/task/bootstrap` as user 993, takes several invocations at
-//! once, sends now + timeout × 10⁶ as the deadline, and answers at the real one while the handler runs on.
+//! This was written for the emulator in version 1.170.0 of the SAM CLI. On demand, it runs the command that
+//! it's given, one invocation at a time (it panics at a second one), and kills the process at the deadline.
+//! With `AWS_LAMBDA_MAX_CONCURRENCY` it's Managed Instances: it runs `/var/task/bootstrap` as user 993, takes
+//! several invocations at once, sends now + timeout × 10⁶ as the deadline, and answers at the real one while
+//! the handler runs on.
 
 use std::{
     fs::{self, File, Permissions},
@@ -28,13 +29,13 @@ pub(crate) enum Mode {
     ManagedInstances,
 }
 
-/// How many invocations at once Managed Instances hand to a process.
+/// How many concurrent invocations Managed Instances send to a process.
 pub(crate) const AT_ONCE: usize = 4;
 
-/// Longer than any start takes, also on a slow machine.
+/// Longer than any start takes, even on a slow machine.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// An invocation's end where a test has no reason to choose one.
+/// The timeout of an invocation in tests that don't depend on it.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The emulator, and the function that it runs.
@@ -47,7 +48,7 @@ pub(crate) struct Emulator {
     client: reqwest::Client,
 }
 
-/// A function under the emulator: what starts it, and what its handler writes when it runs.
+/// A function under the emulator: its command, and the log line of its handler.
 pub(crate) struct Hosted {
     pub(crate) name: &'static str,
     pub(crate) command: String,
@@ -65,7 +66,7 @@ impl Hosted {
 }
 
 impl Emulator {
-    /// Starts `function` in this mode. None where the emulator can't run here; in CI that's a failure.
+    /// Starts `function` in this mode. `None` where the emulator can't run, which is a failure in CI.
     pub(crate) async fn start(mode: Mode, function: &Hosted, database: &Database) -> Option<Self> {
         let program = tool("aws-lambda-rie")?;
         if mode == Mode::ManagedInstances && !may_change_root() {
@@ -89,7 +90,7 @@ impl Emulator {
         let number = STARTED.fetch_add(1, Ordering::SeqCst);
         let folder =
             Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("rie-{}-{number}", std::process::id()));
-        // A run of the same number may have left one.
+        // An earlier run with the same number may have left one.
         let _ = fs::remove_dir_all(&folder);
         let (port, runtime_port) = two_free_ports().await;
         let mut command = match mode {
@@ -134,7 +135,7 @@ impl Emulator {
         panic!("aws-lambda-rie does not listen after {START_LIMIT:?}: {}", started.log());
     }
 
-    /// Invokes the function, under a request id of the caller's choice if there is one.
+    /// Invokes the function, with the caller's request id if there is one.
     pub(crate) async fn invoke(&self, request_id: Option<&str>, event: &Event) -> Answer {
         let end = clock::now_ms() + clock::millis(START_LIMIT);
         loop {
@@ -148,7 +149,7 @@ impl Emulator {
                 Err(error) => panic!("{error:?}: {}{}", self.log(), self.written()),
             };
             let answer = self.answer(&body);
-            // On Managed Instances, where no worker asks for an invocation at this moment.
+            // Managed Instances answer this when no worker is asking for an invocation.
             let is_busy = matches!(&answer, Answer::Error { kind, .. } if kind == "Runtime.Unavailable");
             if !is_busy || clock::now_ms() > end {
                 return answer;
@@ -157,7 +158,7 @@ impl Emulator {
         }
     }
 
-    /// The emulator sends errors as responses, known by their fields only.
+    /// The emulator sends errors as responses, and only their fields identify them.
     fn answer(&self, body: &[u8]) -> Answer {
         let error: Value = serde_json::from_slice(body).unwrap_or_default();
         let field = |name: &str| error[name].as_str().unwrap_or_default().to_owned();
@@ -197,7 +198,7 @@ impl Delivers for Emulator {
 }
 
 impl Drop for Emulator {
-    /// SIGTERM, at which the emulator kills the function: it would outlive a SIGKILL.
+    /// Sends SIGTERM, at which the emulator kills the function. The function would outlive a SIGKILL.
     fn drop(&mut self) {
         let _ = Command::new("sh").arg("-c").arg(format!("kill -TERM {}", self.process.id())).status();
         for _ in 0..500 {
@@ -206,7 +207,7 @@ impl Drop for Emulator {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        // No news if it has ended.
+        // It's fine if it has ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
         let _ = fs::remove_dir_all(&self.folder);
@@ -222,15 +223,15 @@ fn addresses(port: u16, runtime_port: u16) -> [String; 4] {
     ]
 }
 
-/// Both at once, so that they differ.
+/// Binds both at once, so that they differ.
 async fn two_free_ports() -> (u16, u16) {
     let one = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
     (one.local_addr().unwrap().port(), other.local_addr().unwrap().port())
 }
 
-/// What Lambda starts: it becomes the function, which writes to a file directly, so that a line is in it before the answer
-/// is out.
+/// The script that Lambda starts. It becomes the function, which writes directly to a file, so that a line is
+/// in the file before the answer is out.
 fn write_bootstrap(folder: &Path, command: &str, written: &Path) -> PathBuf {
     fs::create_dir_all(folder).unwrap();
     let bootstrap = folder.join("bootstrap");
@@ -247,8 +248,8 @@ fn may_change_root() -> bool {
         .is_ok_and(|ended| ended.success())
 }
 
-/// Makes a folder that the emulator takes as the machine's root: itself, the function and the shell, with their libraries.
-/// On Managed Instances it ignores its arguments, and starts `/var/task/bootstrap` as user 993.
+/// Fills a folder that the emulator uses as the machine's root: the emulator, the function and the shell, with
+/// their libraries. On Managed Instances it ignores its arguments, and starts `/var/task/bootstrap` as user 993.
 fn fill_root(root: &Path, emulator: &Path, command: &str) {
     let mut words: Vec<_> = command.split_whitespace().map(str::to_owned).collect();
     let program = words.iter_mut().find(|word| word.starts_with('/')).expect("a program by its path");
@@ -270,7 +271,7 @@ fn fill_root(root: &Path, emulator: &Path, command: &str) {
         certificates.expect("the machine's certificates, of the package ca-certificates"),
         &root.join("certificates"),
     );
-    // What the function reads as its standard input, and what the other user writes.
+    // The function's standard input, and the file that the other user writes.
     fs::create_dir_all(root.join("dev")).unwrap();
     for file in ["dev/null", "written"] {
         fs::write(root.join(file), "").unwrap();
@@ -278,7 +279,7 @@ fn fill_root(root: &Path, emulator: &Path, command: &str) {
     }
 }
 
-/// Puts a program into this root folder, and the libraries that it's linked to.
+/// Puts a program and the libraries that it's linked to into this root folder.
 fn put(root: &Path, program: &Path, as_path: &str) {
     copy(program, &root.join(as_path.trim_start_matches('/')));
     let linked = Command::new("ldd").arg(program).output().unwrap();
@@ -292,7 +293,7 @@ fn put(root: &Path, program: &Path, as_path: &str) {
     }
 }
 
-/// Links it, where that is possible: the functions are large.
+/// Links it where that's possible, since the functions are large.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to.parent().unwrap()).unwrap();
     let from = from.canonicalize().unwrap();

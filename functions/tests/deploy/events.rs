@@ -1,4 +1,4 @@
-//! Every file in `events/` is answered as its name says.
+//! Tests that every file in `events/` is answered as its name says.
 
 use std::{collections::BTreeSet, fs};
 
@@ -10,20 +10,20 @@ use super::{
     stage::{Delivers, Running, database, functions, project},
 };
 
-/// What an event is to be answered with.
+/// The expected answer to an event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Expected {
-    /// This status, by a run of the handler, or without one: refused, or read.
+    /// This status, with this many runs of the handler. Without a run, the request was refused or only reads.
     Http(u64, Runs),
     /// This status, from the record.
     Replay(u64),
     /// A problem with this status and code, without a run.
     Problem(u64, &'static str),
-    /// A response of a handler that ran, or of the record.
+    /// A response from a handler that ran, or from the record.
     Response(Runs),
     /// A function error of this type, whose message contains these words.
     Error(&'static str, &'static str),
-    /// A batch: so many runs, and these messages come back.
+    /// A batch's answer: this many runs, and these messages are redelivered.
     Batch(usize, &'static [&'static str]),
 }
 
@@ -64,7 +64,7 @@ pub(crate) const STORY: &[(&str, &[(&str, Expected)])] = &[
             ("sqs-duplicates", Batch(1, &[])),
             ("sqs-failing", Batch(1, &["af6b8dc5-7c9e-40bf-93e1-6e8a0c2f4b5d"])),
             ("sqs-failing", Batch(0, &["af6b8dc5-7c9e-40bf-93e1-6e8a0c2f4b5d"])),
-            // One message of the group cannot be handled: it and what is behind it come back.
+            // One message of the group can't be handled: it and those behind it are redelivered.
             (
                 "sqs-fifo",
                 Batch(2, &["d19e0fa8-0fc1-43e2-a614-91bd3f5c7e80", "e2af10b9-10d2-44f3-b725-a2ce406d8f91"]),
@@ -101,7 +101,7 @@ async fn every_event_is_answered_as_its_name_says() {
     }
 }
 
-/// Delivers a function's events, and looks at each answer.
+/// Delivers a function's events, and checks each answer.
 pub(crate) async fn tell(function: &str, story: &[(&str, Expected)], to: &mut impl Delivers) {
     let mut ran = 0;
     for (event, expected) in story {
@@ -142,7 +142,7 @@ pub(crate) fn come_back(payload: &[u8]) -> BTreeSet<String> {
     failures.iter().map(|failure| failure["itemIdentifier"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Each event's folder and name, of the functions and of the sources.
+/// The folder and name of each event, of the functions and of the sources.
 pub(crate) fn all_told() -> impl Iterator<Item = (&'static str, &'static str)> {
     let functions =
         STORY.iter().flat_map(|(function, story)| story.iter().map(|(event, _)| (*function, *event)));
@@ -173,7 +173,7 @@ fn stem(path: &std::path::Path) -> String {
     path.file_stem().unwrap().to_string_lossy().into_owned()
 }
 
-/// An event of another trigger: the error says which field it lacks.
+/// Sends an event of another trigger. The error must name the field that it lacks.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_event_of_another_shape_is_told_by_the_field_that_it_lacks() {
     let database = database().await;
@@ -181,7 +181,7 @@ async fn an_event_of_another_shape_is_told_by_the_field_that_it_lacks() {
         ("orders", "refunds/invoke", "this worker is for batches of `aws:sqs`"),
         ("receipts", "orders/sqs", "no field `detail-type`"),
         ("refunds", "receipts/event-bridge", "no field `refund_id`"),
-        // lambda_http asks which of the front ends it is from, and names no field.
+        // lambda_http checks which front end it's from, and names no field.
         ("payments", "refunds/invoke", "expects a JSON payload from Amazon API Gateway"),
     ] {
         let mut running = Running::start(function, &database).await;
@@ -192,7 +192,8 @@ async fn an_event_of_another_shape_is_told_by_the_field_that_it_lacks() {
     }
 }
 
-/// A deployed function's metrics: CloudWatch finds them in what it writes, before its answer is out.
+/// Tests a deployed function's metrics: CloudWatch finds them in its output, which is complete before its
+/// answer is out.
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_are_written_with_each_answer() {
     let database = database().await;

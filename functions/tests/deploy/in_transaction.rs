@@ -1,4 +1,4 @@
-//! `payments` in its transactional form: the payment and the outcome are committed together.
+//! Tests `payments` in its transactional form, which commits the payment and the outcome together.
 
 use lambda_idempotency_cli::rehearse::answer::Answer;
 
@@ -23,7 +23,7 @@ async fn a_payment_is_made_with_its_outcome_and_once() {
     let order = order["order_id"].as_str().unwrap().to_owned();
     assert_eq!(database.payments_of(PAYMENTS, &order).await.unwrap(), 1);
 
-    // Where it cannot be recorded, it is not made either.
+    // If the outcome can't be recorded, the payment isn't made, either.
     database.delete_table(TABLE).await.unwrap();
     let mut another = Running::command(&command, mark, &database).await;
     let answer = another.deliver("payments/http-api").await;

@@ -1,4 +1,4 @@
-//! Every file in `events/` has the shape that its trigger sends.
+//! Tests that every file in `events/` has the shape that its trigger sends.
 
 use std::fs;
 
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::{events::all_told, stage::project};
 
-/// Not only what the functions look at: each event is what the crates of AWS say that its trigger sends.
+/// Checks every field, not only those that the functions read, against AWS's own crates.
 #[test]
 fn every_event_has_its_triggers_shape() {
     for (folder, event) in all_told() {
@@ -62,7 +62,7 @@ fn shape_of_http(event: &str, text: &str) -> Result<(), String> {
             is(event.request_context.elb.target_group_arn.is_some(), "request of a target group")?;
         }
     }
-    // The front ends' own types tell which field is missing; what the functions get is `lambda_http`'s.
+    // The front ends' own types name the missing field. The functions get `lambda_http`'s type.
     lambda_http::request::from_str(text).map(drop).map_err(|error| error.to_string())
 }
 
@@ -73,7 +73,7 @@ fn shape_of_sqs(text: &str) -> Result<(), String> {
     is(messages.iter().all(|message| message.body.is_some()), "batch of messages with bodies")
 }
 
-/// What has no type there is the caller's own: any JSON.
+/// Events without a type are the caller's own JSON.
 fn shape_of_source(event: &str, text: &str) -> Result<(), String> {
     match event.split('-').next().unwrap() {
         "sns" => {
@@ -123,21 +123,21 @@ fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
-/// Reads it; a field that the type does not know is made up, or misspelt.
+/// Reads the event. A field that the type doesn't know is invented or misspelt.
 fn read_in_full<T: DeserializeOwned + Serialize + std::fmt::Debug>(text: &str) -> Result<T, String> {
     let event: T = read(text)?;
     let known = serde_json::to_value(&event).map_err(|error| error.to_string())?;
     if let Some(field) = unknown("", &read(text)?, &known) {
         return Err(format!("unknown field `{field}`"));
     }
-    // With the feature `catch-all-fields`, which the library switches on, a type keeps what it doesn't know in `other`.
+    // With the feature `catch-all-fields`, which the library enables, a type keeps unknown fields in `other`.
     match format!("{event:?}").split_once("other: {\"") {
         Some((_, rest)) => Err(format!("unknown field `{}`", rest.split('"').next().unwrap_or_default())),
         None => Ok(event),
     }
 }
 
-/// The first field of `json` that `known` has not.
+/// The first field of `json` that `known` lacks.
 fn unknown(path: &str, json: &Value, known: &Value) -> Option<String> {
     match (json, known) {
         (Value::Object(fields), Value::Object(known)) => fields.iter().find_map(|(name, value)| {

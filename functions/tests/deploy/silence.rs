@@ -1,5 +1,5 @@
-//! No raw key, body or token is in what a real function writes, be it logs or metrics, with the library's own events at
-//! every level: neither for the events of the examples nor for the table of the HTTP contract.
+//! Tests that a real function writes no raw key, body or token into logs or metrics, with the library's own
+//! events at every level. It uses the examples' events and the table of the HTTP contract.
 
 use std::{
     fs,
@@ -23,13 +23,13 @@ use super::{
     stage::{Delivers, Running, database, program_and_mark, project},
 };
 
-/// A folder for what the processes of one test write.
+/// A folder for the output of one test's processes.
 struct Folder(PathBuf);
 
 impl Folder {
     fn new(test: &str) -> Self {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
-        // What a failed run of the same number has left would be searched again.
+        // Otherwise this run would also search the output of a failed run with the same number.
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         Self(folder)
@@ -39,7 +39,7 @@ impl Folder {
         self.0.join(name)
     }
 
-    /// All that was written; it must contain these words.
+    /// All output, which must contain these words.
     fn told(&self, words: &[&str]) -> String {
         let files = fs::read_dir(&self.0).unwrap().map(|file| file.unwrap().path());
         let told: String = files.map(|file| fs::read_to_string(file).unwrap()).collect();
@@ -60,7 +60,7 @@ fn holds_none(told: &str, secrets: &Secrets, at_least: usize) {
     assert!(found.is_empty(), "written: {} secrets, {first:#?}\namong others in {lines:#?}", found.len());
 }
 
-/// What the function's event and its answer hold.
+/// Notes the contents of the function's event and of its answer.
 fn note(secrets: &mut Secrets, function: &str, event: &Value, answer: &Answer) {
     match function {
         "payments" => secrets.add_http(event),
@@ -76,8 +76,8 @@ fn note(secrets: &mut Secrets, function: &str, event: &Value, answer: &Answer) {
     }
     match answer {
         Answer::Http(http) if http.problem_code().is_none() => secrets.add_body(&http.body),
-        // As a whole: it has an id of the handler's making, by which the handler's own log speaks of it; and what a
-        // batch is answered with are the queue's ids.
+        // Only as a whole, since it holds an id that the handler made and logs. A batch's answer holds only
+        // the queue's ids.
         Answer::Payload(payload) if function != "orders" => secrets.add(payload),
         _ => {}
     }
@@ -125,7 +125,7 @@ async fn nothing_secret_is_written_about_the_events_of_any_source() {
     holds_none(&told, &secrets, 60);
 }
 
-/// Notes what goes through.
+/// Notes the requests and the answers.
 struct Noting {
     api: Deployed,
     secrets: Mutex<Secrets>,

@@ -1,5 +1,4 @@
-//! Every source's events, delivered for the first time and again, to a process that is wrapped as the documentation says
-//! for the source.
+//! Delivers every source's events twice, to a process that is wrapped as the documentation says for the source.
 
 use std::{collections::BTreeSet, fs};
 
@@ -15,17 +14,17 @@ use super::{
     stage::{Delivers, Running, database, project},
 };
 
-/// The folder of their events.
+/// The folder of the sources' events.
 pub(crate) const FOLDER: &str = "sources";
 
-/// What an event is to be answered with.
+/// The expected answer to an event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Expected {
-    /// A response, by so many runs; without any, the one before.
+    /// A response after this many runs. After none, it's the previous response.
     Ran(Runs),
-    /// A batch's answer, by so many runs: this record is named, and all behind it come again.
+    /// A batch's answer after this many runs. It names this record, and the source redelivers it and all behind it.
     Batch(Runs, Option<&'static str>),
-    /// A function error, by so many runs: all of it is delivered again.
+    /// A function error after this many runs. The source redelivers the whole event.
     Failed(Runs),
 }
 
@@ -42,7 +41,7 @@ pub(crate) const STORY: &[(&str, &[(&str, Expected)])] = &[
         &[
             ("async-invoke", Ran(1)),
             ("async-invoke-again", Ran(0)),
-            // Another request: what its caller repeats, only a key of the caller's can tell.
+            // A new request id. Only a key from the caller could identify it as a repetition.
             ("async-invoke-by-its-caller-again", Ran(1)),
         ],
     ),
@@ -69,7 +68,8 @@ pub(crate) const STORY: &[(&str, &[(&str, Expected)])] = &[
         &[
             ("kafka", Ran(3)),
             ("kafka-again", Ran(0)),
-            // The second of three fails: the first is not run again, the third for the first time.
+            // The second of three fails. On redelivery the first doesn't run again, and the third runs for
+            // the first time.
             ("kafka-failing", Failed(2)),
             ("kafka-failing-again", Ran(2)),
         ],
@@ -78,7 +78,7 @@ pub(crate) const STORY: &[(&str, &[(&str, Expected)])] = &[
     ("rabbitmq", &[("rabbitmq", Ran(2)), ("rabbitmq-again", Ran(0))]),
 ];
 
-/// The request that Lambda tries again.
+/// The id of the request that Lambda retries.
 pub(crate) const REQUEST: &str = "8f5b2c70-4d1e-4a93-b6c8-0e7d9a3f1b52";
 
 /// The names of all events.
@@ -86,13 +86,13 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     STORY.iter().flat_map(|(_, story)| story.iter().map(|(event, _)| *event))
 }
 
-/// The JSON of an event.
+/// Reads the JSON of an event.
 pub(crate) fn read(event: &str) -> Value {
     let path = project().join("events").join(FOLDER).join(format!("{event}.json"));
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// Delivers an event, under a request id of its own, unless it is Lambda that tries again.
+/// Delivers an event, with its own request id unless it's a retry by Lambda.
 pub(crate) async fn deliver(to: &mut impl Delivers, name: &str, event: Value) -> Answer {
     let request_id = matches!(name, "async-invoke" | "async-invoke-again").then_some(REQUEST);
     to.deliver_event_as(request_id, &Event::new(event)).await
@@ -107,7 +107,7 @@ async fn every_source_is_handled_once_and_answered_alike_again() {
     }
 }
 
-/// Delivers a story's events, and looks at each answer.
+/// Delivers a story's events, and checks each answer.
 pub(crate) async fn tell(story: &[(&str, Expected)], to: &mut impl Delivers) {
     let (mut ran, mut before) = (0, None);
     for (event, expected) in story {
@@ -132,7 +132,7 @@ fn is_as(expected: Expected, before: Option<&Answer>, answer: &Answer, runs: Run
     }
 }
 
-/// Notes what a source's event holds of a key or a payload: what its records are known by in the logs is neither.
+/// Notes the parts of a source's event that belong to a key or a payload. The ids of its records in the logs don't.
 pub(crate) fn note(secrets: &mut Secrets, source: &str, event: &Value) {
     let records = event["Records"].as_array().map(Vec::as_slice).unwrap_or_default();
     match source {
@@ -161,7 +161,7 @@ pub(crate) fn note(secrets: &mut Secrets, source: &str, event: &Value) {
     }
 }
 
-/// In whatever form it is written, it is known again by what it is decoded.
+/// Adds the decoded data, which the check for secrets recognises in any encoding.
 fn note_data(secrets: &mut Secrets, data: &Value) {
     if data.is_string() {
         let decoded = Base64Data::deserialize(data).unwrap().0;

@@ -1,4 +1,4 @@
-//! A DynamoDB with both tables, and functions that run on it as Lambda would run them.
+//! A DynamoDB with both tables, and functions that run on it as under Lambda.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use lambda_idempotency_cli::rehearse::{
     runs::Runs,
 };
 
-/// The functions, and what each writes when its handler runs.
+/// The functions, with the log line of each one's handler.
 const FUNCTIONS: [(&str, &str, &str); 4] = [
     ("payments", env!("CARGO_BIN_EXE_payments"), "creating payment"),
     ("orders", env!("CARGO_BIN_EXE_orders"), "shipping an order"),
@@ -23,8 +23,8 @@ const FUNCTIONS: [(&str, &str, &str); 4] = [
     ("refunds", env!("CARGO_BIN_EXE_refunds"), "refunding"),
 ];
 
-/// All that the library tells, and the others up to DEBUG: at TRACE the runtime and the AWS SDK write whole events,
-/// answers and records, by themselves.
+/// Everything from the library, and the other crates up to DEBUG. At TRACE, the runtime and the AWS SDK write
+/// whole events, answers and records.
 const LOUD: &str = "debug,lambda_idempotency=trace";
 
 pub(crate) const TABLE: &str = "records";
@@ -41,13 +41,13 @@ pub(crate) fn functions() -> impl Iterator<Item = &'static str> {
     FUNCTIONS.into_iter().map(|(name, ..)| name)
 }
 
-/// The function's program, and what it writes when its handler runs.
+/// The function's program, and the log line of its handler.
 pub(crate) fn program_and_mark(name: &str) -> (&'static str, &'static str) {
     let (_, program, mark) = FUNCTIONS.into_iter().find(|(known, ..)| *known == name).expect("a function");
     (program, mark)
 }
 
-/// A database, in memory, with the tables that the functions want.
+/// Starts a database in memory, with the tables that the functions need.
 pub(crate) async fn database() -> Database {
     let database = Database::embedded().await.unwrap();
     database.create_idempotency_table(TABLE).await.unwrap();
@@ -55,7 +55,7 @@ pub(crate) async fn database() -> Database {
     database
 }
 
-/// What a function finds in its environment.
+/// A function's environment variables.
 pub(crate) fn environment(database: &Database) -> Vec<(&'static str, String)> {
     vec![
         ("AWS_LAMBDA_FUNCTION_VERSION", "$LATEST".into()),
@@ -71,8 +71,8 @@ pub(crate) fn environment(database: &Database) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// A tool, as `scripts/tools` installs it, or as it is installed already. Without it there is nothing to test: in CI that is a
-/// failure.
+/// Finds a tool that `scripts/tools` installed, or that was installed already. Without it there's nothing to
+/// test, which is a failure in CI.
 pub(crate) fn tool(name: &str) -> Option<PathBuf> {
     let installed = project().join("target/tools/bin");
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -89,7 +89,7 @@ pub(crate) fn tool(name: &str) -> Option<PathBuf> {
     found
 }
 
-/// Without what the `cargo test` around this test tells its children, and without anything that names a real AWS account.
+/// Removes the variables that the surrounding `cargo test` sets, and those that name a real AWS account.
 pub(crate) fn without_ours(command: &mut Command) -> &mut Command {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
@@ -106,7 +106,7 @@ pub(crate) trait Delivers {
     /// Delivers this event, under this request id or a fresh one.
     async fn deliver_event_as(&mut self, request_id: Option<&str>, event: &Event) -> Answer;
 
-    /// How often the handler's mark has been written by now.
+    /// How often the handler's log line has been written so far.
     async fn marks(&self) -> usize;
 
     /// Delivers this event.
@@ -128,25 +128,25 @@ pub(crate) struct Running {
     recording: Option<Recording>,
 }
 
-/// A file with all that a process writes, and what is counted in it.
+/// A file with a process's output, and the text to count in it.
 struct Recording {
     file: PathBuf,
     mark: &'static str,
 }
 
 impl Running {
-    /// Starts the function `name`; its handler's runs are counted.
+    /// Starts the function `name`, and counts its handler's runs.
     pub(crate) async fn start(name: &str, database: &Database) -> Self {
         let (_, mark) = program_and_mark(name);
         Self::watching(name, mark, database).await
     }
 
-    /// Starts the function `name`; the lines of its output that contain `mark` are counted.
+    /// Starts the function `name`, and counts the lines of its output that contain `mark`.
     pub(crate) async fn watching(name: &str, mark: &str, database: &Database) -> Self {
         Self::command(program_and_mark(name).0, mark, database).await
     }
 
-    /// Starts this command as a function; the lines of its output that contain `mark` are counted.
+    /// Starts this command as a function, and counts the lines of its output that contain `mark`.
     pub(crate) async fn command(command: &str, mark: &str, database: &Database) -> Self {
         let function = Function::from_command(command, Some(mark.into())).unwrap();
         let marks = Runs::default();
@@ -154,7 +154,7 @@ impl Running {
         Self { sandbox, marks, recording: None }
     }
 
-    /// Starts this command as a function that tells as much as it can, and records it in `file`.
+    /// Starts this command as a function with the most verbose logs, and records its output in `file`.
     pub(crate) async fn recorded(
         command: &str,
         mark: &'static str,

@@ -1,4 +1,5 @@
-//! Every store agrees with the model, operation by operation, and lets one claim win, round by round.
+//! Checks that every store agrees with the model, operation by operation, and that each race for a claim has
+//! one winner.
 
 use std::{
     fmt::{self, Display},
@@ -17,10 +18,10 @@ use crate::{
     site::{Kind, Site},
 };
 
-/// How much is asked of the stores.
+/// The size of the check.
 #[derive(Clone, Copy, Debug)]
 pub struct Numbers {
-    /// Random operations on each store, of which each answer must be the model's.
+    /// Random operations on each store. Every answer must be the model's.
     pub operations: u32,
     /// Tasks that race for one key.
     pub tasks: usize,
@@ -31,15 +32,15 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// For every test run.
+    /// The size for every test run.
     pub const BOUNDED: Self =
         Self { operations: 2_000, tasks: 64, rounds_in_memory: 500, rounds_on_servers: 5 };
-    /// What is promised of a release.
+    /// The size for a release.
     pub const LONG: Self =
         Self { operations: 100_000, tasks: 64, rounds_in_memory: 100_000, rounds_on_servers: 1_000 };
 }
 
-/// What was found on one store: nothing amiss, or there would be none.
+/// The figures of one store that passed. A failure panics instead.
 #[derive(Clone, Debug)]
 pub struct Agreement {
     store: String,
@@ -59,16 +60,16 @@ impl Display for Agreement {
     }
 }
 
-/// Asks the memory store and every server: DynamoDB's, PostgreSQL and Redis. `show` gets each store's figures when it is
-/// done.
+/// Checks the memory store and every server: DynamoDB's, PostgreSQL and Redis. `show` gets each store's
+/// figures when it's done.
 ///
 /// # Errors
 ///
-/// If a server is not there.
+/// If a server isn't there.
 ///
 /// # Panics
 ///
-/// At the first answer that differs, with the seed that repeats it; or the first race without exactly one winner.
+/// At the first answer that differs, with the seed that repeats it, or at the first race without exactly one winner.
 pub async fn check(numbers: Numbers, show: impl Fn(&Agreement)) -> Result<()> {
     let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
     show(&of("memory".into(), memory, numbers, numbers.rounds_in_memory).await?);

@@ -1,34 +1,37 @@
-//! Processes die and stand still, at every point of a run and at moments that nobody chose, and the effects are counted.
+//! Kills and freezes processes, at every point of a run and at random moments, and counts the effects.
 //!
-//! The function under test is a real one, of this package: `net-function`, behind the library's event layer, in processes
-//! under the rehearsal's Runtime API. It can be made to stand at each point of a run ([`point`]); the harness then
-//! kills it there, or freezes it until after its lease ([`scenario`]). And it is killed and frozen at random ([`kills`]).
-//! Every effect is a line in a ledger, and the [`judge`] has the last word: one effect, and one more for each crash
-//! between an effect and its completion.
+//! The function under test is a real one from this package: `net-function`, behind the library's event layer,
+//! in processes under the rehearsal's Runtime API. It can be made to pause at each point of a run
+//! ([`point`]). The harness then kills it there, or freezes it until after its lease ([`scenario`]). The
+//! harness also kills and freezes it at random ([`kills`]). Every effect is a line in a ledger. The [`judge`]
+//! allows one effect, plus one more for each crash in the gap between an effect and its completion.
 //!
-//! Where each of the ways is tested in which a run can break off (the lost and the late answers are the wire net's):
+//! This table lists the ways in which a run can break off, and where each is tested. The wire net covers lost
+//! and late answers.
 //!
 //! | what happens | killed at | frozen beyond the lease at | so that |
 //! |---|---|---|---|
-//! | nothing of the claim is sent | `entered`, `before_claim_sent` | the same | one effect; a claim that is sent late finds the outcome |
-//! | the claim is made, its answer never read | `after_claim_applied` | the same | one effect, under the next claim; a claim with no time left is given back |
-//! | crash after the claim, before the effect | `before_effect` | the same | one effect; a handler whose time is over is cut off before it |
-//! | **crash between effect and completion** | `after_effect`, `before_completion_sent` | the same | two effects: the gap |
-//! | the completion is fenced | | `before_completion_sent` | the late run answers with its successor's outcome |
-//! | the completion is made, its answer never read | `after_completion_applied` | the same | one effect |
+//! | the claim isn't sent | `entered`, `before_claim_sent` | the same | one effect; a late claim finds the outcome |
+//! | the claim's answer is never read | `after_claim_applied` | the same | one effect, under the next claim |
+//! | crash after the claim, before the effect | `before_effect` | the same | one effect; a late handler is cut off |
+//! | **crash between effect and completion** | `after_effect`, `before_completion_sent` | the same | two effects |
+//! | the completion is fenced | | `before_completion_sent` | the late run replays its successor's outcome |
+//! | the completion's answer is never read | `after_completion_applied` | the same | one effect |
 //! | answered before the completion is stored | `answered` | the same | one effect: it never is |
 //! | the release is lost | `before_release_sent` | the same | one effect, after the lease |
-//! | the release is made | `after_release_applied` | the same | one effect, at once |
-//! | the same for a claim of a released key | `before_reclaim_sent`, `after_reclaim_applied` | the same | one effect |
+//! | the release is applied | `after_release_applied` | the same | one effect, at once |
+//! | the same for a released key | `before_reclaim_sent`, `after_reclaim_applied` | the same | one effect |
 //! | the same for a takeover | `before_takeover_sent`, `after_takeover_applied` | the same | one effect |
 //!
-//! Panics, dropped futures and a store that is down are the engine's own tests' and the wire net's.
+//! After a freeze, the library releases a claim with no time left, and cuts off a handler whose time is over.
 //!
-//! Where the effect is in the completion's own transaction, or is put with the finished record without a claim
-//! ([`form`]), there is no gap: its keys are judged by [`judge::Promise::ExactlyOnce`].
+//! The engine's own tests and the wire net cover panics, dropped futures and a store that is down.
 //!
-//! The harness kills nothing because it is slow. It lets processes go on beyond their deadlines, as only some platforms do,
-//! where the library cuts its handlers off: then every SIGKILL is one of the schedule's.
+//! There's no gap where the effect is in the completion's own transaction, or is written with the finished
+//! record without a claim ([`form`]). [`judge::Promise::ExactlyOnce`] judges those keys.
+//!
+//! The harness never kills a process for being slow. It lets processes run beyond their deadlines, as only
+//! some platforms do, and there the library cuts its handlers off. So every SIGKILL is one of the schedule's.
 
 pub mod backend;
 mod fleet;
@@ -50,22 +53,21 @@ use lambda_idempotency_cli::{
     rehearse::function::Function,
 };
 
-/// Names the function under test, where it is built already.
+/// The environment variable with the path of an already built function under test.
 pub const BUILT: &str = "NET_FUNCTION_BUILT";
 
-/// Builds the function under test, in the profile that this program was itself built in; or takes the one that
-/// [`BUILT`] names.
+/// Builds the function under test in this program's own build profile, or returns the one that [`BUILT`] names.
 ///
 /// # Errors
 ///
-/// If cargo cannot build it.
+/// If cargo can't build it.
 pub async fn build_function() -> Result<Function> {
     if let Ok(program) = std::env::var(BUILT) {
         return Ok(Function::at(&program));
     }
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let program = std::env::current_exe().context("the place of this program")?;
-    // Cargo calls the folder after the profile; of its own ones, `dev` alone has another.
+    // Cargo names the folder after the profile. `dev` is the one built-in profile whose folder has a different name.
     let folder = program.parent().and_then(Path::file_name).and_then(|name| name.to_str());
     let profile = folder.filter(|name| *name != "debug").unwrap_or("dev");
     let choice = ["--package", env!("CARGO_PKG_NAME"), "--profile", profile];

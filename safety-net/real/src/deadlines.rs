@@ -1,16 +1,17 @@
-//! Invocations with Lambda's default time-out of 3 s, whose store breaks in every way: each is answered before its
-//! deadline, and with the truth.
+//! Breaks the store in every way during invocations with Lambda's default timeout of 3 s. Each must get a
+//! true answer before its deadline.
 //!
-//! An invocation is a request through the real HTTP layer, over the real store and its client, through a proxy that breaks
-//! the wire: from the claim on, or from the moment when the handler returns; for the rest of the invocation, or for a
-//! while. The handler takes no time. What the harness doesn't see answered after 3 s, Lambda would have killed.
+//! An invocation is a request through the real HTTP layer, over the real store and its client, through a
+//! proxy that breaks the wire. The wire breaks from the claim on, or when the handler returns, for the rest
+//! of the invocation or for a while. The handler takes no time. If the harness sees no answer after 3 s,
+//! Lambda would have killed the invocation.
 //!
-//! The judge knows only the outside: when the caller was answered and with what, and how often the handler ran. The
-//! handler's response is true if the handler ran; 503 is true if it didn't, and never will for this request. Where the wire
-//! is whole again before the deadline, what ran has to be recorded. A further delivery, when all leases have ended, has to
-//! find what was recorded, or run.
+//! The judge sees only the outside: when the caller was answered and with what, and how often the handler
+//! ran. The handler's response is true if the handler ran. A 503 is true if it didn't run and never will for
+//! this request. If the wire is whole again before the deadline, a run must be recorded. After all leases
+//! have ended, one more delivery must find the recorded outcome, or run.
 //!
-//! The plans follow from the seed. How threads and sockets take turns doesn't.
+//! The plans follow from the seed. The timing of threads and sockets doesn't.
 
 mod invocation;
 mod judge;
@@ -39,34 +40,35 @@ use crate::{
 
 pub use self::report::Report;
 
-/// How many invocations are under way at once, on all stores together: they mostly wait.
+/// How many invocations run at once, on all stores together. They mostly wait.
 const CONCURRENCY: usize = 16;
-/// How many are, however busy the machine is.
+/// How many run at least, however busy the machine is.
 const AT_LEAST: usize = 4;
-/// Timers that are late by so much in all show a machine that is too busy to answer in time by itself.
+/// A total timer lateness of this much shows that the machine is too busy to answer in time.
 const TOO_LATE: Duration = Duration::from_millis(100);
-/// How often an invocation is made again, because of that, or because nothing was broken.
+/// How often an invocation is repeated because the machine was too busy or nothing was broken.
 const AGAIN: u32 = 5;
 
-/// How much is to be done.
+/// The size of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// How many invocations each store gets for each way in which the wire breaks.
+    /// How many invocations each store gets for each kind of fault.
     pub of_each: u32,
     /// The seed of the plans.
     pub seed: u64,
-    /// Whether the library learns when its invocation ends. That it doesn't shows that this net catches what's killed.
+    /// Whether the library learns when its invocation ends. Without that, this net must report invocations
+    /// that Lambda kills.
     pub knows_deadlines: bool,
 }
 
 impl Extent {
-    /// For every run of CI.
+    /// The size for every CI run.
     pub const fn quick(seed: u64) -> Self {
         Self { of_each: 2, seed, knows_deadlines: true }
     }
 }
 
-/// What all invocations share.
+/// The state that all invocations share.
 #[derive(Debug)]
 struct Stage {
     places: Semaphore,
@@ -74,7 +76,7 @@ struct Stage {
     extent: Extent,
 }
 
-/// Makes the invocations on each of these stores, at once, and gives their reports in the same order.
+/// Makes the invocations on each of these stores, at once, and returns their reports in the same order.
 ///
 /// # Errors
 ///
@@ -104,7 +106,7 @@ async fn on_one(stage: &Arc<Stage>, kind: Kind) -> Result<Report> {
         .flat_map(|nth| Way::all(kind).into_iter().map(move |way| (nth, way)))
         .map(|(nth, way)| (random.bits(), Plan::random(way, nth, &mut random)))
         .collect();
-    // Shuffled, so that no fault has the machine for itself.
+    // Shuffle the plans, so that different faults share the machine at any time.
     plans.sort_by_key(|(place, _)| *place);
     let mut report = Report::new(kind);
     let mut running = JoinSet::new();
@@ -124,7 +126,7 @@ async fn on_one(stage: &Arc<Stage>, kind: Kind) -> Result<Report> {
     Ok(report)
 }
 
-/// An invocation, judged.
+/// An invocation and its verdict.
 struct Made {
     evidence: Evidence,
     verdict: Verdict,

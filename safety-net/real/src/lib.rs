@@ -1,9 +1,9 @@
-//! The half of the safety net that needs what is real: servers, sockets and processes.
+//! The half of the safety net that needs real servers, sockets and processes.
 //!
-//! The other half enumerates and simulates the machine; this one shows that the stores are what that half
-//! takes them for, and that the whole thing keeps its promises when the wire breaks and processes die.
+//! The other half enumerates and simulates the machine. This half shows that the real stores behave as that
+//! half assumes, and that the library keeps its promises when the wire breaks and processes die.
 //!
-//! Every net takes its stores from [`servers`]: one that is added there is in all of them.
+//! Every net takes its stores from [`servers`], so a store that is added there is in all of them.
 
 pub mod agreement;
 pub mod crash;

@@ -1,4 +1,4 @@
-//! `real-net`: the long forms of the nets over real servers, sockets and processes, with their figures.
+//! `real-net` runs the long forms of the nets over real servers, sockets and processes, and prints their figures.
 
 #![expect(clippy::print_stdout, reason = "it is what a command line is for")]
 
@@ -160,7 +160,7 @@ async fn kill(numbers: kills::Numbers, form: Form) -> Result<ExitCode> {
     Ok(told(figures.iter().flat_map(|figures| &figures.violations)))
 }
 
-/// How many, and the seed.
+/// The count and the seed.
 fn numbers_of(arguments: &[&str], default: u32, fresh: u64) -> Option<(u32, u64)> {
     let count = |text: &str| text.parse().ok().filter(|count| *count > 0);
     match arguments {
@@ -200,7 +200,7 @@ const fn code(is_sound: bool) -> ExitCode {
     if is_sound { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Tells the violations, if there are any.
+/// Prints the violations, if there are any.
 fn told<'v>(violations: impl Iterator<Item = &'v crash::judge::Violation>) -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     for violation in violations {

@@ -1,12 +1,13 @@
-//! Servers in trouble while handlers return: every outcome is recorded, and nothing runs twice.
+//! Takes servers down while handlers return. Every outcome must be recorded, and nothing may run twice.
 //!
-//! Sandboxes, each with its own store, run operations of the real engine. When all handlers of a round are at work, and
-//! each invocation has 30 s left, the server gets into trouble. The handlers return shortly before that and in the middle
-//! of it, each at its own moment. The round ends when every caller has its answer. Then each record is read, and each key is
-//! delivered once more by a clock that is ahead of all leases: a handler whose outcome was lost runs again there.
+//! Sandboxes, each with its own store, run operations of the real engine. When all handlers of a round are
+//! running, and each invocation has 30 s left, the server fails. The handlers return shortly before that and
+//! during it, each at its own moment. The round ends when every caller has its answer. The net then reads
+//! each record, and delivers each key once more by a clock that is ahead of all leases. A handler whose
+//! outcome was lost runs again there.
 //!
-//! The effects are counted outside of the library. The rounds follow from the seed: what happens to the server, for how
-//! long, and when each handler returns. How threads and sockets take turns doesn't.
+//! The net counts the effects outside of the library. The seed fixes the rounds: what happens to the server,
+//! for how long, and when each handler returns. It doesn't fix the timing of threads and sockets.
 
 mod gate;
 mod report;
@@ -31,42 +32,42 @@ use self::{
 
 pub use self::{report::Figures, trouble::Trouble};
 
-/// How many operations are under way at once, each in its own sandbox.
+/// How many operations run at once, each in its own sandbox.
 const SANDBOXES: u32 = 50;
-/// Longer than any lease here, margin included; shorter than any retention.
+/// Longer than any lease here, margin included, and shorter than any retention.
 const UNTIL_ALL_LEASES_END: Duration = Duration::from_secs(90);
-/// How long the handlers of a round have to get to work, and how much later they may be on a busy machine.
+/// How long the handlers of a round have to start, and how much longer they may take on a busy machine.
 const ARRIVAL: Duration = Duration::from_secs(1);
 const LATENESS: Duration = Duration::from_secs(5);
-/// How long a server may take to come back.
+/// How long a server may take to return.
 const PATIENCE: u32 = 300;
-/// How long before the trouble the first handlers return: their outcomes are on their way when it begins.
+/// How long before the outage the first handlers return. Their outcomes are on their way when it begins.
 const LEAD: Duration = Duration::from_millis(30);
 
-/// How much is to be done.
+/// The size of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// How many operations each store gets.
     pub operations: u32,
     /// The seed of the rounds.
     pub seed: u64,
-    /// How long outcomes are tried to be recorded; the library's default if there is none. Shorter than an outage, it
-    /// shows that this net catches a lost outcome.
+    /// How long the library tries to record outcomes. `None` means its default. A time shorter than an outage
+    /// must make this net report a lost outcome.
     pub settle_within: Option<Duration>,
 }
 
 impl Extent {
-    /// For every run of CI: one round.
+    /// The size for every CI run: one round.
     pub const fn quick(seed: u64) -> Self {
         Self { operations: SANDBOXES / 2, seed, settle_within: None }
     }
 }
 
-/// Brings each of these servers into trouble, all at once, and gives the figures in the same order.
+/// Takes each of these servers down, all at once, and returns the figures in the same order.
 ///
 /// # Errors
 ///
-/// If a server doesn't start, doesn't come back, or fails without trouble.
+/// If a server doesn't start, doesn't return, or fails outside of its outages.
 pub async fn check(troubles: &[Trouble], extent: Extent) -> Result<Vec<Figures>> {
     let mut running = JoinSet::new();
     for (nth, trouble) in troubles.iter().copied().enumerate() {
@@ -121,12 +122,12 @@ async fn on_one(trouble: Trouble, extent: Extent) -> Result<Figures> {
     Ok(figures)
 }
 
-/// Somewhere in this time.
+/// A random duration up to this one.
 fn random_part(of: Duration, random: &mut Random) -> Duration {
     Duration::from_millis(random.between(0, u64::try_from(of.as_millis()).unwrap_or(u64::MAX)))
 }
 
-/// Runs these operations, one in each sandbox, through these outages, which begin then.
+/// Runs these operations, one per sandbox, through these outages, which begin at the given time.
 async fn round(
     victim: &mut Victim,
     sandboxes: &[Sandbox],
@@ -168,7 +169,7 @@ async fn is_back(direct: &dyn Store, sandbox: &Sandbox) -> Result<()> {
     Err(Problem::new(format!("the server didn't come back: {last:?}")))
 }
 
-/// What came of an operation, and of the delivery after it.
+/// Collects the results of an operation and of the delivery after it.
 async fn evidence(
     direct: &dyn Store,
     later: &Sandbox,

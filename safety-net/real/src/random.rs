@@ -1,9 +1,9 @@
-//! Where a run's seed comes from, unless it is given.
+//! Makes a run's seed, unless one is given.
 
 use lambda_idempotency::Owner;
 use lambda_idempotency_cli::problem::{Context, Result};
 
-/// A seed that no other run has.
+/// Returns a seed that no other run has.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! The DynamoDB servers that every net is thrown over: the embedded one, and those that are named.
+//! The DynamoDB servers that every net uses: the embedded one, and those that the environment names.
 
 use std::{sync::OnceLock, time::Duration};
 
@@ -33,19 +33,19 @@ pub(crate) mod postgres_server;
 #[path = "../../../tests/support/redis.rs"]
 pub(crate) mod redis_server;
 
-/// How long a call may take where no fault is meant.
+/// How long a call without a fault may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Names further servers, as `name=http://host:port`, separated by spaces.
 pub const VARIABLE: &str = "IDEMPOTENCY_NET_SERVERS";
 
-/// Starts a PostgreSQL that asks for no password: hashing it takes an unoptimised build a tenth of a second for each
-/// connection. `None` if there is none to start.
+/// Starts a PostgreSQL that asks for no password, since hashing one takes an unoptimised build a tenth of a
+/// second per connection. `None` if PostgreSQL isn't installed.
 pub(crate) fn start_postgres() -> Option<postgres_server::Server> {
     postgres_server::Server::start_with("", &[("pg_hba.conf", b"host all all 127.0.0.1/32 trust\n")])
 }
 
-/// The one that the process's nets share.
+/// Returns the PostgreSQL that the process's nets share.
 pub(crate) fn shared_postgres() -> Option<&'static postgres_server::Server> {
     static SHARED: OnceLock<Option<postgres_server::Server>> = OnceLock::new();
     SHARED.get_or_init(start_postgres).as_ref()
@@ -54,17 +54,17 @@ pub(crate) fn shared_postgres() -> Option<&'static postgres_server::Server> {
 /// A DynamoDB on loopback.
 #[derive(Debug)]
 pub struct Server {
-    /// What reports call it.
+    /// Its name in reports.
     pub name: String,
     database: Database,
 }
 
 impl Server {
-    /// The embedded one, and those that the environment names.
+    /// Starts the embedded one, and connects to those that the environment names.
     ///
     /// # Errors
     ///
-    /// If one does not start or does not answer.
+    /// If one doesn't start or doesn't answer.
     pub async fn all() -> Result<Vec<Self>> {
         let mut servers = vec![Self::embedded().await?];
         for given in std::env::var(VARIABLE).unwrap_or_default().split_whitespace() {
@@ -76,35 +76,35 @@ impl Server {
         Ok(servers)
     }
 
-    /// The embedded one, with tables of its own.
+    /// Starts the embedded one, with its own tables.
     ///
     /// # Errors
     ///
-    /// If it does not start.
+    /// If it doesn't start.
     pub async fn embedded() -> Result<Self> {
         Ok(Self { name: "embedded DynamoDB".into(), database: Database::embedded().await? })
     }
 
-    /// What it is underneath.
+    /// The underlying database.
     pub fn database(&self) -> &Database {
         &self.database
     }
 
-    /// A client of it.
+    /// Creates a client for it.
     pub fn client(&self) -> Client {
         Client::from_conf(config_of(&self.database.endpoint().to_string()).build())
     }
 
-    /// A store in a fresh table of it.
+    /// Creates a store in a fresh table.
     ///
     /// # Errors
     ///
-    /// If the table cannot be created.
+    /// If the table can't be created.
     pub async fn store(&self) -> Result<DynamoDbStore> {
         let table = fresh_table()?;
         let store = DynamoDbStore::builder(&table)
             .client(self.client())
-            // Nothing is broken here: on a busy machine, an answer may take its time.
+            // Nothing is broken here, and an answer may take long on a busy machine.
             .attempt_timeout(PATIENCE)
             .operation_timeout(PATIENCE)
             .build()
@@ -115,7 +115,7 @@ impl Server {
     }
 }
 
-/// A table name that no other run has taken.
+/// Returns a table name that no other run uses.
 ///
 /// # Errors
 ///
@@ -125,8 +125,8 @@ pub fn fresh_table() -> Result<String> {
     Ok(format!("real-net-{random}"))
 }
 
-/// What a client of what listens at `endpoint` is made with: no TLS, whose certificates would take longer to read
-/// than all the rest of a process's start.
+/// Configures a client for the server at `endpoint`. It uses no TLS, since reading the certificates would
+/// take longer than the rest of a process's start.
 pub fn config_of(endpoint: &str) -> Builder {
     Config::builder()
         .behavior_version(BehaviorVersion::latest())

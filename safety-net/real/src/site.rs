@@ -1,4 +1,4 @@
-//! A server that a net starts for itself, with room for its records, and the ways to it.
+//! A server that a net starts, with its own place for records, and the connections to it.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -20,18 +20,18 @@ use crate::servers::{self, PATIENCE, Server, config_of, fresh_table, postgres_se
 pub enum Kind {
     /// The embedded DynamoDB.
     DynamoDb,
-    /// A PostgreSQL of Debian's package.
+    /// PostgreSQL from Debian's package.
     Postgres,
-    /// A Redis of Debian's package, which appends every command to its file before it answers: what it acknowledged
-    /// outlives its process.
+    /// Redis from Debian's package. It appends every command to its file before it answers, so an
+    /// acknowledged write survives its process.
     Redis,
 }
 
 impl Kind {
-    /// All of them.
+    /// Every kind.
     pub const ALL: [Self; 3] = [Self::DynamoDb, Self::Postgres, Self::Redis];
 
-    /// What reports call it.
+    /// Its name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::DynamoDb => "DynamoDB",
@@ -58,7 +58,7 @@ pub(crate) enum Host {
 }
 
 impl Site {
-    /// Starts a server of this kind, and makes room on it.
+    /// Starts a server of this kind, and creates its place for records.
     pub(crate) async fn start(kind: Kind) -> Result<Self> {
         let host = match kind {
             Kind::DynamoDb => Host::DynamoDb(Server::embedded().await?),
@@ -84,7 +84,7 @@ impl Site {
         Ok(site)
     }
 
-    /// Where the server listens.
+    /// The server's address.
     pub(crate) fn address(&self) -> Result<SocketAddr> {
         match &self.host {
             Host::DynamoDb(server) => {
@@ -97,8 +97,8 @@ impl Site {
         }
     }
 
-    /// A store with its own connections to what listens at `address`, and the library's defaults for the rest: that of one
-    /// sandbox.
+    /// Creates a store with its own connections to `address`, and the library's defaults otherwise, as one
+    /// sandbox has it.
     pub(crate) async fn store_at(&self, address: SocketAddr) -> Result<Arc<dyn Store>> {
         Ok(match &self.host {
             Host::DynamoDb(_) => Arc::new(self.dynamodb(address, |builder| builder).await?),
@@ -107,7 +107,7 @@ impl Site {
         })
     }
 
-    /// The same with these time-outs of its attempts and operations, for PostgreSQL and Redis.
+    /// The same, with these timeouts for attempts and operations, for PostgreSQL and Redis.
     pub(crate) fn limited_store_at(
         &self,
         address: SocketAddr,
@@ -130,7 +130,7 @@ impl Site {
         })
     }
 
-    /// Removes this record, past the store.
+    /// Removes this record without the store.
     pub(crate) async fn remove(&self, key: &StoredKey) -> Result<()> {
         match &self.host {
             Host::DynamoDb(server) => {
@@ -153,7 +153,7 @@ impl Site {
         }
     }
 
-    /// The store that nothing is between, and that waits as long as a busy machine needs: the harness's own.
+    /// The harness's own store. It has no proxy in between, and waits as long as a busy machine needs.
     pub(crate) async fn direct(&self) -> Result<Arc<dyn Store>> {
         let address = self.address()?;
         Ok(match &self.host {
@@ -184,7 +184,7 @@ impl Site {
         configure: impl FnOnce(DynamoDbStoreBuilder) -> DynamoDbStoreBuilder,
     ) -> Result<DynamoDbStore> {
         let config = config_of(&format!("http://{address}"))
-            // All clients of a process and a Region share one quota of retries: each sandbox has its own.
+            // All clients of a process and a Region share one retry quota. This gives each sandbox its own.
             .retry_partition(RetryPartition::new(fresh_table()?))
             .build();
         let builder = configure(DynamoDbStore::builder(&self.room).client(Client::from_conf(config)));
@@ -211,12 +211,12 @@ impl Site {
     }
 }
 
-/// What starts a server waits for it without letting other tasks run.
+/// Starts a server on a blocking thread, since the wait for it would stop other tasks.
 async fn blocking<T: Send + 'static>(start: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     tokio::task::spawn_blocking(start).await.context("starting a server")
 }
 
-/// The system's clock, so much later: nobody waits for a lease to end.
+/// The system's clock, shifted forward by this much, so that no test waits for a lease to end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ahead(pub(crate) Duration);
 

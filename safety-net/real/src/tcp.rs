@@ -1,4 +1,4 @@
-//! A TCP proxy that breaks what passes: for protocols of which it knows what a request is, and no more.
+//! A TCP proxy that breaks traffic. It knows what a request is in these protocols, and no more.
 
 mod fault;
 mod link;
@@ -36,16 +36,16 @@ pub(crate) struct TcpProxy {
 struct Shared {
     to: SocketAddr,
     protocol: Protocol,
-    /// What is broken now.
+    /// The current fault.
     fault: watch::Sender<Option<TcpFault>>,
-    /// Whether the invocation was answered, so that requests that are held until then go on.
+    /// Whether the invocation was answered. Requests held until then are forwarded.
     is_answered: watch::Sender<bool>,
-    /// Whether nothing more is let through, but what is held.
+    /// Whether only held requests are let through.
     is_closed: watch::Sender<bool>,
     /// How many requests are on their way to the server.
     under_way: watch::Sender<usize>,
     struck: AtomicUsize,
-    /// How many more are to be broken.
+    /// How many more requests to break.
     left: AtomicUsize,
 }
 
@@ -72,7 +72,7 @@ impl TcpProxy {
         self.address
     }
 
-    /// Breaks what passes from now on, until this time is over if there is one.
+    /// Breaks traffic from now on, for this time if there is one.
     pub(crate) fn break_for(&self, time: Option<Duration>, fault: TcpFault) {
         self.shared.fault.send_replace(Some(fault));
         if let Some(time) = time {
@@ -100,12 +100,12 @@ impl TcpProxy {
         self.shared.struck.load(Ordering::Relaxed)
     }
 
-    /// The invocation is over: lets nothing more through but what was held, and waits until the server has answered it.
+    /// Ends the invocation: lets only held requests through, and waits until the server has answered them.
     pub(crate) async fn close(&self) {
         self.shared.is_closed.send_replace(true);
         self.shared.is_answered.send_replace(true);
         let mut under_way = self.shared.under_way.subscribe();
-        // It ends with the sender at the latest, which this proxy holds.
+        // The wait fails only when the sender is dropped, and this proxy holds it.
         let _ = under_way.wait_for(|count| *count == 0).await;
     }
 }
@@ -124,7 +124,7 @@ impl Shared {
         }
     }
 
-    /// What is broken now, where it is about connections as a whole.
+    /// The current fault, if it concerns whole connections.
     fn scope(&self) -> Scope {
         self.fault.borrow().map_or(Scope::Requests, TcpFault::scope)
     }
@@ -133,7 +133,7 @@ impl Shared {
 async fn serve(listener: TcpListener, address: SocketAddr, shared: Arc<Shared>) {
     let mut fault = shared.fault.subscribe();
     let mut normal = Some(listener);
-    // The set dies with this task, and its connections with the set.
+    // Dropping the task drops the set and its connections.
     let mut connections = JoinSet::new();
     loop {
         fault.borrow_and_update();
@@ -142,7 +142,7 @@ async fn serve(listener: TcpListener, address: SocketAddr, shared: Arc<Shared>) 
             shared.strike();
             normal = None;
         }
-        // What is cut finds the port as it is to be.
+        // Change the port first, so that clients of cut connections find it in its new state.
         let _hole = match scope {
             Scope::HangUnconnected { .. } => BlackHole::at(address).await,
             _ => None,
@@ -168,14 +168,14 @@ async fn serve(listener: TcpListener, address: SocketAddr, shared: Arc<Shared>) 
     }
 }
 
-/// The listener that is there, or another at the same place.
+/// Returns this listener, or opens another at the same address.
 async fn listening(listener: Option<TcpListener>, address: SocketAddr) -> Option<TcpListener> {
     if listener.is_some() {
         return listener;
     }
     let bound = TcpListener::bind(address).await.ok();
     if bound.is_none() {
-        // Another process has the port for a moment.
+        // Another process holds the port for a moment.
         clock::pause(Duration::from_millis(5)).await;
     }
     bound
@@ -210,7 +210,7 @@ async fn accept(
     }
 }
 
-/// A port that doesn't answer whoever wants to connect: its queue is full, so that the operating system drops what comes.
+/// A port that never answers a connection attempt: its queue is full, so the operating system drops the packets.
 #[derive(Debug)]
 struct BlackHole {
     _listener: TcpListener,
@@ -224,7 +224,7 @@ impl BlackHole {
         socket.bind(address).ok()?;
         let listener = socket.listen(1).ok()?;
         let mut queue = Vec::new();
-        // The queue holds one or two, and never more than a few.
+        // The queue holds one or two connections, and never more than a few.
         for _ in 0..8 {
             match tokio::time::timeout(Duration::from_millis(20), TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => queue.push(stream),

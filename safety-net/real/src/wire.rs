@@ -1,14 +1,14 @@
-//! A fault proxy on the wire between the SDK and DynamoDB, and between the stores for PostgreSQL and Redis and their
-//! servers: whatever breaks there, callers are told the truth, outcomes stay, and every call ends within its budget.
+//! Injects faults on the wire between the stores and their servers: in a proxy between the SDK and DynamoDB,
+//! and in front of PostgreSQL and Redis. Under every fault, callers must get true answers, outcomes must
+//! stay, and every call must end within its budget.
 //!
-//! A run is one operation, delivered to the real engine over the real store and the real SDK, whose requests
-//! go through a proxy that breaks some of them; then delivered again without faults, and once more when
-//! all leases have ended. A judge compares what the table held, what the server was seen to do, and what
-//! the callers were answered.
+//! A run delivers one operation to the real engine over the real store and the real SDK, through a proxy that
+//! breaks some of the requests. It then delivers the operation again without faults, and once more when all leases
+//! have ended. A judge compares what the table held, what the server did, and what the callers were answered.
 //!
-//! First every fault is put on every request of every scenario, one at a time; then come random runs with up
-//! to three faults. A run's plan follows from its number or its seed; how the threads and the sockets take
-//! turns does not, so a rare finding may need a few repetitions.
+//! The net first puts every fault on every request of every scenario, one at a time. Random runs with up to
+//! three faults follow. A run's number or seed fixes its plan, but not the timing of threads and sockets. So
+//! a rare finding may need a few repetitions.
 
 pub(crate) mod budget;
 mod calls;
@@ -49,24 +49,23 @@ pub use self::{
     sabotage::Sabotage,
 };
 
-/// Which runs are to be made.
+/// The runs to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// Every single fault where the SDK retries as it does by default and where it does not; then so many
-    /// random runs.
+    /// Every single fault, with the SDK's default retries and without retries, then this many random runs.
     Long {
         /// How many random runs.
         runs: usize,
-        /// The seed of them all.
+        /// The seed of all random runs.
         seed: u64,
     },
-    /// Every single fault somewhere, where the SDK does not retry; then so many random runs.
+    /// Each kind of fault on each kind of call, without SDK retries, then this many random runs.
     Bounded {
-        /// In how many places each call has each fault, where there are as many.
+        /// In how many places each call meets each fault, where that many exist.
         of_each: usize,
         /// How many random runs.
         runs: usize,
-        /// The seed of them all.
+        /// The seed of all random runs.
         seed: u64,
     },
     /// The random run of this seed.
@@ -76,7 +75,7 @@ pub enum Extent {
 }
 
 impl Extent {
-    /// For every test run.
+    /// The extent of an ordinary test run.
     pub const fn bounded(seed: u64) -> Self {
         Self::Bounded { of_each: 1, runs: 200, seed }
     }
@@ -94,7 +93,7 @@ impl Extent {
         // The order is fixed, so that a number means the same case in either extent.
         let all: &[_] = match medium {
             Medium::Http => &[Retries::None, Retries::Default],
-            // The other stores' clients aren't told how to retry.
+            // The other stores' clients have no retry setting.
             Medium::Tcp => &[Retries::None],
         };
         Ok(match self {
@@ -108,7 +107,7 @@ impl Extent {
             Self::Seed(seed) => vec![Case::random(seed, medium)],
             Self::Listed(number) => {
                 let case = Case::listed(all, medium).into_iter().nth(number);
-                // A number means another case there, and the shorter list need not have it.
+                // A number means another case for this medium, and the shorter list may not have it.
                 let is_needed = medium == Medium::Http;
                 if is_needed && case.is_none() {
                     return Err(Problem::new(format!("there is no case {number}")));
@@ -119,20 +118,20 @@ impl Extent {
     }
 }
 
-/// How many runs are under way at once, where they mostly wait.
+/// How many runs go on at once. They mostly wait.
 const CONCURRENCY: u32 = 16;
-/// How many are, however busy the machine is.
+/// How many go on at least, however busy the machine is.
 const AT_LEAST: usize = 2;
-/// How often it is tried again to reach what was not: on a busy machine a request that nobody planned may
-/// take the place of the one that was meant.
+/// How often to retry the cells that the runs missed. On a busy machine, an unplanned request may take the
+/// place of the planned one.
 const FILLINGS: u64 = 8;
 
-/// Makes the runs on the servers of these kinds: of DynamoDB's, on every one. `show` gets each server's report when it
-/// is done.
+/// Makes the runs on the servers of these kinds. For DynamoDB that's every available server. `show` gets each
+/// server's report when it's done.
 ///
 /// # Errors
 ///
-/// If a server is not there, or fails without a fault.
+/// If a server isn't there, or fails without a fault.
 pub async fn check(kinds: &[Kind], extent: Extent, mut show: impl FnMut(&Report)) -> Result<()> {
     for kind in kinds {
         if *kind == Kind::DynamoDb {
@@ -165,11 +164,11 @@ async fn check_on(stage: &Stage, name: String, extent: Extent) -> Result<Report>
     Ok(report)
 }
 
-/// Makes the runs that have to find this sabotage, on the embedded server.
+/// Makes the runs that must find this sabotage, on the embedded server.
 ///
 /// # Errors
 ///
-/// If the server does not start, or fails without a fault.
+/// If the server doesn't start, or fails without a fault.
 pub async fn check_sabotaged(sabotage: Sabotage) -> Result<Report> {
     let server = Server::embedded().await?;
     let stage = Stage::set(&server, Some(sabotage)).await?;
@@ -177,7 +176,7 @@ pub async fn check_sabotaged(sabotage: Sabotage) -> Result<Report> {
     let cases =
         Case::listed(&[Retries::None], Medium::Http).into_iter().filter(|case| sabotage.shows_in(case));
     let cases: Vec<_> = cases.collect();
-    // On a busy machine a time-out of its own can take the place of what shows it.
+    // On a busy machine an unplanned timeout can take the place of the fault that shows it.
     for _ in 0..FILLINGS {
         make(&mut report, &stage, cases.clone()).await?;
         if !report.violations().is_empty() {
@@ -193,10 +192,10 @@ async fn make(report: &mut Report, stage: &Stage, cases: Vec<Case>) -> Result<()
     let places = Arc::new(Semaphore::new(CONCURRENCY as usize));
     let mut running = JoinSet::new();
     for case in cases {
-        // What keeps a processor busy for long runs alone: it would make time-outs for all others.
+        // A heavy run takes all places, since it keeps a processor busy and would cause timeouts in the others.
         let wanted = if case.scenario.is_heavy() { CONCURRENCY } else { 1 };
         let place = Arc::clone(&places).acquire_many_owned(wanted).await;
-        // A machine that is too busy makes time-outs of its own, which show nothing.
+        // A machine that is too busy causes timeouts that show nothing.
         while lateness.is_busy() && places.available_permits() + AT_LEAST < CONCURRENCY as usize {
             clock::pause(Duration::from_millis(1)).await;
         }

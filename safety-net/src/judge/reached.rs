@@ -1,4 +1,4 @@
-//! What one step shows to have been reached.
+//! The marks that one step reaches.
 
 use lambda_idempotency::{
     Outcome, State as RecordState,
@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Step<'_> {
-    /// What the step shows to have been reached.
+    /// The marks that the step reaches.
     pub fn coverage(&self) -> Coverage {
         let mut coverage = Coverage::NONE;
         if let Some(mark) = self.phase() {
@@ -128,8 +128,8 @@ impl Step<'_> {
         }
     }
 
-    /// The phase that the step leads to: the machine's own phases are private, but what it does next, and
-    /// whether its handler has run, tell them apart.
+    /// The phase that the step leads to. The machine's own phases are private, but its next action, and whether
+    /// its handler has run, identify them.
     fn phase(&self) -> Option<Mark> {
         match (self.action, self.has_run()) {
             (Action::Apply(Write::Settle { .. }), false) => Some(Mark::GivingBack),
@@ -162,7 +162,7 @@ impl Step<'_> {
             (Action::Pause(_), false) => Some(Mark::Pausing),
             (Action::Pause(_), true) if self.is_commit() => Some(Mark::PausingToCommit),
             (Action::Pause(_), true) if self.was_claim() => Some(Mark::PausingToRecord),
-            // What is asked again is a question: the settlement before it stays in doubt.
+            // The request that's repeated is a read: the settlement before it stays ambiguous.
             (Action::Pause(_), true) if self.is_asking => Some(Mark::PausingToLook),
             (Action::Pause(_), true) => Some(Mark::PausingToSettle),
             _ => None,

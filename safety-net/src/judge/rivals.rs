@@ -1,4 +1,4 @@
-//! What another's record must lead to, where the handler ran without a claim.
+//! Checks the step when another delivery's record is in the way of a handler that ran without a claim.
 
 use lambda_idempotency::{
     State as RecordState,
@@ -9,7 +9,8 @@ use super::Step;
 use crate::invariants::{Flaws, Invariant};
 
 impl Step<'_> {
-    /// Another's record is in the way of a conclusion: if it counts it stands, and it does not otherwise.
+    /// Another delivery's record is in the way of a conclusion. If it hasn't expired, it stays; otherwise it's
+    /// replaced.
     pub(super) fn rivals(&self, flaws: &mut Flaws) {
         let Some(record) = self.shown().filter(|record| record.owner != self.plan.owner) else { return };
         let matches = record.fingerprint == self.plan.fingerprint;

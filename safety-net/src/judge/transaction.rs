@@ -1,4 +1,4 @@
-//! A transaction in doubt is the same request, whenever it is sent; and no two different ones are the same to the store.
+//! An ambiguous transaction is resent unchanged, and no two different ones share a token.
 
 use lambda_idempotency::{
     Record, Status,
@@ -13,24 +13,24 @@ use crate::{
 };
 
 impl Step<'_> {
-    /// Whether what was sent last is a transaction, or concludes without one: what is sent again as it was.
+    /// Whether the last request is a transaction or a conclusion without one: both are resent unchanged.
     pub(super) fn is_commit(&self) -> bool {
         self.has_run() && self.sent.is_some_and(is_commit)
     }
 
-    /// Whether `action` sends what was sent last.
+    /// Whether `action` resends the last request.
     pub(super) fn repeats(&self, action: &Action) -> bool {
         sent_by(action).is_some_and(|sent| self.sent == Some(&sent))
     }
 
-    /// What is sent again in doubt is the same request, and what is another has another token.
+    /// Checks that an ambiguous request is resent unchanged, and that a different one has another token.
     pub(super) fn token(&self, flaws: &mut Flaws) {
         let Some(next) = sent_by(self.action).filter(is_commit) else { return };
         let Some(before) = self.sent.filter(|before| is_commit(before)) else { return };
         let is_doubtful = matches!(self.event, Event::Failed(Fault { maybe_applied: true, .. }));
         let is_in_doubt = self.is_in_doubt || is_doubtful;
         let is_kept = if next == *before {
-            // Nothing but doubt is a reason to send it again: a conclusion without writes has no token to change.
+            // It's resent only if it's ambiguous. A conclusion without writes has no token to change.
             is_in_doubt || next.submission.is_none()
         } else {
             let is_named_anew = next.submission.is_none() || next.token() != before.token();
@@ -39,7 +39,7 @@ impl Step<'_> {
         flaws.unless(is_kept, Invariant::TokenKept);
     }
 
-    /// Whether the event shows that what was sent before can be made no more.
+    /// Whether the event proves that the earlier request can no longer be applied.
     fn cannot_be_made(&self, before: &Sent) -> bool {
         let shown = match self.event {
             Event::Answered(Written::Refused(record)) | Event::Found(record) => record.as_ref(),

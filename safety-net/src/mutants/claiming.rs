@@ -1,4 +1,4 @@
-//! Mutants of how a key is claimed, and of what a record is taken to mean.
+//! Mutants of how a key is claimed, and of how a record is interpreted.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::{
     mutants::{Mutant, NONE, Outcome, small},
 };
 
-/// All of them.
+/// All mutants of this group.
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "own claim not recognised",
@@ -362,7 +362,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
 
 /// An owner that no delivery draws.
 const STRANGER: Owner = Owner::from_bytes([0xff; 16]);
-/// A moment that never comes.
+/// A time that's never reached.
 const FAR: Timestamp = Timestamp::from_millis(u64::MAX / 2);
 
 fn two_requests() -> Configuration {
@@ -373,7 +373,7 @@ pub(super) fn at_most_once() -> Configuration {
     Configuration { name: "at most once", execution: Execution::AtMostOnce, ..Configuration::default() }
 }
 
-/// One executor with bad luck.
+/// One executor with faults.
 pub(super) fn one() -> Configuration {
     Configuration {
         name: "1 executor, 4 faults",
@@ -412,7 +412,7 @@ fn with_lock_lease(outcome: Outcome, lease: impl Fn(Timestamp) -> Timestamp) -> 
     with_lock(outcome, |lock| lock.lease_until = lease(lock.lease_until))
 }
 
-/// The claim that a write would give, if it were made.
+/// The claim that a write grants if it's applied.
 fn granted(action: &Action) -> Option<Held> {
     let Action::Apply(write) = action else { return None };
     write.lock().map(|lock| Held {
@@ -425,7 +425,7 @@ fn granted(action: &Action) -> Option<Held> {
     })
 }
 
-/// The same trouble, taken for certain.
+/// The same failure, treated as definite.
 pub(super) fn definite(event: Event) -> Event {
     match event {
         Event::Failed(fault) => Event::Failed(Fault { maybe_applied: false, ..fault }),

@@ -17,7 +17,7 @@ use crate::{
     under_test::Effect,
 };
 
-/// All of them.
+/// All mutants of this group.
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "an extension tests the status alone",
@@ -46,8 +46,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "an extension does not test the generation",
         caught_by: Invariant::OwnerExtends,
-        // One that comes late, when its owner has claimed the key again to record its outcome. Only by a clock beyond M
-        // is its lease the later one then.
+        // The extension arrives late, when its owner has claimed the key again to record its outcome. Its lease
+        // is later than that claim's only by a clock beyond M.
         space: || Configuration {
             name: "a clock beyond M, ahead",
             clocks: vec![0, 4 * TICK],
@@ -159,12 +159,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
                 let expires_at = Some(until.saturating_add(millis(2 * TICK)));
                 (state, Action::Apply(Write::Extend { owner, generation, lease_until, expires_at }))
             }
-            // The machine does not know of it.
+            // The machine doesn't know about this extension.
             (_, Action::Nothing, Some(held), Some(Action::Apply(Write::Extend { lease_until, .. }))) => {
                 let held = Held { lease_until: *lease_until, ..held.clone() };
                 match moment.event {
                     Event::Answered(Written::Applied) => (state, Action::Extended(held)),
-                    // By an earlier one of its own.
+                    // An earlier extension of the same claim extended it.
                     Event::Answered(Written::Refused(Some(record)))
                         if record.owner == held.owner && record.status() == Status::Started =>
                     {
@@ -191,12 +191,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
 ];
 
-/// Whether an extension was sent last, and its handler runs.
+/// Whether the last request was an extension, and the handler runs.
 fn is_extending(moment: &Moment<'_>) -> bool {
     !moment.is_settling() && matches!(moment.sent(), Some(Action::Apply(Write::Extend { .. })))
 }
 
-/// The record with the lease of `write`, if that is later.
+/// The record with the lease of `write`, if that's later.
 fn longer(write: &Write, record: &Record) -> Effect {
     match write {
         Write::Extend { lease_until, .. } if record.lease_until() < Some(*lease_until) => put(write, record),
@@ -204,7 +204,7 @@ fn longer(write: &Write, record: &Record) -> Effect {
     }
 }
 
-/// The record with the lease of `write`, whatever it has.
+/// The record with the lease of `write`, whatever its own lease.
 fn put(write: &Write, record: &Record) -> Effect {
     let Write::Extend { lease_until, expires_at, .. } = write else { return Effect::Refused };
     let state = RecordState::Started { lease_until: *lease_until };

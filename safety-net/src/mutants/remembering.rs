@@ -1,5 +1,5 @@
-//! Mutants of what is remembered of those who came before: of who was interrupted, of claims that may stand, and, at most
-//! once, of claims that were never settled.
+//! Mutants of what's remembered about earlier attempts: interruptions, claims that may still be in the store,
+//! and, under at-most-once, claims that were never settled.
 
 use lambda_idempotency::{
     Record, State as RecordState, Status,
@@ -21,7 +21,7 @@ use crate::{
     under_test::Effect,
 };
 
-/// All of them.
+/// All mutants of this group.
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a release forgets who was interrupted",
@@ -197,13 +197,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
 ];
 
-/// Whether a claim was sent last, and no settlement.
+/// Whether the last request was a claim rather than a settlement.
 fn is_claiming(moment: &Moment<'_>) -> bool {
     matches!(moment.sent(), Some(Action::Apply(write)) if write.lock().is_some())
         && matches!(moment.event, Event::Failed(_) | Event::Answered(Written::Refused(_)))
 }
 
-/// What a release says of who was interrupted.
+/// Changes the `interrupted` flag of a release.
 fn interrupted(outcome: Outcome, says: impl Fn(bool) -> bool) -> Outcome {
     with_settlement(outcome, |settlement| match settlement {
         Settlement::Release { expires_at, interrupted } => {
@@ -213,7 +213,7 @@ fn interrupted(outcome: Outcome, says: impl Fn(bool) -> bool) -> Outcome {
     })
 }
 
-/// One that is left standing, one that takes over and releases, and one after it.
+/// One claim that's left behind, a takeover that releases, and a claim after it.
 fn again() -> Configuration {
     Configuration {
         name: "2 attempts",

@@ -1,4 +1,4 @@
-//! Mutants of how long, and why, a store that fails is asked again for a settlement.
+//! Mutants of how long, and on which errors, a settlement is retried.
 
 use lambda_idempotency::{
     protocol::{Action, Decline, End, Event, Fault, Limits, Plan, Refusal},
@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// All of them.
+/// All mutants of this group.
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a definite error of a settlement ends it",
@@ -124,7 +124,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
 ];
 
-/// Gives a settlement up where it would be retried after a pause.
+/// Gives up on a settlement where it would be retried after a pause.
 fn given_up((state, action): Outcome) -> Outcome {
     match action {
         Action::Pause(_) if state.held().is_none() => {

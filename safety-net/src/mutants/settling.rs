@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// All of them.
+/// All mutants of this group.
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "the completion tests the time",

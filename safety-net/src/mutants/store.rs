@@ -13,7 +13,7 @@ use crate::{
     under_test::Effect,
 };
 
-/// Leaves one equality out of a compare-and-set: what is there counts as what was seen.
+/// Leaves one equality out of a compare-and-set: the current value counts as the one that was seen.
 macro_rules! without {
     ($name:literal, $space:expr, $write:ident, $field:ident, $actual:expr) => {
         Mutant {
@@ -33,7 +33,7 @@ macro_rules! without {
     };
 }
 
-/// All of them.
+/// All mutants of this group.
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "an operator's write without a condition",
@@ -294,9 +294,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
 ];
 
-/// Conditions that follow from those that are left, so that leaving one out alone does no harm: a version
-/// that differs, differs in its owner or generation already, or is extended, which moves lease and expiry; and what is
-/// settled has no lease. They cost nothing.
+/// Conditions that the other conditions imply, so that omitting one of them alone is harmless. A version that
+/// differs already differs in its owner or generation, or was extended, which moves lease and expiry; and a
+/// settled record has no lease. The conditions cost nothing.
 pub(super) const IMPLIED: &[Mutant] = &[
     Mutant {
         name: "takeover does not test the status",
@@ -322,7 +322,7 @@ pub(super) fn shipping(write: &Write, current: Option<&Record>) -> Effect {
     write.apply_to(current).into()
 }
 
-/// The record as `write` settles it, whoever's it is.
+/// The record as `write` settles it, with any owner.
 fn settled(write: &Write, record: &Record) -> Effect {
     let Write::Settle { settlement, .. } = write else { return Effect::Refused };
     let record = record.clone();
@@ -339,10 +339,10 @@ fn settled(write: &Write, record: &Record) -> Effect {
     })
 }
 
-/// Spaces in which only the owner, or only the generation, tells two claims apart.
+/// Spaces in which only the owner, or only the generation, distinguishes two claims.
 pub(super) const DISTANT: [fn() -> Configuration; 4] = [behind, far_behind, ahead, far_ahead];
 
-/// A clock so far behind that two claims get the same generation: only the owner tells them apart.
+/// A clock so far behind that two claims get the same generation: only the owner distinguishes them.
 pub(super) fn behind() -> Configuration {
     Configuration {
         name: "a clock beyond M, behind",
@@ -355,7 +355,7 @@ pub(super) fn behind() -> Configuration {
     }
 }
 
-/// The same, so far that a lock of the other is stale and expired by then.
+/// The same, so far behind that the other's lock is already stale and expired.
 fn far_behind() -> Configuration {
     Configuration {
         name: "a clock far beyond M, behind",
@@ -365,8 +365,8 @@ fn far_behind() -> Configuration {
     }
 }
 
-/// Two clocks so far ahead that, by them, a lock is stale at once: its owner may lose it, and claim the
-/// key again in the same millisecond. Only the generation tells the two claims apart.
+/// Two clocks so far ahead that a lock is stale at once by them: its owner may lose it and claim the key again
+/// in the same millisecond. Only the generation distinguishes the two claims.
 fn ahead() -> Configuration {
     Configuration {
         name: "two clocks beyond M, ahead",
@@ -378,22 +378,22 @@ fn ahead() -> Configuration {
     }
 }
 
-/// The same, so far that it is stale and expired at once.
+/// The same, so far ahead that the lock is stale and expired at once.
 fn far_ahead() -> Configuration {
     Configuration { name: "two clocks far beyond M, ahead", clocks: vec![0, 6 * TICK, 6 * TICK], ..ahead() }
 }
 
-/// Leases are extended.
+/// A space with lease extensions.
 pub(super) fn extended() -> Configuration {
     Configuration { name: "leases extended", extensions: 2, times: ticks(5), ..small() }
 }
 
-/// An operator beside two executors.
+/// An operator and two executors.
 fn operated() -> Configuration {
     Configuration { name: "an operator", operations: 1, ..small() }
 }
 
-/// Three executors, of whom two contend for what the third left behind.
+/// Three executors: two compete for the claim that the third left behind.
 fn three() -> Configuration {
     Configuration {
         name: "3 executors",

@@ -20,7 +20,7 @@ use crate::{
     under_test::Effect,
 };
 
-/// All of them.
+/// All mutants of this group.
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a new token on a retry",
@@ -210,17 +210,17 @@ fn transactions() -> Configuration {
     }
 }
 
-/// One executor with bad luck.
+/// One executor with faults.
 pub(super) fn in_doubt() -> Configuration {
     Configuration { declines: 1, verdicts: &[Verdict::Commit, Verdict::Release], ..one() }
 }
 
-/// Whether a transaction was sent last, and not answered for certain since.
+/// Whether the last request was a transaction without a definite answer so far.
 pub(super) fn is_committing(moment: &Moment<'_>) -> bool {
     moment.is_settling() && matches!(moment.sent(), Some(Action::Commit { .. }))
 }
 
-/// Whether `action` sends the transaction that was sent last.
+/// Whether `action` resends the last transaction.
 pub(super) fn is_again(moment: &Moment<'_>, action: &Action) -> bool {
     is_committing(moment)
         && matches!((action, moment.sent()),

@@ -1,4 +1,4 @@
-//! Mutants of what runs without a claim.
+//! Mutants of handlers that run without a claim.
 
 use lambda_idempotency::{
     Record, Status, Timestamp,
@@ -14,7 +14,7 @@ use crate::{
     under_test::Effect,
 };
 
-/// All of them.
+/// All mutants of this group.
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a conclusion without a condition",
@@ -135,7 +135,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
 ];
 
-/// Two executors that claim nothing.
+/// Two executors that run without a claim.
 fn unclaimed() -> Configuration {
     Configuration {
         name: "without claims",

@@ -1,4 +1,4 @@
-//! Who runs inside a lease, and until when.
+//! Checks which handlers run inside a lease, and until when.
 
 use lambda_idempotency::Timestamp;
 
@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl<P: Protocol> Net<'_, P> {
-    /// From when on the handler is not polled any more: before the lease that it has now ends, or, without one, when
-    /// its time is over.
+    /// The time from which the handler is no longer polled: before its current lease ends or, without a lease,
+    /// when its time is over.
     pub(super) fn usable_until(&self, slot: &Slot) -> Option<Timestamp> {
         let reserve = millis(self.configuration.reserve);
         match self.claims.get(slot.held) {
@@ -21,7 +21,7 @@ impl<P: Protocol> Net<'_, P> {
         }
     }
 
-    /// What must hold in every world, whatever led to it.
+    /// Checks the invariants of every state, whichever path led to it.
     pub(super) fn look_at_all(&self, world: &World, flaws: &mut Flaws) {
         let mut inside = 0;
         for slot in world.slots.iter().filter(|slot| matches!(slot.stage, Stage::Running | Stage::Extending))

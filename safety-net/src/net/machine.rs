@@ -1,4 +1,4 @@
-//! The executors' half: a step of the protocol under test, and what follows from it at once.
+//! The executors' half: a step of the protocol under test, and its immediate results.
 
 use std::rc::Rc;
 
@@ -19,7 +19,7 @@ use crate::{
 };
 
 impl<P: Protocol> Net<'_, P> {
-    /// One step of the executor's machine, and what follows from it at once.
+    /// Takes one step of the executor's machine, and applies its immediate results.
     pub(super) fn step(&mut self, it: &mut Happening, at: u8, heard: Heard) {
         let slot = *it.slot(at);
         let number = usize::from(slot.delivery);
@@ -56,10 +56,10 @@ impl<P: Protocol> Net<'_, P> {
         (after.answer, after.record, after.is_urgent) = (Answer::None, 0, true);
         match stepped.next {
             Next::Apply(write) => {
-                // The look has taken its time: it is sent again without a pause.
+                // The read has taken time, so the write is sent again without a pause.
                 let is_settlement = self.write(write).is_some_and(|write| write.lock().is_none());
                 after.retries += u8::from(is_settlement && matches!(heard, Heard::Found(_)));
-                // What is sent again is in doubt as it was; something else is not.
+                // A request that's sent again stays as ambiguous as it was; a different one isn't ambiguous.
                 after.is_in_doubt = is_in_doubt && write == slot.write;
                 (after.stage, after.write) = (Stage::Applying, write);
             }
@@ -78,7 +78,7 @@ impl<P: Protocol> Net<'_, P> {
             Next::Unextended => after.stage = Stage::Running,
             Next::Declined => {
                 (after.stage, after.is_in_doubt) = (Stage::Running, false);
-                // It may be another claim by now: one that was made to record the outcome.
+                // This may be a later claim, made to record the outcome.
                 if let Some(held) = stepped.held {
                     after.held = held;
                 }
@@ -116,16 +116,16 @@ impl<P: Protocol> Net<'_, P> {
         }
     }
 
-    /// A delivery is told that what its handler said is stored.
+    /// A delivery learns that its handler's result is stored.
     fn recorded(&self, it: &mut Happening, slot: Slot) {
         let delivery = it.world.deliveries[usize::from(slot.delivery)];
-        // Without a claim, there is nothing to give back.
+        // Without a claim there's nothing to release.
         let has_nothing = slot.is_open && delivery.verdict == Verdict::Release;
         it.flaws.unless(delivery.is_stored || has_nothing, Invariant::RecordedIsStored);
         if delivery.verdict == Verdict::Commit {
             it.flaws.unless(delivery.has_effect, Invariant::EffectsExactlyOnce);
         } else {
-            // It thought again, after a transaction that was definitely not made.
+            // The handler tried again, after a transaction that definitely wasn't applied.
             self.deny(it, slot.delivery);
         }
     }
@@ -150,7 +150,7 @@ impl<P: Protocol> Net<'_, P> {
         }
     }
 
-    /// A delivery is told that it has claimed nothing.
+    /// A delivery learns that it has claimed nothing.
     fn refuse(&self, it: &mut Happening, delivery: u8) {
         let stands = self.standing(it, delivery).is_some();
         let delivery = &mut it.world.deliveries[usize::from(delivery)];
@@ -158,13 +158,13 @@ impl<P: Protocol> Net<'_, P> {
         it.flaws.unless(!stands || delivery.is_overtaken, Invariant::GhostTold);
     }
 
-    /// Until when a claim of this delivery stands, if one does.
+    /// The lease end of this delivery's claim, if that claim is in the record.
     fn standing(&self, it: &Happening, delivery: u8) -> Option<Timestamp> {
         let record = self.records.get(it.world.record).filter(|_| it.world.holder == delivery)?;
         record.lease_until()
     }
 
-    /// An executor answers with what `record` holds.
+    /// An executor answers from `record`.
     fn replay(&self, it: &mut Happening, record: u32, delivery: Delivery) {
         let Some(record) = self.records.get(record) else { return };
         let of_request = record.fingerprint == configuration::fingerprint(delivery.request);
@@ -182,14 +182,14 @@ impl<P: Protocol> Net<'_, P> {
             it.reach(Mark::OperatorReplayed);
         }
         let author = it.world.deliveries.get(usize::from(by));
-        // A transaction may be made after its handler has thought again.
+        // A transaction may be applied after its handler has tried again.
         let said =
             |author: &Delivery| verdicts.contains(&author.verdict) || author.has_writes && author.has_effect;
         let is_true = author.is_none_or(|author| said(author) && author.request == delivery.request);
         it.flaws.unless(is_true, Invariant::ReplayTrue);
     }
 
-    /// Performs the step on the protocol under test; done once for each key.
+    /// Takes the step on the protocol under test, once for each key.
     fn really_step(&mut self, key: StepKey, delivery: u8) -> Stepped {
         let now = self.configuration.clock(key.time, key.clock);
         let event = self.event(key, delivery);
@@ -236,10 +236,10 @@ impl<P: Protocol> Net<'_, P> {
             Action::NotExtended => Next::Unextended,
             Action::Declined(_) => Next::Declined,
             Action::Refused(Refusal::Abandoned(until)) => Next::Abandoned(until),
-            // Nobody can read the record, nor say what is in it.
+            // The record can't be read, so whether a claim is left behind isn't checked.
             Action::Refused(Refusal::Corrupt) => Next::Over,
             Action::Refused(_) => Next::Refused,
-            // The handler of a claim that is lost is cut off; or it has ended before, which is another way.
+            // The handler of a lost claim is cut off; or it ended before, which is another path.
             Action::Settled(_) | Action::Lost | Action::Nothing => Next::Over,
         };
         let held = self.protocol.held(&after).map(|held| self.claims.number(held));
@@ -269,8 +269,7 @@ impl<P: Protocol> Net<'_, P> {
         }
     }
 
-    /// Every step that was seen, as an edge between the machine's positions, and whether it calls the
-    /// store.
+    /// Every step seen, as an edge between the machine's positions, and whether it calls the store.
     pub(crate) fn edges(&self) -> impl Iterator<Item = (Position, Position, bool)> {
         self.steps.iter().filter_map(|(key, stepped)| {
             let (stage, calls) = match stepped.next {
@@ -278,7 +277,7 @@ impl<P: Protocol> Net<'_, P> {
                 Next::Read => (Stage::Reading, true),
                 Next::Pause => (Stage::Pausing, false),
                 Next::Run(_) | Next::Open => (Stage::Running, false),
-                // That it goes on, and how often, is the handler's doing.
+                // The handler decides whether it continues, and how often.
                 Next::Extend(_) | Next::Extended(_) | Next::Unextended | Next::Declined => return None,
                 Next::Replay(_)
                 | Next::Refused
@@ -291,13 +290,13 @@ impl<P: Protocol> Net<'_, P> {
             let settled = self.write(key.write).is_some_and(|write| write.lock().is_none());
             let claims = matches!(stepped.next, Next::Apply(write)
                 if self.write(write).is_some_and(|write| write.lock().is_some()));
-            // Without a claim, it concludes anew where another's record was in the way.
+            // Without a claim, it concludes again where another delivery's record was in the way.
             let concludes = matches!(stepped.next, Next::Apply(write)
                 if key.is_open && write != key.write && matches!(key.heard, Heard::Refused(_) | Heard::Found(_)));
             if key.verdict != Verdict::None && settled && (claims || concludes) {
                 return None;
             }
-            // An answer is to what was sent: a read's to a read, a write's to a write.
+            // A response belongs to the request of its kind: a read's to a read, a write's to a write.
             let from = match (key.stage, key.heard) {
                 (Stage::Answered, Heard::Found(_)) => Stage::Reading,
                 (Stage::Answered, _) => Stage::Applying,
@@ -308,7 +307,7 @@ impl<P: Protocol> Net<'_, P> {
     }
 }
 
-/// The delivery whose handler answered so.
+/// The delivery whose handler gave this response.
 fn author(outcome: &Outcome, record: &Record) -> u8 {
     match outcome {
         Outcome::Retained(response) => match &response.place {

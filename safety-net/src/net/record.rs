@@ -1,4 +1,4 @@
-//! The store's half: what a write does to the record. Every change goes through here.
+//! The store's half: the effect of a write on the record. Every change of the record goes through here.
 
 use std::rc::Rc;
 
@@ -18,7 +18,8 @@ use crate::{
 };
 
 impl<P: Protocol> Net<'_, P> {
-    /// The store gets a write, whoever still waits for it. Every change of the record goes through here.
+    /// The store receives a write, even if no executor waits for it any more. Every change of the record goes
+    /// through here.
     pub(super) fn store(&mut self, it: &mut Happening, number: u32, sender: u8) -> Option<Stored> {
         let sent = Rc::clone(self.writes.get(number)?);
         let write = &sent.write;
@@ -45,7 +46,7 @@ impl<P: Protocol> Net<'_, P> {
                 };
                 self.changed(it, write, current, after, sender);
             }
-            // Only a claim makes a record where there is none, or a conclusion that saw that there was none.
+            // Where there's no record, only a claim creates one, or a conclusion that saw no record.
             None => {
                 let makes = write.lock().is_some() || matches!(write, Write::Conclude { seen: None, .. });
                 it.flaws.unless(makes || stored == Stored::Removed, Invariant::OwnerSettles);
@@ -88,8 +89,8 @@ impl<P: Protocol> Net<'_, P> {
         Some(stored)
     }
 
-    /// The record, which had this status, is gone, and with it what the key was used for. At most once, what ran under
-    /// a claim that was not settled is as unknown as before.
+    /// The record, which had this status, is removed, and the facts about the operation with it. Under
+    /// at-most-once, the outcome of a run under an unsettled claim stays unknown.
     pub(super) fn removed(&self, it: &mut Happening, status: Status) {
         let is_unresolved =
             status == Status::Started && self.configuration.execution == Execution::AtMostOnce;
@@ -101,7 +102,7 @@ impl<P: Protocol> Net<'_, P> {
         it.world.operation = Operation::default();
     }
 
-    /// What the store makes of a write, and whether it makes the handler's own; asked once.
+    /// The store's result for a write, and whether it applies the handler's own writes; memoized.
     pub(super) fn effect(&mut self, write: u32, current: u32) -> (Stored, bool) {
         if let Some(&effect) = self.effects.get(&(write, current)) {
             return effect;
@@ -127,7 +128,7 @@ impl<P: Protocol> Net<'_, P> {
         it.flaws.unless(!is_current, Invariant::OwnerNotRefused);
     }
 
-    /// A record that was there is no longer what it was.
+    /// Checks the change of an existing record.
     fn changed(
         &self,
         it: &mut Happening,
@@ -153,7 +154,7 @@ impl<P: Protocol> Net<'_, P> {
                 it.flaws.unless(grows, Invariant::LeasesGrow);
             }
             Write::Settle { settlement, .. } => {
-                // To say the same again is no change.
+                // Storing the same settlement again isn't a change.
                 let is_same =
                     it.world.holder == sender && after.is_some_and(|after| after.state == current.state);
                 let invariant = match settlement {
@@ -184,8 +185,8 @@ impl<P: Protocol> Net<'_, P> {
                 RecordState::Completed(_) | RecordState::Failed(_) => counts(current.expires_at, now),
                 RecordState::Released => false,
             };
-            // That the clocks agree is not known here, but to whom the other request's record is live
-            // by its own clock is checked with every step; this is about true time.
+            // This checks by true time. Every step checks by the executor's own clock that it respects another
+            // request's live record.
             if self.configuration.clocks_agree() {
                 let matches = fingerprint == current.fingerprint;
                 it.flaws.unless(matches || !is_live, Invariant::MismatchHarmless);
@@ -207,7 +208,7 @@ impl<P: Protocol> Net<'_, P> {
             Settlement::Fail(outcome, _) => {
                 (Mark::T5, verdict == Verdict::Fail && is_response(outcome, sender, verdict))
             }
-            // Without a verdict, it gives back what it never used.
+            // Without a verdict, it releases a claim that it never used.
             Settlement::Release { .. } => {
                 (Mark::T6, matches!(verdict, Verdict::Release | Verdict::Panic | Verdict::None))
             }
@@ -228,7 +229,7 @@ impl<P: Protocol> Net<'_, P> {
         }
     }
 
-    /// A record was put without a claim.
+    /// Checks a record that was put without a claim.
     fn concluded(
         &self,
         it: &mut Happening,
@@ -283,8 +284,8 @@ impl<P: Protocol> Net<'_, P> {
         if let Some(delivery) = it.world.deliveries.get(usize::from(sender)) {
             it.flaws.unless(!delivery.is_refused || delivery.is_overtaken, Invariant::GhostTold);
             it.world.operation = it.world.operation.claimed(delivery.request, holder);
-            // It was sent before the sweep, and is given back, if it is, by what the record said since: more than is true
-            // does no harm.
+            // The claim was sent before the sweep. Its release, if any, follows what the record said since.
+            // Setting `was_left` too often does no harm.
             it.world.operation.was_left |= delivery.is_overtaken;
         }
         it.world.holder = sender;
@@ -293,10 +294,9 @@ impl<P: Protocol> Net<'_, P> {
         }
     }
 
-    /// Whether a record gives way when its time has come, to a delivery of the same request and to one of
-    /// another: a released key at once, an outcome a millisecond after its expiry and the skew margin, a
-    /// lock a millisecond after its lease and the skew margin (to another request: when it has expired
-    /// too).
+    /// Whether a record becomes claimable on time, for the same request and for another: a released key at
+    /// once, an outcome one millisecond after its expiry and the skew margin, a lock one millisecond after its
+    /// lease and the skew margin (for another request only when it has also expired).
     fn becomes_claimable(&mut self, number: u32) -> bool {
         if let Some(&claimable) = self.probes.get(&number) {
             return claimable;
@@ -304,7 +304,7 @@ impl<P: Protocol> Net<'_, P> {
         let claimable = self.records.get(number).is_none_or(|record| {
             let margin = millis(self.configuration.skew_margin + 1);
             let (from, from_for_another) = match record.state {
-                // At most once, it never gives way to another request.
+                // Under at-most-once, another request can never claim it.
                 RecordState::Started { lease_until } => {
                     (lease_until, record.expires_at.map(|expires_at| expires_at.max(lease_until)))
                 }
@@ -332,7 +332,7 @@ impl<P: Protocol> Net<'_, P> {
         let step = |state, event| self.protocol.step(state, Input { now, event });
         let (mut state, mut action) = step(self.protocol.begin(&plan), Event::Begin);
         let mut current = record.clone();
-        // One refusal, one compare-and-set, and its answer.
+        // One refusal, one compare-and-set, and its response.
         for _ in 0..3 {
             let event = match &action {
                 Action::Claimed(_) => return true,
@@ -354,7 +354,7 @@ impl<P: Protocol> Net<'_, P> {
         matches!(action, Action::Claimed(_))
     }
 
-    /// The same for a delivery that claims nothing.
+    /// The same for a delivery that runs without a claim.
     fn is_open_to(&self, record: &Record, request: u8, now: Timestamp) -> bool {
         if !self.configuration.flows.contains(&Flow::Look) {
             return true;
@@ -372,7 +372,7 @@ impl<P: Protocol> Net<'_, P> {
     }
 }
 
-/// An operator has settled the record: it is nobody's claim any more.
+/// An operator has settled the record: no delivery holds its claim any more.
 fn resolved(it: &mut Happening, settlement: &Settlement, before: Option<&Record>) {
     it.reach(match before.map(Record::status) {
         Some(Status::Started) => Mark::ResolvedLock,
@@ -380,7 +380,7 @@ fn resolved(it: &mut Happening, settlement: &Settlement, before: Option<&Record>
     });
     it.world.holder = NOBODY;
     match settlement {
-        // The operator's word that nothing happened.
+        // The operator states that nothing happened.
         Settlement::Release { .. } => {
             it.world.has_run = false;
             it.world.operation = Operation { request: it.world.operation.request, ..Operation::default() };
@@ -389,12 +389,12 @@ fn resolved(it: &mut Happening, settlement: &Settlement, before: Option<&Record>
     }
 }
 
-/// Whether a record with this expiry counts at `now`. Without one, it does for ever.
+/// Whether a record with this expiry is still unexpired at `now`. A record without an expiry never expires.
 pub(super) fn counts(expires_at: Option<Timestamp>, now: Timestamp) -> bool {
     expires_at.is_none_or(|expires_at| now <= expires_at)
 }
 
-/// Whether one expiry is before another.
+/// Whether the first expiry is before the second.
 fn is_sooner(one: Option<Timestamp>, other: Option<Timestamp>) -> bool {
     match (one, other) {
         (Some(one), Some(other)) => one < other,
@@ -403,7 +403,7 @@ fn is_sooner(one: Option<Timestamp>, other: Option<Timestamp>) -> bool {
     }
 }
 
-/// Whether `sender` settles, or extends, what it holds.
+/// Whether `sender` settles, or extends, its own claim.
 fn holds(it: &Happening, write: &Write, record: &Record, sender: u8) -> bool {
     let is_mine = |owner: &Owner, generation: &Generation| {
         it.world.holder == sender
@@ -413,7 +413,7 @@ fn holds(it: &Happening, write: &Write, record: &Record, sender: u8) -> bool {
     };
     match write {
         Write::Settle { owner, generation, .. } => is_mine(owner, generation),
-        // What is there already is no longer lease.
+        // The new lease must end later than the record's.
         Write::Extend { owner, generation, lease_until, .. } => {
             is_mine(owner, generation) && record.lease_until() < Some(*lease_until)
         }
@@ -421,12 +421,12 @@ fn holds(it: &Happening, write: &Write, record: &Record, sender: u8) -> bool {
     }
 }
 
-/// Whether a completion has the handler's own writes with it if it is to have some, and none otherwise.
+/// Whether a completion carries the handler's own writes if the handler has some, and none otherwise.
 fn goes_along(sent: &Sent, delivery: Delivery) -> bool {
     if sent.submission.is_some() { delivery.has_writes } else { delivery.verdict != Verdict::Commit }
 }
 
-/// Whether the handler said that it is done. A transaction that comes late may be of an earlier word of its.
+/// Whether the handler completed. A late transaction may come from its earlier result.
 fn completes(sent: &Sent, delivery: Delivery) -> bool {
     match sent.submission {
         Some(_) => delivery.has_writes,
@@ -438,7 +438,7 @@ fn is_response(outcome: &Outcome, delivery: u8, verdict: Verdict) -> bool {
     *outcome == Outcome::Omitted || *outcome == configuration::response(delivery, verdict)
 }
 
-/// What the handler said when it had `sent` sent.
+/// The handler's verdict when `sent` was sent.
 fn word(sent: &Sent) -> Verdict {
     if sent.submission.is_some() { Verdict::Commit } else { Verdict::Complete }
 }

@@ -1,4 +1,4 @@
-//! Transactions: what the store makes of one, and of the handler's own writes in it.
+//! Transactions: the store's result for one, and for the handler's own writes in it.
 
 use std::rc::Rc;
 
@@ -14,12 +14,13 @@ use crate::{
 };
 
 impl<P: Protocol> Net<'_, P> {
-    /// Whether what was sent under this number is a transaction.
+    /// Whether the request with this number is a transaction.
     pub(super) fn is_transaction(&self, number: u32) -> bool {
         self.sent(number).is_some_and(|sent| sent.submission.is_some())
     }
 
-    /// Whether the store knows this transaction by its token, so that it is answered as then and not made again.
+    /// Whether the store knows this transaction by its token, so that it repeats its answer and doesn't apply
+    /// it again.
     pub(super) fn is_known(&self, it: &mut Happening, number: u32) -> bool {
         let Some(token) = self.token(number) else { return false };
         let now = self.true_time(it);
@@ -31,7 +32,7 @@ impl<P: Protocol> Net<'_, P> {
                 continue;
             }
             is_known = true;
-            // Another request under it would be refused, or worse.
+            // The store would reject another request with this token, or answer it like the first.
             it.flaws.unless(made.write == number, Invariant::TokenKept);
         }
         is_known
@@ -41,15 +42,15 @@ impl<P: Protocol> Net<'_, P> {
         self.protocol.token(self.sent(number)?)
     }
 
-    /// A transaction was made, or what should be one: with its writes, or without.
+    /// Checks a transaction that was applied, with its effects on the record or without.
     pub(super) fn committed(&self, it: &mut Happening, number: u32, sender: u8, stored: Stored) {
         let after = match stored {
             Stored::Put(after) => self.records.get(after),
             Stored::Removed | Stored::Refused | Stored::Repeated => None,
         };
         let is_completed = after.is_some_and(|after| after.status() == Status::Completed);
-        // While the record of an earlier effect counts, there must be no other. By clocks that are too far apart, it may
-        // count no more.
+        // Until the record of an earlier effect expires, a second effect is a fault. With clocks too far apart,
+        // the record may already have expired by one of them.
         let before = self.records.get(it.world.record);
         let counts = before.is_some_and(|before| counts(before.expires_at, self.true_time(it)));
         let is_second = it.world.has_effect && counts && self.configuration.clocks_agree();
@@ -65,14 +66,14 @@ impl<P: Protocol> Net<'_, P> {
         }
     }
 
-    /// A condition of the handler's own fails. If the record's does too, or the transaction is known, it is answered as
-    /// if this one had held.
+    /// A condition on the handler's own writes fails. If the record's condition fails too, or the store knows
+    /// the transaction, the result is the same as if this condition had held.
     pub(super) fn decline(&mut self, it: &mut Happening, at: u8) -> Option<()> {
         let (number, _) = it.sent_by(at);
         let sent = Rc::clone(self.writes.get(number)?);
         sent.submission?;
         let is_refused = self.effect(number, it.world.record).0 == Stored::Refused;
-        // After a doubtful first attempt, the store may not say so: that one may be on its way.
+        // After an ambiguous first attempt, the store may not report this: that attempt may still be in flight.
         if is_refused || it.slot(at).is_retried || self.is_known(it, number) {
             return None;
         }
@@ -82,15 +83,15 @@ impl<P: Protocol> Net<'_, P> {
         Some(())
     }
 
-    /// The handler ends, or is ended, while an extension is on its way: it may still arrive.
+    /// The handler ends, or is ended, while an extension is in flight: it may still arrive.
     pub(super) fn leave_extension(&self, it: &mut Happening, at: u8) {
         if it.slot(at).stage == Stage::Extending {
-            // Without room it is lost, which may happen as well.
+            // Without room in the list it's lost, which can also happen.
             let _ = it.put_in_flight(at);
         }
     }
 
-    /// The delivery is told, for good, that its writes are not made.
+    /// The delivery gets the definite answer that its writes aren't applied.
     pub(super) fn deny(&self, it: &mut Happening, number: u8) {
         let now = self.true_time(it);
         let holder = it.world.holder;
@@ -107,7 +108,7 @@ impl<P: Protocol> Net<'_, P> {
         it.flaws.unless(!stands, Invariant::DeniedStays);
     }
 
-    /// What the store makes of what was sent under `number`, and whether it makes the handler's own writes.
+    /// The store's result for the request with this `number`, and whether it applies the handler's own writes.
     pub(super) fn make(&mut self, number: u32, current: u32) -> (Stored, bool) {
         let (effect, is_made) = match self.writes.get(number) {
             Some(sent) => {

@@ -1,4 +1,4 @@
-//! Watches over a schedule: every store transition, every effect and every answer.
+//! Checks a schedule: every store transition, every effect and every answer.
 
 mod answers;
 mod ledger;
@@ -25,12 +25,12 @@ use super::{
 
 use ledger::Ledger;
 
-/// Something that must not be.
+/// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Which rule was broken.
+    /// The rule.
     pub rule: &'static str,
-    /// What happened.
+    /// A description of the violation.
     pub what: String,
 }
 
@@ -40,14 +40,14 @@ impl fmt::Display for Violation {
     }
 }
 
-/// How a delivery ended, as far as its run is concerned.
+/// How the run of a delivery ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ended {
-    /// It was answered with a result.
+    /// The delivery was answered with a result.
     Answered,
-    /// It was answered with the handler's error.
+    /// The delivery was answered with the handler's error.
     Failed,
-    /// The library refused, or cut it off.
+    /// The library refused the delivery or cut it off.
     Refused,
     /// The process died.
     Crashed,
@@ -63,31 +63,31 @@ struct Run {
     generation: Generation,
     lease_until: u64,
     had_effect_at: Option<u64>,
-    /// Whether it runs without protection, since the store failed.
+    /// Whether it runs unprotected, since the store failed.
     is_unprotected: bool,
     /// Whether its effect goes into a transaction.
     has_staged: bool,
-    /// When its handler returned a result.
+    /// The time when its handler returned a result.
     handler_ended: Option<u64>,
     /// Whether its handler returned an error.
     has_failed: bool,
     has_panicked: bool,
     was_frozen: bool,
-    /// Until when calls to the store went wrong, or the process was frozen.
+    /// The last time when a call to the store failed or the process was frozen.
     trouble_until: u64,
-    /// When the platform ends its delivery.
+    /// The time when the platform ends its delivery.
     deadline: Option<u64>,
     ended: Option<(u64, Ended)>,
 }
 
-/// What a handler runs under.
+/// The protection of a handler's run.
 #[derive(Debug)]
 pub enum Right {
-    /// A claim, which it must have.
+    /// A claim, which it's required to have.
     Claim(Option<ClaimHandle>),
     /// None, on this key.
     None(StoredKey),
-    /// None, since the store failed.
+    /// None, since the store failed, on this key.
     Unprotected(StoredKey),
 }
 
@@ -125,34 +125,34 @@ struct Book {
     digest: DefaultHasher,
     trace: Vec<String>,
     violation: Option<Violation>,
-    /// Which delivery of which executor drew an owner.
+    /// The delivery and executor that drew each owner.
     owners: HashMap<[u8; 16], (u32, u64)>,
-    /// Owners that have asked to release their claim: they know it.
+    /// Owners that have sent a release of their claim: they know about it.
     releasing: BTreeSet<[u8; 16]>,
     deliveries: BTreeMap<u32, u64>,
-    /// When the platform ends the delivery that an executor is in.
+    /// The time when the platform ends an executor's current delivery.
     deadlines: BTreeMap<u32, u64>,
-    /// Executors that were frozen in the delivery that they are in.
+    /// Executors that were frozen in their current delivery.
     frozen: BTreeSet<u32>,
-    /// When a generation of a key was granted.
+    /// The time when a generation of a key was granted.
     grants: HashMap<(StoredKey, u64), u64>,
     recorded: HashMap<StoredKey, Vec<Recorded>>,
     released: BTreeSet<(StoredKey, u64)>,
     /// Claims that an operator settled.
     overruled: BTreeSet<(StoredKey, u64)>,
-    /// Executors that the store failed in the delivery that they are in.
+    /// Executors whose store failed in their current delivery.
     failed: BTreeSet<u32>,
     runs: Vec<Run>,
-    /// The run that an executor is in.
+    /// The current run of each executor.
     current: BTreeMap<u32, usize>,
     keys: BTreeSet<u64>,
-    /// What was made in transactions.
+    /// The effects applied in transactions.
     ledger: Ledger,
     figures: Figures,
     table: Option<Arc<Table>>,
 }
 
-/// See the [module](self).
+/// The checker; see the [module](self).
 pub struct Audit {
     config: Config,
     keeps_trace: bool,
@@ -166,7 +166,7 @@ impl fmt::Debug for Audit {
 }
 
 impl Audit {
-    /// Opens the book.
+    /// Starts the audit.
     pub fn new(config: Config, keeps_trace: bool) -> Self {
         Self { config, keeps_trace, book: Mutex::default() }
     }
@@ -182,7 +182,7 @@ impl Audit {
         }
     }
 
-    /// Closes the book.
+    /// Ends the audit and returns the report.
     pub fn report(&self, config: Config, mut figures: Figures) -> Report {
         let mut book = self.book();
         figures.repeated = book.figures.repeated;
@@ -208,17 +208,17 @@ impl Audit {
         }
     }
 
-    /// Whether something happened that must not.
+    /// Whether a rule was broken.
     pub fn has_violation(&self) -> bool {
         self.book().violation.is_some()
     }
 
-    /// Something happened that must not.
+    /// Records a violation.
     pub fn violate(&self, rule: &'static str, what: String) {
         violate(&mut self.book(), rule, what);
     }
 
-    /// Keeps the table, for the end.
+    /// Keeps the table for the checks at the end.
     pub fn watch(&self, table: &Arc<Table>) {
         self.book().table = Some(Arc::clone(table));
     }
@@ -228,7 +228,7 @@ impl Audit {
         self.book().table.clone().unwrap_or_default()
     }
 
-    /// Something was reached.
+    /// Counts an item that was reached.
     pub fn reached(&self, item: Item) {
         self.book().figures.reached.count(item);
     }
@@ -242,17 +242,17 @@ impl Audit {
             .any(|run| run.stored == *key && run.generation == generation && run.handler_ended.is_none())
     }
 
-    /// Every key that a handler ran for.
+    /// Every key for which a handler ran.
     pub fn keys_used(&self) -> Vec<u64> {
         self.book().keys.iter().copied().collect()
     }
 
-    /// How the store is broken, if it is.
+    /// How the store is deliberately broken, if it is.
     pub fn sabotage(&self) -> Sabotage {
         self.config.sabotage
     }
 
-    /// Whether clocks are within what is promised.
+    /// Whether the clocks are within the promised skew.
     fn clocks_agree(&self) -> bool {
         !self.config.has(Fault::SkewBeyond)
     }
@@ -264,7 +264,7 @@ impl Audit {
         book.owners.insert(*owner.as_bytes(), (executor, delivery));
     }
 
-    /// A release is on its way, whether or not it arrives: whoever sends it knows its own claim.
+    /// A release is sent, whether or not it arrives: its sender knows its own claim.
     pub fn releases(&self, owner: Owner) {
         self.book().releasing.insert(*owner.as_bytes());
     }
@@ -281,7 +281,7 @@ impl Audit {
         };
     }
 
-    /// A write was made, with these effects, if it was a transaction.
+    /// A write was applied, with these effects if it was a transaction.
     pub fn wrote(
         &self,
         at: u64,
@@ -366,7 +366,7 @@ impl Audit {
                 format!("{key}: {} after {}", after.generation, before.generation),
             );
         }
-        // An operator settles what it has seen, whatever the time.
+        // An operator settles the version it has seen, at any time.
         if !self.clocks_agree() || matches!(write, Write::Resolve { .. }) {
             return;
         }
@@ -393,7 +393,7 @@ impl Audit {
         self.note(&mut book, (at, key, 1), || format!("{at} {key}: swept"));
     }
 
-    /// A handler began; the run's number.
+    /// A handler began; returns the run's number.
     pub fn run_began(&self, at: u64, executor: u32, key: u64, payload: u64, right: Right) -> usize {
         let mut book = self.book();
         let book = &mut *book;
@@ -415,7 +415,7 @@ impl Audit {
                         "{at} executor {executor} runs key {key} payload {payload} unprotected (run {number})"
                     )
                 });
-                // A clock that jumps takes the time away that the store is asked in.
+                // A clock that jumps can use up the time for the store call.
                 if !book.failed.contains(&executor) && !self.has_wrong_clocks() {
                     let what =
                         format!("key {key} runs without protection at {at}, and the store had not failed");
@@ -484,7 +484,7 @@ impl Audit {
         book.frozen.insert(executor);
     }
 
-    /// An executor died: the platform ended it at its delivery's deadline, or something else did.
+    /// An executor died: the platform ended it at its delivery's deadline, or it crashed.
     pub fn crashed(&self, executor: u32, at: u64, is_deadline: bool) {
         if is_deadline {
             self.check_killed(executor, at);

@@ -1,4 +1,4 @@
-//! Deliveries by the low-level `Claim`, and an operator.
+//! Deliveries that use the low-level `Claim`, and an operator.
 
 use lambda_idempotency::{
     Begun, Completion, Fingerprint, Key, Operation, Replay, Resolution, Resolved, RunError, Status,
@@ -13,10 +13,10 @@ use super::{
     reached::Item,
 };
 
-/// A failure as `run` records it.
+/// A failure in the form in which `run` records it.
 const FAILURE: &str = r#"{"error_type":"Refusal","error_message":"refused"}"#;
 
-/// The answer of a delivery.
+/// The result of a delivery.
 type Answer = Result<String, RunError<Refusal>>;
 
 impl Executor {
@@ -32,7 +32,7 @@ impl Executor {
         let run = self.audit().run_began(world.now(), self.id(), key, payload, right);
         self.work_briefly().await;
         let fails = world.strikes(Fault::HandlerError, 50);
-        // At most once, a handler that has begun doesn't give its key back.
+        // Under at-most-once, a handler that has begun doesn't release its key.
         let gives_back = !world.config.at_most_once && world.random(|random| random.chance(500));
         if fails && gives_back {
             self.audit().handler_failed(run);
@@ -76,7 +76,7 @@ impl Executor {
         }
     }
 
-    /// Sometimes lets an operator settle a claim, whether its handler runs or not.
+    /// Sometimes lets an operator settle a claim, even while its handler runs.
     pub(super) async fn operate(&self) {
         let world = self.world();
         if !world.config.choices.operates || !world.random(|random| random.chance(200)) {
@@ -90,7 +90,7 @@ impl Executor {
         if record.status() != Status::Started {
             return;
         }
-        // Which payload was delivered, the operator knows only where there is one.
+        // The operator knows which payload was delivered only if there's just one.
         let knows = !world.config.has(Fault::OtherPayload);
         let resolution = match world.random(|random| random.below(4)) {
             0 if knows => {
@@ -115,7 +115,7 @@ impl Executor {
                 }
             }
             Ok(Resolved::Lost(_)) => self.audit().reached(Item::OperatorLost),
-            // It may have been made, and is judged where it is.
+            // The write may have been applied; the audit checks it at the table.
             Err(_) => {}
         }
         self.audit().ended(self.id(), world.now(), Ended::Refused);

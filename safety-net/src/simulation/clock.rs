@@ -1,4 +1,4 @@
-//! An executor's clock: the true time, and what is wrong with it.
+//! An executor's clock: true time plus the clock's errors.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -9,19 +9,19 @@ use lambda_idempotency::{BoxFuture, Clock, Timestamp};
 
 use super::{config::Fault, scheduler::World, undone::Undone};
 
-/// How far clocks may be apart for all promises to hold, in ms; the library's default.
+/// The largest skew, in ms, at which all promises hold: the library's default.
 pub const SKEW_MARGIN: i64 = 2000;
 /// The longest pause before a retry, in ms.
 const LONGEST_PAUSE: u64 = 1600;
-/// How far they are apart where only fencing is promised.
+/// How far a clock may be off to either side, in ms, where only fencing is promised.
 const BEYOND: i64 = 60_000;
 
-/// A clock that may be off, jump and stand. Its clones are the same clock.
+/// A clock that may be off, jump and stop. Its clones are the same clock.
 #[derive(Clone, Debug)]
 pub struct FaultyClock {
     world: Arc<World>,
     hands: Arc<Mutex<Hands>>,
-    /// The furthest that it may be off to either side, in ms: two clocks are apart by twice as much.
+    /// The most that it may be off to either side, in ms: two clocks are apart by up to twice as much.
     furthest: i64,
 }
 
@@ -29,12 +29,12 @@ pub struct FaultyClock {
 struct Hands {
     /// How far it is off, in ms.
     offset: i64,
-    /// Until which true time it shows the same.
+    /// While it's stopped: the true time until which it is, and the time it shows.
     stands: Option<(u64, u64)>,
 }
 
 impl FaultyClock {
-    /// A clock as the schedule has them.
+    /// A clock with this schedule's faults.
     pub fn new(world: &Arc<World>) -> Self {
         let config = &world.config;
         let furthest = if config.has(Fault::SkewBeyond) { BEYOND } else { SKEW_MARGIN / 2 };
@@ -45,12 +45,12 @@ impl FaultyClock {
         clock
     }
 
-    /// A clock that is right.
+    /// A correct clock.
     pub fn right(world: &Arc<World>) -> Self {
         Self { world: Arc::clone(world), hands: Arc::default(), furthest: 0 }
     }
 
-    /// Anything from the furthest behind to the furthest ahead.
+    /// A random offset within the limits on both sides.
     fn any_offset(&self) -> i64 {
         self.world.random(|random| random.below(2 * self.furthest as u64 + 1)) as i64 - self.furthest
     }
@@ -59,7 +59,7 @@ impl FaultyClock {
         self.hands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What can go wrong with a clock does so between two looks at it.
+    /// A clock's faults happen between two readings of it.
     fn tamper(&self, hands: &mut Hands, now: u64) {
         if self.furthest == 0 {
             return;
@@ -68,7 +68,7 @@ impl FaultyClock {
             *hands = Hands { offset: self.any_offset(), stands: None };
         }
         if hands.stands.is_none() && self.world.strikes(Fault::Stand, 20) {
-            // It falls behind while it stands, and no further than it may be.
+            // It falls behind while it's stopped, but by no more than its limit.
             let longest = (hands.offset + self.furthest) as u64;
             let ms = self.world.random(|random| random.below(longest + 1));
             hands.stands = Some((now + ms, now.saturating_add_signed(hands.offset)));
@@ -88,7 +88,7 @@ impl Clock for FaultyClock {
         Timestamp::from_millis(shown)
     }
 
-    /// What waits for a while is not moved by what the clock shows.
+    /// A wait isn't affected by the clock's reading.
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         if self.world.config.undone == Undone::CutOffs {
             return Box::pin(std::future::pending());

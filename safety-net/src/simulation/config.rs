@@ -1,62 +1,62 @@
-//! What one schedule is: all of it from a seed, and all of it in one line.
+//! A schedule: derived from a seed, and written as one line.
 
 use std::{fmt, str::FromStr};
 
 use super::{outages::Outage, undone::Undone};
 use crate::random::Random;
 
-/// Something that can go wrong. A schedule has a random subset of these.
+/// A kind of failure. A schedule has a random subset of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Fault {
-    /// A request gets lost before the store; nobody knows.
+    /// A request gets lost before the store; the client can't tell.
     LostRequest,
-    /// An answer gets lost after the write was made; nobody knows.
+    /// A response gets lost after the write was applied; the client can't tell.
     LostAnswer,
-    /// A write that was given up is made later.
+    /// A write is applied after its sender gave up on it.
     LateApply,
-    /// The SDK's own retry meets what the first attempt left.
+    /// The SDK's own retry meets the result of the first attempt.
     OwnRetry,
-    /// The store is throttled: definitely not made.
+    /// The store is throttled: the write definitely wasn't applied.
     Throttled,
-    /// Another transaction has the record: definitely not made.
+    /// Another transaction conflicts on the record: the write definitely wasn't applied.
     Conflict,
     /// An executor dies, at any poll.
     Crash,
-    /// An executor is frozen, and goes on later.
+    /// An executor freezes, and continues later.
     Freeze,
     /// The executors' clocks are apart, by no more than the skew margin.
     Skew,
-    /// The executors' clocks are apart by up to a minute: only fencing is promised.
+    /// The executors' clocks are off by up to a minute: only fencing is promised.
     SkewBeyond,
-    /// The sweeper removes what has expired.
+    /// The sweeper removes expired records.
     Sweep,
     /// Handlers return errors.
     HandlerError,
     /// Handlers panic.
     Panic,
-    /// Handlers are slow, or hang.
+    /// Handlers are slow or hang.
     Hang,
     /// A caller gives up, and its future is dropped.
     Drop,
     /// A key is used with another payload.
     OtherPayload,
-    /// Responses are large, and their parts cannot always be written.
+    /// Responses are large, and their chunks can't always be written.
     Parts,
-    /// The store keeps no parts, and refuses an item over its limit (400 KB in DynamoDB).
+    /// The store keeps no chunks, and rejects an item over its limit (400 KB in DynamoDB).
     ItemLimit,
     /// An executor's clock jumps, back or ahead, within what is allowed.
     Jump,
-    /// An executor's clock stands for a while, and then catches up.
+    /// An executor's clock stops for a while, and then catches up.
     Stand,
-    /// A condition of a handler's own writes fails.
+    /// A condition on the handler's own writes fails.
     Declined,
-    /// A settlement takes seconds, and is answered.
+    /// A settlement takes seconds, but is answered.
     SlowSettlement,
 }
 
 impl Fault {
-    /// All of them.
+    /// All faults.
     pub const ALL: [Self; 22] = [
         Self::LostRequest,
         Self::LostAnswer,
@@ -82,7 +82,7 @@ impl Fault {
         Self::SlowSettlement,
     ];
 
-    /// Those that leave it open what the record is.
+    /// The faults that make the record's state ambiguous.
     pub const DOUBTFUL: [Self; 6] = [
         Self::LostRequest,
         Self::LostAnswer,
@@ -98,35 +98,35 @@ impl Fault {
     }
 }
 
-/// A store that is broken on purpose: what shows that the net catches something.
+/// A deliberately broken store, which shows that the simulation catches faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sabotage {
-    /// It is not.
+    /// It isn't broken.
     #[default]
     None,
-    /// It settles whatever claim is there, as Powertools does.
+    /// It settles any current claim, as Powertools does.
     SettleUnconditionally,
-    /// It takes over and reclaims without looking at the version that was seen.
+    /// It takes over and reclaims without comparing the version that was seen.
     ReplaceUnconditionally,
     /// It claims a key that is taken.
     ClaimUnconditionally,
-    /// It extends whatever claim is there.
+    /// It extends any current claim.
     ExtendUnconditionally,
-    /// It puts a conclusion over whatever is there.
+    /// It puts a conclusion over any record.
     ConcludeUnconditionally,
-    /// It makes a handler's own writes whatever becomes of the record.
+    /// It applies the handler's own writes even if the record's condition fails.
     EffectUnconditionally,
 }
 
 /// How the deliveries of a schedule are protected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Way {
-    /// By claims; what a handler does has its effect at once.
+    /// By claims; the handler's effect happens at once.
     #[default]
     Claims,
-    /// By claims; what a handler does goes into one transaction with its outcome.
+    /// By claims; the handler's effect is part of one transaction with its outcome.
     Transactions,
-    /// By claims, or by nothing but that transaction: another way every time.
+    /// By claims, or only by that transaction: chosen for each delivery.
     Mixed,
 }
 
@@ -136,7 +136,7 @@ impl Way {
 }
 
 impl Sabotage {
-    /// All of them, by their names.
+    /// All sabotages, by name.
     pub const ALL: [(Self, &str); 7] = [
         (Self::None, "none"),
         (Self::SettleUnconditionally, "settle"),
@@ -163,7 +163,7 @@ pub struct Choices {
     pub unprotected: bool,
     /// Whether some deliveries use `begin` and the `Claim`, in place of `run`.
     pub begins: bool,
-    /// Whether an operator settles claims, also of handlers that run.
+    /// Whether an operator settles claims, even while their handlers run.
     pub operates: bool,
     /// Whether the platform lets a process run past its deadline, as Managed Instances do.
     pub lets_run: bool,
@@ -172,7 +172,7 @@ pub struct Choices {
 impl Choices {
     /// The retentions: one longer than the longest lease, five minutes, an hour, the default, and ninety days.
     pub const RETENTIONS: [u64; 5] = [90, 300, 3600, 86_400, 90 * 86_400];
-    /// None of them.
+    /// The default settings, but with a retention of five minutes.
     pub const NONE: Self = Self {
         retention: 300,
         records: false,
@@ -197,7 +197,7 @@ impl Choices {
             lets_run: is_so(2),
             retention: 0,
         };
-        // Half of them are so short that they end in the schedule.
+        // Half of them are so short that they end within the schedule.
         let retention = if is_so(2) { 300 } else { *random.pick(&Self::RETENTIONS).unwrap_or(&300) };
         Self { retention, ..chosen }
     }
@@ -214,7 +214,7 @@ impl Choices {
         ]
     }
 
-    /// The same with one thing less.
+    /// The same choices with one thing less, in each way.
     fn smaller(self) -> Vec<Self> {
         let mut all = Vec::new();
         for nth in 0..self.to_owned().flags().len() {
@@ -232,17 +232,17 @@ impl Choices {
 /// One schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Decides everything that the rest leaves open.
+    /// Decides everything that the other fields leave open.
     pub seed: u64,
     /// Executors.
     pub executors: u32,
     /// Keys.
     pub keys: u32,
-    /// Deliveries an executor.
+    /// Deliveries per executor.
     pub deliveries: u32,
-    /// A bit a fault.
+    /// One bit per fault.
     pub faults: u32,
-    /// Whether at most one run is allowed.
+    /// Whether it runs under at-most-once.
     pub at_most_once: bool,
     /// How deliveries are protected.
     pub way: Way,
@@ -250,18 +250,18 @@ pub struct Config {
     pub extends: bool,
     /// The user's settings.
     pub choices: Choices,
-    /// Whether two executors each are one process, which runs two deliveries at once.
+    /// Whether pairs of executors share one process, which handles two deliveries concurrently.
     pub shares: bool,
-    /// How stores fail in this schedule's outages, if it has any: those of a campaign have nothing else.
+    /// How stores fail in this schedule's outages, if any. A campaign's schedules have no other faults.
     pub outage: Option<Outage>,
     /// How the store is broken, if it is.
     pub sabotage: Sabotage,
-    /// Which of the engine's own precautions is undone, if one is.
+    /// The engine's precaution that's removed, if any.
     pub undone: Undone,
 }
 
 impl Config {
-    /// The schedule of a seed: most are small, since most bugs are, and some are large.
+    /// The schedule of a seed. Most schedules are small, since most bugs need little; some are large.
     pub fn from_seed(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x51_7c_c1_b7_27_22_0a_95);
         let (executors, keys) = match random.below(100) {
@@ -269,12 +269,12 @@ impl Config {
             1..=9 => (random.between(4, 16), random.between(1, 20)),
             _ => (random.between(2, 5), random.between(1, 2)),
         };
-        // Each fault in half of the schedules, the one beyond the promise in an eighth.
+        // Each fault is in half of the schedules, the one beyond the promise in an eighth.
         let mut faults = random.bits() as u32 & ((1 << Fault::ALL.len() as u32) - 1);
         if random.below(4) != 0 {
             faults &= !Fault::SkewBeyond.bit();
         }
-        // In a quarter of them every answer is definite, so that more can be said of what comes of it.
+        // In a quarter of them every response is definite, which allows stricter checks.
         if random.below(4) == 0 {
             faults &= !Fault::DOUBTFUL.iter().fold(0, |all, fault| all | fault.bit());
         }
@@ -298,10 +298,10 @@ impl Config {
         }
     }
 
-    /// The schedule of a seed in a campaign: outages of one kind, and no process that crashes or freezes.
+    /// The schedule of a seed in a campaign: outages of one kind, and no process crashes or freezes.
     pub fn of_campaign(seed: u64, outage: Outage) -> Self {
         let mut random = Random::new(seed ^ 0x2b_7e_15_16_28_ae_d2_a6);
-        // Where a lease is short, clocks that are apart leave less time than the executor can know of.
+        // With a short lease, skewed clocks leave less time than the executor can know about.
         let extends = random.below(4) == 0;
         let is_skewed = !extends && random.below(2) == 0;
         Self {
@@ -321,8 +321,8 @@ impl Config {
         }
     }
 
-    /// Whether a handler runs without a claim where the store fails. At most once, none does; and a transaction has no
-    /// outcome to go with then.
+    /// Whether a handler runs without a claim when the store fails. Under at-most-once none does. Nor with
+    /// transactions, which would have no outcome to commit with.
     pub fn may_run_unprotected(&self) -> bool {
         self.choices.unprotected && !self.at_most_once && self.way == Way::Claims
     }
@@ -337,7 +337,7 @@ impl Config {
         self.faults & fault.bit() != 0
     }
 
-    /// The same schedule with one thing less in it, in each way there is.
+    /// The same schedule with one thing less, in each way.
     pub fn smaller(&self) -> Vec<Self> {
         let mut all: Vec<Self> = Fault::ALL
             .into_iter()
@@ -399,7 +399,7 @@ impl fmt::Display for Config {
 impl FromStr for Config {
     type Err = String;
 
-    /// Reads what [`Display`](fmt::Display) writes; what is missing comes from the seed.
+    /// Reads what [`Display`](fmt::Display) writes; missing fields come from the seed.
     fn from_str(line: &str) -> Result<Self, String> {
         let value =
             |name: &str| line.split_whitespace().find_map(|part| part.strip_prefix(name)?.strip_prefix('='));

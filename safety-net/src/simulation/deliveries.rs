@@ -1,4 +1,4 @@
-//! The executors: each is delivered events, and runs handlers whose effects are counted.
+//! The executors: each receives events, and runs handlers whose effects are counted.
 
 use std::{
     fmt,
@@ -30,20 +30,20 @@ use super::{
 
 /// How long before the deadline calls to the store end: the library's default.
 pub const RESERVE: Duration = Duration::from_millis(250);
-/// How long before the deadline the one call ends that a handler's late result gets: a fifth of the reserve.
+/// How long before the deadline the single settlement call for a late result ends: a fifth of the reserve.
 pub const HARD_FLOOR: Duration = Duration::from_millis(50);
-/// How long a settlement is retried where no deadline ends it before: the library's default.
+/// How long a settlement is retried if no deadline ends it earlier: the library's default.
 pub const SETTLE_WITHIN: Duration = Duration::from_secs(30);
-/// The longest lease there is: the fallback's.
+/// The longest lease: the fallback's.
 const LEASE: u64 = 60_000;
-/// How long a lease is that is extended while its handler runs.
+/// The length of a lease that's extended while its handler runs.
 const SHORT_LEASE: Duration = Duration::from_secs(9);
-/// How long a delivery waits for another one's outcome, where it does.
+/// How long a delivery waits for another one's outcome, if it waits.
 pub const PATIENCE: Duration = Duration::from_secs(20);
-/// How many bytes of settled records a process keeps, where it does.
+/// How many bytes of settled records a process caches, if it caches.
 const CACHE: usize = 64 * 1024;
 
-/// The key of the record that the operation `key` has.
+/// The record's key for the operation `key`.
 pub(super) fn stored_key(key: u64) -> StoredKey {
     let key = Key::new(format!("key {key}")).unwrap_or_else(|error| panic!("a valid key: {error}"));
     let scope = Scope::new("simulated", "run:step").unwrap_or_else(|error| panic!("a valid scope: {error}"));
@@ -60,7 +60,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// One process, and what is left for it to do. Its clones are the same process.
+/// One process, with its remaining deliveries. Its clones are the same process.
 #[derive(Clone, Debug)]
 pub struct Executor {
     id: u32,
@@ -69,11 +69,11 @@ pub struct Executor {
     idempotency: Idempotency,
     clock: FaultyClock,
     left: Arc<AtomicU32>,
-    /// When the platform ends it, in ms of true time; 0 if it does not.
+    /// The time when the platform ends it, in ms of true time; 0 for never.
     deadline: Arc<AtomicU64>,
     /// A process that was frozen may outlive its deadline for a while.
     outlives: Arc<AtomicBool>,
-    /// Whether it is the one that finds out whether everything settles.
+    /// Whether it's the last executor, which checks that every key settles.
     is_last: bool,
 }
 
@@ -85,7 +85,7 @@ pub fn executors(world: &Arc<World>, audit: &Arc<Audit>) -> Vec<Executor> {
     for id in 0..world.config.executors {
         let beside = all.last().filter(|_| world.config.shares && id % 2 == 1);
         all.push(match beside {
-            // The same process, at work on another delivery.
+            // The same process, with a second concurrent delivery.
             Some(beside) => Executor { id, ..beside.clone() }.fresh(world.config.deliveries),
             None => executor(world, audit, &table, id, false),
         });
@@ -93,7 +93,7 @@ pub fn executors(world: &Arc<World>, audit: &Arc<Audit>) -> Vec<Executor> {
     all
 }
 
-/// One more, without faults, that asks for every key until it has settled.
+/// One more executor, without faults, which requests every key until it has settled.
 pub fn last_executor(world: &Arc<World>, audit: &Arc<Audit>) -> Executor {
     let table = audit.table();
     table.all_arrive(audit, world.now());
@@ -164,7 +164,7 @@ fn settings(config: &Config) -> Settings {
 }
 
 impl Executor {
-    /// The same, with a delivery of its own, and so many left.
+    /// The same process with its own delivery, and `deliveries` left.
     fn fresh(self, deliveries: u32) -> Self {
         let left = Arc::new(AtomicU32::new(deliveries));
         Self { left, deadline: Arc::default(), outlives: Arc::default(), ..self }
@@ -213,7 +213,7 @@ impl Executor {
         deadline != 0 && world.now() >= deadline && !goes_on
     }
 
-    /// The process was frozen until `thaws`: if that is past its deadline, it may go on for a while all the same.
+    /// The process was frozen until `thaws`: if that's past its deadline, it may still continue for a while.
     pub fn froze(&self, thaws: u64) {
         let goes_on = self.world.random(|random| random.chance(500));
         self.outlives.store(goes_on && thaws >= self.deadline.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -257,7 +257,7 @@ impl Executor {
         let name = Key::new(format!("key {key}")).unwrap_or_else(|error| panic!("a valid key: {error}"));
         let idempotency = self.idempotency.for_invocation(invocation);
         let way = match self.world.config.way {
-            // At most once, nothing runs without a claim.
+            // Under at-most-once, nothing runs without a claim.
             Way::Mixed if !self.world.config.at_most_once => self.world.random(|random| random.below(3)),
             Way::Claims | Way::Transactions | Way::Mixed => 0,
         };
@@ -279,7 +279,7 @@ impl Executor {
         };
         let mut run = pin!(run);
         let mut gives_up = pin!(self.world.sleep(patience.unwrap_or(u64::MAX / 4)));
-        // Wakes the process at its deadline, for the scheduler to end it.
+        // Wakes the process at its deadline, so that the scheduler can end it.
         let deadline = self.deadline.load(Ordering::Relaxed);
         let now = self.world.now();
         let mut dies =
@@ -288,7 +288,7 @@ impl Executor {
             match catch_unwind(AssertUnwindSafe(|| run.as_mut().poll(cx))) {
                 Ok(Poll::Ready(result)) => return Poll::Ready(Some(result)),
                 Ok(Poll::Pending) => {}
-                // A handler's panic: what the runtime would report as a failed invocation.
+                // The handler panicked: the runtime would report a failed invocation.
                 Err(_) => return Poll::Ready(Some(Err(RunError::Handler(Refusal)))),
             }
             let _ = dies.as_mut().poll(cx);
@@ -310,7 +310,7 @@ impl Executor {
         let run = self.audit.run_began(world.now(), self.id, key, payload, right);
         self.work(run).await;
         if world.strikes(Fault::Hang, 30) {
-            // A lease that is extended is so for as long as its handler hangs.
+            // A lease is extended for as long as its handler hangs.
             world.sleep(if world.config.extends { 200_000 } else { 10_000_000 }).await;
         }
         if world.strikes(Fault::HandlerError, 50) {
@@ -327,7 +327,7 @@ impl Executor {
         self.work(run).await;
         if world.strikes(Fault::Panic, 40) {
             self.audit.handler_panicked(run);
-            // Without the hook that prints.
+            // This skips the hook that prints.
             resume_unwind(Box::new(Refusal));
         }
         if world.strikes(Fault::HandlerError, 50) {
@@ -341,8 +341,8 @@ impl Executor {
         Ok(format!("run {run} of key {key} with payload {payload}{:padding$}", ""))
     }
 
-    /// Lays the run's effect down for the transaction with its outcome. If a condition of it fails, the handler thinks
-    /// again: it asks once more, or answers otherwise; or it has nothing to say.
+    /// Stages the run's effect for the transaction with its outcome. If one of its conditions fails, the
+    /// handler tries again, answers differently, fails, or has no handler for the decline.
     fn stage(&self, staging: &Staging, run: usize, key: u64, payload: u64) {
         if let Err(error) = staging.add(Effects(vec![run])) {
             self.audit.violate("effects can be staged", error.to_string());
@@ -365,8 +365,8 @@ impl Executor {
         });
     }
 
-    /// In a campaign, the store may not be reachable for a while as the delivery begins. Where nothing limits a claim,
-    /// silence would do so for ever.
+    /// In a campaign, the store may be unreachable for a while when the delivery begins. Where a claim has no
+    /// time limit, a silent store would block it forever.
     fn outage_at_the_claim(&self, deadline: u64) {
         let (world, now) = (&self.world, self.world.now());
         let Some(outage) = world.config.outage else { return };
@@ -378,7 +378,7 @@ impl Executor {
         }
     }
 
-    /// In a campaign, the store may not be reachable as the handler returns.
+    /// In a campaign, the store may be unreachable when the handler returns.
     fn outage_at_the_end(&self, run: usize) {
         let (world, now) = (&self.world, self.world.now());
         let Some(outage) = world.config.outage else { return };
@@ -388,12 +388,12 @@ impl Executor {
                 world.cut_off(self.id, now + delay, now + delay + length);
                 world.count(|figures| figures.outages[(length * 10 / left).min(9) as usize] += 1);
             }
-            // One that began with the delivery is over.
+            // Ends an outage that began with the delivery.
             None => world.cut_off(self.id, now, now),
         }
     }
 
-    /// In a campaign, a handler is never cut off: where little time is left, it does nothing.
+    /// In a campaign, a handler is never cut off: with little time left, it does nothing.
     async fn work_in_a_campaign(&self, run: usize) {
         let left = self.audit.time_left(run, self.world.now());
         let Some(spare) = left.checked_sub(1000) else { return };

@@ -1,4 +1,4 @@
-//! The simulated store: the library's own contract, behind a network that loses, delays and doubts.
+//! The simulated store: the library's own contract, behind a network with loss, delays and ambiguous results.
 
 use std::{
     collections::BTreeMap,
@@ -22,14 +22,14 @@ mod transactions;
 use outage::Call;
 pub use transactions::{Effects, SoldOut};
 
-/// Up to this many bytes of a response stay in the record.
+/// The most bytes of a response that are stored in the record.
 const INLINE_LIMIT: usize = 120;
-/// Up to this many bytes of a response does an item take where there are no parts: DynamoDB's 400 KB.
+/// The most bytes of a response that an item takes where there are no chunks: DynamoDB's 400 KB.
 const ITEM_LIMIT: usize = 150;
-/// How long a client waits for an answer that does not come, in ms.
+/// How long a client waits for a missing response, in ms.
 const TIMEOUT: u64 = 1000;
 
-/// What is stored; all executors' stores share it.
+/// The stored data, shared by all executors' stores.
 #[derive(Debug, Default)]
 pub struct Table {
     inner: Mutex<Stored>,
@@ -39,29 +39,29 @@ pub struct Table {
 struct Stored {
     records: BTreeMap<StoredKey, Record>,
     parts: BTreeMap<(StoredKey, [u8; 16]), Vec<u8>>,
-    /// What was given up and is still to come, by when it arrives.
+    /// Writes whose sender gave up on them, with the time when they arrive.
     late: Vec<(u64, StoredKey, Request)>,
-    /// The transactions that were made, by their tokens, and when.
+    /// The applied transactions, by their tokens, with the time.
     tokens: BTreeMap<String, (u64, StoredKey, Request)>,
 }
 
-/// What is sent to the table.
+/// A request to the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Request {
     /// A write of the protocol.
     Write(Write),
-    /// One in a transaction with the handler's own.
+    /// A write of the protocol in a transaction with the handler's own writes.
     Commit { write: Write, effects: Effects, token: String },
 }
 
-/// One executor's way to the table.
+/// One executor's connection to the table.
 #[derive(Clone, Debug)]
 pub struct SimulatedStore {
-    /// The world.
+    /// The state shared by the simulation.
     pub world: Arc<World>,
-    /// Who watches.
+    /// The audit.
     pub audit: Arc<Audit>,
-    /// What is stored.
+    /// The stored data.
     pub table: Arc<Table>,
 }
 
@@ -75,16 +75,16 @@ impl Table {
         self.stored().records.get(key).cloned()
     }
 
-    /// The claim that stands of the operation with this key: its owner, and until when it stands.
+    /// The current claim of the operation with this key: its owner, and the end of its lease.
     pub fn claim_of(&self, key: &str) -> Option<([u8; 16], u64)> {
         let key = lambda_idempotency::Key::new(key).ok()?;
         let scope = lambda_idempotency::Scope::new("simulated", "run:step").ok()?;
-        // Nobody holds the table's lock while the auditor asks.
+        // The audit calls this without holding the table's lock.
         let record = self.record(&StoredKey::new(&scope, &key))?;
         Some((*record.owner.as_bytes(), record.lease_until()?.as_millis()))
     }
 
-    /// Everything still on its way arrives now: before it is asked whether all settles.
+    /// Delivers everything still in flight, before the check that every key settles.
     pub fn all_arrive(&self, audit: &Audit, now: u64) {
         let mut stored = self.stored();
         for (_, key, request) in std::mem::take(&mut stored.late) {
@@ -93,7 +93,7 @@ impl Table {
     }
 }
 
-/// What nobody waits for any more arrives.
+/// Delivers a write that no executor waits for any more.
 fn arrive(stored: &mut Stored, audit: &Audit, at: u64, key: &StoredKey, request: &Request) {
     match request {
         Request::Write(write) => {
@@ -124,7 +124,7 @@ fn apply(
     }
 }
 
-/// The contract, or what a broken store makes of it.
+/// Applies the contract, or the broken store's variant.
 fn sabotaged(sabotage: Sabotage, write: &Write, before: Option<&Record>) -> Option<Record> {
     match (sabotage, write, before) {
         (Sabotage::SettleUnconditionally, Write::Settle { settlement, .. }, Some(record)) => {
@@ -149,7 +149,7 @@ fn sabotaged(sabotage: Sabotage, write: &Write, before: Option<&Record>) -> Opti
 }
 
 impl SimulatedStore {
-    /// What happens at the table before anything else does: late writes arrive, the sweeper passes.
+    /// Applies the table's own events before a request: late writes arrive, the sweeper passes.
     fn settle_down(&self, stored: &mut Stored, key: &StoredKey) {
         let now = self.world.now();
         let (mut due, still) =
@@ -166,7 +166,7 @@ impl SimulatedStore {
             .is_some_and(|expires_at| expires_at.as_millis() < now);
         if has_expired && self.world.strikes(Fault::Sweep, 300) {
             stored.records.remove(key);
-            // No request is so late that a record was in its way, and is gone again.
+            // No transaction arrives so late that a record which would have refused it has already been swept.
             stored.late.retain(|(_, of, request)| of != key || !matches!(request, Request::Commit { .. }));
             self.audit.swept(now, key);
         }
@@ -248,7 +248,7 @@ impl SimulatedStore {
     }
 
     async fn travel(&self) {
-        // In a campaign nothing goes wrong but in its outages.
+        // In a campaign nothing fails except in its outages.
         let slow = if self.world.config.outage.is_none() { 50 } else { 0 };
         let ms =
             self.world.random(|random| if random.chance(slow) { random.below(800) } else { random.below(8) });
@@ -283,7 +283,7 @@ impl Store for SimulatedStore {
     }
 }
 
-/// How much of a response stands in the item itself.
+/// How many bytes of a response are in the item itself.
 fn response_bytes(write: &Write) -> usize {
     let outcome = match write {
         Write::Settle {

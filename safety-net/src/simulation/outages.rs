@@ -1,9 +1,9 @@
-//! Campaigns: outages of one kind, none longer than the time that its delivery has left, and nothing else that goes wrong.
+//! Campaigns: outages of one kind, each shorter than its delivery's remaining time, and no other faults.
 //!
-//! An executor cannot reach its store from when its handler returns, or a little later, for a share of the time that its
-//! delivery has left to record its outcome: at least 30 % of these outages take 50 to 95 % of it. Others begin with the
-//! delivery, and meet the claim. Every operation must be answered with its handler's result, in time, the store must have it
-//! completed by then, and no effect may be repeated.
+//! An executor can't reach its store from the time when its handler returns, or a little later, for a share of
+//! the time that its delivery has left to record its outcome: at least 30 % of these outages take 50 to 95 % of
+//! it. Others begin with the delivery and affect the claim. Every operation must be answered with its handler's
+//! result, in time; the store must have completed it by then; and no effect may be repeated.
 
 use std::fmt::Write as _;
 
@@ -15,22 +15,22 @@ use crate::random::Random;
 pub enum Outage {
     /// Requests get lost; the client gives up after a second.
     LostRequests,
-    /// Writes are made, and all answers get lost; the client gives up after a second.
+    /// Writes are applied, and all responses get lost; the client gives up after a second.
     LostAnswers,
-    /// Requests are throttled: definitely not made.
+    /// Requests are throttled and definitely not applied.
     Throttles,
-    /// Writes conflict with others: definitely not made.
+    /// Writes conflict with others and definitely aren't applied.
     Conflicts,
-    /// Answers are internal errors; half of the writes were made.
+    /// Responses are internal errors; half of the writes were applied.
     Errors500,
-    /// Requests are refused, as with expired credentials.
+    /// Requests are rejected, as with expired credentials.
     Refusals,
-    /// Requests are not answered at all, and no client gives up; half of the writes were made.
+    /// Requests never get a response, and no client gives up; half of the writes were applied.
     Silence,
 }
 
 impl Outage {
-    /// All of them.
+    /// All outages.
     pub const ALL: [Self; 7] = [
         Self::LostRequests,
         Self::LostAnswers,
@@ -54,14 +54,15 @@ impl Outage {
         }
     }
 
-    /// The one with this name.
+    /// The outage with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|outage| outage.name() == name)
     }
 
-    /// How many ms of the time left an outage leaves at least. After a definite error that is a pause, which takes half of
-    /// what is left, and a request. After an internal error, a pause, a read, a pause and a request. A request
-    /// that is not answered is given up after half of what is left, but not before 250 ms: then comes all of that.
+    /// How many ms of the remaining time an outage leaves at least. A definite error needs a pause, which takes
+    /// half of the remaining time, and a request. An internal error needs a pause, a read, a pause and a
+    /// request. A request without a response is given up after half of the remaining time, but not before 250
+    /// ms; then all of that follows.
     pub const fn leaves(self) -> u64 {
         match self {
             Self::Throttles | Self::Conflicts | Self::Refusals => 60,
@@ -70,8 +71,8 @@ impl Outage {
         }
     }
 
-    /// When an outage begins, and how long it lasts, in ms, for a delivery that has `left` to record its outcome. `None`
-    /// if it leaves too little time for one.
+    /// When an outage begins and how long it lasts, in ms, for a delivery that has `left` to record its
+    /// outcome. `None` if there's too little time for one.
     pub(super) fn draw(self, left: u64, random: &mut Random) -> Option<(u64, u64)> {
         let share = if random.percent(60) { random.between(500, 950) } else { random.between(10, 500) };
         let delay = if random.percent(70) { 0 } else { random.below(20) };
@@ -81,11 +82,11 @@ impl Outage {
     }
 }
 
-/// Plays `count` schedules with outages of this kind, in two halves at once, a core each.
+/// Plays `count` schedules with outages of this kind, in two concurrent halves, one per core.
 ///
 /// # Errors
 ///
-/// The report of a schedule that violates something, shrunk; `None` if the simulation itself panicked.
+/// The report of a schedule with a violation, shrunk; `None` if the simulation itself panicked.
 pub fn play(outage: Outage, first: u64, count: u64) -> Result<Figures, Option<Box<Report>>> {
     let half = count / 2;
     let played = |first, count| campaign(first, count, |config| Config::of_campaign(config.seed, outage));
@@ -98,7 +99,7 @@ pub fn play(outage: Outage, first: u64, count: u64) -> Result<Figures, Option<Bo
     Ok(figures)
 }
 
-/// What a campaign came to, in a paragraph.
+/// The results of a campaign, as a paragraph.
 pub fn told(outage: Outage, figures: &Figures) -> String {
     let Figures { schedules, operations, completed, calls, effects, committed, repeated, expired, .. } =
         figures;

@@ -1,7 +1,7 @@
-//! Every setting, way in, write and answer that the schedules must reach, and how often they do.
+//! Every setting, way in, write and answer that the schedules must reach, with its count.
 //!
-//! A new one has to be listed here: the public enums are matched without a wildcard, and `tests/reached.rs` reads the
-//! sources for the others.
+//! A new one has to be listed here: the public enums are matched without a wildcard, and `tests/reached.rs`
+//! reads the sources for the others.
 
 use std::fmt::{self, Write as _};
 
@@ -17,14 +17,14 @@ use super::{
 
 macro_rules! items {
     ($($group:literal { $($item:ident $what:literal)* })*) => {
-        /// Something that the schedules must reach.
+        /// An item that the schedules must reach.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Item {
             $($(#[doc = $what] $item,)*)*
         }
 
         impl Item {
-            /// All of them, each with its group and what it is called.
+            /// All items, each with its group and name.
             pub const ALL: &[(Self, &'static str, &'static str)] =
                 &[$($((Self::$item, $group, $what),)*)*];
         }
@@ -109,17 +109,17 @@ impl Default for Reached {
 }
 
 impl Reached {
-    /// Once more.
+    /// Counts `item` once.
     pub fn count(&mut self, item: Item) {
         self.0[item as usize] += 1;
     }
 
-    /// Both together.
+    /// Adds the counts of `other`.
     pub fn add(&mut self, other: &Self) {
         self.0.iter_mut().zip(other.0).for_each(|(all, one)| *all += one);
     }
 
-    /// How often.
+    /// How often `item` was reached.
     pub fn of(&self, item: Item) -> u64 {
         self.0[item as usize]
     }
@@ -129,7 +129,7 @@ impl Reached {
         Item::ALL.iter().filter(|(item, ..)| self.of(*item) == 0).map(|(_, _, what)| *what)
     }
 
-    /// The settings of a schedule.
+    /// Counts the settings of a schedule.
     pub fn count_settings(&mut self, config: &Config) {
         let Choices { retention, records, waits, caches, .. } = config.choices;
         let unprotected = config.may_run_unprotected();
@@ -173,7 +173,7 @@ impl Reached {
         }
     }
 
-    /// A write was made.
+    /// Counts a write that was applied.
     pub fn count_write(&mut self, write: &Write) {
         self.count(match write {
             Write::Claim(_) => Item::T1,
@@ -190,7 +190,7 @@ impl Reached {
         });
     }
 
-    /// A delivery was answered; its handler ran, or not.
+    /// Counts an answer to a delivery, and whether its handler ran.
     pub fn count_answer(&mut self, result: &Result<String, RunError<Refusal>>, has_run: bool) {
         let item = match result {
             Ok(_) if has_run => Item::Own,
@@ -207,7 +207,8 @@ impl Reached {
     }
 }
 
-/// The item of a kind. `None` for those that no schedule is answered with: `tests/reached.rs` says where they are.
+/// The item of a kind. `None` for those that no schedule can return: `tests/reached.rs` says where they're
+/// tested.
 fn of_kind(kind: ErrorKind) -> Option<Item> {
     let name = kind.as_str();
     let is_it =
@@ -216,7 +217,7 @@ fn of_kind(kind: ErrorKind) -> Option<Item> {
 }
 
 impl fmt::Display for Reached {
-    /// As a table, group by group.
+    /// Prints a table, group by group.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("| reached by the simulation | times |\n|---|---:|")?;
         let mut before = "";

@@ -21,12 +21,12 @@ use super::{
 };
 use crate::random::Random;
 
-/// When the simulated world begins.
+/// The time at which a simulation begins.
 const BEGINNING: u64 = 1_795_000_000_000;
-/// The most polls that a schedule may take: more is a livelock.
+/// The most polls that a schedule may take; more is a livelock.
 const MAX_POLLS: u64 = 2_000_000;
 
-/// What all parts of the world share.
+/// The state that all parts of the simulation share.
 #[derive(Debug)]
 pub struct World {
     /// The schedule.
@@ -37,14 +37,14 @@ pub struct World {
 struct State {
     now: u64,
     random: Random,
-    /// Who is to be woken when.
+    /// The timers, by the time when they wake their futures.
     timers: BinaryHeap<Reverse<(u64, u64)>>,
     wakers: std::collections::HashMap<u64, Waker>,
     next_timer: u64,
     are_faults_on: bool,
-    /// The executor that is polled.
+    /// The executor that's being polled.
     polled: u32,
-    /// From when until when an executor cannot reach its store.
+    /// The begin and end of each executor's outage.
     outages: BTreeMap<u32, (u64, u64)>,
     figures: Figures,
 }
@@ -77,17 +77,17 @@ impl World {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The true time, in ms.
+    /// True time, in ms.
     pub fn now(&self) -> u64 {
         self.state().now
     }
 
-    /// Asks the seed.
+    /// Draws from the seed's random numbers.
     pub fn random<T>(&self, ask: impl FnOnce(&mut Random) -> T) -> T {
         ask(&mut self.state().random)
     }
 
-    /// Whether this fault happens now, so many times in a thousand.
+    /// Whether this fault happens now, with a probability of `per_mille` in 1,000.
     pub fn strikes(&self, fault: Fault, per_mille: u64) -> bool {
         let mut state = self.state();
         let strikes = self.config.has(fault) && state.are_faults_on && state.random.chance(per_mille);
@@ -95,34 +95,34 @@ impl World {
         strikes
     }
 
-    /// Whether things still go wrong.
+    /// Whether faults still happen.
     pub fn are_faults_on(&self) -> bool {
         self.state().are_faults_on
     }
 
-    /// The executor that is polled now.
+    /// The executor that's being polled.
     pub fn polled(&self) -> u32 {
         self.state().polled
     }
 
-    /// The executor cannot reach its store from then on, until then; an earlier outage of it is over.
+    /// Starts an outage of the executor's store, from `from` until `until`; it replaces an earlier one.
     pub fn cut_off(&self, executor: u32, from: u64, until: u64) {
         self.state().outages.insert(executor, (from, until));
     }
 
-    /// Whether the executor that is polled cannot reach its store now.
+    /// Whether the executor that's being polled can't reach its store now.
     pub fn is_cut_off(&self) -> bool {
         let state = self.state();
         let outage = state.outages.get(&state.polled);
         state.are_faults_on && outage.is_some_and(|(from, until)| (*from..*until).contains(&state.now))
     }
 
-    /// Counts something.
+    /// Updates the counts.
     pub fn count(&self, count: impl FnOnce(&mut Figures)) {
         count(&mut self.state().figures);
     }
 
-    /// Completes when so many ms of true time have passed.
+    /// Completes after `ms` milliseconds of true time.
     pub fn sleep(self: &Arc<Self>, ms: u64) -> Sleep {
         Sleep { until: self.now().saturating_add(ms), world: Arc::clone(self), timer: None }
     }
@@ -165,7 +165,7 @@ impl Future for Sleep {
     }
 }
 
-/// A future that is played, and whether it can go on.
+/// A future being played, and whether it can continue.
 struct Task {
     future: Option<Pin<Box<dyn Future<Output = ()>>>>,
     executor: Executor,
@@ -205,7 +205,7 @@ impl Task {
         Self { future: Some(executor.start()), executor, signal, frozen_until: 0 }
     }
 
-    /// The process dies; another one goes on with what is left to deliver.
+    /// The process dies; another one continues with the remaining deliveries.
     fn crash(&mut self, world: &World, audit: &Audit, is_deadline: bool) {
         audit.crashed(self.executor.id(), world.now(), is_deadline);
         world.count(|figures| figures.crashes += 1);
@@ -268,10 +268,10 @@ fn poll(world: &Arc<World>, audit: &Arc<Audit>, task: &mut Task) {
     }
 }
 
-/// Moves the clock to the next thing that happens; false if nothing will.
+/// Moves the clock to the next event; returns false if there is none.
 fn advance(world: &World, thaw: Option<u64>) -> bool {
     let mut state = world.state();
-    // Timers whose wait was given up.
+    // Skip timers whose wait was dropped.
     while state.timers.peek().is_some_and(|Reverse((_, timer))| !state.wakers.contains_key(timer)) {
         state.timers.pop();
     }

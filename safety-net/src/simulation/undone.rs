@@ -1,4 +1,4 @@
-//! The engine's own precautions, undone one by one: each must be missed by a campaign or the simulation.
+//! Removes the engine's precautions one by one: a campaign or the simulation must fail without each.
 
 use lambda_idempotency::{
     BoxFuture, Record, Store, StoredKey,
@@ -7,34 +7,34 @@ use lambda_idempotency::{
 
 use super::network::SimulatedStore;
 
-/// What is undone.
+/// The precaution that's removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Undone {
-    /// Nothing is.
+    /// No precaution is removed.
     #[default]
     Nothing,
-    /// An outcome is given up at the store's first error.
+    /// An outcome is abandoned at the store's first error.
     Retries,
-    /// Calls to the store go on until the deadline.
+    /// Calls to the store continue until the deadline.
     AnswerReserve,
     /// Calls to the store are not cut off.
     CutOffs,
-    /// A pause before a retry is as long as ever, however little time is left.
+    /// A pause before a retry isn't shortened, however little time is left.
     ShortPauses,
-    /// What the store refuses is sent again without the response.
+    /// A rejected write is sent again without the response.
     Refusals,
-    /// Errors that leave it open whether a write was made are taken for definite.
+    /// Ambiguous errors are treated as definite.
     Doubts,
-    /// A claim whose answer was lost is not given back.
+    /// A claim whose response was lost isn't released.
     GivingBack,
     /// A record forgets that an attempt was interrupted.
     Interruptions,
-    /// At most once, a claim has an expiry.
+    /// Under at-most-once, a claim has an expiry.
     EndlessClaims,
 }
 
 impl Undone {
-    /// All of them, by their names.
+    /// All variants, by name.
     pub const ALL: [(Self, &str); 10] = [
         (Self::Nothing, "nothing"),
         (Self::Retries, "settlements_are_not_retried"),
@@ -53,18 +53,18 @@ impl Undone {
         Self::ALL.into_iter().find(|(one, _)| *one == self).map_or("", |(_, name)| name)
     }
 
-    /// The one with this name.
+    /// The variant with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|(_, of)| *of == name).map(|(one, _)| one)
     }
 }
 
-/// The simulated store, behind what undoes a precaution.
+/// The simulated store, without one precaution.
 #[derive(Debug)]
 pub struct Undoing {
     /// The store.
     pub store: SimulatedStore,
-    /// What is undone.
+    /// The precaution that's removed.
     pub undone: Undone,
 }
 

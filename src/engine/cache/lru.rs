@@ -1,11 +1,11 @@
-//! A map of bounded size, counted in bytes, that forgets what was used longest ago.
+//! A map of bounded size in bytes, which evicts the least recently used value.
 
 use std::collections::{BTreeMap, HashMap};
 
 use crate::key::StoredKey;
 
-/// Values by key, of at most so many bytes together. Each use has a number, and the lowest goes first:
-/// that needs no clock, and no pointers.
+/// Values by key, of at most `most` bytes in total. Each use has a number, and the value with the lowest is
+/// evicted first: that needs no clock and no pointers.
 #[derive(Debug)]
 pub(super) struct Lru<V> {
     most: usize,
@@ -24,12 +24,12 @@ struct Entry<V> {
 }
 
 impl<V> Lru<V> {
-    /// An empty one, for at most so many bytes.
+    /// Creates an empty map for at most `most` bytes.
     pub(super) fn new(most: usize) -> Self {
         Self { most, bytes: 0, entries: HashMap::new(), order: BTreeMap::new(), uses: 0 }
     }
 
-    /// The value of `key`, which is used by that.
+    /// Returns the value of `key`, and counts that as a use.
     pub(super) fn get(&mut self, key: &StoredKey) -> Option<&V> {
         let entry = self.entries.get_mut(key)?;
         self.uses += 1;
@@ -40,8 +40,8 @@ impl<V> Lru<V> {
         Some(&entry.value)
     }
 
-    /// Puts `value`, which counts as `bytes`, in the place of what `key` has, and drops what was used longest ago
-    /// until there is room. One that has more bytes than all together may have is not kept.
+    /// Puts `value`, which counts as `bytes`, in place of the key's old value, and evicts the least recently
+    /// used values until there's room. A value that's larger than the whole map isn't kept.
     pub(super) fn put(&mut self, key: StoredKey, value: V, bytes: usize) {
         self.remove(&key);
         if bytes > self.most {
@@ -57,7 +57,7 @@ impl<V> Lru<V> {
         self.entries.insert(key, Entry { value, bytes, used: self.uses });
     }
 
-    /// Forgets what `key` has.
+    /// Removes the value of `key`.
     pub(super) fn remove(&mut self, key: &StoredKey) {
         if let Some(entry) = self.entries.remove(key) {
             self.order.remove(&entry.used);
@@ -65,14 +65,14 @@ impl<V> Lru<V> {
         }
     }
 
-    /// Forgets everything, and gives the memory back.
+    /// Removes everything, and frees the memory.
     pub(super) fn clear(&mut self) {
         self.entries = HashMap::new();
         self.order = BTreeMap::new();
         self.bytes = 0;
     }
 
-    /// How many bytes the values count as together.
+    /// The total size of the values, in bytes.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         self.bytes
@@ -86,7 +86,7 @@ mod tests {
 
     const MOST: usize = 100;
 
-    /// The same, as plainly as it can be said: the oldest first.
+    /// The same map in its simplest form: the oldest entry first.
     #[derive(Default)]
     struct Naive(Vec<(StoredKey, u64, usize)>);
 

@@ -1,4 +1,4 @@
-//! A bank beside the records: what the handlers of these tests write to, in one transaction with their outcome.
+//! A bank beside the records: the tests' handlers write to it, in one transaction with their outcome.
 
 use std::{
     any::Any,
@@ -13,7 +13,7 @@ use crate::{
     store::{Committed, OwnWrites, StoreError, StoreErrorKind, Transactions, Write, Writes, Written},
 };
 
-/// What goes to one account, and how much must be there for it.
+/// A deposit to one account, and the balance that it requires.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Deposit {
     account: &'static str,
@@ -30,7 +30,7 @@ impl Deposits {
         Self(vec![Deposit { account, cents, at_least: i64::MIN }])
     }
 
-    /// The same, if so much is there.
+    /// The same deposits, if the balance is at least `at_least`.
     pub(super) fn if_there_is(mut self, at_least: i64) -> Self {
         self.0.iter_mut().for_each(|deposit| deposit.at_least = at_least);
         self
@@ -43,7 +43,7 @@ impl Writes for Deposits {
     }
 }
 
-/// What the bank tells of a condition that failed.
+/// The bank's details about a failed condition.
 #[derive(Debug, PartialEq)]
 pub(super) struct Short {
     pub(super) account: &'static str,
@@ -61,9 +61,9 @@ struct Order {
 #[derive(Debug, Default)]
 struct Books {
     balances: BTreeMap<&'static str, i64>,
-    /// What was sent under each token.
+    /// The order sent under each token.
     sent: HashMap<String, Order>,
-    /// The tokens in their order.
+    /// The tokens, in order.
     tokens: Vec<String>,
     made: Vec<String>,
     late: Option<Order>,
@@ -86,25 +86,25 @@ impl Bank {
         *self.books().balances.entry(account).or_default() += cents;
     }
 
-    /// The token of each transaction that was sent, in order.
+    /// The token of each transaction, in the order in which they were sent.
     pub(super) fn tokens(&self) -> Vec<String> {
         self.books().tokens.clone()
     }
 
-    /// As a server that does not know a transaction again by its token.
+    /// Simulates a server that doesn't recognize a transaction by its token.
     pub(super) fn forget_tokens(&self) {
         self.books().knows_no_tokens = true;
     }
 }
 
 impl ScriptedStore {
-    /// The transaction that was late arrives.
+    /// Applies the late transaction.
     pub(super) fn make_late(&self) -> Committed {
         let order = self.bank.books().late.take().unwrap();
         self.make(&order)
     }
 
-    /// Nothing waits in here, so that it is one step.
+    /// There's no await in here, so it's one atomic step.
     fn make(&self, order: &Order) -> Committed {
         let mut books = self.bank.books();
         if !books.knows_no_tokens && books.made.contains(&order.token) {
@@ -166,7 +166,7 @@ impl Transactions for ScriptedStore {
             }
             let committed = self.make(&order);
             silent_if(script, Script::SilentAfter).await;
-            // It takes a moment, in which others come.
+            // Takes a moment, so that other calls can come in between.
             tokio::task::yield_now().await;
             after(script, committed)
         })

@@ -1,4 +1,4 @@
-//! The local cache: what it answers, when it must not, and what it keeps.
+//! The local cache: when it answers, when it mustn't, and what it keeps.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +11,7 @@ use crate::{
     store::{Store, StoreError, Write, Written},
 };
 
-/// The smallest there is: an eighth is 8 KiB.
+/// The smallest cache: an eighth is 8 KiB.
 const SMALLEST: usize = 64 * 1024;
 const NOTHING: [&str; 0] = [];
 
@@ -24,14 +24,14 @@ fn cached_and(configure: impl FnOnce(Builder) -> Builder) -> Bench {
 }
 
 impl Bench {
-    /// Runs to its end, and forgets which calls that took.
+    /// Runs to the end, and forgets the calls.
     async fn ran(&self, key: &str) -> String {
         let ran = self.run(key, 1).await.unwrap();
         self.store.take_calls();
         ran
     }
 
-    /// What a duplicate costs, which is answered.
+    /// Returns the calls that a duplicate takes.
     async fn calls(&self, key: &str) -> Vec<&'static str> {
         self.run(key, 1).await.unwrap();
         self.store.take_calls()
@@ -55,7 +55,7 @@ impl Bench {
         }
     }
 
-    /// As if the clock said so much later than when the record of `key` expires.
+    /// Moves the clock to `after - before` ms after the expiry of the record of `key`.
     fn at_expiry_of(&self, key: &str, before: u64, after: u64) {
         let until = self.now().until(self.record(key).expires_at.unwrap()).as_millis() as u64;
         self.jump.fetch_add(until + after - before, Ordering::SeqCst);
@@ -122,7 +122,7 @@ async fn from_the_expiry_on_the_store_is_asked() {
     bench.ran("k").await;
     bench.at_expiry_of("k", 1, 0);
     assert_eq!(bench.calls("k").await, NOTHING);
-    // Within the margin the record is still replayed; but by the store alone, however often.
+    // Within the margin the record is still replayed, but always by the store.
     for after in [0, 1999] {
         bench.at_expiry_of("k", 0, after);
         assert_eq!(bench.calls("k").await, ["claim"]);
@@ -147,7 +147,7 @@ async fn callers_share_the_bytes_and_none_can_change_them() {
 
     let (one, other) = (bench.replay("k").await, bench.replay("k").await);
     assert_eq!(one.response().as_ptr(), other.response().as_ptr());
-    // The response alone, and not the buffer that it came in.
+    // The copy holds only the response, not the whole buffer that contained it.
     assert_ne!(one.response().as_ptr(), whole.as_ptr());
     drop(other);
     match one.into_response().try_into_mut() {
@@ -170,7 +170,7 @@ async fn what_was_used_longest_ago_makes_room() {
     for key in ["a", "b"] {
         put(key).await;
     }
-    // Fourteen or so fit: what is used again and again stays.
+    // About fourteen fit: a copy in constant use stays.
     for nth in 0..1000 {
         put(&format!("c{nth}")).await;
         assert_eq!(bench.calls("a").await, NOTHING);
@@ -216,7 +216,7 @@ async fn at_most_once_a_failure_is_replayed_from_it() {
     let Err(RunError::Recorded(failure)) = bench.run("k", 1).await else { panic!("not replayed") };
     assert_eq!(failure.error_message, "the test's own error");
     assert_eq!(bench.store.take_calls(), NOTHING);
-    // What is unknown is asked for each time: somebody may have resolved it.
+    // An unknown outcome is requested each time: an operator may have resolved it.
     bench.abandon("m", 1).await;
     tokio::time::sleep(Duration::from_secs(63)).await;
     bench.store.take_calls();
@@ -295,8 +295,8 @@ async fn cleared_it_is_empty_for_all_clones() {
     assert_eq!(bench.calls("k").await, NOTHING);
 }
 
-/// A store that does something after each write that it makes, before anybody hears of it; or makes nothing of it known,
-/// or holds an operator's write back.
+/// A store that acts after each write, before its answer leaves; or that loses every answer, or delays an
+/// operator's write.
 #[derive(Clone, Default)]
 struct Meddling {
     inner: ScriptedStore,
@@ -350,7 +350,7 @@ async fn what_was_asked_before_it_was_cleared_is_not_kept() {
     };
     *meddling.then.lock().unwrap() = Some(idempotency.clone());
     assert_eq!(run().await, ["claim", "settle"]);
-    // Neither after it was settled, nor after it was replayed.
+    // Neither the settlement nor the replay was cached.
     assert_eq!(run().await, ["claim"]);
     *meddling.then.lock().unwrap() = None;
     assert_eq!(run().await, ["claim"]);
@@ -371,7 +371,7 @@ async fn each_operation_has_its_own() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn many_at_once_get_what_is_theirs() {
-    // 24 responses of 4 KiB: more than fit, so that some are always dropped and come back.
+    // 24 responses of 4 KiB: more than fit, so that some are always evicted and added again.
     let bench = cached_and(|builder| builder.on_in_progress(OnInProgress::Wait(Duration::from_secs(20))));
     let tasks: Vec<_> = (0..32)
         .map(|task| {
@@ -407,14 +407,14 @@ async fn what_is_not_settled_for_certain_is_not_kept() {
     bench.claim("by hand").await.release().await.unwrap();
     bench.claim("by hand").await.release().await.unwrap();
     assert_eq!(bench.ran("released").await, "run 1");
-    // Unrecorded: the next delivery finds that the claim stands.
+    // Unrecorded: the next delivery finds the claim in progress.
     let hurried = bench.beside(|builder| builder.local_cache(SMALLEST).settle_within(Duration::ZERO));
     hurried.store.script([Script::Pass, Script::LoseRequest, Script::Down]);
     assert_eq!(hurried.run("unrecorded", 1).await.unwrap(), "run 2");
     bench.store.take_calls();
     assert_eq!(kind(bench.run("unrecorded", 1).await), ErrorKind::InProgress);
     assert_eq!(bench.store.take_calls(), ["claim"]);
-    // Its answer was lost: it is there, and the next delivery is told so by the store.
+    // The settlement's answer was lost: it's stored, and the next delivery gets it from the store.
     bench.store.script([Script::Pass, Script::LoseAnswer]);
     bench.ran("lost").await;
     assert_eq!(bench.calls("lost").await, ["claim"]);
@@ -425,7 +425,7 @@ async fn what_is_not_settled_for_certain_is_not_kept() {
 async fn what_was_not_retained_is_not_kept() {
     let bench = cached_and(|builder| builder.max_response(1));
     bench.ran("k").await;
-    // The store took the outcome, but not its response.
+    // The store accepted the outcome, but not its response.
     let refused = bench.beside(|builder| builder.local_cache(SMALLEST));
     refused.store.script([Script::Pass, Script::Unstorable]);
     refused.ran("l").await;
@@ -450,7 +450,7 @@ async fn a_fenced_run_keeps_nothing_of_its_own() {
     };
     assert_eq!(replay.response()[..], *b"the successor's");
     assert_eq!(bench.replay("k").await.response()[..], *b"the successor's");
-    // Released meanwhile: it claims anew, to record its own.
+    // The key was released in between: the late claim claims it again, to record its own outcome.
     let late = bench.claim("m").await;
     let seen = bench.record("m");
     let _ = successor.idempotency.resolve(&bench.stored_key("m"), &seen, Resolution::Release).await.unwrap();
@@ -473,7 +473,7 @@ async fn what_is_damaged_is_never_kept() {
         assert_eq!(kind(bench.run("k", 1).await), ErrorKind::Corrupt);
         assert_eq!(bench.store.take_calls(), ["claim"]);
     }
-    // What cannot even be read.
+    // An unreadable record isn't cached either.
     bench.store.script([Script::Corrupt]);
     assert_eq!(kind(bench.run("l", 1).await), ErrorKind::Corrupt);
     assert_eq!(bench.ran("l").await, "run 2");
@@ -495,7 +495,7 @@ async fn before_a_snapshot_is_taken_nothing_is_kept() {
     assert_eq!(run(&idempotency).await, ["claim", "settle"]);
     assert_eq!(run(&idempotency).await, ["claim"]);
     assert_eq!(run(&idempotency).await, ["claim"]);
-    // Restored: from the first invocation on.
+    // After the restore: copies are kept from the first invocation on.
     let invocation = Invocation::entered(Timestamp::from_millis(1), Timestamp::from_millis(0), "request");
     let inside = idempotency.for_invocation(invocation);
     assert_eq!(run(&inside).await, ["claim"]);

@@ -1,4 +1,4 @@
-//! Without a claim: the handler runs, and its outcome and its writes are put at once.
+//! Claim-free: the handler runs, and its outcome and its writes are put in one transaction.
 
 use super::{bank::Deposits, *};
 use crate::staging;
@@ -27,7 +27,7 @@ async fn a_first_run_is_one_request_and_a_duplicate_one() {
     let bench = Bench::new().claim_free(false);
     assert_eq!(bench.deposit("k", 1, "first").await.unwrap(), "first");
     assert_eq!(bench.store.take_calls(), ["commit"]);
-    // It runs, to no effect, and is answered with what stands.
+    // The handler runs without effect, and the recorded outcome is the answer.
     assert_eq!(bench.deposit("k", 1, "second").await.unwrap(), "first");
     assert_eq!((bench.store.take_calls(), bench.in_the_till()), (vec!["commit"], 1));
 
@@ -111,7 +111,7 @@ async fn a_handler_that_fails_leaves_nothing_and_costs_nothing() {
     let payload = bench.panic("k", 1).await;
     assert_eq!(payload.downcast_ref::<&str>(), Some(&"the handler's own panic"));
     assert!(bench.store.take_calls().is_empty() && bench.store.inner.all().is_empty());
-    // Unless it is to be recorded.
+    // Unless the error is recorded.
     let bench = Bench::with(|builder| builder.on_handler_error(OnHandlerError::Record)).claim_free(false);
     assert!(matches!(bench.fail("k", 1).await, Err(RunError::Recorded(_))));
     assert_eq!(bench.record("k").status(), Status::Failed);
@@ -125,7 +125,7 @@ async fn without_writes_its_outcome_alone_is_put() {
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     assert_eq!((bench.store.take_calls(), bench.runs()), (vec!["conclude", "conclude"], 2));
-    // What is not known to be put is not answered with.
+    // An outcome that isn't known to be stored isn't the answer.
     bench.store.script([Script::LoseRequest, Script::LoseRequest, Script::Down]);
     let Err(RunError::Idempotency(error)) = bench.run("m", 1).await else { panic!("answered") };
     assert_eq!((error.kind(), error.retry_after()), (ErrorKind::InProgress, Some(Duration::from_secs(1))));
@@ -142,13 +142,13 @@ async fn the_local_cache_keeps_what_was_put_and_what_was_found() {
     }
     assert_eq!(kind(free.pend("k", 2).await), ErrorKind::Mismatch);
     assert!(bench.store.take_calls().is_empty(), "and the store is not asked");
-    // Another process finds it, once.
+    // Another process reads it once.
     let beside = bench.beside(|builder| builder.local_cache(SMALLEST_CACHE)).claim_free(true);
     for calls in [vec!["read"], vec![]] {
         assert_eq!(beside.pend("k", 1).await.unwrap(), "first");
         assert_eq!(beside.store.take_calls(), calls);
     }
-    // What was not put is not kept.
+    // An outcome that wasn't stored isn't cached.
     bench.store.script([Script::LoseRequest, Script::LoseRequest, Script::Down]);
     assert_eq!(kind(free.deposit("m", 1, "lost").await), ErrorKind::InProgress);
     assert_eq!(free.deposit("m", 1, "made").await.unwrap(), "made");

@@ -1,4 +1,4 @@
-//! A claim that was taken over; and the claim by itself, which can be settled too late.
+//! A claim that was taken over, and a low-level claim that's settled too late.
 
 use super::{
     support::{Script, elsewhere},

@@ -14,7 +14,7 @@ fn extending() -> Bench {
     Bench::with(|builder| builder.lease_extension(LENGTH))
 }
 
-/// Tells when it is dropped.
+/// Records when it's dropped.
 struct Dropped(Bench, Arc<Mutex<Option<Timestamp>>>);
 
 impl Drop for Dropped {
@@ -23,7 +23,7 @@ impl Drop for Dropped {
     }
 }
 
-/// Runs what never ends, and says how it ended: its error, after how long it was cut off, and when to repeat.
+/// Runs a handler that never ends. Returns its error, when it was cut off, and when to retry.
 async fn cut_off(bench: &Bench, key: &str) -> (ErrorKind, Duration, Option<Duration>) {
     let (start, at) = (bench.now(), Arc::default());
     let dropped = Dropped(bench.clone(), Arc::clone(&at));
@@ -54,7 +54,7 @@ async fn a_lease_is_extended_at_a_third_for_as_long_as_the_handler_runs() {
             sleep(105).await;
             assert_eq!(claim.lease_until(), start.saturating_add(Duration::from_secs(130)));
             assert_eq!(other.record("k").lease_until(), Some(claim.lease_until()));
-            // Long after the lease that it was claimed with.
+            // Long after the end of the lease that it was claimed with.
             assert_eq!(kind(super::support::elsewhere(other.run("k", 1)).await), ErrorKind::InProgress);
             Ok("done".to_owned())
         })
@@ -93,7 +93,7 @@ async fn a_lease_that_cannot_be_extended_cuts_its_handler_off_before_it_ends() {
     for script in [Script::Down, Script::LoseRequest, Script::Reject, Script::Conflict] {
         let bench = extending();
         bench.store.script([Script::Pass].into_iter().chain([script; 50]));
-        // A third, and four more tries a twelfth apart; then the grace before its end, and the margin after it.
+        // A third, and four more attempts a twelfth apart; then the grace before its end, and the margin after it.
         let expected = (ErrorKind::InProgress, Duration::from_secs(28), Some(Duration::from_millis(4001)));
         assert_eq!(cut_off(&bench, "k").await, expected, "{script:?}");
         let mut calls = vec!["claim"];
@@ -154,7 +154,7 @@ async fn no_lease_goes_past_the_deadline_and_its_grace() {
     assert_eq!(retry_after, Some(Duration::from_millis(4001)));
     assert_eq!(bench.record("k").lease_until(), Some(start.saturating_add(Duration::from_secs(47))));
     assert_eq!(bench.store.take_calls(), ["claim", "extend", "extend"]);
-    // Shorter than the extension: never extended at all.
+    // The deadline is before the first extension, so the lease is never extended.
     let deadline = bench.now().saturating_add(Duration::from_secs(20));
     let (_, after, _) = cut_off(&bench.in_invocation(deadline), "m").await;
     assert_eq!((after, bench.store.take_calls()), (Duration::from_secs(20), vec!["claim"]));
@@ -168,7 +168,7 @@ async fn a_handler_that_blocks_is_cut_off_when_it_is_polled_next() {
     let result = bench
         .with_handler("k", 1, async move {
             sleep(5).await;
-            // Nothing else of its task runs meanwhile, and no timer with it.
+            // Nothing else in its task runs during that time, and no timer either.
             blocks.jump.store(31_000, Ordering::SeqCst);
             tokio::task::yield_now().await;
             *goes_on.lock().unwrap() = true;
@@ -178,7 +178,7 @@ async fn a_handler_that_blocks_is_cut_off_when_it_is_polled_next() {
     assert_eq!(kind(result), ErrorKind::InProgress);
     assert!(!*went_on.lock().unwrap());
     assert_eq!(bench.store.take_calls(), ["claim"]);
-    // For less than its lease: it is extended late, and goes on.
+    // It blocks for less than its lease: the lease is extended late, and the handler goes on.
     let bench = extending();
     let blocks = bench.clone();
     let result = bench.with_handler("k", 1, async move {
@@ -223,7 +223,7 @@ async fn declined_after_a_long_run_its_closure_has_the_time_of_its_extended_leas
 async fn an_extension_that_hangs_does_not_keep_the_handler_from_settling() {
     let bench = extending();
     let result = bench.with_handler("k", 1, async {
-        // Just after the extension was sent, and before it is answered.
+        // Just after the extension was sent, and before it's answered.
         tokio::time::sleep(Duration::from_millis(10_000)).await;
         Ok("done".to_owned())
     });

@@ -1,4 +1,4 @@
-//! Each fact is counted where it happens, once, and without anything secret.
+//! Each fact is counted where it happens, once, and without secrets.
 
 use std::{
     collections::BTreeMap,
@@ -59,7 +59,7 @@ impl Recorder for Recorded {
     }
 }
 
-/// What is counted while `future` runs, without the names' common beginning; and how many times were measured.
+/// Returns the counts while `future` runs, without the names' common prefix, and the number of measurements.
 async fn counted(future: impl Future) -> (Vec<(String, u64)>, usize) {
     let recorded = Recorded::default();
     let guard = metrics::set_default_local_recorder(&recorded);
@@ -73,7 +73,7 @@ async fn counted(future: impl Future) -> (Vec<(String, u64)>, usize) {
     (counts.collect(), recorded.samples.0.lock().unwrap().len())
 }
 
-/// Checks what is counted, and that each claim and each settlement was measured.
+/// Checks the counts, and that each claim and each settlement was measured.
 async fn counts(future: impl Future, expected: &[(&str, u64)], measured: usize) {
     let (counts, samples) = counted(future).await;
     let counts: Vec<_> = counts.iter().map(|(name, count)| (name.as_str(), *count)).collect();
@@ -141,7 +141,7 @@ async fn what_the_local_cache_answers_is_counted() {
     counts(bench.run("k", 2), &[("local_cache_hit", 1), ("mismatch", 1)], 1).await;
 }
 
-/// Stages a deposit that is made if so much is in the till, and answers.
+/// Stages a deposit that needs a balance of `at_least` in the till, and answers.
 async fn deposit(bench: &Bench, key: &str, at_least: i64) {
     let handler = async {
         let deposit = Deposits::of("till", 1).if_there_is(at_least);
@@ -166,7 +166,7 @@ async fn what_becomes_of_a_transaction_is_counted() {
 async fn what_runs_without_a_claim_is_counted() {
     let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO)).claim_free(false);
     counts(deposit(&bench, "k", 0), &[("executed", 1), ("recorded", 1)], 1).await;
-    // It has run, to no effect.
+    // The handler ran, without effect.
     counts(deposit(&bench, "k", 0), &[("executed", 1), ("replayed", 1)], 1).await;
     counts(bench.fail("m", 1), &[("executed", 1)], 1).await;
     counts(bench.panic("m", 1), &[("executed", 1), ("panicked", 1)], 1).await;

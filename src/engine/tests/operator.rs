@@ -1,4 +1,4 @@
-//! An operator's write: the claim that still runs is fenced, and what is unknown is resolved.
+//! An operator's write fences the claim that still runs, and resolves unknown outcomes.
 
 use super::{support::Script, *};
 use bytes::Bytes;
@@ -58,7 +58,7 @@ async fn completed_by_an_operator_the_late_executor_answers_with_that() {
     }
 }
 
-/// Between an operator's look and its write, the claim's lease is extended: it is the same claim, and is fenced.
+/// The claim's lease is extended between an operator's read and write: it's the same claim, and is fenced.
 #[tokio::test(start_paused = true)]
 async fn a_claim_whose_lease_is_extended_is_fenced_by_an_operator() {
     let bench = Bench::with(|builder| builder.lease_extension(Duration::from_secs(30)));
@@ -72,7 +72,7 @@ async fn a_claim_whose_lease_is_extended_is_fenced_by_an_operator() {
             let key = operator.stored_key("k");
             let resolved = operator.idempotency.resolve(&key, &seen, complete("\"by hand\"")).await.unwrap();
             assert!(matches!(resolved, Resolved::Made(_)), "{resolved:?}");
-            // What it replaced was that version; another decision about it comes too late.
+            // It replaced that version, so another decision about it comes too late.
             let resolved = operator.idempotency.resolve(&key, &seen, Resolution::Release).await.unwrap();
             assert!(matches!(resolved, Resolved::Lost(_)), "{resolved:?}");
             Ok("too late".to_owned())

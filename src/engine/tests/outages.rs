@@ -1,4 +1,4 @@
-//! Outages of the store: outcomes are recorded through them, and every answer leaves in time.
+//! Store outages: outcomes are recorded after them, and every answer leaves in time.
 
 use super::{bank::Deposits, support::elsewhere, *};
 use crate::{OnInProgress, staging};
@@ -14,8 +14,8 @@ fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-/// A delivery with so much time, whose store fails for `outage` from the moment at which its handler returns. Says what
-/// it answered, and after how long.
+/// Runs a delivery with `left` time, whose store fails for `outage` from the moment when its handler returns.
+/// Returns its answer, and how long it took.
 async fn settles_through(
     bench: &Bench,
     left: Duration,
@@ -82,7 +82,7 @@ async fn an_endless_outage_ends_with_the_reserve() {
             assert_eq!(result.unwrap(), "done", "an error would invite a second run");
             assert!(took <= seconds(limit), "{script:?}, {left} s left: took {took:?}");
             let status = match script {
-                // It was made, though its answer is not known.
+                // It was applied, though its answer was lost.
                 Script::LoseAnswer | Script::SilentAfter => Status::Completed,
                 _ => Status::Started,
             };
@@ -162,8 +162,8 @@ async fn a_late_handler_gets_one_attempt() {
     }
 }
 
-/// The process is frozen while its completion is on the way, and goes on after its deadline. The answer was lost or comes too
-/// late, and a successor has run meanwhile.
+/// The process is frozen while its completion is on the way, and thaws after its deadline. The answer was
+/// lost or comes too late, and a successor has run in between.
 #[tokio::test(start_paused = true)]
 async fn a_thawed_executor_answers_with_its_successors_outcome() {
     for script in [Script::Silent, Script::SilentAfter] {
@@ -186,7 +186,7 @@ async fn a_thawed_executor_answers_with_its_successors_outcome() {
     }
 }
 
-/// The process is frozen in its handler, which returns as soon as it goes on.
+/// The process is frozen in its handler, which returns as soon as it thaws.
 #[tokio::test(start_paused = true)]
 async fn a_thawed_handler_records_its_outcome() {
     for is_taken_over in [false, true] {
@@ -270,7 +270,7 @@ async fn an_unanswered_claim_is_released() {
     assert_eq!(bench.record("k").status(), Status::Released);
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1", "the next delivery does not wait for the lease");
 
-    // Not even its release was answered: until the lease is stale, the key may be blocked.
+    // The release got no answer either: the key may be blocked until the lease is stale.
     bench.store.script([Script::LoseAnswer, Script::Down, Script::Down]);
     let Err(RunError::Idempotency(error)) = bench.run("m", 1).await else { panic!("ran") };
     assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -280,7 +280,7 @@ async fn an_unanswered_claim_is_released() {
     assert_eq!(bench.run("m", 1).await.unwrap(), "run 2");
 }
 
-/// Runs, and says whether the handler was told of an earlier attempt that ended without an answer.
+/// Runs, and returns whether the handler learned of an earlier attempt that ended without an answer.
 async fn is_told(bench: &Bench, key: &str, fails: bool) -> bool {
     let told = std::sync::Arc::new(std::sync::Mutex::new(None));
     let saw = std::sync::Arc::clone(&told);
@@ -296,14 +296,14 @@ async fn is_told(bench: &Bench, key: &str, fails: bool) -> bool {
 #[tokio::test(start_paused = true)]
 async fn an_interrupted_attempt_is_never_forgotten() {
     let bench = Bench::new();
-    // Killed; the takeover cannot reach its gateway, and releases; so does the next one.
+    // The first run is killed. The takeover fails to reach its gateway, and releases; so does the next run.
     bench.abandon("k", 1).await;
     tokio::time::sleep(Duration::from_secs(63)).await;
     for fails in [true, true, false] {
         assert!(is_told(&bench, "k", fails).await);
     }
     assert_eq!(bench.record("k").attempt, 4);
-    // A panic gave no answer either.
+    // A panic gives no answer either.
     bench.panic("m", 1).await;
     for fails in [true, false] {
         assert!(is_told(&bench, "m", fails).await);

@@ -1,4 +1,4 @@
-//! What is recorded of a result, and what a duplicate reads of it.
+//! How a result is recorded, and what a duplicate reads.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::*;
 
-/// The result of the run, and that of its duplicate.
+/// The result of the run, and of its duplicate.
 async fn twice<T>(bench: &Bench, key: &str, result: T) -> [Result<T, RunError<TestError>>; 2]
 where
     T: Serialize + DeserializeOwned + Clone + 'static,
@@ -56,7 +56,7 @@ async fn numbers_are_replayed_to_the_last_bit() {
     assert_eq!((first.unwrap(), again.unwrap()), (wide, wide));
 }
 
-/// Written, and never read back.
+/// Can be serialized, but not deserialized.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct OneWay {
     #[serde(skip_serializing)]
@@ -71,7 +71,7 @@ async fn a_result_that_does_not_read_back_is_not_kept() {
         assert_eq!(first.unwrap().to_bits(), number.to_bits());
         assert_eq!(kind(again), ErrorKind::NotRetained);
     }
-    // It would read back as nothing.
+    // It would read back as `None`.
     let [first, again] = twice(&bench, "maybe", Some(f64::NAN)).await;
     assert!(first.unwrap().is_some_and(f64::is_nan));
     assert_eq!(kind(again), ErrorKind::NotRetained);
@@ -81,7 +81,7 @@ async fn a_result_that_does_not_read_back_is_not_kept() {
     let [first, again] = twice(&bench, "keys", HashMap::from([((1, 2), 3)])).await;
     assert_eq!(first.unwrap().len(), 1);
     assert_eq!(kind(again), ErrorKind::NotRetained);
-    // What is nothing reads back as nothing.
+    // `None` and `()` read back as themselves.
     let [first, again] = twice(&bench, "none", (None::<f64>, ())).await;
     assert_eq!((first.unwrap(), again.unwrap()), ((None, ()), (None, ())));
 }
@@ -130,7 +130,7 @@ async fn callers_of_one_operation_share_nothing() {
     assert_eq!(operation.for_caller("").unwrap_err().kind(), ErrorKind::Invalid);
 }
 
-/// A spawned task is outside of its handler's invocation.
+/// A spawned task is outside its handler's invocation.
 #[tokio::test(start_paused = true)]
 async fn a_lost_invocation_is_told_once() {
     let bench = Bench::new();

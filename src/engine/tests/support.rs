@@ -1,4 +1,4 @@
-//! A bench for the engine: a store that fails on command, a clock that can jump, a recorder of events.
+//! A test bench for the engine: a store that fails on command, a clock that can jump, and an event recorder.
 
 use std::{
     any::Any,
@@ -37,32 +37,32 @@ impl fmt::Display for TestError {
     }
 }
 
-/// What happens to the next call.
+/// The fate of the next call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Script {
-    /// It goes through.
+    /// It succeeds.
     Pass,
-    /// It is made, and its answer is lost.
+    /// It's applied, and its answer is lost.
     LoseAnswer,
-    /// It is not made, and nobody knows.
+    /// It isn't applied, and the error is ambiguous.
     LoseRequest,
     /// The store is down.
     Down,
-    /// The store refuses the request as such.
+    /// The store rejects the request itself.
     Reject,
-    /// The store will never take this content.
+    /// The store will never accept this content.
     Unstorable,
-    /// It is not made, and never answered.
+    /// It isn't applied, and never answered.
     Silent,
-    /// It is made, and never answered.
+    /// It's applied, and never answered.
     SilentAfter,
-    /// The record cannot be read.
+    /// The record is unreadable.
     Corrupt,
     /// Another transaction has one of the items.
     Conflict,
-    /// The very same one, sent before, is still on its way, or may be.
+    /// An earlier attempt of the same transaction is, or may be, still on its way.
     InFlight,
-    /// It is not made now, nobody knows, and a transaction is made later, when the test says so.
+    /// It isn't applied now, and the error is ambiguous. The test applies the transaction later.
     Late,
 }
 
@@ -73,11 +73,11 @@ pub(super) struct ScriptedStore {
     script: Arc<Mutex<VecDeque<Script>>>,
     calls: Arc<Mutex<Vec<&'static str>>>,
     outage: Arc<Mutex<Option<Outage>>>,
-    /// One more than the limit; 0 is none.
+    /// The limit plus one; 0 means no limit.
     inline_limit: Arc<AtomicUsize>,
 }
 
-/// What happens to every call in a stretch of time.
+/// The fate of every call during an outage.
 #[derive(Clone, Copy, Debug)]
 struct Outage {
     from: tokio::time::Instant,
@@ -86,12 +86,12 @@ struct Outage {
 }
 
 impl ScriptedStore {
-    /// From now on, and for so long, every call ends like this.
+    /// Makes every call end with `script` for `length`, from now on.
     pub(super) fn fail_for(&self, length: Duration, script: Script) {
         self.fail_after(Duration::ZERO, length, script);
     }
 
-    /// The same after a while.
+    /// Like `fail_for`, but after `delay`.
     pub(super) fn fail_after(&self, delay: Duration, length: Duration, script: Script) {
         let from = tokio::time::Instant::now() + delay;
         *self.outage.lock().unwrap() = Some(Outage { from, until: from + length, script });
@@ -113,7 +113,7 @@ impl ScriptedStore {
         scripted.extend(script);
     }
 
-    /// What was not used up is left out.
+    /// Drops the unused rest of the script.
     pub(super) fn end_script(&self) {
         self.script.lock().unwrap().clear();
     }
@@ -158,7 +158,7 @@ impl ScriptedStore {
     }
 }
 
-/// Waits for ever where the store is silent, before or after what it was asked for.
+/// Waits forever if `script` is `silent`.
 pub(super) async fn silent_if(script: Script, silent: Script) {
     if script == silent {
         pending::<()>().await;
@@ -216,7 +216,7 @@ impl Store for ScriptedStore {
     }
 }
 
-/// Takes parts, and has none.
+/// Accepts chunks, and drops them.
 impl ResponseParts for ScriptedStore {
     fn inline_limit(&self) -> usize {
         self.inline_limit.load(Ordering::SeqCst).wrapping_sub(1)
@@ -251,7 +251,7 @@ impl ResponseParts for ScriptedStore {
     }
 }
 
-/// Tokio's clock, and what it is made to jump by: a jump is seen by the clock and not by the timer.
+/// Tokio's clock plus a jump: the clock sees the jump, the timer doesn't.
 #[derive(Clone, Debug)]
 struct TestClock {
     start: tokio::time::Instant,
@@ -259,7 +259,7 @@ struct TestClock {
     jump_later: JumpLater,
 }
 
-/// How many more looks at the clock until it jumps, and by how many ms.
+/// How many more reads of the clock until it jumps, and by how many ms.
 type JumpLater = Arc<Mutex<Option<(u32, u64)>>>;
 
 impl Clock for TestClock {
@@ -279,7 +279,7 @@ impl Clock for TestClock {
     }
 }
 
-/// Runs what another process does, though a handler's future holds it.
+/// Runs `future` as if in another process, outside the handler's context.
 pub(super) fn elsewhere<F: Future>(future: F) -> impl Future<Output = F::Output> {
     let surroundings = Surroundings { running: None, ..Surroundings::unprotected(Invocation::unknown()) };
     within(surroundings, future)
@@ -289,9 +289,9 @@ pub(super) fn elsewhere<F: Future>(future: F) -> impl Future<Output = F::Output>
 pub(super) struct Bench {
     pub(super) idempotency: Idempotency,
     pub(super) store: ScriptedStore,
-    /// Milliseconds that the clock is ahead of the timer.
+    /// How many milliseconds the clock is ahead of the timer.
     pub(super) jump: Arc<AtomicU64>,
-    /// What it runs.
+    /// The operation that it runs.
     pub(super) name: &'static str,
     clock: TestClock,
     runs: Arc<AtomicUsize>,
@@ -325,12 +325,12 @@ impl Bench {
         Self { idempotency, store, jump: clock.jump.clone(), name: "step", clock, runs }
     }
 
-    /// Another process: an engine of its own over the same store, with the same clock.
+    /// Another process: another engine over the same store, with the same clock.
     pub(super) fn beside(&self, configure: impl FnOnce(Builder) -> Builder) -> Self {
         Self::over(self.store.clone(), self.clock.clone(), Arc::clone(&self.runs), configure)
     }
 
-    /// The same without claims.
+    /// The same bench, claim-free.
     pub(super) fn claim_free(&self, looks_first: bool) -> Self {
         let idempotency = match looks_first {
             false => self.idempotency.claim_free(),
@@ -339,7 +339,7 @@ impl Bench {
         Self { idempotency: idempotency.unwrap(), ..self.clone() }
     }
 
-    /// As if the process were frozen for so many ms after so many looks at the clock.
+    /// Simulates a process that freezes for `ms` after `looks` reads of the clock.
     pub(super) fn freeze_after(&self, looks: u32, ms: u64) {
         *self.clock.jump_later.lock().unwrap() = Some((looks, ms));
     }
@@ -399,7 +399,7 @@ impl Bench {
         self.with_handler(key, payload, pending()).await
     }
 
-    /// Runs a handler that panics, and returns the panic as it came out.
+    /// Runs a handler that panics, and returns the panic's payload.
     pub(super) async fn panic(&self, key: &str, payload: impl Serialize) -> Box<dyn Any + Send> {
         let run = self.with_handler(key, payload, async { std::panic::panic_any("the handler's own panic") });
         let mut run = std::pin::pin!(run);
@@ -412,12 +412,12 @@ impl Bench {
         .await
     }
 
-    /// Claims, and drops the future in the middle of the handler, as a client that hangs up does.
+    /// Claims, and drops the future during the handler, like a client that hangs up.
     pub(super) async fn abandon(&self, key: &str, payload: impl Serialize) {
         self.abandon_with(key, payload, async { Ok(String::new()) }).await;
     }
 
-    /// The same, after `seen` has run inside the handler; returns what it saw.
+    /// The same, after `seen` has run inside the handler; returns its result.
     pub(super) async fn abandon_with(
         &self,
         key: &str,
@@ -439,10 +439,10 @@ impl Bench {
         saw.lock().unwrap().take().unwrap()
     }
 
-    /// The library's events while `future` runs.
+    /// Returns the library's events while `future` runs.
     pub(super) async fn recorded<F: Future>(&self, future: F) -> Vec<String> {
-        // While only one dispatcher lives, an event's first use in a thread that has none would switch
-        // that event off for every thread. With a second one alive, each event asks both.
+        // With only one live dispatcher, an event's first use in a thread without one would switch that event
+        // off for every thread. With a second one alive, each event asks both.
         static SECOND: LazyLock<tracing::Dispatch> =
             LazyLock::new(|| tracing::Dispatch::new(Recorder::default()));
         LazyLock::force(&SECOND);

@@ -23,7 +23,7 @@ fn stage(deposits: Deposits) -> Staging {
     staging
 }
 
-/// Needs a cent that is not there.
+/// Needs one cent more than there is.
 fn short() -> Deposits {
     Deposits::of("till", 1).if_there_is(1)
 }
@@ -38,7 +38,7 @@ impl Bench {
         .await
     }
 
-    /// Stages what is declined, and answers for it with `answer`.
+    /// Stages a deposit that's declined, and answers with `answer`.
     async fn declined(
         &self,
         answer: impl FnOnce(&Short) -> Paid + Send + 'static,
@@ -63,7 +63,7 @@ impl Bench {
     }
 }
 
-/// Tries nothing again.
+/// A bench that never retries.
 fn hurried() -> Bench {
     Bench::with(|builder| builder.settle_within(Duration::ZERO))
 }
@@ -84,8 +84,8 @@ async fn the_writes_and_the_outcome_are_one_request_beside_the_claim() {
     assert_eq!((bench.store.take_calls(), bench.till()), (vec!["claim"], 1));
 }
 
-/// Every sequence of three faults on what follows the claim, or on all that there is without one: never two
-/// effects, never success without the effect, and never "nothing was written" with it. Who repeats gets there.
+/// Every sequence of three faults after the claim, or of all calls without one. There are never two effects,
+/// never a success without the effect, and never "nothing was written" with it. Retries succeed.
 #[tokio::test(start_paused = true)]
 async fn whatever_the_store_does_there_is_one_effect_and_the_answer_is_right() {
     use Script::{Conflict, Corrupt, Down, InFlight, LoseAnswer, LoseRequest, Pass, Reject};
@@ -158,7 +158,7 @@ async fn contention_is_waited_for_under_another_token_each_time() {
     let mut tokens = bench.store.bank.tokens();
     tokens.dedup();
     assert_eq!((tokens.len(), bench.till()), (3, 1));
-    // While there is time, and then the key is given back.
+    // It retries while there's time, and then releases the key.
     let bench = hurried();
     bench.store.script([Script::Pass, Script::Conflict]);
     let error = refused(bench.pay("m").await);
@@ -228,7 +228,7 @@ async fn the_closure_may_stage_anew_and_is_asked_anew() {
     assert_ne!(tokens[0], tokens[1]);
     assert_eq!((bench.store.bank.balance("waiting list"), bench.till()), (1, 0));
 
-    // Declined again: by a closure anew, or by none.
+    // Declined again: with a new closure, or with none.
     for again in [true, false] {
         let bench = Bench::new();
         let result = bench
@@ -299,7 +299,7 @@ async fn declined_without_a_closure_it_is_an_error_of_the_handlers() {
 
 #[tokio::test(start_paused = true)]
 async fn declined_and_made_all_the_same_its_outcome_is_the_answer() {
-    // The first attempt is on its way when the second one is declined, and is made before anything else.
+    // The first attempt is on its way when the second is declined, and is applied before anything else.
     for closure in [true, false] {
         let bench = Bench::new();
         bench.store.script([Script::Pass, Script::Late]);
@@ -339,7 +339,7 @@ async fn declined_and_made_all_the_same_its_outcome_is_the_answer() {
 
 #[tokio::test(start_paused = true)]
 async fn without_a_claim_what_was_declined_in_doubt_is_not_told_to_be_not_made() {
-    // Nothing fences the first attempt, which is still on its way when the second one is declined.
+    // Nothing fences the first attempt, which is still on its way when the second is declined.
     for closure in [true, false] {
         for is_late in [true, false] {
             let bench = Bench::new().claim_free(false);
@@ -367,7 +367,7 @@ async fn without_a_claim_what_was_declined_in_doubt_is_not_told_to_be_not_made()
     }
 }
 
-/// Its second word is cut off, while the first attempt of its transaction may still be made.
+/// The `on_declined` closure is cut off while the first attempt of its transaction may still be applied.
 #[tokio::test(start_paused = true)]
 async fn without_a_claim_a_second_word_that_is_cut_off_is_not_told_that_nothing_happened() {
     for (is_late, told) in [(true, ErrorKind::InProgress), (false, ErrorKind::Unavailable)] {
@@ -425,7 +425,7 @@ async fn at_most_once_no_time_left_for_the_closure_does_not_give_the_key_back() 
                     by_closure.store(true, Ordering::SeqCst);
                     Ok(SOLD_OUT.to_owned())
                 });
-                // It returns in the very moment, and its time is over.
+                // The handler returns at the moment when its time ends.
                 frozen.jump.store(59_000, Ordering::SeqCst);
                 Ok("paid".to_owned())
             })
@@ -465,7 +465,7 @@ async fn the_writes_of_a_handler_that_fails_are_dropped() {
             Ok(kind) => assert_eq!((kind, ends), (ErrorKind::InProgress, "is cut off")),
             Err(error) => assert!(error.is_panic() && ends == "panics"),
         }
-        // Whoever still has it is told that it is too late.
+        // Code that still has the handle gets an error: it's too late.
         let staging = kept.lock().unwrap().take().unwrap();
         assert_eq!(staging.add(Deposits::of("till", 1)).unwrap_err().kind(), ErrorKind::Invalid, "{ends}");
     }
@@ -588,7 +588,7 @@ async fn the_low_level_holds_its_claim_until_something_is_made() {
     assert!(matches!(completion, Completion::Recorded), "{completion:?}");
 }
 
-/// Writes of no store's type.
+/// Writes of a type that no store accepts.
 #[derive(Clone)]
 struct Text(#[expect(dead_code, reason = "what it says is no matter")] &'static str);
 

@@ -1,4 +1,4 @@
-//! Waiting for another delivery's outcome.
+//! Waits for another delivery's outcome.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What holds for every JSON text, tried on trees from a seeded generator.
+//! Properties of every JSON text, checked on trees from a seeded generator.
 
 use std::{fmt, fmt::Write as _};
 
@@ -71,7 +71,7 @@ fn damaged_text_is_read_as_the_reference_does_or_refused() {
     assert!(accepted > 1000, "{accepted}");
 }
 
-/// JSON as its text says it: the slow and obvious reading that the scanner is held against.
+/// A JSON text's tree, from a slow and obvious parser that the scanner is compared with.
 #[derive(Clone, Debug, PartialEq)]
 enum Tree {
     Word(&'static str),
@@ -132,7 +132,7 @@ fn read(text: &str) -> Tree {
     }
 }
 
-/// A string's content as `serde_json` gives it to who asks for bytes: WTF-8.
+/// A string's content as WTF-8, which `serde_json` gives to visitors that ask for bytes.
 #[derive(PartialEq, Eq, Hash)]
 struct Content(Vec<u8>);
 
@@ -177,7 +177,7 @@ impl<'de> Deserialize<'de> for Members {
     }
 }
 
-/// Xorshift; the seed is what a failure prints.
+/// Xorshift. A failure prints the seed.
 struct Random(u64);
 
 impl Random {
@@ -209,7 +209,7 @@ fn number(random: &mut Random) -> String {
     NUMBERS[random.below(NUMBERS.len())].to_owned()
 }
 
-/// From few pieces, so that keys collide; some hold half of a surrogate pair.
+/// Strings of few pieces, so that keys collide. Some contain half of a surrogate pair.
 fn string(random: &mut Random) -> Vec<u8> {
     const PIECES: [&[u8]; 14] = [
         b"a",
@@ -230,7 +230,7 @@ fn string(random: &mut Random) -> Vec<u8> {
     let mut string: Vec<u8> = Vec::new();
     for _ in 0..random.below(4) {
         let piece = PIECES[random.below(PIECES.len())];
-        // Two halves that fit would be one character.
+        // Two matching halves would be one character.
         if !(piece == b"\xed\xb0\x80" && string.ends_with(b"\xed\xa0\x80")) {
             string.extend_from_slice(piece);
         }
@@ -252,11 +252,11 @@ fn render(tree: &Tree, random: &mut Random) -> String {
         Tree::Object(members) => render_object(members, &mut text, random),
     }
     blank(&mut text, random);
-    // The top of a text may have blanks around it, and so may every value in it.
+    // A text may have white space around it, and so may every value in it.
     text
 }
 
-/// Members in any order that keeps equal keys in theirs.
+/// Shuffles the members, but keeps equal keys in order.
 fn render_object(members: &[(Vec<u8>, Tree)], text: &mut String, random: &mut Random) {
     let mut left: Vec<_> = members.iter().collect();
     let mut shown = Vec::new();
@@ -284,7 +284,8 @@ fn render_string(string: &[u8], text: &mut String, random: &mut Random) {
     text.push('"');
     for chunk in string.utf8_chunks() {
         chunk.valid().chars().for_each(|character| render_character(character, text, random));
-        // Each byte of a half pair is a chunk of its own: the first one stands for all three.
+        // Each byte of a half pair is its own chunk. The second byte says which half it is, so it writes all
+        // three.
         match chunk.invalid() {
             [0xed] => {}
             [0xa0] => text.push_str(["\\ud800", "\\uD800"][random.below(2)]),

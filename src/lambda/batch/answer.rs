@@ -1,8 +1,8 @@
-//! What Lambda reads of a batch: the records that must come back.
+//! The response that Lambda reads for a batch: the records to redeliver.
 
 use serde::Serialize;
 
-/// The records that must come back (`ReportBatchItemFailures`); none of them is that all are done.
+/// The records to redeliver (`ReportBatchItemFailures`). An empty list acknowledges the whole batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BatchAnswer {
@@ -21,8 +21,8 @@ impl BatchAnswer {
         Self { batch_item_failures: items.collect() }
     }
 
-    /// The identifiers of the records that must come back: an SQS message's id; of a stream, the first one's
-    /// sequence number.
+    /// The identifiers of the records to redeliver: SQS messages' ids, or, for a stream, the sequence number of
+    /// the first one.
     pub fn returned(&self) -> impl Iterator<Item = &str> {
         self.batch_item_failures.iter().map(|item| item.item_identifier.as_str())
     }

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use super::record::{Record, malformed, sealed::Read};
 use crate::{error::Error, fingerprint::Fingerprint, key::Key};
 
-/// A change of an item, from a DynamoDB stream.
+/// A change to an item, from a DynamoDB stream.
 #[derive(Clone)]
 pub struct DynamoDbRecord {
     event_id: String,
@@ -59,7 +59,8 @@ impl DynamoDbRecord {
         &self.event_name
     }
 
-    /// The key of this one change, its event's id: deduplicates its deliveries. Two writes of one item are two changes.
+    /// The key of this one change, its event's id: it deduplicates the change's deliveries. Two writes of one
+    /// item are two changes.
     ///
     /// # Errors
     ///
@@ -73,14 +74,14 @@ impl DynamoDbRecord {
         &self.change
     }
 
-    /// The whole record, as Lambda delivered it: to be read as a type of `aws_lambda_events`, say.
+    /// The whole record as Lambda delivered it, for example for a type of `aws_lambda_events`.
     pub fn raw(&self) -> &RawValue {
         &self.raw
     }
 }
 
 impl AsRef<[u8]> for DynamoDbRecord {
-    /// The change, for [`Key::from_json`]: `/NewImage/order_id/S`, say.
+    /// The change, for [`Key::from_json`], such as `/NewImage/order_id/S`.
     fn as_ref(&self) -> &[u8] {
         self.change.get().as_bytes()
     }
@@ -129,11 +130,11 @@ impl Read for DynamoDbRecord {
         }
         let wire: Wire<'_> = serde_json::from_str(raw.get()).ok()?;
         let keys = serde_json::from_str::<Change<'_>>(wire.dynamodb.get()).ok()?.keys?;
-        // The item: the order in which its key's names are written does not matter.
+        // Compares the item's key as JSON, since the order of the attribute names doesn't matter.
         Some(Fingerprint::builder("item").json_or_bytes("keys", keys.get()).finish().to_string())
     }
 
-    /// Not its number and its time, which every change has for itself.
+    /// Leaves out the sequence number and the time, which differ for every change.
     fn fingerprint(&self) -> Fingerprint {
         let images: Images<'_> = serde_json::from_str(self.change.get()).unwrap_or_default();
         let text = |value: Option<&'_ RawValue>| value.map_or("null", RawValue::get).to_owned();

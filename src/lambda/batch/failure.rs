@@ -4,15 +4,15 @@ use std::{any::type_name, fmt};
 
 use crate::error::{Error, RecordedFailure};
 
-/// How a record's handler failed: so that it may be tried again, or for good.
+/// How a record's handler failed: so that it may be retried, or permanently.
 ///
-/// Any error becomes the former with `?`.
+/// `?` turns any error into a failure that may be retried.
 ///
 /// ```
 /// use lambda_idempotency::lambda::batch::{Failure, SqsMessage};
 ///
 /// async fn charge(message: SqsMessage) -> Result<String, Failure> {
-///     let cents: u64 = message.body().parse()?; // comes back
+///     let cents: u64 = message.body().parse()?; // redelivered
 ///     if cents == 0 {
 ///         return Err(Failure::for_good("NothingToCharge", "the amount is zero")); // never runs again
 ///     }
@@ -22,14 +22,15 @@ use crate::error::{Error, RecordedFailure};
 pub struct Failure(pub(super) How);
 
 pub(super) enum How {
-    /// The error's type, and its text if it is this library's own: another's may quote the record.
+    /// The error's type, and its text if it's one of this library's errors. Another error's text may quote the
+    /// record.
     Again(&'static str, String),
     ForGood(RecordedFailure),
 }
 
 impl Failure {
-    /// A final failure, which is recorded: the handler does not run for this operation again. What becomes of the record,
-    /// [`OnFinalFailure`] says.
+    /// A permanent failure, which is recorded: the handler doesn't run again for this operation.
+    /// [`OnFinalFailure`] decides whether the record is redelivered.
     pub fn for_good(error_type: impl Into<String>, message: impl Into<String>) -> Self {
         Self(How::ForGood(RecordedFailure::new(error_type, message)))
     }
@@ -53,14 +54,15 @@ impl fmt::Debug for Failure {
     }
 }
 
-/// What becomes of a record whose handler failed for good, then and whenever it is delivered again.
+/// The outcome for a record whose handler failed permanently, in this delivery and later ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnFinalFailure {
-    /// It comes back until the source gives it up: towards the dead-letter queue, or the stream's destination for failures.
+    /// Redeliver it until the source gives up on it and moves it to the dead-letter queue, or to the stream's
+    /// destination for failures.
     #[default]
     Return,
-    /// It is acknowledged, and gone; the record in the table is what is left of it. One whose failure could not be recorded
-    /// comes back all the same.
+    /// Acknowledge it. Only the stored failure is left of it then. If the failure couldn't be recorded, the
+    /// record is redelivered.
     Acknowledge,
 }

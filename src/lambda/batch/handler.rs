@@ -13,10 +13,10 @@ use crate::{
     policy::OnHandlerError,
 };
 
-/// Names the operation that a record stands for.
+/// Returns the key of a record's operation.
 pub(super) type KeyOf<R> = Arc<dyn Fn(&R) -> Result<Option<Key>, Error> + Send + Sync>;
 
-/// A handler of records, whatever it returns.
+/// A record's handler, whatever its result type.
 pub(super) trait Handle<R>: Send + Sync {
     /// Claims, runs and settles.
     fn protected<'a>(
@@ -26,7 +26,7 @@ pub(super) trait Handle<R>: Send + Sync {
         record: R,
     ) -> BoxFuture<'a, Result<Protected<Result<(), Reason>>, Stopped>>;
 
-    /// Runs alone.
+    /// Runs without a claim.
     fn unprotected(&self, record: R) -> BoxFuture<'_, Result<(), Failure>>;
 }
 
@@ -51,7 +51,7 @@ where
     }
 }
 
-/// The verdict on a handler's result, and how the record ends.
+/// The verdict on a handler's result, and the record's result.
 fn judge<T: Serialize>(
     result: Result<T, Failure>,
     on_error: OnHandlerError,

@@ -13,7 +13,7 @@ use crate::{
     key::Key,
 };
 
-/// A record of a Kinesis data stream. One that the Kinesis Producer Library has aggregated is one record.
+/// A record of a Kinesis data stream. An aggregate of the Kinesis Producer Library counts as one record.
 #[derive(Clone)]
 pub struct KinesisRecord {
     event_id: String,
@@ -48,8 +48,8 @@ impl KinesisRecord {
         &self.sequence_number
     }
 
-    /// The key of this one record, its shard and its sequence number: deduplicates its deliveries, and not what a
-    /// producer puts twice.
+    /// The key of this one record, from its shard and sequence number: it deduplicates the record's deliveries,
+    /// but not a producer's second record.
     ///
     /// # Errors
     ///
@@ -72,7 +72,7 @@ impl KinesisRecord {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if it is not the JSON of a `T`. The error tells where, and quotes nothing.
+    /// [`ErrorKind::Invalid`] if it isn't the JSON of a `T`. The error says where, and quotes nothing.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         record::json("the record's data", self.data())
     }

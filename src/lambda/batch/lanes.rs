@@ -1,4 +1,4 @@
-//! What of a batch runs one after the other, and what side by side.
+//! Splits a batch into lanes: sequential inside a lane, concurrent across lanes.
 
 use std::{
     borrow::Cow,
@@ -18,42 +18,43 @@ use crate::{
     policy::MissingKey,
 };
 
-/// A record, before it runs. What it holds is small, whatever the record's size.
+/// A record before it runs: small, whatever the record's size.
 pub(super) struct Planned {
     pub(super) identifier: String,
     pub(super) work: Work,
 }
 
-/// What is to be done with a record.
+/// The work on a record.
 pub(super) enum Work {
     Protected(StoredKey, Fingerprint),
-    /// It has no key, and may run without.
+    /// It has no key, and may run without one.
     Unprotected,
-    /// It cannot run.
+    /// It can't run.
     Refused(ErrorKind, Cow<'static, str>),
 }
 
-/// Records, by their places in the batch, that run one after the other.
+/// Records that run one after the other, by their places in the batch.
 pub(super) struct Lane {
     pub(super) places: Vec<usize>,
-    /// One that comes back takes all behind it along.
+    /// When one is redelivered, so are all behind it.
     pub(super) is_ordered: bool,
 }
 
-/// What two records share that run one after the other.
+/// The property that puts two records into one lane.
 #[derive(PartialEq, Eq, Hash)]
 enum Shared {
     Group(String),
-    /// The same operation: the first one's outcome is the others'.
+    /// The same operation: the others get the first one's outcome.
     Key(StoredKey),
 }
 
 impl<R: Record> Batch<R> {
-    /// The batch's records, and the lanes that they run in, each in the order of the batch.
+    /// Plans the batch's records, and the lanes that they run in, each in the batch's order.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if a record has no identifier: then nobody could say that it must come back.
+    /// [`ErrorKind::Invalid`] if a record has no identifier, since the response couldn't name it for
+    /// redelivery.
     pub(super) fn plan(
         &self,
         records: &[&RawValue],
@@ -94,7 +95,7 @@ impl<R: Record> Batch<R> {
             Ok(record) => record,
             Err(error) => return refused(&error),
         };
-        // One record's panic is no other's.
+        // A panic in `key` fails this record only.
         let key = catch_unwind(AssertUnwindSafe(|| (self.key)(&record)));
         match (key, self.choices.missing_key) {
             (Ok(Ok(Some(key))), _) => protected::<R>(&record, scope, &key),
@@ -106,13 +107,13 @@ impl<R: Record> Batch<R> {
     }
 }
 
-/// The scope of each record: two sources of one function share no keys.
+/// Scopes by source, so that two sources of one function share no keys.
 struct Scopes<'a> {
     base: Scope,
-    /// What the user calls the source, in place of its ARN.
+    /// The user's name for the source, in place of its ARN.
     name: Option<&'a str>,
     tenant: Option<&'a str>,
-    /// The source of the record before, and its scope: a batch rarely has two.
+    /// The previous record's source and scope: a batch rarely has two.
     last: Option<(String, Scope)>,
 }
 

@@ -1,4 +1,4 @@
-//! What a record of any source is to a batch, and the records of an event.
+//! The records of an event, and what every source's record can do.
 
 use std::{any::type_name, borrow::Cow};
 
@@ -16,44 +16,44 @@ pub trait Record: sealed::Read {
     /// The source, as its records name it: `aws:sqs`.
     const SOURCE: &'static str;
 
-    /// The name by which the source knows the record.
+    /// The record's identifier in its source.
     fn identifier(&self) -> &str;
 }
 
 pub(super) mod sealed {
     use super::{Error, Fingerprint, RawValue};
 
-    /// What a batch asks of a record.
+    /// How a batch reads a record.
     pub trait Read: Sized + Send + 'static {
-        /// What stands in the scope for how the record came in.
+        /// Names the source in the scope and the fingerprint.
         const VIA: &'static str;
-        /// Whether the answer is a checkpoint: the first failure, and all behind it.
+        /// Whether the response is a checkpoint: the first failure, and all behind it.
         const IS_STREAM: bool;
 
-        /// The record's identifier, though it may have nothing else.
+        /// The record's identifier, even if the rest can't be read.
         fn identifier_in(raw: &RawValue) -> Option<String>;
 
-        /// The queue and the receipt by which it hides the record.
+        /// The queue's ARN and the receipt handle, with which the record can be hidden.
         fn receipt_in(_: &RawValue) -> Option<(String, String)> {
             None
         }
 
-        /// Reads it.
+        /// Reads the record.
         fn read(raw: &RawValue) -> Result<Self, Error>;
 
-        /// What runs in order with it, though it may have nothing else.
+        /// The group in which it runs in order, even if the rest can't be read.
         fn group_in(raw: &RawValue, in_order: bool) -> Option<String>;
 
-        /// What must be the same when its key comes again.
+        /// Identifies the content that must be the same when the key is used again.
         fn fingerprint(&self) -> Fingerprint;
     }
 }
 
-/// The records of an event of the source `source`.
+/// The records of an event from the source `source`.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Invalid`] if it is no batch, one of another source, or one of a tumbling window.
+/// [`ErrorKind::Invalid`] if it isn't a batch, or is from another source or a tumbling window.
 pub(super) fn records<'e>(event: &'e RawValue, source: &str) -> Result<Vec<&'e RawValue>, Error> {
     let batch: Event<'e> =
         serde_json::from_str(event.get()).map_err(|_| not_a_batch(source, "something without a source"))?;
@@ -83,11 +83,11 @@ pub(super) fn records<'e>(event: &'e RawValue, source: &str) -> Result<Vec<&'e R
 struct Event<'e> {
     #[serde(rename = "Records", borrow, default)]
     records: Option<Vec<&'e RawValue>>,
-    /// An EventBridge event's, or a Kafka batch's.
+    /// The source in an EventBridge event or a Kafka batch, for the error.
     #[serde(borrow, default, alias = "eventSource")]
     source: Option<Cow<'e, str>>,
-    /// Only events of tumbling windows have it ("Using Lambda to process records from Amazon Kinesis Data Streams", AWS Lambda developer
-    /// guide), as is its state.
+    /// Only events of tumbling windows have it, and `state` ("Using Lambda to process records from Amazon
+    /// Kinesis Data Streams", AWS Lambda developer guide).
     #[serde(borrow, default)]
     window: Option<&'e RawValue>,
     #[serde(borrow, default)]
@@ -96,17 +96,17 @@ struct Event<'e> {
 
 #[derive(Default, Deserialize)]
 struct Origin<'e> {
-    /// SNS begins it with a capital.
+    /// SNS capitalises it.
     #[serde(rename = "eventSource", alias = "EventSource", borrow, default)]
     event_source: Option<Cow<'e, str>>,
     #[serde(rename = "eventSourceARN", borrow, default)]
     arn: Option<Cow<'e, str>>,
 }
 
-/// The ARN of the queue, stream or table that `record` comes from; empty if it names none.
+/// The ARN of the queue, stream or table that `record` is from; empty if it names none.
 ///
-/// A consumer of a Kinesis stream and the stream of a DynamoDB table have ARNs of their own, which change when someone
-/// registers the consumer or enables the stream anew. They are left out.
+/// The ARN of a Kinesis consumer, or of a table's stream, changes when someone registers the consumer or
+/// enables the stream again. This leaves that part out.
 pub(super) fn source_arn(record: &RawValue) -> String {
     let origin: Origin<'_> = serde_json::from_str(record.get()).unwrap_or_default();
     let arn = origin.arn.unwrap_or_default();
@@ -114,7 +114,7 @@ pub(super) fn source_arn(record: &RawValue) -> String {
     arn[..end.unwrap_or(arn.len())].to_owned()
 }
 
-/// A source's name, if it looks like one.
+/// A source's name for an error, if it looks like one.
 fn shown(source: Option<&str>) -> String {
     let is_name = |name: &&str| {
         name.len() <= 64 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b":.-_".contains(&byte))
@@ -132,16 +132,17 @@ fn not_a_batch(wanted: &str, got: &str) -> Error {
     )
 }
 
-/// Where a record is not what it should be; no more of the error's own text, which may quote it.
+/// Says where a record is malformed. It leaves out the error's text, which may quote the record.
 pub(super) fn malformed(what: &str, error: &serde_json::Error) -> Error {
     Error::new(ErrorKind::Invalid, format!("the record is no {what}: {}; nothing ran", place(error)))
 }
 
-/// What a record holds, read as JSON.
+/// Reads a record's content as JSON.
 ///
 /// # Errors
 ///
-/// Where it is not the JSON of a `T`; no more of the error's own text, which may quote it.
+/// [`ErrorKind::Invalid`] if it isn't the JSON of a `T`, with the place. It leaves out the error's text, which
+/// may quote the record.
 pub(super) fn json<T: DeserializeOwned>(what: &str, text: &[u8]) -> Result<T, Error> {
     serde_json::from_slice(text).map_err(|error| {
         let problem = format!("{what} does not read as {}: {}", type_name::<T>(), place(&error));

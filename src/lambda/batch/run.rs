@@ -1,4 +1,4 @@
-//! Runs a batch: lane by lane, several at a time, until all is done or time is up.
+//! Runs a batch: lane by lane, several at a time, until all are done or time is up.
 
 use std::{
     collections::HashMap,
@@ -29,10 +29,11 @@ use crate::{
     time::Timestamp,
 };
 
-/// The lease of a stream's record: how long it's in progress after its process has died. Lambda delivers a shard's next batch, or the
-/// same one again, only when the invocation is over ("Using Lambda to process records from Amazon Kinesis Data Streams", AWS
-/// Lambda developer guide). Short enough that few retries are spent on it; long enough that a handler may block its thread
-/// for 8 s (two thirds, less the grace of 2 s), and that one which ends within a third, 5 s, costs no request.
+/// The lease of a stream's record: how long it's in progress after its process dies. A short lease is safe,
+/// since Lambda delivers a shard's next batch, or the same one again, only after the invocation has ended
+/// ("Using Lambda to process records from Amazon Kinesis Data Streams", AWS Lambda developer guide). It's short
+/// so that a crash spends few retries. It's long enough that a handler may block its thread for 8 s (two
+/// thirds, less the grace of 2 s), and that one which ends within a third, 5 s, costs no request.
 const STREAM_LEASE: Duration = Duration::from_secs(15);
 
 /// How a record ended.
@@ -40,23 +41,23 @@ const STREAM_LEASE: Duration = Duration::from_secs(15);
 pub(super) enum Fate {
     /// Acknowledged.
     Done,
-    /// It comes back, and this is why.
+    /// It's redelivered, for this reason.
     Returned(Reason),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// The library said so.
+    /// The library refused it.
     Refused(ErrorKind),
-    /// Another delivery is at work on it, until then at most.
+    /// Another delivery is processing it, until this time at the latest.
     InProgress(Timestamp),
-    /// The handler failed; its error's type, and what may be told of it.
+    /// The handler failed: its error's type, and the text that may be logged.
     Failed(&'static str, String),
     FailedForGood,
-    /// It failed for good, which is not known to be stored.
+    /// It failed permanently, and the failure may be unrecorded.
     Unrecorded,
     Panicked,
-    /// One before it in its group comes back.
+    /// A record before it in its group is redelivered.
     Behind,
     NoTimeLeft,
 }
@@ -68,21 +69,21 @@ struct Delivery<'b, R> {
     planned: Vec<Planned>,
     invocation: Invocation,
     times: Times,
-    /// By the record's place; `None` while it has not ended.
+    /// By the record's place; `None` until it has ended.
     fates: Mutex<Vec<Option<Fate>>>,
 }
 
-/// What the invocation's deadline, where it is known, leaves.
+/// The times before the invocation's deadline at which work ends; `None` if the deadline isn't known.
 #[derive(Clone, Copy)]
 struct Times {
     no_claim_after: Option<Timestamp>,
-    /// When handlers are cut off. What they have returned by then may still be settled.
+    /// When handlers are cut off. Handlers that have returned by then may still be settled.
     cut_off: Option<Timestamp>,
-    /// When outcomes are no longer tried to be recorded.
+    /// When settlements stop being retried.
     settle_until: Option<Timestamp>,
-    /// When nothing is waited for any more.
+    /// When the response is due, and nothing is waited for any longer.
     answer_at: Option<Timestamp>,
-    /// When the last request that only helps is given up.
+    /// When to give up on the request that hides messages, which is optional.
     hide_until: Option<Timestamp>,
 }
 
@@ -98,7 +99,8 @@ impl<R: Record> Batch<R> {
             Some(length) => invocation.with_short_leases(length),
             None => invocation,
         };
-        // What is not settled when the answer is due comes back: an outcome in hand is better acknowledged unrecorded.
+        // A record that's still being settled when the response is due would be redelivered, and run again. So
+        // settlement gives up earlier, and the record is acknowledged although its outcome isn't recorded.
         let invocation = match times.settle_until {
             Some(until) => invocation.with_caller_waiting_until(until),
             None => invocation,
@@ -110,7 +112,8 @@ impl<R: Record> Batch<R> {
         delivery.answer()
     }
 
-    /// A stream's. At most once nobody takes over, so a short lease gains nothing.
+    /// The short lease of a stream's records. At most once there are no takeovers, so a short lease gains
+    /// nothing.
     fn short_lease(&self) -> Option<Duration> {
         let settings = self.idempotency.settings();
         let is_short = R::IS_STREAM && settings.execution == Execution::AtLeastOnce;
@@ -136,7 +139,7 @@ impl<R: Record> Batch<R> {
 }
 
 impl<R: Record> Delivery<'_, R> {
-    /// Runs the lanes until all have ended, or it is time to answer.
+    /// Runs the lanes until all have ended or the response is due.
     async fn run(&self, lanes: Vec<Lane>) {
         let mut waiting = lanes.into_iter();
         let width = self.batch.choices.concurrency.get();
@@ -147,9 +150,9 @@ impl<R: Record> Delivery<'_, R> {
                 running.extend(waiting.next().map(|lane| self.lane(lane)));
             }
         };
-        // What is not done by then has no fate, and comes back.
+        // A record that hasn't ended by then has no fate, and is redelivered.
         let _ = self.batch.idempotency.engine().until(self.times.answer_at, all).await;
-        // What is dropped may panic, and the answer comes all the same.
+        // Dropping a handler's future may panic. The response must be sent anyway.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(running)));
     }
 
@@ -174,7 +177,7 @@ impl<R: Record> Delivery<'_, R> {
         }
     }
 
-    /// Runs one record, or finds in `seen` how the same operation has ended in this batch.
+    /// Runs one record, or takes the outcome from `seen` if the same operation has ended in this batch.
     async fn one<'s>(&'s self, place: usize, seen: &mut HashMap<&'s StoredKey, (Fingerprint, Fate)>) -> Fate {
         let (Some(planned), Some(raw)) = (self.planned.get(place), self.records.get(place)) else {
             return Fate::Returned(Reason::NoTimeLeft);
@@ -187,7 +190,7 @@ impl<R: Record> Delivery<'_, R> {
         match seen.get(key) {
             Some((same, fate)) if *same == fingerprint => return fate.clone(),
             Some((_, Fate::Done)) => return Fate::Returned(Reason::Refused(ErrorKind::Mismatch)),
-            // How that one ended says nothing of this one.
+            // The payloads differ, so the first one's failure doesn't apply to this one.
             _ => {}
         }
         let fate = self.protected(key, fingerprint, raw).await;
@@ -220,7 +223,7 @@ impl<R: Record> Delivery<'_, R> {
             Ok(Protected::Replayed(_)) => Fate::Done,
             Err(Stopped::Panicked(_)) => Fate::Returned(Reason::Panicked),
             Err(Stopped::Refused(error)) if error.is_of_failure() => self.failed_for_good(),
-            // It is done: nobody reads a record's response.
+            // It's done, and a record's response isn't needed.
             Err(Stopped::Refused(error)) if error.kind() == ErrorKind::NotRetained => Fate::Done,
             Err(Stopped::Refused(error)) if error.kind() == ErrorKind::InProgress => {
                 let wait = error.retry_after().unwrap_or_default();
@@ -258,7 +261,7 @@ impl<R: Record> Delivery<'_, R> {
         self.times.no_claim_after.is_some_and(|at| self.batch.idempotency.engine().clock.now() >= at)
     }
 
-    /// Hides what another delivery is at work on until that one's lease has ended.
+    /// Hides messages that another delivery is processing until that one's lease expires.
     async fn hide(&self) {
         let Some(visibility) = &self.batch.visibility else { return };
         let now = self.batch.idempotency.engine().clock.now();
@@ -280,11 +283,11 @@ impl<R: Record> Delivery<'_, R> {
         }
     }
 
-    /// The records that must come back. What has not ended is one of them.
+    /// The response: the records to redeliver, including those that haven't ended.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::AllFailed`] if every record's handler failed, and the worker asks for it.
+    /// [`ErrorKind::AllFailed`] if every record's handler failed, and `fail_if_all_fail` is set.
     fn answer(self) -> Result<BatchAnswer, Error> {
         let fates = std::mem::take(&mut *self.fates.lock().unwrap_or_else(PoisonError::into_inner));
         for place in (0..).zip(&fates).filter_map(|(place, fate)| fate.is_none().then_some(place)) {
@@ -292,16 +295,16 @@ impl<R: Record> Delivery<'_, R> {
         }
         self.refuse_if_all_failed(&fates)?;
         let returned = fates.iter().zip(&self.planned).filter(|(fate, _)| **fate != Some(Fate::Done));
-        // Of a stream, all behind the first one comes again anyway.
+        // Lambda redelivers all of a stream's records behind the first one anyway.
         let named = returned.take(if R::IS_STREAM { 1 } else { usize::MAX });
         Ok(BatchAnswer::of(named.map(|(_, planned)| planned.identifier.clone())))
     }
 
-    /// Tells it if nothing of the batch is done, unless other deliveries run all of it.
+    /// Reports a batch in which nothing was done, unless other deliveries are processing all of it.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::AllFailed`] if every record's handler failed, and the worker asks for it.
+    /// [`ErrorKind::AllFailed`] if every record's handler failed, and `fail_if_all_fail` is set.
     fn refuse_if_all_failed(&self, fates: &[Option<Fate>]) -> Result<(), Error> {
         let all = |test: fn(&Reason) -> bool| {
             fates.iter().all(|fate| matches!(fate, Some(Fate::Returned(reason)) if test(reason)))
@@ -348,7 +351,8 @@ impl<R: Record> Delivery<'_, R> {
 }
 
 impl Reason {
-    /// The handler failed, now or in an earlier delivery; or that of one before it did, which is in the batch too.
+    /// The handler failed, now or in an earlier delivery, or it failed on a record of this batch before it in
+    /// its group.
     fn is_of_handler(&self) -> bool {
         matches!(
             self,
@@ -356,7 +360,7 @@ impl Reason {
         )
     }
 
-    /// Another delivery runs it, or one before it in its group.
+    /// Another delivery is processing it, or a record before it in its group.
     fn is_waiting(&self) -> bool {
         matches!(self, Self::InProgress(_) | Self::Behind)
     }
@@ -369,7 +373,7 @@ impl Reason {
     }
 }
 
-/// A record that failed for good may be acknowledged if its failure is recorded, since that is what is left of it then.
+/// A permanent failure may only be acknowledged if it's recorded: nothing else is left of the record then.
 fn unrecorded(reason: Reason) -> Reason {
     if reason == Reason::FailedForGood { Reason::Unrecorded } else { reason }
 }

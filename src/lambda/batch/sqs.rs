@@ -29,21 +29,22 @@ struct Head {
 }
 
 impl SqsMessage {
-    /// The id that SQS gave the message: the same in every delivery of it.
+    /// The id that SQS gave the message, the same in every delivery.
     pub fn message_id(&self) -> &str {
         &self.head.message_id
     }
 
-    /// The key of this one message: deduplicates its deliveries, and not what a sender sends twice.
+    /// The key of this one message: it deduplicates the message's deliveries, but not a sender's second
+    /// message.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey) if the id is none that SQS gives.
+    /// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey) if the id isn't one that SQS gives.
     pub fn message_key(&self) -> Result<Key, Error> {
         Key::new(self.message_id())
     }
 
-    /// The body, as it was sent.
+    /// The body as sent.
     pub fn body(&self) -> &str {
         &self.head.body
     }
@@ -52,7 +53,8 @@ impl SqsMessage {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if it is not the JSON of a `T`. The error tells where, and quotes nothing.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if it isn't the JSON of a `T`. The error says where,
+    /// and quotes nothing.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         record::json("the message's body", self.body().as_bytes())
     }
@@ -67,17 +69,17 @@ impl SqsMessage {
         self.head.attributes.get(name).map(String::as_str)
     }
 
-    /// The ARN of the queue that it came from.
+    /// The ARN of the message's queue.
     pub fn queue_arn(&self) -> &str {
         &self.head.queue_arn
     }
 
-    /// What the message is deleted by, or given another visibility.
+    /// The receipt handle, with which the message is deleted or its visibility changed.
     pub fn receipt_handle(&self) -> &str {
         &self.head.receipt_handle
     }
 
-    /// The whole record, as Lambda delivered it: for message attributes, or to be read as a type of `aws_lambda_events`.
+    /// The whole record as Lambda delivered it: for message attributes, or for a type of `aws_lambda_events`.
     pub fn raw(&self) -> &RawValue {
         &self.raw
     }
@@ -140,7 +142,7 @@ impl Read for SqsMessage {
             group: String,
         }
         let Grouped { attributes, queue_arn } = serde_json::from_str(raw.get()).ok()?;
-        // A standard queue's message may have a group too, for fairness; it asks for no order.
+        // A standard queue's message may have a group for fairness, which doesn't ask for an order.
         queue_arn.ends_with(".fifo").then_some(attributes.group)
     }
 

@@ -1,13 +1,13 @@
-//! When SQS shows a message again that another delivery is at work on.
+//! Extends the visibility timeout of messages that another delivery is processing.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::future::BoxFuture;
 
-/// The most that SQS hides a message for, counted from its receipt (SQS developer guide, "Visibility timeout").
+/// The longest that SQS hides a message, counted from its receipt (SQS developer guide, "Visibility timeout").
 const LONGEST: Duration = Duration::from_secs(12 * 60 * 60);
 
-/// A message that is to be hidden.
+/// A message to hide.
 #[derive(Debug)]
 #[cfg_attr(not(feature = "sqs"), expect(dead_code, reason = "only the client of SQS reads it"))]
 pub(super) struct Shown {
@@ -18,14 +18,15 @@ pub(super) struct Shown {
 
 /// Hides messages.
 pub(super) trait Visibility: fmt::Debug + Send + Sync {
-    /// Hides each of these messages, on its own queue. It logs a failure, which harms nothing: SQS shows the message when the
-    /// queue's own time is over.
+    /// Hides each of these messages on its own queue. It logs a failure, which is harmless: SQS redelivers the
+    /// message after the queue's visibility timeout.
     fn hide<'a>(&'a self, messages: &'a [Shown], within: Option<Duration>) -> BoxFuture<'a, ()>;
 }
 
 pub(super) type SharedVisibility = Arc<dyn Visibility>;
 
-/// Whole seconds, at least 1, and not so many that SQS refuses them for a message that has been received for a while.
+/// Whole seconds: at least 1, and at most half of the longest, so that SQS accepts them for a message received
+/// a while ago.
 pub(super) fn seconds(until_free: Duration) -> i32 {
     let most = LONGEST.as_secs() / 2;
     let seconds = until_free.as_millis().div_ceil(1000).clamp(1, most.into());
@@ -48,20 +49,22 @@ mod sdk {
         observe,
     };
 
-    /// The most entries of one request (ChangeMessageVisibilityBatch in the SQS API reference).
+    /// The limit of entries per request (ChangeMessageVisibilityBatch in the SQS API reference).
     const ENTRIES: usize = 10;
-    /// The most that a request takes.
+    /// The timeout of one request.
     const TIMEOUT: Duration = Duration::from_secs(2);
 
     impl Batch<SqsMessage> {
-        /// Hides a message that another delivery is processing, on its own queue, until that one's lease and the margin have
-        /// ended. The role needs `sqs:ChangeMessageVisibility` on the queue. Without it, this logs that once and asks no more.
-        /// A request that fails harms nothing: SQS redelivers the message after the queue's visibility timeout.
+        /// Hides a message that another delivery is processing, on its own queue, until that one's lease and
+        /// the margin have passed. The role needs `sqs:ChangeMessageVisibility` on the queue. Without it, this
+        /// logs the problem once and sends no further request. A failed request is harmless: SQS redelivers the
+        /// message after the queue's visibility timeout.
         ///
-        /// Each return counts as a receive towards the queue's `maxReceiveCount`. A hidden message costs one receive for
-        /// each delivery that it waits for, and one request for up to ten messages. Without hiding it costs one receive per
-        /// visibility timeout until the lease has ended: after a crash at the start of a 15-minute invocation, and a
-        /// visibility timeout of 30 s, that's 31 receives, against 1 with hiding.
+        /// Each redelivery counts as a receive towards the queue's `maxReceiveCount`. A hidden message costs
+        /// one receive for each delivery that it waits for, and one request for up to ten messages. Without
+        /// hiding it costs one receive per visibility timeout until the lease expires: after a crash at the
+        /// start of a 15-minute invocation, and with a visibility timeout of 30 s, that's 31 receives, against
+        /// 1 with hiding.
         ///
         /// ```no_run
         /// use lambda_idempotency::{Idempotency, Key, lambda::batch::{Failure, SqsMessage}};
@@ -85,7 +88,7 @@ mod sdk {
 
     struct Queues {
         client: Client,
-        /// The role may not hide messages: each further request would fail too.
+        /// The role may not hide messages, so each further request would fail too.
         is_forbidden: AtomicBool,
     }
 
@@ -141,16 +144,17 @@ mod sdk {
         }
     }
 
-    /// Whether a code says that the role lacks the permission ("Common errors", SQS API reference; the JSON protocol writes
-    /// it with the suffix `Exception`).
+    /// Whether a code means that the role lacks the permission ("Common errors", SQS API reference; the JSON
+    /// protocol writes it with the suffix `Exception`).
     fn is_forbidden(code: &str) -> bool {
         matches!(code, "AccessDenied" | "AccessDeniedException")
     }
 }
 
-/// The URL of the queue of this ARN: `arn:aws:sqs:eu-west-1:123456789012:orders`. None if it isn't a queue's.
+/// The URL of the queue with this ARN, such as `arn:aws:sqs:eu-west-1:123456789012:orders`; `None` if it isn't
+/// a queue's.
 ///
-/// SQS names a queue by the account and name in the URL; the request goes to the client's own endpoint.
+/// SQS reads the account and name from the URL; the request goes to the client's own endpoint.
 #[cfg(feature = "sqs")]
 fn queue_url(arn: &str) -> Option<String> {
     let mut parts = arn.split(':');

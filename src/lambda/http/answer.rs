@@ -1,4 +1,4 @@
-//! What a handler answers with, read as far as it can be recorded.
+//! A handler's response, read as far as it can be recorded.
 
 use std::{
     collections::VecDeque,
@@ -15,11 +15,11 @@ use lambda_http::{Body, IntoResponse, request::RequestContext};
 
 use super::{BoxError, HttpLayer, front_end};
 
-/// The body of an answer that may be streamed: a recorded one, whole, or the handler's own as it comes. See
+/// The body of a response that may be streamed: a recorded one, whole, or the handler's own as it arrives. See
 /// [`HttpLayer::streaming`].
 #[derive(Debug)]
 pub struct ResponseBody {
-    /// What has been read of it already.
+    /// The data that has been read already.
     begun: VecDeque<Bytes>,
     rest: Option<UnsyncBoxBody<Bytes, BoxError>>,
 }
@@ -34,7 +34,7 @@ impl ResponseBody {
         Self { begun: VecDeque::new(), rest: Some(UnsyncBoxBody::new(body)) }
     }
 
-    /// Reads up to `most` bytes; what was read remains to be answered with.
+    /// Reads up to `most` bytes, and keeps them for the response.
     async fn read(&mut self, most: usize) -> Extent {
         let mut length = 0;
         while let Some(rest) = &mut self.rest {
@@ -58,7 +58,8 @@ impl ResponseBody {
         Extent::Whole
     }
 
-    /// Byte for byte: `lambda_http`'s own conversion would decode it by its headers, and change what does not fit them.
+    /// The body byte for byte: `lambda_http`'s conversion decodes it by its headers, and changes bytes that
+    /// don't match them.
     fn into_read(self) -> Body {
         match String::from_utf8(self.begun.into_iter().collect::<Vec<_>>().concat()) {
             Ok(text) => Body::Text(text),
@@ -111,7 +112,7 @@ impl HttpBody for ResponseBody {
     }
 }
 
-/// A body that broke off: what has been read of it, and then the error.
+/// A body that broke off: the data that has been read, and then the error.
 struct Broken(Option<BoxError>);
 
 impl HttpBody for Broken {
@@ -130,30 +131,30 @@ fn into_bytes(mut data: impl Buf) -> Bytes {
     data.copy_to_bytes(data.remaining())
 }
 
-/// How much of a body was there to be read.
+/// How much of a body could be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
     Whole,
-    /// More than what is recorded.
+    /// More than the limit for recording.
     TooLarge,
     /// It broke off.
     Broken,
 }
 
-/// A handler's answer.
+/// A handler's response.
 pub(super) enum Answer {
     /// It can be recorded.
     Whole(Response<Body>),
-    /// It cannot, and is passed through as it comes.
+    /// It can't be recorded, and is passed through as it arrives.
     Streamed(Response<ResponseBody>, Streamed),
 }
 
-/// Why an answer is passed through.
+/// Why a response is passed through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Streamed {
-    /// It is not the operation's outcome.
+    /// It isn't the operation's outcome.
     Unrecorded,
-    /// There is more of it than is recorded.
+    /// It's over the limit for recording.
     TooLarge,
     /// Its body broke off.
     Broken,
@@ -175,19 +176,19 @@ impl Answer {
     }
 }
 
-/// How a layer reads what its handlers answer.
+/// How a layer reads its handlers' responses.
 pub(super) trait Read<R>: 'static {
-    /// An answer that may have to be recorded.
+    /// Reads a response that may have to be recorded.
     fn read(layer: &HttpLayer, response: R) -> impl Future<Output = Answer> + Send;
 
-    /// The most bytes of an answer that the front end delivers.
+    /// The front end's limit for a response, in bytes.
     fn most_bytes(context: Option<&RequestContext>) -> Option<usize>;
 
-    /// An answer that nobody records.
+    /// Converts a response that isn't recorded.
     fn pass(response: R) -> impl Future<Output = Answer> + Send;
 }
 
-/// Every answer, whole: what a buffered function sends.
+/// Reads every response whole, for a function that doesn't stream.
 pub(super) struct Buffered;
 
 impl<R: IntoResponse + Send> Read<R> for Buffered {
@@ -204,7 +205,7 @@ impl<R: IntoResponse + Send> Read<R> for Buffered {
     }
 }
 
-/// What may be recorded, up to the limit; the rest as it comes.
+/// Reads a response that may be recorded, up to the limit, and streams the rest.
 pub(super) struct Streaming;
 
 impl<B> Read<Response<B>> for Streaming
@@ -225,7 +226,7 @@ where
         }
     }
 
-    /// Lambda takes 200 MB of a stream ("Lambda quotas", AWS Lambda developer guide), more than any store keeps.
+    /// Lambda streams up to 200 MB ("Lambda quotas", AWS Lambda developer guide), more than any store keeps.
     fn most_bytes(_: Option<&RequestContext>) -> Option<usize> {
         None
     }

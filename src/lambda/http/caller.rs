@@ -1,5 +1,5 @@
-//! Who calls, as far as the front end has verified it. A key is one caller's: another caller can
-//! neither hit it nor learn that it exists.
+//! The caller that the front end verified. A key belongs to one caller: another caller can neither replay it
+//! nor learn that it exists.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use crate::key::joined;
 
-/// A caller, as the scope of an HTTP request's key has it: verified by the front end, or named by
+/// The caller in the scope of an HTTP request's key: verified by the front end, or named by
 /// [`HttpLayer::caller`](super::HttpLayer::caller). [`guide::callers`](crate::guide::callers) has the table.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -31,21 +31,21 @@ pub enum Caller {
         /// The claim `sub`.
         subject: String,
     },
-    /// An IAM principal, by its unique id or its ARN. The session of a role doesn't count. It's the same caller in every API
-    /// and stage.
+    /// An IAM principal, by its unique id or its ARN. A role's session is ignored. It's the same caller in
+    /// every API and stage.
     Iam(String),
     /// An identity of a Cognito identity pool, whose users share one role. It's the same caller in every API and stage.
     CognitoIdentity(String),
-    /// A Lambda authorizer's `principalId`, or a JWT's subject without an issuer. Another API may call someone else by that
-    /// name, so it's a caller of one API and stage.
+    /// A Lambda authorizer's `principalId`, or a JWT's subject without an issuer. Another API may use that name
+    /// for someone else, so it's a caller of one API and stage.
     Principal {
         /// The API: `<API id>/<stage>`, or [`HttpLayer::api_name`](super::HttpLayer::api_name).
         api: String,
-        /// The principal, as the authorizer calls it.
+        /// The principal's name, from the authorizer.
         name: String,
     },
-    /// The owner of a client certificate, in one API and stage: the API's trust store decides what an issuer's name is worth.
-    /// Within one, a subject's name belongs to one entity (RFC 5280, section 4.1.2.6).
+    /// The owner of a client certificate, in one API and stage, since the API's trust store decides which
+    /// issuers it trusts. One issuer gives a subject's name to one entity only (RFC 5280, section 4.1.2.6).
     Certificate {
         /// The API: `<API id>/<stage>`, or [`HttpLayer::api_name`](super::HttpLayer::api_name).
         api: String,
@@ -66,7 +66,7 @@ pub enum Caller {
 }
 
 impl Caller {
-    /// The same caller, in the API of this name if it's a caller of one API.
+    /// The same caller, with this API name if it's a caller of one API.
     pub(super) fn of_api(mut self, name: &str) -> Self {
         if let Self::Principal { api, .. } | Self::Certificate { api, .. } | Self::ApiKey { api, .. } =
             &mut self
@@ -92,8 +92,8 @@ impl fmt::Debug for Caller {
     }
 }
 
-/// The text that stands for caller and tenant in the scope of an HTTP request's key, for
-/// [`Scope::with_caller`](crate::Scope::with_caller); none where there is neither.
+/// The text for caller and tenant in the scope of an HTTP request's key, for
+/// [`Scope::with_caller`](crate::Scope::with_caller); `None` if there is neither.
 ///
 /// ```
 /// use lambda_idempotency::{Key, Scope, StoredKey, lambda::http::{Caller, scope_caller}};
@@ -123,20 +123,21 @@ pub fn scope_caller(caller: Option<&Caller>, tenant: Option<&str>) -> Option<Str
     }
 }
 
-/// The front end's word on a request's caller; see [`verified_caller`].
+/// The caller that a front end verified, if any; see [`verified_caller`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verified {
     /// The front end verified no caller.
     Nobody,
-    /// It verified someone and gives no name that this library understands: an authorizer that names no principal, for
-    /// example. The layer refuses such requests, so that they don't share a namespace.
+    /// It verified a caller, but gives no name that this library understands: an authorizer without a
+    /// principal, for example. The layer refuses such requests, so that they don't share a namespace.
     Unnamed,
     /// It verified this caller. A refreshed token, or a new session of a role, is the same caller.
     Caller(Caller),
 }
 
-/// The caller that the front end verified, by the request context of its event: what the layer takes where
-/// [`HttpLayer::caller`](super::HttpLayer::caller) isn't set. [`guide::callers`](crate::guide::callers) has the table.
+/// The caller that the front end verified, from its event's request context. The layer uses it unless
+/// [`HttpLayer::caller`](super::HttpLayer::caller) is set. [`guide::callers`](crate::guide::callers) has the
+/// table.
 ///
 /// ```
 /// use lambda_http::Request;
@@ -161,14 +162,15 @@ pub fn verified_caller(request: &Parts) -> Verified {
         Some(RequestContext::VpcLattice(context)) => {
             context.identity.as_ref().map_or(Verified::Nobody, of_lattice)
         }
-        // A load balancer doesn't sign what it says about a client, so anyone who reaches the function may have said it.
+        // A load balancer doesn't sign its headers about a client, so anyone who reaches the function may have
+        // sent them.
         None | Some(RequestContext::Alb(_)) => Verified::Nobody,
         // A front end that this library doesn't know may have verified someone.
         Some(_) => Verified::Unnamed,
     }
 }
 
-/// The name of an API's stage, unless the user gives it one.
+/// `<API id>/<stage>`: the API's name by default.
 fn api(id: &Option<String>, stage: &Option<String>) -> String {
     format!("{}/{}", id.as_deref().unwrap_or_default(), stage.as_deref().unwrap_or_default())
 }
@@ -185,8 +187,9 @@ fn of_http_api(context: &ApiGatewayV2httpRequestContext) -> Verified {
     }
 }
 
-/// A REST API, and the WebSocket APIs that have its types. The authorizer goes first, then IAM, then the certificate: an
-/// API key is only for usage plans ("API keys", API Gateway developer guide), so it names the caller where nothing else does.
+/// The caller of a REST API, or of a WebSocket API, which has the same types. The order is authorizer, IAM,
+/// certificate, API key. An API key is meant for usage plans only ("API keys", API Gateway developer guide), so
+/// it's last.
 fn of_rest_api(
     authorizer: &ApiGatewayRequestAuthorizer,
     identity: &ApiGatewayRequestIdentity,
@@ -195,7 +198,7 @@ fn of_rest_api(
     if authorizer.jwt.is_some() || authorizer.iam.is_some() || !authorizer.fields.is_empty() {
         return verified(authorized(authorizer, api));
     }
-    // Users of an identity pool share its role: the identity goes first.
+    // Users of an identity pool share its role, so the identity is more specific.
     if let Some(id) = named_by(&identity.cognito_identity_id) {
         return Verified::Caller(Caller::CognitoIdentity(id.to_owned()));
     }
@@ -213,7 +216,7 @@ fn of_rest_api(
     }
 }
 
-/// VPC Lattice verifies IAM signatures alone; without one, it says from which VPC the request comes and no more.
+/// VPC Lattice verifies only IAM signatures. Without one, its event says only which VPC the request is from.
 fn of_lattice(identity: &VpcLatticeRequestV2Identity) -> Verified {
     match (identity.identity_type.as_deref(), named_by(&identity.principal)) {
         (Some("AWS_IAM"), Some(principal)) => Verified::Caller(Caller::Iam(principal.to_owned())),
@@ -235,7 +238,7 @@ fn authorized(authorizer: &ApiGatewayRequestAuthorizer, api: &str) -> Option<Cal
     let principal = |name: &str| Caller::Principal { api: api.to_owned(), name: name.to_owned() };
     let jwt = |issuer: Option<&str>, subject: &str| match issuer {
         Some(issuer) => Caller::Jwt { issuer: issuer.to_owned(), subject: subject.to_owned() },
-        // Nothing tells whose subject this is.
+        // A subject without an issuer is unique only inside this API.
         None => principal(subject),
     };
     if let Some(token) = &authorizer.jwt {
@@ -250,7 +253,7 @@ fn authorized(authorizer: &ApiGatewayRequestAuthorizer, api: &str) -> Option<Cal
             None => ids.into_iter().find_map(named_by).map(|id| Caller::Iam(id.to_owned())),
         };
     }
-    // A Lambda authorizer may have a text of this name in its context.
+    // A Lambda authorizer's context may have a string named `claims`.
     if let Some(claims) = authorizer.fields.get("claims").filter(|claims| claims.is_object()) {
         return Some(jwt(claims.get("iss").and_then(text), claims.get("sub").and_then(text)?));
     }
@@ -265,9 +268,9 @@ fn named_by(id: &Option<String>) -> Option<&str> {
     id.as_deref().filter(|id| !id.is_empty())
 }
 
-/// A role without its session, whose name differs between sessions: of `AROA…:session` the role's unique id, of
-/// `arn:aws:sts::account:assumed-role/role/session` all but the session ("IAM identifiers", IAM user guide). What others
-/// have behind a colon says who they are: `account:name` is a federated user.
+/// A role's id without its session, whose name differs between sessions. `AROA…:session` becomes the role's
+/// unique id, and `arn:aws:sts::account:assumed-role/role/session` loses the session ("IAM identifiers", IAM
+/// user guide). In other ids the part after a colon identifies the caller: `account:name` is a federated user.
 fn without_session(id: &str) -> &str {
     let role = if id.starts_with("AROA") {
         id.split_once(':').map(|(role, _)| role)

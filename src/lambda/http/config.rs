@@ -1,4 +1,4 @@
-//! What a user may decide about the HTTP contract; the defaults are the module's.
+//! User settings of the HTTP layer, and their defaults.
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
@@ -21,7 +21,8 @@ use crate::{
     selector::{self, Selector},
 };
 
-/// The largest body that is compared, in bytes: API Gateway's own limit ("Quotas", API Gateway developer guide).
+/// The largest body that is compared, in bytes. It's API Gateway's own limit ("Quotas", API Gateway developer
+/// guide).
 const MAX_BODY: usize = 10 * 1024 * 1024;
 
 pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
@@ -29,10 +30,10 @@ type Resolver = Arc<dyn Fn(&Parts) -> Result<Option<String>, Error> + Send + Syn
 type MayReplay = Arc<dyn Fn(Parts, Option<Caller>) -> BoxFuture<'static, bool> + Send + Sync>;
 type Judge = Arc<dyn Fn(&Response<Body>) -> bool + Send + Sync>;
 
-/// How the layer treats keyed requests whose caller nothing has named.
+/// How the layer treats keyed requests whose caller has no name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Unnamed {
-    /// Those without credentials share one namespace. Those with credentials are refused.
+    /// Requests without credentials share one namespace. Requests with credentials are refused.
     #[default]
     Anonymous,
     /// They all share one namespace, credentials or not.
@@ -53,7 +54,7 @@ pub(super) struct Config {
     pub(super) api_name: Option<String>,
     pub(super) ignored_cookies: IgnoredCookies,
     pub(super) fingerprinted_headers: Vec<HeaderName>,
-    /// Of a JSON body; none is the whole.
+    /// The fields of a JSON body to compare; `None` means the whole body.
     pub(super) fingerprinted_fields: Option<Vec<Selector>>,
     pub(super) raw_body: bool,
     pub(super) max_body: usize,
@@ -62,7 +63,7 @@ pub(super) struct Config {
     pub(super) record_when: Option<Judge>,
     pub(super) headers: HeaderRules,
     pub(super) marker: HeaderName,
-    /// The last one of a kind counts.
+    /// For each kind, the last entry counts.
     pub(super) statuses: Vec<(ProblemKind, StatusCode)>,
     pub(super) documentation: String,
     pub(super) may_replay: Option<MayReplay>,
@@ -120,13 +121,14 @@ impl HttpLayer {
         self
     }
 
-    /// Whether a request of a protected method needs a key: 400 without one. Default: no, it runs unprotected.
+    /// Whether a request with a protected method needs a key. Without one it gets 400. Default: no, it runs
+    /// unprotected.
     pub fn required(self, is_required: bool) -> Self {
         self.required_when(move |_| is_required)
     }
 
-    /// Refuses a request of a protected method without a key where `is_required` says so. Behind API Gateway the URI's path
-    /// begins with the stage; the path without it is `raw_http_path`.
+    /// Refuses a request with a protected method and no key if `is_required` returns true. Behind API Gateway
+    /// the URI's path begins with the stage; the path without it is `raw_http_path`.
     ///
     /// ```
     /// # use lambda_http::RequestExt as _;
@@ -139,16 +141,17 @@ impl HttpLayer {
         self.with(|config| config.required = Some(Arc::new(is_required)))
     }
 
-    /// Protects these methods. Default: POST and PATCH. GET, HEAD, OPTIONS and TRACE, which are safe (RFC 9110, section
-    /// 9.2.1), pass through whatever is said here.
+    /// Protects these methods. Default: POST and PATCH. GET, HEAD, OPTIONS and TRACE are safe (RFC 9110,
+    /// section 9.2.1) and always pass through.
     pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.with(|config| {
             config.methods = methods.into_iter().filter(|method| !method.is_safe()).collect();
         })
     }
 
-    /// Passes requests through where `passes` says so, key or no key: they are not protected, nothing is recorded, and what
-    /// they answer is not read. For a route that streams more than can be recorded, or that has its own protection.
+    /// Passes requests through if `passes` returns true, with or without a key: the layer doesn't protect them,
+    /// records nothing, and doesn't read their responses. Use it for a route that streams more than can be
+    /// recorded, or that has its own protection.
     ///
     /// ```
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
@@ -160,28 +163,29 @@ impl HttpLayer {
         self.with(|config| config.passes = Some(Arc::new(passes)))
     }
 
-    /// Takes keys as they are written in this way. Default: quoted or bare.
+    /// Accepts keys in this syntax. Default: quoted or bare.
     pub fn key_syntax(self, syntax: KeySyntax) -> Self {
         self.with(|config| config.keys.syntax = syntax)
     }
 
-    /// Takes keys of this form. Default: any.
+    /// Accepts keys in this format. Default: any.
     pub fn key_format(self, format: KeyFormat) -> Self {
         self.with(|config| config.keys.format = format)
     }
 
-    /// Reads the key from this header too, such as `x-idempotency-key`. Two headers with keys that differ are refused.
+    /// Reads the key from this header too, such as `x-idempotency-key`. Two headers with different keys are
+    /// refused.
     pub fn key_alias(self, name: HeaderName) -> Self {
         self.with(|config| config.keys.names.push(name))
     }
 
-    /// Names the caller, in place of what the front end verified: from an extension that an authentication layer outside
-    /// this one has set, for example. The text must be one that the caller can't choose, and must stay the same over a
-    /// refreshed token. The layer hashes it and never stores it in plaintext. `None` is a caller without a name: see
-    /// [`shared_namespace`](Self::shared_namespace) for what happens then.
+    /// Names the caller, in place of the one that the front end verified, for example from an extension that an
+    /// authentication layer outside this one has set. The caller must not be able to choose the text, and the
+    /// text must stay the same when a token is refreshed. The layer hashes it and never stores it in plaintext.
+    /// `None` is a caller without a name; see [`shared_namespace`](Self::shared_namespace).
     ///
-    /// Put the authentication **outside** this layer. A layer that checks a token inside this one checks it after a
-    /// replay was answered, or never.
+    /// Put the authentication **outside** this layer. A layer inside this one doesn't see requests that get a
+    /// replay, so it doesn't check their tokens.
     ///
     /// ```
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
@@ -202,12 +206,13 @@ impl HttpLayer {
         self.with(|config| config.resolver = Some(Arc::new(resolve)))
     }
 
-    /// Gives the API a name of your choice, in place of the ids that its events carry: a retry that arrives after the API was
-    /// replaced, its stage was renamed, or its custom domain got another base path is still the same operation. All APIs and
-    /// stages of one name that call this function are one.
+    /// Gives the API a name of your choice, in place of the ids in its events. A retry then finds its record
+    /// even if it arrives after the API was replaced, its stage was renamed, or its custom domain got another
+    /// base path. All APIs and stages that share the name and call this function count as one.
     ///
-    /// It matters where the caller is one API's: a Lambda authorizer's principal, an API key, a client certificate. By default
-    /// such a caller belongs to `<API id>/<stage>`. The path is then compared without the stage and the base path.
+    /// It matters for callers that belong to one API: a Lambda authorizer's principal, an API key, a client
+    /// certificate. By default such a caller belongs to `<API id>/<stage>`. With a name, the path is compared
+    /// without the stage and the base path.
     ///
     /// ```
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
@@ -219,26 +224,27 @@ impl HttpLayer {
         self.with(|config| config.api_name = Some(name.into()))
     }
 
-    /// Whether keyed requests need a named caller, credentials or not: 403 without credentials. Default: no. Between this and
-    /// [`shared_namespace`](Self::shared_namespace), the later call counts.
+    /// Whether keyed requests need a named caller even without credentials, and otherwise get 403. Default: no.
+    /// If you call both this and [`shared_namespace`](Self::shared_namespace), the later call counts.
     pub fn require_caller(self, is_required: bool) -> Self {
         self.with(|config| config.unnamed = if is_required { Unnamed::Refused } else { Unnamed::Anonymous })
     }
 
-    /// Puts all keys of callers without a name into one namespace, whatever credentials their requests carry: **each of
-    /// these callers gets the others' recorded answers** if it sends the same key and request. It's for APIs whose answers
-    /// hold nothing that depends on the caller. Named callers keep their own namespaces.
+    /// Puts all keys of callers without a name into one namespace, whatever credentials their requests carry:
+    /// **each of these callers gets the others' recorded responses** if it sends the same key and request. Use
+    /// it for APIs whose responses don't depend on the caller. Named callers keep their own namespaces.
     ///
-    /// Without it, a keyed request with credentials (`Authorization`, an API key, a client certificate, a cookie) and
-    /// without a named caller is refused before anything is claimed, with 500 and `caller-unknown`: the handler may be
-    /// what checks the credentials, and a replay would never reach it. Keyed requests without credentials share the
-    /// anonymous namespace.
+    /// Without it, a keyed request with credentials (`Authorization`, an API key, a client certificate, a
+    /// cookie) and without a named caller is refused before anything is claimed, with 500 and `caller-unknown`:
+    /// the handler may check the credentials, and a replay never reaches it. Keyed requests without credentials
+    /// share the anonymous namespace.
     pub fn shared_namespace(self) -> Self {
         self.with(|config| config.unnamed = Unnamed::Shared)
     }
 
-    /// Doesn't count these cookies as credentials, such as those for analytics or settings. A name that ends with `*`
-    /// means every name that begins with the rest. Load balancers' stickiness cookies never count.
+    /// Ignores these cookies when it looks for credentials, such as those for analytics or settings. A name
+    /// that ends with `*` matches every name with that prefix. Load balancers' stickiness cookies are always
+    /// ignored.
     ///
     /// ```
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
@@ -250,20 +256,20 @@ impl HttpLayer {
         self.with(|config| config.ignored_cookies.add(names))
     }
 
-    /// Counts these request headers to what must be the same when a key is used again, such as an API's version.
+    /// Includes these request headers, such as an API's version, in what must match when a key is used again.
     /// Default: none.
     pub fn fingerprint_headers(self, names: impl IntoIterator<Item = HeaderName>) -> Self {
         self.with(|config| config.fingerprinted_headers = names.into_iter().collect())
     }
 
-    /// Compares only these fields of a JSON body, each named as a [`Selector`] is, in place of the whole of it: for
-    /// bodies that hold something new in each attempt, such as a nonce or the time. A field that is not there is compared
-    /// as absent; a body that has none of them, or in which one cannot be looked up (it is no JSON, say), is compared as a
-    /// whole.
+    /// Compares only these fields of a JSON body, each given as a [`Selector`], in place of the whole body. Use
+    /// it for bodies that change in each attempt, for example by a nonce or a timestamp. A missing field is
+    /// compared as absent. If a body has none of them, or a field can't be looked up because the body isn't
+    /// JSON, for example, the whole body is compared.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if one is no [`Selector`], or there is none.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if one isn't a valid [`Selector`], or there are none.
     ///
     /// ```
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
@@ -276,32 +282,35 @@ impl HttpLayer {
         Ok(self.with(|config| config.fingerprinted_fields = Some(fields)))
     }
 
-    /// Whether bodies are compared byte for byte, whatever their type. Default: no, a body is compared as JSON if it is JSON and its
-    /// `Content-Type` is a JSON type or missing.
+    /// Whether bodies are compared byte for byte, whatever their type. Default: no; a body is compared as JSON
+    /// if it's JSON and its `Content-Type` is a JSON type or missing.
     pub fn fingerprint_raw_body(self, is_raw: bool) -> Self {
         self.with(|config| config.raw_body = is_raw)
     }
 
-    /// Answers a request whose body is over so many bytes with 413. Default: 10 MiB, API Gateway's limit.
+    /// Limits the body of a keyed request to this number of bytes; a larger one gets 413. Default: 10 MiB, API
+    /// Gateway's limit.
     pub fn max_body(self, bytes: usize) -> Self {
         self.with(|config| config.max_body = bytes)
     }
 
-    /// How long the front end waits for an answer, counted from the request's start where its event says when that was.
-    /// Default: 29 seconds behind API Gateway, and no limit but the invocation's deadline behind anything else. Outcomes
-    /// are not tried to be recorded for longer than that, since the caller would no longer see the answer.
+    /// How long the front end waits for a response, counted from the start of the request if its event contains
+    /// that. Default: 29 seconds behind API Gateway, and otherwise no limit but the invocation's deadline.
+    /// Settlements aren't retried after that, since the caller would no longer get the response.
     ///
-    /// Set it where API Gateway's quota was raised, or a load balancer or proxy closes idle connections earlier.
+    /// Set it if API Gateway's quota was raised, or if a load balancer or proxy closes idle connections
+    /// earlier.
     pub fn answer_within(self, limit: Duration) -> Self {
         self.with(|config| config.answer_within = Some(limit))
     }
 
-    /// Decides by the whole response whether it's the operation's outcome, in place of the list of statuses. The
-    /// handler's [`Recording`](super::Recording) overrides it. It isn't asked about a streamed response that is too large to be
-    /// recorded: the status decides that.
+    /// Decides from the whole response whether it's the operation's outcome, in place of the list of statuses.
+    /// The handler's [`Recording`](super::Recording) overrides it. It isn't called for a streamed response that
+    /// is too large to record: the status decides that.
     ///
-    /// At most once it isn't asked either, and a warning says so when it's set: every answer may have come after an effect, so
-    /// every answer is recorded unless it carries [`Recording::Release`](super::Recording::Release).
+    /// At most once it isn't called either, and a warning says so if it's set: any response may have come after
+    /// an effect, so every response is recorded unless it carries
+    /// [`Recording::Release`](super::Recording::Release).
     pub fn record_when(self, is_outcome: impl Fn(&Response<Body>) -> bool + Send + Sync + 'static) -> Self {
         if self.is_at_most_once() {
             observe::record_when_unused();
@@ -309,15 +318,15 @@ impl HttpLayer {
         self.with(|config| config.record_when = Some(Arc::new(is_outcome)))
     }
 
-    /// Replays this header, or doesn't, whatever the list says. By default, headers of one exchange aren't recorded: `Set-Cookie`, `Date`,
-    /// tracing, rate limits, those that `Connection` names, and more. [The page](crate::guide::idempotency_specification) has
-    /// the list.
+    /// Replays this header, or doesn't, in place of the list's choice. By default, headers that belong to one
+    /// exchange aren't recorded: `Set-Cookie`, `Date`, tracing, rate limits, those that `Connection` names, and
+    /// more. [The page](crate::guide::idempotency_specification) has the list.
     ///
     /// ```
     /// # use lambda_http::http::header;
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();
     /// # let idempotency = lambda_idempotency::Idempotency::builder(store).function("payments").build()?;
-    /// // Whoever gets the replay gets the session too.
+    /// // A caller who gets the replay gets the session too.
     /// let layer = idempotency.http().replay_header(header::SET_COOKIE, true).replay_header(header::SERVER, false);
     /// # Ok::<(), lambda_idempotency::Error>(())
     /// ```
@@ -325,26 +334,28 @@ impl HttpLayer {
         self.with(|config| config.headers.set(name, is_replayed))
     }
 
-    /// Marks replays by this header. Default: `idempotent-replayed`.
+    /// Marks replays with this header. Default: `idempotent-replayed`.
     pub fn replay_marker(self, name: HeaderName) -> Self {
         self.with(|config| config.marker = name)
     }
 
-    /// Answers a problem with another status: 202 for [`ProblemKind::InProgress`], say, where callers poll.
+    /// Gives a problem another status, for example 202 for [`ProblemKind::InProgress`] if clients poll.
     pub fn status(self, kind: ProblemKind, status: StatusCode) -> Self {
         self.with(|config| config.statuses.push((kind, status)))
     }
 
-    /// The page that documents the API's idempotency: a problem's `type` is this URI with its code as the
+    /// The page that documents the API's idempotency. A problem's `type` is this URI with its code as the
     /// fragment, and each problem links to it (the draft, section 2.7). Default: this library's
-    /// [specification](crate::guide::idempotency_specification), which is true as long as you change no default.
+    /// [specification](crate::guide::idempotency_specification), which is accurate as long as you keep the
+    /// defaults.
     pub fn documentation(self, uri: impl Into<String>) -> Self {
         self.with(|config| config.documentation = uri.into())
     }
 
-    /// Asks, before each replay, whether the caller may have the recorded answer: for rights that can be taken away
-    /// between two deliveries, and that the handler would have checked. Where not, the answer is 403. The closure gets the
-    /// request without its body, and the caller whose key it is, if that has a name.
+    /// Decides, before each replay, whether the caller may have the recorded response; otherwise the caller
+    /// gets 403. Use it for permissions that can be revoked between two deliveries, and that the handler would
+    /// have checked. The closure gets the request without its body, and the caller that the key belongs to, if
+    /// it has a name.
     ///
     /// ```
     /// # let store = lambda_idempotency::store::memory::MemoryStore::new();

@@ -1,11 +1,11 @@
-//! Finds out whether a request carries credentials, so that a request whose caller the layer can't name isn't treated as
+//! Detects credentials in a request, so that a request whose caller the layer can't name isn't treated as
 //! anonymous.
 
 use http::{HeaderMap, HeaderName, header};
 
-/// Headers that carry a credential. Load balancers write the last two groups: the session of an OpenID Connect login
-/// (`x-amzn-oidc-*`), and the client's certificate (`x-amzn-mtls-clientcert*`). A function can't tell whether its load
-/// balancer wrote them or the client did, so they name no caller, but they count.
+/// Headers that carry a credential. Load balancers write the groups in `PREFIXES`: the session of an OpenID
+/// Connect login (`x-amzn-oidc-*`), and the client's certificate (`x-amzn-mtls-clientcert*`). A function can't
+/// tell whether its load balancer wrote them or the client did, so they name no caller, but they count.
 const HEADERS: [HeaderName; 7] = [
     header::AUTHORIZATION,
     header::PROXY_AUTHORIZATION,
@@ -17,8 +17,8 @@ const HEADERS: [HeaderName; 7] = [
 ];
 const PREFIXES: [&str; 2] = ["x-amzn-oidc-", "x-amzn-mtls-clientcert"];
 
-/// A load balancer's stickiness cookies: they choose a target, and prove nothing ("Sticky sessions", Elastic Load
-/// Balancing user guides).
+/// A load balancer's stickiness cookies: they choose a target, and don't authenticate the client ("Sticky
+/// sessions", Elastic Load Balancing user guides).
 const LOAD_BALANCER_COOKIES: [&str; 6] =
     ["AWSALB", "AWSALBCORS", "AWSALBTG", "AWSALBTGCORS", "AWSELB", "AWSELBCORS"];
 

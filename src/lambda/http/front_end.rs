@@ -1,4 +1,4 @@
-//! How long the front end waits for an answer, and how large an answer it delivers.
+//! How long a front end waits for a response, and how large a response it delivers.
 
 use std::time::Duration;
 
@@ -6,18 +6,19 @@ use lambda_http::request::RequestContext;
 
 use crate::time::Timestamp;
 
-/// API Gateway's integration time-out for REST, HTTP and WebSocket APIs is at most 29 or 30 seconds, unless a quota
-/// increase was granted ("Amazon API Gateway quotas", API Gateway developer guide).
+/// API Gateway's integration timeout for REST, HTTP and WebSocket APIs is at most 29 or 30 seconds, unless a
+/// quota increase was granted ("Amazon API Gateway quotas", API Gateway developer guide).
 const API_GATEWAY: Duration = Duration::from_secs(29);
 
-/// The limit of an answer that isn't streamed, by Lambda: 6 MB and 100 bytes, as its own error says ("Response payload size
-/// exceeded maximum allowed payload size (6291556 bytes)"; "Lambda quotas", AWS Lambda developer guide).
+/// Lambda's limit for a response that isn't streamed: 6 MB and 100 bytes, as its own error says ("Response
+/// payload size exceeded maximum allowed payload size (6291556 bytes)"; "Lambda quotas", AWS Lambda developer
+/// guide).
 const LAMBDA: usize = 6_291_556;
-/// The limit of a function's answer, as JSON, by a load balancer ("Use Lambda functions as targets", Application Load Balancers
-/// user guide).
+/// A load balancer's limit for a function's response as JSON ("Use Lambda functions as targets", Application
+/// Load Balancers user guide).
 const LOAD_BALANCER: usize = 1024 * 1024;
 
-/// The most bytes that the front end delivers, as the JSON that a function answers with. `None` where there is none.
+/// The front end's limit for a function's response as JSON, in bytes; `None` without a front end.
 pub(super) fn most_bytes(context: Option<&RequestContext>) -> Option<usize> {
     match context? {
         RequestContext::Alb(_) => Some(LOAD_BALANCER),
@@ -25,8 +26,9 @@ pub(super) fn most_bytes(context: Option<&RequestContext>) -> Option<usize> {
     }
 }
 
-/// Until when the front end waits: `answer_within`, or what is known of this kind of front end, counted from the request's
-/// start. `None` where the invocation's deadline is the only limit: function URLs, load balancers, and no front end.
+/// When the front end stops waiting: by `answer_within`, or by the default for this kind of front end, counted
+/// from the request's start. `None` if the invocation's deadline is the only limit: function URLs, load
+/// balancers, and no front end.
 pub(super) fn waits_until(
     context: Option<&RequestContext>,
     answer_within: Option<Duration>,
@@ -43,7 +45,7 @@ pub(super) fn waits_until(
     };
     let limit = answer_within.or(limit)?;
     let started = u64::try_from(started).map(Timestamp::from_millis).unwrap_or_default();
-    // A start in the future, or one that was over long ago, is another clock's, or a saved event's.
+    // A start in the future or too long ago is from another clock or a saved event.
     let is_credible = started <= now && started.until(now) < limit;
     Some(if is_credible { started } else { now }.saturating_add(limit))
 }

@@ -1,4 +1,4 @@
-//! Stands in front of `lambda_http`, and repairs or refuses the events that it would lose a part of or panic on.
+//! Guards `lambda_http`: repairs or refuses the events that it would lose a part of or panic on.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -25,23 +25,24 @@ use tower::Service;
 use super::{BoxError, answer::ResponseBody, config::Config, problem::Problem, problem::ProblemKind};
 use crate::{future::BoxFuture, lambda::take_ready};
 
-/// Marks, in a request's context, what can't be read of its event. Clients have no say in a context.
+/// A field in the request's context that marks an unreadable event. Clients can't set fields of the context.
 const UNREADABLE: &str = "lambda-idempotency-unreadable";
 
 /// Runs an HTTP function as `lambda_http::run` does, and guards it against events that `lambda_http` 1.3 mishandles:
 ///
-/// - A REST API's headers that a client sent twice. `lambda_http` keeps one value; with this, the service sees both, and this
-///   library's layer refuses two keys.
-/// - A body that claims to be base64 and isn't, and a host or path that makes no URI. `lambda_http` panics, and the caller gets
-///   502. With this, the caller gets 400 and `request-unreadable`, and the service isn't called.
+/// - A REST API's headers that a client sent twice: `lambda_http` keeps one value. With this, the service sees
+///   both, and this library's layer refuses two keys.
+/// - A body that claims to be base64 and isn't, and a host or path that makes no valid URI: `lambda_http`
+///   panics, and the caller gets 502. With this, the caller gets 400 and `request-unreadable`, and the service
+///   isn't called.
 ///
 /// # Errors
 ///
-/// As `lambda_http::run`: none while the function lives.
+/// Like `lambda_http::run`: none while the function lives.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future ends the function's loop, and the invocation it's in.
+/// Dropping the future ends the function's loop and the current invocation.
 ///
 /// ```no_run
 /// use lambda_http::{Error, Request, service_fn, tower::ServiceBuilder};
@@ -108,7 +109,7 @@ where
     }
 }
 
-/// Calls the service with readable requests, and answers the others.
+/// Calls the service with readable requests, and refuses the others.
 #[derive(Clone, Debug)]
 pub struct Readable<S>(S);
 
@@ -138,16 +139,16 @@ where
     }
 }
 
-/// Runs an HTTP function that streams its answers, as `lambda_http::run_with_streaming_response` does, behind the guard of
-/// [`run`].
+/// Runs an HTTP function that streams its responses, as `lambda_http::run_with_streaming_response` does, behind
+/// the guard of [`run`].
 ///
 /// # Errors
 ///
-/// As there: none while the function lives.
+/// Like `lambda_http::run_with_streaming_response`: none while the function lives.
 ///
 /// # Cancel safety
 ///
-/// As [`run`].
+/// Like [`run`].
 pub async fn run_streaming<S, A>(service: S) -> Result<(), lambda_runtime::Error>
 where
     S: Service<Request<Body>, Response = Response<A>> + Clone + Send + 'static,
@@ -159,8 +160,8 @@ where
     lambda_runtime::run(guarded_streaming(service)).await
 }
 
-/// The service that [`run_streaming`] gives to the runtime: for other loops that stay on one task, since `lambda_http`'s adapter
-/// isn't `Send`, and for tests.
+/// The service that [`run_streaming`] gives to the runtime: for tests, and for other loops that stay on one
+/// task, since `lambda_http`'s adapter isn't `Send`.
 pub fn guarded_streaming<S, A>(
     service: S,
 ) -> impl Service<
@@ -210,7 +211,7 @@ where
     }
 }
 
-/// The answer to a request that can't be read.
+/// The response to a request that can't be read.
 fn refusal(request: &Request<Body>) -> Option<Response<Body>> {
     is_unreadable(request)
         .then(|| Problem::from(ProblemKind::RequestUnreadable).into_response(&Config::default()))
@@ -227,7 +228,8 @@ fn is_unreadable(request: &Request<Body>) -> bool {
     marks.contains_key(UNREADABLE)
 }
 
-/// The event, if `lambda_http` can read it; otherwise an empty one that is marked. The fields are those that make the URI.
+/// The event, if `lambda_http` can read it; otherwise an empty event with the mark. The fields are those that
+/// make the URI.
 macro_rules! readable {
     ($event:ident, $kind:ident($type:ident), $($($field:ident).+),+) => {{
         let mut uri = $type::default();
@@ -242,7 +244,7 @@ macro_rules! readable {
     }};
 }
 
-/// The event as `lambda_http` reads all of it, or one that it can read and that is marked.
+/// The event, changed so that `lambda_http` reads all of it; or an empty event with the mark.
 fn repaired(event: LambdaRequest) -> LambdaRequest {
     match event {
         LambdaRequest::ApiGatewayV1(mut event) => {
@@ -276,8 +278,8 @@ fn repaired(event: LambdaRequest) -> LambdaRequest {
     }
 }
 
-/// Leaves to the other map what it has, since `lambda_http` overwrites its values with this one's. It reads the host and the
-/// scheme from here.
+/// Removes headers that the multi-value map has too, since `lambda_http` overwrites that map's values with
+/// these. It keeps the host and the scheme, which `lambda_http` reads from here.
 fn keep_repeated(headers: &mut HeaderMap, all: &HeaderMap) {
     const READ: [HeaderName; 2] = [header::HOST, HeaderName::from_static("x-forwarded-proto")];
     for name in all.keys().filter(|name| !READ.contains(name)) {
@@ -285,8 +287,8 @@ fn keep_repeated(headers: &mut HeaderMap, all: &HeaderMap) {
     }
 }
 
-/// Whether `lambda_http` can read this body, and make a request of the other event, which has no body. It panics where it
-/// can't: on a host that isn't valid, or a query with a space in it.
+/// Whether `lambda_http` can read this body, and make a request of `uri`, a copy of the event without a body.
+/// `lambda_http` panics if it can't, for example on an invalid host or a query with a space.
 fn is_readable(is_base64: bool, body: Option<&str>, uri: LambdaRequest) -> bool {
     let is_decodable = !is_base64 || body.is_none_or(|body| STANDARD.decode(body).is_ok());
     is_decodable && catch_unwind(AssertUnwindSafe(|| drop(Request::from(uri)))).is_ok()

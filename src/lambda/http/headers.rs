@@ -1,11 +1,12 @@
-//! Which of a response's headers are recorded, and so replayed.
+//! Decides which of a response's headers are recorded and replayed.
 
 use http::{HeaderMap, HeaderName, header};
 
 use super::response::REPLAYED;
 
-/// Headers that belong to one exchange and not to the operation, in the order of the page that documents them: hop by hop
-/// (RFC 9110, section 7.6.1), made for each message, credentials and sessions, tracing, and what a front end adds.
+/// Headers that belong to one exchange and not to the operation, in the order of the page that documents them:
+/// hop by hop (RFC 9110, section 7.6.1), generated per message, credentials and sessions, tracing, and those
+/// that a front end adds.
 const DROPPED: [HeaderName; 28] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -37,10 +38,10 @@ const DROPPED: [HeaderName; 28] = [
     REPLAYED,
 ];
 
-/// Headers are dropped too whose names begin so: limits of the caller that asked, and permissions of its origin.
+/// Headers with these prefixes are dropped too: the caller's rate limits, and its origin's permissions.
 const DROPPED_PREFIXES: [&str; 3] = ["access-control-", "ratelimit", "x-ratelimit-"];
 
-/// Whether a header is replayed: what the API says about it, or else the list.
+/// Whether a header is replayed: by the API's setting, or else by the list.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HeaderRules(Vec<(HeaderName, bool)>);
 
@@ -49,7 +50,8 @@ impl HeaderRules {
         self.0.push((name, is_replayed));
     }
 
-    /// The headers to record, in their order. Those that `Connection` names belong to one hop.
+    /// The headers to record, in their order. Headers that `Connection` names belong to one hop, and are left
+    /// out.
     pub(super) fn recorded<'a>(
         &self,
         headers: &'a HeaderMap,

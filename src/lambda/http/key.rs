@@ -1,5 +1,5 @@
-//! Reads the `Idempotency-Key` header: a Structured Field String (RFC 9651, section 3.3.3), or the bare
-//! token that clients really send.
+//! Reads the `Idempotency-Key` header: a Structured Field String (RFC 9651, section 3.3.3), or the bare token
+//! that clients send in practice.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -14,24 +14,24 @@ pub enum KeySyntax {
     /// A quoted string, or a bare token, as most clients send it: `"k"` and `k` are one key.
     #[default]
     Lenient,
-    /// A quoted string alone: what the draft asks for (section 2.1), and nearly no client sends.
+    /// Only a quoted string: the draft requires it (section 2.1), and almost no client sends it.
     Strict,
 }
 
-/// What a key must be made of.
+/// The format that a key must have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum KeyFormat {
     /// 1 to 255 visible ASCII characters.
     #[default]
     Any,
-    /// At least so many characters, and at most 255: for keys that must not be guessed or counted up.
+    /// At least this number of characters, and at most 255: for keys that must not be guessed or enumerated.
     AtLeast(usize),
     /// A UUID in its canonical form, such as `8e03978e-40d5-43dd-bc93-6894a57f9324`, of any version.
     Uuid,
 }
 
-/// Where keys stand, and what they look like.
+/// The headers that hold keys, and the keys' form.
 #[derive(Clone, Debug)]
 pub(super) struct KeyRules {
     /// The header, and its aliases.
@@ -55,8 +55,8 @@ impl KeyRules {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidKey`] if there are two, or it is malformed, empty, blank or too long: a key that cannot be
-    /// read must never become a request without one.
+    /// [`ErrorKind::InvalidKey`] if there are two, or it's malformed, empty, blank or too long. A key that
+    /// can't be read must never make the request one without a key.
     pub(super) fn read(&self, headers: &HeaderMap) -> Result<Option<Key>, Error> {
         let mut found: Option<Key> = None;
         for name in &self.names {
@@ -102,7 +102,7 @@ fn parse(value: &HeaderValue, syntax: KeySyntax) -> Result<String, &'static str>
     }
 }
 
-/// What a bare key may be made of: visible ASCII, but nothing that would be syntax.
+/// Whether a bare key may contain `c`: visible ASCII without syntax.
 fn is_bare(c: char) -> bool {
     c.is_ascii_graphic() && !matches!(c, '"' | ',' | ';' | '\\')
 }
@@ -181,8 +181,8 @@ mod tests {
         assert_ne!(read_all(&[b"K"]), read_all(&[b"k"]));
     }
 
-    /// The facts of the HTTP working group's vectors for strings: each character alone, each one escaped, and the
-    /// ways in which a string can be cut short.
+    /// The same cases as the HTTP working group's test vectors for strings: each character alone, each one
+    /// escaped, and strings cut short.
     #[test]
     fn quoted_strings_are_structured_field_strings() {
         let parsed = |text: &str| quoted(text).ok();

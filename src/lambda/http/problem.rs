@@ -1,4 +1,4 @@
-//! The layer's own answers: problem details (RFC 9457) with a stable code.
+//! The layer's own responses: problem details (RFC 9457) with a stable code.
 
 use std::time::Duration;
 
@@ -9,46 +9,48 @@ use serde::Serialize;
 use super::config::Config;
 use crate::error::{Error, ErrorKind};
 
-/// The page that a problem's `type` is on, unless [`HttpLayer::documentation`](super::HttpLayer::documentation) names another one.
+/// The page with the problems' `type`s, unless [`HttpLayer::documentation`](super::HttpLayer::documentation)
+/// names another.
 pub(super) const PAGE: &str =
     "https://docs.rs/lambda-idempotency/latest/lambda_idempotency/guide/idempotency_specification/index.html";
 
-/// The headers of this layer that a browser's code reads: what an API's CORS configuration has to expose.
+/// This layer's headers that browser code reads, for an API's CORS configuration to expose.
 pub const EXPOSED_HEADERS: [HeaderName; 3] = [super::response::REPLAYED, header::RETRY_AFTER, header::LINK];
 
-/// What the layer answers by itself.
+/// A response that the layer gives in place of the handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ProblemKind {
     /// 400: a key is required, and there is none.
     KeyMissing,
-    /// 400: the key is malformed, empty, too long, doubled, or not of the form that is asked for.
+    /// 400: the key is malformed, empty, too long, doubled, or not in the configured format.
     KeyInvalid,
-    /// 403: nobody has verified who calls, though somebody had to.
+    /// 403: a verified caller is required, and there is none.
     CallerMissing,
-    /// 500: the request carries credentials, or the front end verified them, and the API's code doesn't say whose they are.
+    /// 500: the request carries credentials, or the front end verified them, but their owner can't be named.
     CallerUnknown,
-    /// 403: the caller may not have the recorded answer (any more).
+    /// 403: the caller may not have the recorded response (any more).
     ReplayForbidden,
     /// 422: the key was used with another request.
     KeyReused,
     /// 409: the operation is still running.
     InProgress,
-    /// 409: at most one may run, and an earlier run ended without an answer.
+    /// 409: at most one run is allowed, and an earlier one ended without an answer.
     OutcomeUnknown,
-    /// 409: done, but the response was not kept.
+    /// 409: done, but the response wasn't retained.
     NotRetained,
-    /// 409: a condition of the handler's own writes failed, and nothing was written.
+    /// 409: a condition on the handler's writes failed, and nothing was written.
     Declined,
-    /// 500: failed for good in an earlier run.
+    /// 500: failed permanently in an earlier run.
     OperationFailed,
-    /// 500: the record cannot be read.
+    /// 500: the record can't be read.
     RecordUnreadable,
-    /// 500: the API's own code uses the layer wrongly, such as twice around one handler; its log says how.
+    /// 500: the API's own code misuses the layer, for example twice around one handler; the log has the
+    /// details.
     Misconfigured,
-    /// 503: the store cannot be used.
+    /// 503: the store is unavailable.
     StoreUnavailable,
-    /// 413: the body is larger than is compared.
+    /// 413: the body is over the limit.
     BodyTooLarge,
     /// 400: the body breaks off.
     BodyUnreadable,
@@ -57,7 +59,7 @@ pub enum ProblemKind {
 }
 
 impl ProblemKind {
-    /// Its code, stable across versions: what clients tell problems apart by.
+    /// Its code, stable across versions. Clients tell problems apart by it.
     pub const fn code(self) -> &'static str {
         match self {
             Self::KeyMissing => "key-missing",
@@ -80,7 +82,7 @@ impl ProblemKind {
         }
     }
 
-    /// Its status, unless [`HttpLayer::status`](super::HttpLayer::status) says another.
+    /// Its status, unless [`HttpLayer::status`](super::HttpLayer::status) sets another.
     pub const fn status(self) -> StatusCode {
         match self {
             Self::KeyMissing | Self::KeyInvalid | Self::BodyUnreadable | Self::RequestUnreadable => {
@@ -99,12 +101,12 @@ impl ProblemKind {
         }
     }
 
-    /// Whether the same request may go better later.
+    /// Whether a retry of the same request may succeed.
     pub const fn is_retryable(self) -> bool {
         matches!(self, Self::InProgress | Self::StoreUnavailable | Self::BodyUnreadable)
     }
 
-    /// In general, and for this time: neither says more than the caller may know.
+    /// The general title, and the detail for this request. Neither reveals more than the caller may know.
     const fn title_and_detail(self) -> (&'static str, &'static str) {
         match self {
             Self::KeyMissing => (
@@ -191,7 +193,7 @@ impl From<ErrorKind> for ProblemKind {
             ErrorKind::NotRetained => Self::NotRetained,
             ErrorKind::Declined => Self::Declined,
             ErrorKind::Corrupt => Self::RecordUnreadable,
-            // The last one is of a batch.
+            // `AllFailed` occurs only in batches.
             ErrorKind::Unavailable | ErrorKind::Unrecorded | ErrorKind::Invalid | ErrorKind::AllFailed => {
                 Self::StoreUnavailable
             }
@@ -199,13 +201,13 @@ impl From<ErrorKind> for ProblemKind {
     }
 }
 
-/// What a caller is told to wait where nothing says how long.
+/// The wait to suggest if the error doesn't contain one.
 const SOON: Duration = Duration::from_secs(1);
-/// The longest that a caller is told to wait. What the lease has left is only the latest that an operation ends, or that
-/// another delivery may take it over; most end long before, and a question costs one request.
+/// The longest wait to suggest. The rest of the lease is only an upper bound: most operations end long before,
+/// and a retry costs one request.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-/// One answer of the layer's own.
+/// One of the layer's own responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Problem {
     kind: ProblemKind,
@@ -250,7 +252,8 @@ impl Problem {
         let r#type = format!("{page}#{code}");
         let retryable = kind.is_retryable();
         let details = Details { r#type, title, status: status.as_u16(), detail, code, retryable };
-        // Plain fields always serialise; were they not to, the status still says it.
+        // Plain fields always serialise. If they didn't, the body would be empty, and the status would still be
+        // right.
         let mut response = Response::new(Body::Text(serde_json::to_string(&details).unwrap_or_default()));
         *response.status_mut() = status;
         let headers = response.headers_mut();
@@ -270,7 +273,7 @@ impl Problem {
     }
 }
 
-/// At least one second, and else no more than the lease has left.
+/// Rounds down, so that the wait is no longer than the lease, but to at least one second.
 fn whole_seconds(wait: Duration) -> u64 {
     wait.as_secs().max(1)
 }

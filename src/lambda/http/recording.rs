@@ -1,4 +1,4 @@
-//! Decides which answers are recorded.
+//! Decides which responses are recorded.
 
 use ::http::{Response, StatusCode};
 use lambda_http::Body;
@@ -6,14 +6,13 @@ use lambda_http::Body;
 use super::HttpLayer;
 use crate::policy::Execution;
 
-/// Says whether one response is recorded, where the handler knows better than its status. Put it into the response's
-/// extensions.
+/// Decides whether one response is recorded, in place of its status. Put it into the response's extensions.
 ///
 /// ```
 /// use lambda_http::{Body, Response};
 /// use lambda_idempotency::lambda::http::Recording;
 ///
-/// // A 500 that came after the money had moved: final, and not to be tried again.
+/// // A 500 after the money has moved: final, and not to be retried.
 /// let mut response = Response::builder().status(500).body(Body::Empty).unwrap();
 /// response.extensions_mut().insert(Recording::Record);
 /// ```
@@ -21,13 +20,14 @@ use crate::policy::Execution;
 pub enum Recording {
     /// It's the operation's outcome: record and replay it.
     Record,
-    /// It isn't: release the key, so that a retry runs the handler again. At most once, only say so of an answer that came
-    /// before any effect; [`ReleaseRejections`](super::ReleaseRejections) says it of a layer's rejections.
+    /// It isn't: release the key, so that a retry runs the handler again. At most once, only use it for a
+    /// response before any effect; [`ReleaseRejections`](super::ReleaseRejections) sets it on a layer's
+    /// rejections.
     Release,
 }
 
-/// The statuses below 500 that release the key, at least once. They mean that the operation didn't begin, or that the same
-/// body may succeed with other headers, other rights, or after a deployment.
+/// The statuses below 500 that release the key, at least once. They mean that the operation didn't begin, or
+/// that the same body may succeed with other headers, with other permissions, or after a deployment.
 const RELEASED: [u16; 19] =
     [401, 403, 404, 405, 406, 407, 408, 409, 411, 412, 413, 415, 421, 423, 425, 426, 428, 429, 431];
 
@@ -45,7 +45,7 @@ impl HttpLayer {
         }
     }
 
-    /// Whether the response is recorded, where its body isn't needed to decide that.
+    /// Whether the response is recorded; `None` if its body is needed to decide that.
     pub(super) fn is_recorded_by_head<A>(&self, response: &Response<A>) -> Option<bool> {
         let is_said = response.extensions().get::<Recording>().is_some();
         if self.config.record_when.is_some() && !is_said && !self.is_at_most_once() {
@@ -54,8 +54,8 @@ impl HttpLayer {
         Some(self.is_outcome_by_head(response))
     }
 
-    /// Asks the response's [`Recording`] first, then its status. At most once, a response without one is an outcome: any
-    /// answer may have come after an effect: a timeout layer's 408, for example.
+    /// Uses the response's [`Recording`] first, then its status. At most once, a response without one is an
+    /// outcome, since any response may have come after an effect: a timeout layer's 408, for example.
     pub(super) fn is_outcome_by_head<A>(&self, response: &Response<A>) -> bool {
         match response.extensions().get::<Recording>() {
             Some(said) => *said == Recording::Record,

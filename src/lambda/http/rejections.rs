@@ -1,4 +1,4 @@
-//! A layer around another layer, which marks what that one rejects before the handler.
+//! A layer around another layer that marks the responses with which it rejects requests before the handler.
 
 use std::{
     sync::{
@@ -14,13 +14,13 @@ use tower::{Layer, Service};
 use super::Recording;
 use crate::{future::BoxFuture, lambda::take_ready};
 
-/// Wraps another layer, and marks the responses that it gives without calling the handler with [`Recording::Release`]: a rate
-/// limiter's 429, a validator's 422, a body limit's 413. At most once, every other answer is recorded, since the
-/// handler may have had an effect before it.
+/// Wraps another layer, and marks the responses that it gives without calling the handler with
+/// [`Recording::Release`]: a rate limiter's 429, a validator's 422, a body limit's 413. At most once, every
+/// other response is recorded, since the handler may have had an effect before it.
 ///
-/// A response that the layer gives after it called the handler isn't marked, whatever its status: a timeout's 408, for
-/// example. Neither is one where this layer can't tell, because the wrapped layer dropped the request's extensions. An error
-/// in place of a response isn't marked either.
+/// A response that the layer gives after it called the handler isn't marked, whatever its status: a timeout's
+/// 408, for example. If the wrapped layer dropped the request's extensions, this layer can't tell the two apart
+/// and marks neither. An error in place of a response isn't marked either.
 ///
 /// ```
 /// use axum::{Router, extract::Request, http::StatusCode, middleware::{self, Next}, response::{IntoResponse, Response}, routing::post};
@@ -68,11 +68,12 @@ impl<S, L: Layer<RejectionsHandler<S>>> Layer<S> for ReleaseRejections<L> {
 #[derive(Clone, Debug, Default)]
 struct Called(Arc<AtomicBool>);
 
-/// Stands outside the wrapped layer; see [`ReleaseRejections`].
+/// The service outside the wrapped layer; see [`ReleaseRejections`].
 #[derive(Clone, Debug)]
 pub struct RejectionsService<S> {
     inner: S,
-    /// The wrapped layer dropped a request's extensions, so nothing tells its rejections from the handler's answers.
+    /// The wrapped layer dropped a request's extensions, so its rejections can't be distinguished from the
+    /// handler's responses.
     is_blind: Arc<AtomicBool>,
 }
 
@@ -104,7 +105,7 @@ where
     }
 }
 
-/// Stands inside the wrapped layer, in front of the handler; see [`ReleaseRejections`].
+/// The service inside the wrapped layer, in front of the handler; see [`ReleaseRejections`].
 #[derive(Clone, Debug)]
 pub struct RejectionsHandler<S> {
     inner: S,
@@ -124,7 +125,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> S::Future {
-        // Removed, so that a nested layer's isn't mixed up with it.
+        // Removed, so that a nested `ReleaseRejections` can't find this one's.
         match request.extensions_mut().remove::<Called>() {
             Some(called) => called.0.store(true, Ordering::SeqCst),
             None => self.is_blind.store(true, Ordering::SeqCst),

@@ -1,4 +1,4 @@
-//! What of a request must match when its key is used again, and how its body is read for that.
+//! The fingerprint of a request: the parts that must match when its key is used again.
 
 use std::{any::Any, borrow::Cow};
 
@@ -12,11 +12,11 @@ use crate::{
     selector,
 };
 
-/// The request's fingerprint, and its body as it was.
+/// The request's fingerprint, and its body unchanged.
 ///
 /// # Errors
 ///
-/// The answer for a body that is too large or breaks off.
+/// The problem for a body that is too large or breaks off.
 pub(super) async fn fingerprinted<B>(
     config: &Config,
     parts: &Parts,
@@ -26,7 +26,8 @@ where
     B: http_body::Body + From<Vec<u8>> + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    // Lambda hands over whole bodies, as text or as bytes, and a handler may tell the two apart.
+    // Lambda passes whole bodies, as text or as bytes, and a handler may distinguish them, so the body keeps
+    // its form.
     if let Some(whole) = (&body as &dyn Any).downcast_ref::<lambda_http::Body>() {
         if whole.len() > config.max_body {
             return Err(ProblemKind::BodyTooLarge);
@@ -78,8 +79,9 @@ fn path(builder: FingerprintBuilder, parts: &Parts) -> FingerprintBuilder {
     )
 }
 
-/// The path as it's the same in every stage, and under every base path of a custom domain. An HTTP API's path begins with its
-/// stage, unless that's `$default`. A REST API's begins with the base path, so its resource and parameters stand for it.
+/// The path in a form that is the same in every stage, and under every base path of a custom domain. An HTTP
+/// API's path begins with its stage, unless that's `$default`. A REST API's begins with the base path, so its
+/// resource and parameters are used instead.
 fn portable_path(builder: FingerprintBuilder, parts: &Parts) -> FingerprintBuilder {
     match parts.extensions.request_context_ref() {
         Some(RequestContext::ApiGatewayV1(context)) => {
@@ -108,7 +110,7 @@ fn portable_path(builder: FingerprintBuilder, parts: &Parts) -> FingerprintBuild
 /// A name and its value, decoded.
 type Pair<'a> = (Cow<'a, [u8]>, Cow<'a, [u8]>);
 
-/// The query's pairs, decoded, in the order of their names; values of one name keep theirs.
+/// The query's pairs, decoded and sorted by name; values of one name keep their order.
 fn normalised_query(query: &str) -> Vec<Pair<'_>> {
     let pairs = query.split('&').filter(|pair| !pair.is_empty());
     let mut pairs: Vec<_> = pairs
@@ -119,7 +121,7 @@ fn normalised_query(query: &str) -> Vec<Pair<'_>> {
     pairs
 }
 
-/// As a form is decoded; a `%` that no two digits follow stands for itself.
+/// Decodes like a form. A `%` without two hex digits after it is literal.
 fn percent_decoded(text: &str) -> Cow<'_, [u8]> {
     let bytes = text.as_bytes();
     if !bytes.iter().any(|byte| matches!(byte, b'%' | b'+')) {

@@ -1,8 +1,8 @@
-//! A response as recorded bytes, and back: version 1 of the format.
+//! Converts a response to recorded bytes, and back: version 1 of the format.
 //!
-//! One line of JSON (`{"v":1,"status":201,"kind":"text","headers":[["content-type","text/plain"]]}`), a
-//! line feed, and the body's bytes as they are. Header values are written with one character a byte
-//! (ISO 8859-1), so that any value comes back exactly, in its order and as often as it was there.
+//! One line of JSON (`{"v":1,"status":201,"kind":"text","headers":[["content-type","text/plain"]]}`), a line
+//! feed, and the body's bytes. Header values are written with one character per byte (ISO 8859-1), so that
+//! every value is replayed exactly, in its order and as often as it occurred.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
@@ -25,7 +25,7 @@ struct Head {
     headers: Vec<(String, String)>,
 }
 
-/// How the body is handed to the front end.
+/// The body's kind for the front end.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Kind {
@@ -34,7 +34,7 @@ enum Kind {
     Binary,
 }
 
-/// The response as bytes to record; `None` for a body of a kind that is not known here.
+/// The response as bytes to record; `None` if this version doesn't know the body's kind.
 pub(super) fn encode(response: &Response<Body>, rules: &HeaderRules) -> Option<Bytes> {
     let kind = match response.body() {
         Body::Empty => Kind::Empty,
@@ -55,13 +55,14 @@ pub(super) fn encode(response: &Response<Body>, rules: &HeaderRules) -> Option<B
     Some(bytes.into())
 }
 
-/// The bytes that the HTTP layer records for `response`, and replays: for who settles an operation outside of the
-/// layer, with [`Idempotency::resolve`](crate::Idempotency::resolve). A body of type `String` is replayed as text,
-/// one of type `Vec<u8>` as binary. Headers that belong to one exchange, such as `Date` and `Set-Cookie`, are left out.
+/// The bytes that the HTTP layer records and replays for `response`, for code that settles an operation outside
+/// the layer with [`Idempotency::resolve`](crate::Idempotency::resolve). A body of type `String` is replayed as
+/// text, one of type `Vec<u8>` as binary. Headers that belong to one exchange, such as `Date` and `Set-Cookie`,
+/// are left out.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Invalid`] for a body of a kind that is not known here.
+/// [`ErrorKind::Invalid`] if this version doesn't know the body's kind.
 ///
 /// ```
 /// use lambda_http::http::Response;
@@ -76,20 +77,20 @@ pub fn recorded(response: Response<impl Into<Body>>) -> Result<Bytes, Error> {
         .ok_or_else(|| Error::new(ErrorKind::Invalid, "the body is neither empty, nor text, nor binary"))
 }
 
-/// The response that the HTTP layer answers with from these recorded bytes.
+/// The response that the HTTP layer replays from these recorded bytes.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Corrupt`] if they are no recorded response, or one of another version.
+/// [`ErrorKind::Corrupt`] if they aren't a recorded response of this version.
 pub fn replayed(recorded: &[u8]) -> Result<Response<Body>, Error> {
     decode(recorded, &REPLAYED)
 }
 
-/// The recorded response, marked as a replay by the header `marker`.
+/// The recorded response, with `marker` as the header that marks a replay.
 ///
 /// # Errors
 ///
-/// [`ErrorKind::Corrupt`] if the bytes are no recorded response, or one of another version.
+/// [`ErrorKind::Corrupt`] if the bytes aren't a recorded response of this version.
 pub(super) fn decode(bytes: &[u8], marker: &HeaderName) -> Result<Response<Body>, Error> {
     decoded(bytes, marker).ok_or_else(|| {
         Error::new(ErrorKind::Corrupt, "the recorded bytes are no HTTP response of version 1; nothing ran")
@@ -118,8 +119,8 @@ fn decoded(bytes: &[u8], marker: &HeaderName) -> Option<Response<Body>> {
     Some(response)
 }
 
-/// Whether `lambda_http` writes one value for each name alone, and drops the others: as of 1.3.2 for payload 2.0, a
-/// load balancer, and VPC Lattice.
+/// Whether `lambda_http` writes only one value per header name and drops the others. As of 1.3.2 it does so for
+/// payload 2.0, a load balancer, and VPC Lattice.
 pub(super) fn needs_joining(context: Option<&RequestContext>) -> bool {
     matches!(
         context,
@@ -127,10 +128,10 @@ pub(super) fn needs_joining(context: Option<&RequestContext>) -> bool {
     )
 }
 
-/// How many bytes of JSON `lambda_http` makes of the response, or some more: binary bodies in base64, and each header twice,
-/// since a load balancer gets both forms.
+/// An upper bound of the JSON that `lambda_http` makes of the response, in bytes: binary bodies in base64, and
+/// each header twice, since a load balancer gets both forms.
 pub(super) fn delivered_bytes(response: &Response<Body>) -> usize {
-    /// The names of the fields, the status and its text.
+    /// The field names, the status and its text.
     const ENVELOPE: usize = 256;
     let body = match response.body() {
         Body::Text(text) => escaped_bytes(text.as_bytes()),
@@ -153,7 +154,8 @@ fn escaped_bytes(text: &[u8]) -> usize {
     text.iter().map(escaped).sum()
 }
 
-/// Joins the values of each name into one (RFC 9110, section 5.3), but for `Set-Cookie`, which cannot be joined.
+/// Joins the values of each name into one (RFC 9110, section 5.3), except for `Set-Cookie`, which can't be
+/// joined.
 pub(super) fn join(headers: &mut HeaderMap) {
     let repeated: Vec<_> = headers
         .keys()

@@ -1,4 +1,4 @@
-//! The layer for functions that stream their answers.
+//! The layer for functions that stream their responses.
 
 use std::task::{Context, Poll};
 
@@ -12,18 +12,21 @@ use super::{
 use crate::{future::BoxFuture, lambda::take_ready};
 
 impl HttpLayer {
-    /// The same contract for a function that streams: for [`run_streaming`](super::run_streaming), or `lambda_http::run_with_streaming_response`, in front of
-    /// handlers whose answer is a `Response` of any [`http_body::Body`].
+    /// The same layer for a function that streams: for [`run_streaming`](super::run_streaming), or
+    /// `lambda_http::run_with_streaming_response`, in front of handlers that return a `Response` of any
+    /// [`http_body::Body`].
     ///
-    /// An answer that is recorded has to be read first, since what is told before it is recorded may be told twice. So
-    /// up to [`Settings::max_response`](crate::Settings::max_response) bytes are read, recorded, and then sent. Of a larger one it
-    /// is recorded that the operation is done, which duplicates are told with `not-retained`, and then all of it is sent as it
-    /// comes. An answer that is not the operation's outcome by its status, or by [`Recording::Release`](super::Recording::Release),
-    /// is sent as it comes and the key given back. A body that breaks off while it is read is a handler's error.
+    /// The body is buffered first: bytes sent before the record exists could be sent again. The layer reads up
+    /// to [`Settings::max_response`](crate::Settings::max_response) bytes, records them, and then sends them.
+    /// If the body is larger, the layer records that the operation is done, so that duplicates get
+    /// `not-retained`, and then streams all of it. If the response isn't the operation's outcome, by its status
+    /// or by [`Recording::Release`](super::Recording::Release), the layer streams it and releases the key. A
+    /// body that breaks off while it's read is a handler's error.
     ///
-    /// It is not for streams that go on, such as server-sent events: what is read before it is sent comes when it has ended.
-    /// What a handler does for the operation belongs before the end of its body's first so many bytes: what comes
-    /// later runs when the record says that it is done, and has no claim ([`current`](crate::current)) any more. A route that is to stream without being protected is told by
+    /// Don't use it for endless streams, such as server-sent events: the buffered part is sent only when the
+    /// stream has ended or the limit is reached. Perform the operation's effects before the body's first
+    /// `max_response` bytes end: code that runs later runs after the operation is recorded as done, and has no
+    /// claim ([`current`](crate::current)). To stream a route without protection, use
     /// [`pass_through_when`](Self::pass_through_when).
     ///
     /// ```no_run
@@ -60,7 +63,7 @@ impl<S> Layer<S> for StreamingHttpLayer {
     }
 }
 
-/// An HTTP handler whose answers are streamed, made idempotent; see [`HttpLayer::streaming`].
+/// An idempotent HTTP handler that streams its responses; see [`HttpLayer::streaming`].
 #[derive(Clone, Debug)]
 pub struct StreamingHttpService<S> {
     inner: S,

@@ -1,8 +1,8 @@
-//! T8 and T7: a transaction under a claim, and a lease that is extended.
+//! T8 and T7: a transaction under a claim, and a lease that's extended.
 
 use super::*;
 
-/// What `Action::Commit` was asked for, or a panic.
+/// Returns the write and submission of an `Action::Commit`. Panics on any other action.
 fn sent(action: Action) -> (Write, u32) {
     match action {
         Action::Commit { write, submission } => (write, submission),
@@ -14,7 +14,7 @@ fn commit() -> Intent {
     Intent::Commit(outcome())
 }
 
-/// A machine that has sent its transaction, and what it sent.
+/// Returns a machine that has sent its transaction, and its write.
 fn committing() -> (Run, Held, Write) {
     let (mut run, held) = Run::holding();
     let (write, submission) = sent(run.feed(Event::Settle(commit())));
@@ -22,7 +22,7 @@ fn committing() -> (Run, Held, Write) {
     (run, held, write)
 }
 
-/// The record as the claim left it, and as it is when its transaction was made.
+/// The record as the claim left it, and after its transaction was applied.
 fn before_and_after(run: &mut Run, held: &Held, write: &Write) -> (Record, Record) {
     let before = mine(run, held, RecordState::Started { lease_until: held.lease_until });
     let after = write.apply_to(Some(&before)).unwrap();
@@ -54,7 +54,7 @@ fn refused_by_a_successor() {
     let mismatched = Record { owner: OTHER, ..of_another_request(completed()) };
     for (record, end) in [
         (started(20_000), End::Fenced(until)),
-        // Nobody is taken over for an outcome alone.
+        // A stale successor isn't taken over only to record an outcome.
         (started(-60_000), End::Fenced(started(-60_000).lease_until().map(claimable_at))),
         (completed(), End::Superseded(completed())),
         (
@@ -208,7 +208,7 @@ fn in_doubt_the_same_submission_is_sent_again_and_then_the_record_is_read() {
     assert_eq!(run.clone().feed(refused(Some(after.clone()))), Action::Settled(End::Recorded));
     assert_eq!(run.feed(LOST()), Action::Read);
     assert_eq!(run.clone().feed(Event::Found(Some(after.clone()))), Action::Settled(End::Recorded));
-    // Not made by then, and perhaps on its way.
+    // It wasn't applied by then, and may still be on its way.
     for nth in 0..RETRIES {
         assert_eq!(run.feed(Event::Found(Some(before.clone()))), Action::Pause(nth));
         assert_eq!(sent(run.feed(Event::Resumed)), (first.clone(), 0));
@@ -239,11 +239,12 @@ fn what_a_read_in_doubt_may_find() {
     let (mut run, ..) = in_doubt();
     let action = run.feed(Event::Found(Some(record(RecordState::Released, 1000))));
     assert!(matches!(action, Action::Apply(Write::Reclaim { .. })), "{action:?}");
-    // Whether what is gone had the outcome, nobody can tell: made once more, it might be made twice.
+    // It's unknown whether the missing record had the outcome: sent again, it might be applied twice.
     let (mut run, held, _) = in_doubt();
     let unresolved = End::Unresolved(Some(claimable_at(held.lease_until)));
     assert_eq!(run.feed(Event::Found(None)), Action::Settled(unresolved));
-    // Of our own, by an operator or by an earlier transaction: it stands, and is not taken for this one.
+    // Our claim has another outcome, by an operator or an earlier transaction: it counts, and isn't treated
+    // as this one's.
     let (mut run, held, write) = in_doubt();
     let (_, mut after) = before_and_after(&mut run, &held, &write);
     after.state = RecordState::Completed(Outcome::Omitted);
@@ -275,14 +276,14 @@ fn an_error_that_is_certain_by_itself_is_not_certain_after_a_doubt() {
         assert_eq!(sent(run.feed(LOST())), (first, 0));
         assert_eq!(run.feed(fault(kind, false)), Action::Read, "{kind:?}");
     }
-    // What cannot be read is not asked for again.
+    // An unreadable record isn't requested again.
     let (mut run, ..) = committing();
     assert_eq!(run.feed(fault(StoreErrorKind::Corrupt, true)), Action::Read);
 }
 
 #[test]
 fn the_number_never_rises_in_doubt() {
-    // In doubt first, and then others have its items, or it is itself on its way.
+    // First in doubt, and then another transaction has its items, or it's still on its way itself.
     for (first_fault, later) in
         [(LOST(), CONFLICT()), (fault(StoreErrorKind::Conflict, true), fault(StoreErrorKind::Conflict, true))]
     {
@@ -309,7 +310,7 @@ fn the_number_never_rises_in_doubt() {
 
 #[test]
 fn a_transaction_that_was_declined_and_made_all_the_same_stands() {
-    // Its first attempt was late; the second one was declined, and then the first one was made.
+    // Its first attempt was late, the second was declined, and then the first was applied.
     let other = || Outcome::Retained(StoredResponse::new(bytes::Bytes::from_static(b"sold out")));
     for intent in [Intent::Complete(other()), Intent::Commit(other()), Intent::Fail(other()), RELEASE] {
         for is_lost in [false, true] {
@@ -369,20 +370,20 @@ fn what_may_become_of_an_extension() {
         assert!(matches!(run.feed(Event::Extend(until)), Action::Apply(Write::Extend { .. })));
         (run, held)
     };
-    // An earlier one, whose answer was lost, went further.
+    // An earlier extension, whose answer was lost, set a later end.
     let (mut run, held) = extending();
     let further = until.saturating_add(LEASE);
     let own = mine(&mut run, &held, RecordState::Started { lease_until: further });
     let extended = Held { lease_until: further, ..held.clone() };
     assert_eq!(run.feed(refused(Some(own.clone()))), Action::Extended(extended));
-    // Taken over, settled by somebody, or gone.
+    // Another claim took over, an operator settled it, or it's gone.
     let later = Record { generation: own.generation.next(NOW), ..own.clone() };
     let theirs = Record { owner: OTHER, ..own.clone() };
     let resolved = Record { state: RecordState::Released, ..own };
     for record in [None, Some(later), Some(theirs), Some(resolved), Some(completed())] {
         let (mut run, held) = extending();
         assert_eq!(run.feed(refused(record.clone())), Action::Lost, "{record:?}");
-        // What it has done by then is settled as ever.
+        // Its outcome so far is settled as usual.
         assert_eq!(run.state.held(), Some(&held));
     }
     for (event, action) in [

@@ -1,4 +1,4 @@
-//! Without a claim: looking, running, and putting the finished record.
+//! Claim-free: reading, running, and putting the finished record.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn commit() -> Intent {
     Intent::Commit(outcome())
 }
 
-/// A machine that has looked at `found`, and what it did then.
+/// Returns a machine that has read `found`, and its next action.
 fn looked(execution: Execution, found: Option<Record>) -> (Run, Action) {
     let mut run = Run::with(execution);
     assert_eq!(run.feed(Event::Look), Action::Read);
@@ -14,7 +14,7 @@ fn looked(execution: Execution, found: Option<Record>) -> (Run, Action) {
     (run, action)
 }
 
-/// What is put, on which version, and as which submission.
+/// Returns the version that the write depends on, the record, and the submission.
 fn put(action: Action) -> (Option<Seen>, Record, Option<u32>) {
     match action {
         Action::Commit { write: Write::Conclude { seen, record }, submission } => {
@@ -25,7 +25,7 @@ fn put(action: Action) -> (Option<Seen>, Record, Option<u32>) {
     }
 }
 
-/// A machine that nobody has looked with, and that has put its outcome.
+/// Returns a machine that put its outcome without reading first.
 fn concluding() -> (Run, Record) {
     let mut run = Run::new();
     let (seen, record, submission) = put(run.feed(Event::Settle(commit())));
@@ -142,7 +142,7 @@ fn who_comes_too_late_has_done_nothing() {
         (completed(), End::Superseded(completed())),
         (started(20_000), End::NotCommitted(Refusal::InProgress(until))),
         (of_another_request(completed()), End::NotCommitted(Refusal::Mismatch)),
-        // An owner that was drawn twice.
+        // The same owner was drawn twice.
         (owned, End::NotCommitted(Refusal::InProgress(None))),
     ] {
         for is_doubtful in [false, true] {
@@ -175,7 +175,7 @@ fn what_does_not_count_is_replaced_as_another_transaction_four_times_in_all() {
     }
     let end = End::NotCommitted(Refusal::InProgress(None));
     assert_eq!(run.feed(refused(Some(DEAD()))), Action::Settled(end));
-    // Swept away between the two.
+    // The record was swept in between.
     let (mut run, _) = looked(Execution::AtLeastOnce, Some(DEAD()));
     run.feed(Event::Settle(commit()));
     let (seen, _, submission) = put(run.feed(refused(None)));
@@ -270,7 +270,7 @@ fn expired_conclusion_is_never_put_twice() {
         assert_eq!(run.feed(LOST()), Action::Read);
         let found = run.clone().feed(Event::Found(Some(record.clone())));
         assert_eq!(found, Action::Settled(End::Recorded));
-        // Whether it was never made, or made and swept, nobody can tell: and what is there now does not count either.
+        // It's unknown whether it was never applied, or applied and swept; the current record isn't live either.
         let stale = Record { expires_at: Some(NOW), ..DEAD() };
         assert_eq!(run.clone().feed(Event::Found(Some(stale))), Action::Settled(End::Unresolved(None)));
         assert_eq!(run.feed(Event::Found(None)), Action::Settled(End::Unresolved(None)));

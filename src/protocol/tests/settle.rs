@@ -1,4 +1,4 @@
-//! Settling while the store fails: retries, their limits, and what the record remembers.
+//! Settling while the store fails: retries, their limits, and the history that the record keeps.
 
 use super::*;
 
@@ -128,7 +128,7 @@ fn a_settlement_call_ends_before_its_lease() {
     run.feed(Event::Begin);
     assert!(matches!(run.feed(Event::Answered(Written::Applied)), Action::Claimed(_)));
     assert_eq!((LEASE, SETTLE_WITHIN), (Duration::from_secs(30), Duration::from_secs(30)));
-    // The last one begins after its lease, which nobody may have taken over.
+    // The last one begins after its lease's end, in case no other claim took over.
     for (now, until) in [(0, 15), (10, 20), (20, 25), (40, 55)] {
         let mut run = Run { now: at(now), ..run.clone() };
         run.feed(Event::Settle(complete()));
@@ -168,7 +168,7 @@ fn interruption_is_remembered_across_release_and_reclaim() {
             panic!("not claimed")
         };
         assert_eq!(held.is_takeover, is_takeover, "{there:?}");
-        // A release passes it on, and a panic sets it.
+        // A release keeps the flag, and a panic sets it.
         for panicked in [false, true] {
             let action = run.clone().feed(Event::Settle(Intent::Release { interrupted: panicked }));
             let Action::Apply(Write::Settle { settlement, .. }) = action else { panic!("not released") };
@@ -190,7 +190,7 @@ fn at_most_once_a_claim_never_expires_until_it_is_settled() {
         let settled = write.apply_to(Some(&claim.lock().unwrap().clone().into())).unwrap();
         assert!(settled.expires_at.is_some());
     }
-    // However long ago that was.
+    // The lease ended long ago.
     let forever = Record { expires_at: None, ..started(-1_000_000_000) };
     let (_, action) = Run::meets(Execution::AtMostOnce, forever.clone());
     assert_eq!(action, Action::Refused(Refusal::OutcomeUnknown));
@@ -198,7 +198,7 @@ fn at_most_once_a_claim_never_expires_until_it_is_settled() {
     assert_eq!(action, Action::Refused(Refusal::Mismatch));
 }
 
-/// The record that the claim which was sent has left.
+/// The record that the sent claim left.
 fn mine_as_claimed(run: &Run) -> Record {
     let Phase::LookingForClaim(claiming) = &run.state.phase else { panic!("nothing in doubt") };
     claiming.write.lock().unwrap().clone().into()
@@ -250,7 +250,7 @@ fn claim_in_doubt_is_resent_unchanged() {
     assert_eq!(run.feed(LOST()), Action::Read);
     run.now = NOW.saturating_add(Duration::from_millis(700));
     assert_eq!(run.feed(Event::Found(None)), Action::Apply(claim.clone()));
-    // The second one failed for certain; the first may still arrive.
+    // The second attempt definitely failed; the first may still arrive.
     let Action::Apply(Write::Settle { generation, settlement, .. }) =
         run.feed(fault(StoreErrorKind::Unavailable, false))
     else {

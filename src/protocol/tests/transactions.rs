@@ -1,4 +1,4 @@
-//! The rules of T7, T8 and what runs without a claim, where an answer was doubtful or time is short.
+//! The rules of T7, T8 and claim-free runs, when an answer was ambiguous or time is short.
 
 use super::*;
 
@@ -10,12 +10,13 @@ fn other_outcome() -> Outcome {
     Outcome::Retained(StoredResponse::new(bytes::Bytes::from_static(b"sold out")))
 }
 
-/// What `write` leaves of `record`.
+/// The record after `write` was applied to `record`.
 fn made(write: &Write, record: Option<&Record>) -> Record {
     write.apply_to(record).unwrap()
 }
 
-/// A machine whose first transaction was answered doubtfully, and declined when it was sent again; and its write.
+/// Returns a machine whose first transaction got an ambiguous answer and was declined when sent again; and
+/// its write.
 fn declined_in_doubt(mut run: Run) -> (Run, Write) {
     let first = run.feed(Event::Settle(commit()));
     let Action::Commit { write, .. } = first.clone() else { panic!("no transaction: {first:?}") };
@@ -24,7 +25,7 @@ fn declined_in_doubt(mut run: Run) -> (Run, Write) {
     (run, write)
 }
 
-/// A machine that has looked, found nothing, and runs without a claim.
+/// Returns a machine that has read, found nothing, and runs claim-free.
 fn open() -> Run {
     let mut run = Run::new();
     assert_eq!(run.feed(Event::Look), Action::Read);
@@ -56,7 +57,7 @@ fn what_may_still_be_made_is_not_told_to_be_not_made_because_nothing_else_was_st
         let down = fault(StoreErrorKind::Unavailable, false);
         assert_eq!(run.gives_up(&down), (unresolved, RETRIES));
     }
-    // What is stored fences it.
+    // A stored settlement fences it.
     let mut fenced = run.clone();
     assert!(matches!(fenced.feed(Event::Settle(RELEASE)), Action::Apply(Write::Settle { .. })));
     assert_eq!(fenced.feed(Event::Answered(Written::Applied)), Action::Settled(End::Recorded));
@@ -67,7 +68,7 @@ fn without_a_claim_what_may_still_be_made_is_not_told_to_be_not_made() {
     let (mut run, _) = declined_in_doubt(open());
     assert_eq!(run.feed(Event::Settle(RELEASE)), Action::Settled(End::Unresolved(None)));
 
-    // Nothing was in doubt, so nothing can come late.
+    // Nothing was in doubt, so nothing can arrive late.
     let mut run = open();
     assert!(matches!(run.feed(Event::Settle(commit())), Action::Commit { .. }));
     assert_eq!(run.feed(Event::Declined), Action::Declined(Decline::Condition));

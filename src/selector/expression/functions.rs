@@ -1,5 +1,5 @@
-//! The functions that an expression may call: JMESPath's own, those of them that would round a number made exact, and
-//! those that decode what a field holds.
+//! The functions that an expression may call: JMESPath's own, with exact versions of those that would round a
+//! number, and the functions that decode a field.
 
 use std::io::Read as _;
 
@@ -19,7 +19,7 @@ use super::{Read, Unread};
 
 const NAMES: [&str; 3] = ["json", "base64", "base64_gzip"];
 
-/// The prefix under which users of Powertools know them.
+/// The prefix that Powertools users know.
 const ALIAS: &str = "powertools_";
 
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -27,7 +27,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// The functions of one search, which notes in `read` what they decode.
+/// The functions of one search; they note in `read` what they decode.
 pub(super) fn runtime(read: &Read) -> Runtime {
     let mut runtime = Runtime::new();
     runtime.register_builtin_functions();
@@ -56,7 +56,7 @@ pub(super) fn runtime(read: &Read) -> Runtime {
     runtime
 }
 
-/// Registers a function of one argument, in place of one of the same name.
+/// Registers a function of one argument, replacing one with the same name.
 fn register(
     runtime: &mut Runtime,
     name: &str,
@@ -96,7 +96,7 @@ fn decompressed(bytes: &[u8], most: usize) -> Option<Vec<u8>> {
     (decompressed.len() <= most).then_some(decompressed)
 }
 
-/// The first name that `ast` calls and that is no function. The interpreter would tell only when it gets there.
+/// The first unknown function that `ast` calls. The interpreter would report it only when it gets there.
 pub(super) fn first_unknown(ast: &Ast) -> Option<&str> {
     unknown(ast, &runtime(&Read::default()))
 }

@@ -1,4 +1,4 @@
-//! The values of a search, with the text of every number that a float does not hold exactly.
+//! The values of a search, with the text of every number that a float can't hold exactly.
 
 use std::{
     cell::{Cell, RefCell},
@@ -12,16 +12,16 @@ use serde_json::Number;
 
 use crate::selector::length_of_string;
 
-/// The values that one search has read. They live as long as it does, so that none's address is another's.
+/// The values that one search has read. They live as long as the search, so that no two share an address.
 #[derive(Default)]
 pub(super) struct Values {
     roots: Vec<Rcvar>,
-    /// By the value's address.
+    /// Keyed by the value's address.
     texts: HashMap<usize, Box<str>>,
     count: usize,
 }
 
-/// Too many values, or no JSON.
+/// Too many values, or invalid JSON.
 #[derive(Debug)]
 pub(super) enum Unread {
     NotJson(serde_json::Error),
@@ -29,7 +29,7 @@ pub(super) enum Unread {
 }
 
 impl Values {
-    /// The value that `json` is, of at most so many values, with all that have been read.
+    /// Parses `json` into a value. `most` limits the number of values, including all that were read before.
     pub(super) fn read(&mut self, json: &str, most: usize) -> Result<Rcvar, Unread> {
         let reading = Reading {
             count: Cell::new(self.count),
@@ -43,7 +43,7 @@ impl Values {
         let is_too_many = self.count > most;
         match read {
             Ok(value) => {
-                // Of what was read in vain nothing is left: its addresses are free again.
+                // A failed read keeps no texts, since its values' addresses are free again.
                 self.texts.extend(reading.texts.take());
                 self.roots.push(Rcvar::clone(&value));
                 Ok(value)
@@ -53,7 +53,7 @@ impl Values {
         }
     }
 
-    /// A number as it was sent, or, if it was calculated, as the float that it is.
+    /// A number's text as it was sent or, if it was calculated, as a float.
     pub(super) fn text_of(&self, value: &Rcvar, number: &Number) -> String {
         match self.texts.get(&address(value)) {
             Some(text) => text.to_string(),
@@ -66,7 +66,7 @@ fn address(value: &Rcvar) -> usize {
     Rcvar::as_ptr(value) as usize
 }
 
-/// One text that is being read.
+/// A text that is being read.
 struct Reading<'r> {
     count: Cell<usize>,
     texts: RefCell<HashMap<usize, Box<str>>>,
@@ -83,7 +83,7 @@ impl Reading<'_> {
         Ok(Rcvar::new(value))
     }
 
-    /// The reader comes to the numbers in the order of the text.
+    /// The reader visits the numbers in the order of the text.
     fn number<E: Error>(&self, number: Option<Number>) -> Result<Rcvar, E> {
         let text = self.numbers.borrow_mut().next();
         let number = number.ok_or_else(|| E::custom("no number"))?;
@@ -149,7 +149,7 @@ impl<'j> Visitor<'j> for Value<'_> {
         let mut values = BTreeMap::new();
         while let Some(name) = members.next_key::<String>()? {
             if values.insert(name, members.next_value_seed(Value(self.0))?).is_some() {
-                // Which of the two counts, another reader may see otherwise.
+                // Parsers disagree on which of the two counts.
                 return Err(A::Error::custom("a name stands twice"));
             }
         }
@@ -157,7 +157,7 @@ impl<'j> Visitor<'j> for Value<'_> {
     }
 }
 
-/// The numbers of a JSON text, as they stand there.
+/// Iterates over the texts of a JSON text's numbers.
 struct Scan<'j> {
     json: &'j str,
     at: usize,

@@ -99,7 +99,7 @@ fn a_text_becomes_the_number_that_it_is() {
     finds("[to_number(no), to_number(list), to_number(`2`)]", json, "[null,null,2]");
 }
 
-/// What was read in vain leaves its addresses to others, and must not leave its texts.
+/// After a failed read, new values may get its addresses, and must not get its texts.
 #[test]
 fn what_was_read_in_vain_lends_its_texts_to_nothing() {
     for number in ["1", "7", "8"] {
@@ -109,7 +109,7 @@ fn what_was_read_in_vain_lends_its_texts_to_nothing() {
     }
 }
 
-/// One operation has one key, whatever else its event holds.
+/// An operation has one key, whatever else its event holds.
 #[test]
 fn what_is_calculated_does_not_depend_on_what_was_not_selected() {
     for other in ["10.000", "1e1", "9.1"] {

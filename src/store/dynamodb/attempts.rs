@@ -1,11 +1,11 @@
-//! What became of each attempt inside one call of the SDK.
+//! Tracks the result of each attempt inside one call of the SDK.
 //!
-//! The SDK retries by itself, and reports the last attempt alone: a 500 whose write was made all the same,
-//! followed by a throttled retry, looks like a write that was never made. So every attempt is looked at
-//! here, by an interceptor that sits on the client once: one put on each call would make the SDK merge
-//! two configurations for every request.
+//! The SDK retries internally, and only reports the last attempt. If a 500 whose write was applied is followed
+//! by a throttled retry, it looks like a write that was never applied. So an interceptor examines every
+//! attempt. It's registered once on the client, because one per call would make the SDK merge two
+//! configurations for every request.
 //!
-//! It hands its findings to the call through a task-local value, which costs no allocation.
+//! It passes its findings to the call through a task-local value, without an allocation.
 
 use std::{cell::Cell, error::Error as StdError, future::Future, io};
 
@@ -25,7 +25,7 @@ tokio::task_local! {
     static ATTEMPTS: Attempts;
 }
 
-/// What is known of a call's attempts that failed.
+/// The findings about a call's failed attempts.
 #[derive(Default)]
 struct Attempts {
     seen: Cell<bool>,
@@ -34,27 +34,27 @@ struct Attempts {
     endpoint: Cell<Option<String>>,
 }
 
-/// What became of the attempts of a call, if any failed.
+/// The result of a call's failed attempts, if there were any.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
-    /// Whether any attempt that failed was looked at.
+    /// Whether the interceptor saw a failed attempt.
     pub(super) seen: bool,
-    /// Whether any attempt may have been applied although it failed.
+    /// Whether a failed attempt may have been applied.
     pub(super) maybe_applied: bool,
-    /// Whether the last attempt that failed never came to a connection.
+    /// Whether the last failed attempt never reached a connection.
     pub(super) last_unsent: bool,
-    /// Where the last attempt that failed was sent to.
+    /// The endpoint of the last failed attempt.
     pub(super) endpoint: Option<String>,
 }
 
-/// Awaits `call`, and says what became of the attempts inside it.
+/// Awaits `call`, and returns its output and the findings about its attempts.
 ///
 /// # Cancel safety
 ///
 /// That of `call`.
 pub(super) fn observed<F: Future>(call: F) -> impl Future<Output = (F::Output, Findings)> {
-    // A call of the SDK is a future of some 18 KB. Boxed here, it is moved once, and not again with every
-    // future around it.
+    // A call of the SDK is a future of some 18 KB. Boxing it here moves it once, instead of with every future
+    // around it.
     let call = Box::pin(call);
     ATTEMPTS.scope(Attempts::default(), async move {
         let output = call.await;
@@ -68,7 +68,7 @@ pub(super) fn observed<F: Future>(call: F) -> impl Future<Output = (F::Output, F
     })
 }
 
-/// The interceptor that looks at every attempt that failed.
+/// The interceptor that examines every failed attempt.
 #[derive(Debug)]
 pub(super) struct AttemptObserver;
 
@@ -87,11 +87,11 @@ impl Intercept for AttemptObserver {
         if matches!(context.output_or_error(), Some(Ok(_))) {
             return Ok(());
         }
-        // The orchestrator takes the request out of the context when it hands it to the connection: as
-        // long as it is there, the attempt failed before, for instance for want of credentials.
+        // The orchestrator takes the request out of the context when it passes it to the connection. If the
+        // request is still there, the attempt failed earlier, for instance because there are no credentials.
         let unsent = context.request().is_some();
         let definite = unsent || had_no_listener(context) || is_refusal_of_the_service(context);
-        // Outside of `observed`, as for a table's description, nobody asks.
+        // Outside of `observed`, as for a table's description, there's nothing to report to.
         let _ = ATTEMPTS.try_with(|attempts| {
             attempts.seen.set(true);
             attempts.maybe_applied.set(attempts.maybe_applied.get() || !definite);
@@ -102,8 +102,8 @@ impl Intercept for AttemptObserver {
     }
 }
 
-/// Whether the connection was refused: then there was nobody to read the request. Every other trouble
-/// with a connection may come after the request went out.
+/// Whether the connection was refused, so that no server read the request. Any other connection error may occur
+/// after the request was sent.
 fn had_no_listener(context: &FinalizerInterceptorContextRef<'_>) -> bool {
     matches!(context.output_or_error(), Some(Err(error)) if
         error.as_connector_error().is_some_and(|error| was_refused(error)))
@@ -115,8 +115,8 @@ fn was_refused(error: &(dyn StdError + 'static)) -> bool {
         .any(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-/// Whether the service itself said that it did not do it: a status of 400 to 499 with an error code that
-/// could be read. A status alone may be that of some proxy that gave up waiting.
+/// Whether the service itself rejected the request: a status of 400 to 499 with a readable error code. A status
+/// alone may be that of a proxy that timed out.
 fn is_refusal_of_the_service(context: &FinalizerInterceptorContextRef<'_>) -> bool {
     context.response().is_some_and(|response| response.status().is_client_error())
         && matches!(context.output_or_error(), Some(Err(error)) if
@@ -132,7 +132,7 @@ fn has_code(error: Option<&impl ProvideErrorMetadata>) -> bool {
     error.and_then(ProvideErrorMetadata::code).is_some()
 }
 
-/// An endpoint's scheme, host and port: a URL may have a password in it.
+/// An endpoint's scheme, host and port. The rest of a URL may contain a password.
 pub(super) fn shown(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();

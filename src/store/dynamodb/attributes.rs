@@ -1,17 +1,17 @@
-//! The attributes of an item: what each is for, and what it is called in this table.
+//! The attributes of an item: their purpose, and their names in this table.
 
 use std::str::FromStr;
 
 use crate::error::{Error, ErrorKind};
 
-/// DynamoDB's limit for the name of a key attribute, in bytes ("Quotas and limits", DynamoDB developer
-/// guide). Others may be longer, but every byte of a name is stored, and billed, in every item.
+/// DynamoDB's limit for the name of a key attribute, in bytes ("Quotas and limits", DynamoDB developer guide).
+/// Other names may be longer, but every item stores and bills every byte of a name.
 const MAX_NAME_BYTES: usize = 255;
 
-/// The names of an item's attributes, for a table that exists already or a house style of its own.
+/// The names of an item's attributes, for an existing table or your own naming style.
 ///
-/// The default names are in the [module's documentation](crate::store::dynamodb). Every function that
-/// uses the table needs the same names: a record written under other names is corrupt to this one.
+/// The default names are in the [module's documentation](crate::store::dynamodb). Every function that uses the
+/// table needs the same names: to this one, a record written under other names is corrupt.
 ///
 /// ```
 /// use lambda_idempotency::store::dynamodb::AttributeNames;
@@ -36,9 +36,9 @@ pub struct AttributeNames {
     pub generation: String,
     /// When the claim was made, in ms.
     pub lock_acquired_at: String,
-    /// Until when the claim stands, in ms.
+    /// When the lease ends, in ms.
     pub lease_until: String,
-    /// Until when the record counts, in seconds: the table's TTL attribute.
+    /// When the record expires, in seconds: the table's TTL attribute.
     pub expires_at: String,
     /// The request's fingerprint.
     pub fingerprint: String,
@@ -46,9 +46,9 @@ pub struct AttributeNames {
     pub attempt: String,
     /// Whether an earlier attempt was interrupted.
     pub interrupted: String,
-    /// The response's kept bytes.
+    /// The stored bytes of the response.
     pub response: String,
-    /// How the kept bytes stand for the response, and in how many siblings they are.
+    /// How the stored bytes encode the response, and how many siblings hold them.
     pub response_encoding: String,
     /// The response's length.
     pub response_length: String,
@@ -60,9 +60,9 @@ pub struct AttributeNames {
     pub version: String,
     /// Reserved for the trace of the first run. No version writes it yet.
     pub trace_id: String,
-    /// Reserved: says that the response is kept in a form that this version can't read. No version writes it yet.
+    /// Reserved: marks a response stored in a form that this version can't read. No version writes it yet.
     pub response_codec: String,
-    /// Reserved: says by which key the response is encrypted. No version writes it yet.
+    /// Reserved: names the key that the response is encrypted with. No version writes it yet.
     pub response_key_id: String,
 }
 
@@ -96,11 +96,11 @@ impl Default for AttributeNames {
 impl FromStr for AttributeNames {
     type Err = Error;
 
-    /// Reads `attribute:name` pairs with commas between them. An attribute that isn't named keeps its default name.
+    /// Parses comma-separated `attribute:name` pairs. An attribute that isn't named keeps its default name.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] for an attribute that there isn't, or a pair without a name.
+    /// [`ErrorKind::Invalid`] for an unknown attribute, or a pair without a name.
     fn from_str(text: &str) -> Result<Self, Error> {
         let mut names = Self::default();
         for pair in text.split(',') {
@@ -124,7 +124,7 @@ fn invalid<T>(message: String) -> Result<T, Error> {
 }
 
 impl AttributeNames {
-    /// What `attribute` is called in this table.
+    /// The name of `attribute` in this table.
     pub(super) fn of(&self, attribute: Attribute) -> &str {
         match attribute {
             Attribute::Id => &self.id,
@@ -173,8 +173,8 @@ impl AttributeNames {
         }
     }
 
-    /// Refuses names that DynamoDB would refuse, and two attributes of one name, of which the second
-    /// would silently overwrite the first.
+    /// Rejects names that DynamoDB would reject, and two attributes with one name: the second would silently
+    /// overwrite the first.
     pub(super) fn check(&self, sort_key: Option<&str>) -> Result<(), Error> {
         let mut named: Vec<(&str, &str)> =
             Attribute::ALL.iter().map(|attribute| (attribute.as_str(), self.of(*attribute))).collect();
@@ -196,7 +196,7 @@ impl AttributeNames {
     }
 }
 
-/// An attribute by what it is for, whatever it is called.
+/// An attribute by its purpose, whatever its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attribute {
     Id,
@@ -243,7 +243,7 @@ impl Attribute {
         Self::ResponseKeyId,
     ];
 
-    /// Its default name; behind a `#`, its placeholder in every expression.
+    /// The default name. With a `#` in front, it's the placeholder in every expression.
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Id => "id",

@@ -1,4 +1,4 @@
-//! How a [`DynamoDbStore`] is made.
+//! Builds a [`DynamoDbStore`].
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -15,15 +15,15 @@ use super::{
 };
 use crate::error::{Error, ErrorKind};
 
-/// The most that a response may take in the record itself: with the other attributes, an item stays under
+/// The maximum size of a response in the record itself. With the other attributes, an item stays under
 /// DynamoDB's 400 KB.
 const MAX_INLINE_LIMIT: usize = 350 * 1024;
 const DEFAULT_INLINE_LIMIT: usize = 32 * 1024;
 const DEFAULT_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 const DEFAULT_OPERATION_TIMEOUT: Duration = Duration::from_secs(3);
-/// The SDK waits up to a second before its first retry, on average half a second: that is what each connection costs that
-/// died in a frozen sandbox. DynamoDB answers within milliseconds, so a shorter backoff and more attempts use the same time
-/// better. The eight attempts wait 1.3 s in all on average, and 2.6 s at most.
+/// The SDK waits up to a second before its first retry, on average half a second. Each connection that died in
+/// a frozen sandbox would cost that. DynamoDB answers within milliseconds, so a shorter backoff and more
+/// attempts use the same time better. The eight attempts wait 1.3 s in total on average, and 2.6 s at most.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(25);
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_ATTEMPTS: u32 = 8;
@@ -58,9 +58,9 @@ impl DynamoDbStoreBuilder {
         }
     }
 
-    /// Takes the configuration of this client: Region, credentials, endpoint, and its retries and time-outs
-    /// where it has them. In place of the SDK's default retries, the store has up to 8 attempts with a backoff from 25 ms. Without
-    /// a client, all that is loaded as `aws-config` does, from the environment.
+    /// Uses this client's configuration: Region, credentials, endpoint, and its retries and timeouts if it sets
+    /// them. Instead of the SDK's default retries, the store makes up to 8 attempts with a backoff from 25 ms.
+    /// Without a client, `aws-config` loads everything from the environment.
     pub fn client(mut self, client: Client) -> Self {
         self.client = Some(client);
         self
@@ -78,48 +78,47 @@ impl DynamoDbStoreBuilder {
         self
     }
 
-    /// Uses a table that has a sort key of this name, of type S. The partition key is the stored key as
-    /// without one; the sort key of a record is `record`.
+    /// Uses a table with a sort key of this name, of type S. The partition key is still the stored key. The
+    /// sort key of a record is `record`.
     pub fn sort_key(mut self, sort_key: impl Into<String>) -> Self {
         self.sort_key = Some(sort_key.into());
         self
     }
 
-    /// Calls the attributes by these names.
+    /// Uses these names for the attributes.
     pub fn attributes(mut self, attributes: AttributeNames) -> Self {
         self.attributes = attributes;
         self
     }
 
-    /// Keeps a response of up to so many bytes, as kept, in the record itself, and a larger one in
+    /// Stores a response of up to this many bytes, after encoding, in the record itself, and a larger one in
     /// siblings. Default 32 KiB, at most 350 KiB.
     ///
-    /// A duplicate meets the record with a write whose condition fails, which is billed by the record's
-    /// size: a larger limit makes duplicates dearer, a smaller one makes them read siblings.
+    /// A duplicate's write fails on the record's condition, and DynamoDB bills that by the record's size. So a
+    /// larger limit makes duplicates more expensive, and a smaller one makes them read siblings.
     pub fn inline_limit(mut self, bytes: usize) -> Self {
         self.inline_limit = bytes;
         self
     }
 
-    /// How long one attempt of a request may take. Default 1 s.
+    /// Limits one attempt of a request. Default 1 s.
     pub fn attempt_timeout(mut self, attempt_timeout: Duration) -> Self {
         self.attempt_timeout = Some(attempt_timeout);
         self
     }
 
-    /// How long a request may take with all its attempts. Default 3 s.
+    /// Limits a request with all its attempts. Default 3 s.
     pub fn operation_timeout(mut self, operation_timeout: Duration) -> Self {
         self.operation_timeout = Some(operation_timeout);
         self
     }
 
-    /// Builds the store. No request is made to the table.
+    /// Builds the store, without a request to the table.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] for a table name that DynamoDB would refuse, a time-out of zero, an inline
-    /// limit over 350 KiB, two attributes with one name (the sort key included), and a Region that is not
-    /// known.
+    /// [`ErrorKind::Invalid`] for a table name that isn't valid, a timeout of zero, an inline limit over 350
+    /// KiB, two attributes with one name (the sort key included), or an unknown Region.
     ///
     /// # Cancel safety
     ///
@@ -133,7 +132,7 @@ impl DynamoDbStoreBuilder {
         Ok(self.assemble(config))
     }
 
-    /// [`build`](Self::build) where a client was given: then there is nothing to wait for.
+    /// [`build`](Self::build) with a given client, which needs no waiting.
     pub(super) fn build_with(self, client: &Client) -> Result<DynamoDbStore, Error> {
         self.check()?;
         Ok(self.assemble(client.config().to_builder()))
@@ -187,9 +186,9 @@ impl DynamoDbStoreBuilder {
         if let Some(endpoint_url) = self.endpoint_url {
             config = config.endpoint_url(endpoint_url);
         }
-        // The SDK has no time-out for an attempt or an operation by default, and a request that hangs
-        // takes the invocation with it. What a client has switched off is therefore set as well; what it
-        // has set stays, unless it was set here.
+        // By default, the SDK has no timeout for an attempt or an operation, and a request that hangs takes the
+        // invocation with it. So the timeouts are set even if a client disables them. Values that the client
+        // sets are kept, unless they were set on this builder.
         let before = config.clone().build();
         let timeouts = before.timeout_config().map_or_else(TimeoutConfig::builder, TimeoutConfig::to_builder);
         let client_has = |get: fn(&TimeoutConfig) -> Option<Duration>| before.timeout_config().and_then(get);
@@ -204,14 +203,14 @@ impl DynamoDbStoreBuilder {
         let timeouts =
             timeouts.operation_attempt_timeout(attempt_timeout).operation_timeout(operation_timeout).build();
         let mut config = config.timeout_config(timeouts);
-        // Settings of a client, the environment or a profile stay.
+        // Keeps the settings of a client, the environment or a profile.
         if before.retry_config().is_none_or(|retries| *retries == RetryConfig::standard()) {
             let retries = RetryConfig::standard().with_max_attempts(MAX_ATTEMPTS);
             config.set_retry_config(Some(
                 retries.with_initial_backoff(INITIAL_BACKOFF).with_max_backoff(MAX_BACKOFF),
             ));
         }
-        // "Permanent" spares a look into the configuration at each of a request's nineteen hooks.
+        // "Permanent" saves a configuration lookup at each of a request's nineteen hooks.
         config.push_interceptor(SharedInterceptor::permanent(AttemptObserver));
         let config = config.build();
         DynamoDbStore {
@@ -228,7 +227,7 @@ impl DynamoDbStoreBuilder {
     }
 }
 
-/// A client's configuration may have credentials in it, and is left out; of the endpoint, all but the host.
+/// Hides a client's configuration, which may contain credentials, and everything of the endpoint but the host.
 impl fmt::Debug for DynamoDbStoreBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DynamoDbStoreBuilder")
@@ -244,8 +243,8 @@ impl fmt::Debug for DynamoDbStoreBuilder {
     }
 }
 
-/// A table's name or its ARN ("TableName" of PutItem, DynamoDB API reference). Refused here, a name with a
-/// blank in it is an error at the start, not at the first delivery.
+/// Checks a table's name or its ARN ("TableName" of PutItem, DynamoDB API reference). So a name with a blank in
+/// it fails at the start, not at the first delivery.
 fn check_table_name(table: &str) -> Result<(), Error> {
     let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
     if table.is_empty() {

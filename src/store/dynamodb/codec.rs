@@ -1,5 +1,5 @@
-//! Items to records and back. All that comes from the table is checked: what cannot be understood is
-//! said by attribute, never guessed, and never shown.
+//! Converts items to records and back. Everything from the table is checked. An error names the attribute that
+//! can't be decoded, and never shows its value. The codec never guesses.
 
 use std::{borrow::Cow, collections::HashMap, str::FromStr};
 
@@ -15,10 +15,10 @@ use crate::{
     time::Timestamp,
 };
 
-/// An item as the SDK has it.
+/// An item in the SDK's form.
 pub(super) type Item = HashMap<String, AttributeValue>;
 
-/// What `response_encoding` says of a response that was not kept.
+/// The value of `response_encoding` for a response that wasn't kept.
 const OMITTED: &str = "omitted";
 
 pub(super) fn text(value: impl Into<String>) -> AttributeValue {
@@ -37,7 +37,7 @@ pub(super) fn millis(time: Timestamp) -> AttributeValue {
     number(time.as_millis())
 }
 
-/// The TTL attribute's unit. Rounded up, so that the sweeper never comes early.
+/// In the TTL attribute's unit. Rounded up, so that the sweeper never comes early.
 pub(super) fn seconds(time: Timestamp) -> AttributeValue {
     number(time.as_secs_rounded_up())
 }
@@ -54,7 +54,7 @@ pub(super) fn generation(generation: Generation) -> AttributeValue {
     number(generation.get())
 }
 
-/// `interrupted` is written only when it is so.
+/// The value of `interrupted`, which is only written if true.
 pub(super) fn interrupted() -> AttributeValue {
     AttributeValue::Bool(true)
 }
@@ -63,7 +63,7 @@ pub(super) fn sha256(digest: &[u8; 32]) -> AttributeValue {
     text(Hex(digest).to_string())
 }
 
-/// `response_encoding` of a response that is kept: how, and in how many siblings.
+/// The `response_encoding` of a kept response: its form, and its number of siblings.
 pub(super) fn encoding(response: &StoredResponse) -> AttributeValue {
     let how = match response.encoding {
         Encoding::Identity => "identity",
@@ -75,12 +75,12 @@ pub(super) fn encoding(response: &StoredResponse) -> AttributeValue {
     }
 }
 
-/// `response_encoding` of a response that is not.
+/// The `response_encoding` of a response that isn't kept.
 pub(super) fn omitted() -> AttributeValue {
     text(OMITTED)
 }
 
-/// Puts what a claim writes into `item`, which has the key already.
+/// Adds a claim's attributes to `item`, which already has the key.
 pub(super) fn put_lock(item: &mut Item, lock: &Lock, names: &AttributeNames) {
     let mut put = |attribute, value| item.insert(names.of(attribute).to_owned(), value);
     put(Attribute::Status, status(Status::Started));
@@ -88,7 +88,7 @@ pub(super) fn put_lock(item: &mut Item, lock: &Lock, names: &AttributeNames) {
     put(Attribute::Generation, generation(lock.generation));
     put(Attribute::LockAcquiredAt, millis(lock.lock_acquired_at));
     put(Attribute::LeaseUntil, millis(lock.lease_until));
-    // Without the attribute, DynamoDB's sweeper never takes the item.
+    // Without this attribute, DynamoDB's sweeper never removes the item.
     if let Some(expires_at) = lock.expires_at {
         put(Attribute::ExpiresAt, seconds(expires_at));
     }
@@ -103,7 +103,7 @@ pub(super) fn put_lock(item: &mut Item, lock: &Lock, names: &AttributeNames) {
     put(Attribute::Version, number(RECORD_VERSION));
 }
 
-/// Puts all of `record` into `item`, which has the key already.
+/// Adds all attributes of `record` to `item`, which already has the key.
 pub(super) fn put_record(item: &mut Item, record: &Record, names: &AttributeNames) {
     let lease_until = record.lease_until();
     put_lock(item, &record.lock_until(lease_until.unwrap_or(record.lock_acquired_at)), names);
@@ -128,17 +128,18 @@ pub(super) fn put_record(item: &mut Item, record: &Record, names: &AttributeName
     }
 }
 
-/// Why an item is not a record. It names the attribute, and has no value but that of the version.
+/// Explains why an item isn't a record. It names the attribute, and never shows its value, except for the
+/// version's number.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unreadable {
     pub(super) attribute: String,
     pub(super) why: Cow<'static, str>,
 }
 
-/// The record that `item` is.
+/// Decodes the record in `item`.
 pub(super) fn decode(item: Item, names: &AttributeNames) -> Result<Record, Unreadable> {
     let mut fields = Fields { item, names };
-    // The version first: nothing else can be judged before it.
+    // Check the version first: it determines how to read the rest.
     let version = fields.number::<u32>(Attribute::Version)?;
     if version != RECORD_VERSION {
         return Err(fields.unreadable(
@@ -149,7 +150,7 @@ pub(super) fn decode(item: Item, names: &AttributeNames) -> Result<Record, Unrea
             ),
         ));
     }
-    // The response is not what its bytes seem to be: it must not be replayed.
+    // The response isn't what its bytes seem to be, so it must not be replayed.
     for attribute in [Attribute::ResponseCodec, Attribute::ResponseKeyId] {
         if fields.has(attribute) {
             return Err(fields.unreadable(attribute, "needs a newer release of lambda-idempotency"));
@@ -172,7 +173,7 @@ pub(super) fn decode(item: Item, names: &AttributeNames) -> Result<Record, Unrea
     Ok(record)
 }
 
-/// The kept bytes that a sibling item holds.
+/// The response bytes in a sibling item.
 pub(super) fn decode_part(mut item: Item, names: &AttributeNames) -> Option<Bytes> {
     match item.remove(names.of(Attribute::Response)) {
         Some(AttributeValue::B(kept)) => Some(kept.into_inner().into()),
@@ -187,7 +188,7 @@ fn state(fields: &mut Fields<'_>) -> Result<State, Unreadable> {
         Status::Failed => State::Failed(outcome(fields)?),
         Status::Released => State::Released,
     };
-    // Whatever belongs to another state makes this one half-settled: what happened cannot be told.
+    // An attribute of another state makes the record half-settled: it's unknown what happened.
     for attribute in [
         Attribute::LeaseUntil,
         Attribute::Response,
@@ -217,12 +218,12 @@ fn outcome(fields: &mut Fields<'_>) -> Result<Outcome, Unreadable> {
     }))
 }
 
-/// What `response_encoding` says.
+/// The parsed `response_encoding`.
 #[derive(Debug, PartialEq, Eq)]
 enum Kept {
-    /// The response was not kept.
+    /// The response wasn't kept.
     Omitted,
-    /// It was, in this form; in so many siblings, or in the record.
+    /// The response was kept in this form, in this many siblings or in the record.
     Somewhere(Encoding, Option<u32>),
 }
 
@@ -241,12 +242,12 @@ fn parse_encoding(text: &str) -> Option<Kept> {
     }
 }
 
-/// A number of digits alone: `parse` would take a sign too.
+/// A number of digits only: `parse` would accept a sign too.
 fn parse_number<T: FromStr>(digits: &str) -> Option<T> {
     digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
 }
 
-/// An item's attributes; each can be taken once, and those that are left over can be asked for.
+/// An item's attributes. Each can be taken once, and those that are left over can be queried.
 struct Fields<'a> {
     item: Item,
     names: &'a AttributeNames,
@@ -306,7 +307,7 @@ impl Fields<'_> {
     fn seconds(&mut self, attribute: Attribute) -> Result<Timestamp, Unreadable> {
         let seconds = self.number(attribute)?;
         let time = Timestamp::from_secs(seconds);
-        // A time that saturates would be compared with one that the item does not have.
+        // A time that saturates would be compared with one that the item doesn't have.
         if time.as_secs_rounded_up() == seconds {
             Ok(time)
         } else {

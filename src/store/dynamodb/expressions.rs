@@ -1,9 +1,9 @@
-//! The protocol's transitions as DynamoDB reads them: one condition and one update each, as text. `expressions.txt` has
-//! all of them.
+//! The protocol's transitions as DynamoDB expressions: one condition and one update each. `expressions.txt`
+//! lists all of them.
 //!
-//! Every attribute stands as a placeholder, `#` and its default name, so that any name can be
-//! configured and DynamoDB's reserved words (`status`, `owner`, …) do no harm. Values that a record was
-//! seen to have are `:seen_…`; the others are what is written, or the claim's own.
+//! Every attribute appears as a placeholder, `#` and its default name. So any name can be configured, and
+//! DynamoDB's reserved words (`status`, `owner`, …) cause no errors. Placeholders `:seen_…` hold the values of
+//! the record as it was seen. The other values are those to write, or the claim's own.
 
 use std::collections::HashMap;
 
@@ -13,38 +13,38 @@ use crate::{
     store::Seen,
 };
 
-/// T1, and a conclusion where there is no record.
+/// T1, and a conclusion if there's no record.
 const ABSENT: &str = "attribute_not_exists(#id)";
 
-/// T4 to T6: the claim is mine and stands. No test of the time: a lease that has run out but was not
-/// taken over may still be settled.
+/// T4 to T6: the claim is mine and still there. It doesn't test the time: a claim whose lease has expired can
+/// still settle until it's taken over.
 const MINE: &str = "#status = :started AND #owner = :owner AND #generation = :generation";
 
-/// T3. The expiry isn't tested: what is taken over is the claim, by its lease.
+/// T3. It doesn't test the expiry, because a takeover depends only on the lease.
 const STALE_AS_SEEN: &str = "#status = :started AND #owner = :seen_owner AND #generation = :seen_generation \
                              AND #lock_acquired_at = :seen_lock_acquired_at \
                              AND #lease_until = :seen_lease_until";
 
-/// T7. A lease is never shortened.
+/// T7. It never shortens a lease.
 const EXTENDS: &str = "#status = :started AND #owner = :owner AND #generation = :generation \
                        AND #lease_until < :lease_until";
 
 /// One transition.
 #[derive(Debug)]
 pub(super) struct Transition {
-    /// What it changes in the item; `None` if it puts a whole item.
+    /// The update of the item; `None` if it puts a whole item.
     pub(super) update: Option<String>,
-    /// What must be true of the item.
+    /// The condition on the item.
     pub(super) condition: String,
 }
 
 impl Transition {
-    /// Puts the whole item, so nothing of the old one stays.
+    /// Puts the whole item, so nothing of the old one remains.
     fn put(condition: impl Into<String>) -> Self {
         Self { update: None, condition: condition.into() }
     }
 
-    /// Sets and removes these.
+    /// Sets and removes these attributes.
     fn update(set: &[Attribute], remove: &[Attribute], condition: impl Into<String>) -> Self {
         let set: Vec<_> = set.iter().map(|set| format!("#{0} = :{0}", set.as_str())).collect();
         let remove: Vec<_> = remove.iter().map(|remove| format!("#{}", remove.as_str())).collect();
@@ -69,19 +69,19 @@ impl Transition {
     }
 }
 
-/// What differs by the version of the record that was seen.
+/// Variants by the version of the record that was seen.
 #[derive(Debug)]
 pub(super) struct BySeen<T> {
     /// A STARTED record.
     started: T,
     /// A STARTED record that never expires.
     lasting: T,
-    /// A settled record: it has an expiry, and no lease.
+    /// A settled record, which has an expiry and no lease.
     settled: T,
 }
 
 impl<T> BySeen<T> {
-    /// By the version as a condition. The time of the lock is tested too, if it `tests_lock`.
+    /// Makes each variant from its version's condition. That tests the lock time too, if `tests_lock`.
     fn new(tests_lock: bool, make: impl Fn(String) -> T) -> Self {
         let lock = if tests_lock { " AND #lock_acquired_at = :seen_lock_acquired_at" } else { "" };
         let version = |expiry: &str, lease: &str| {
@@ -98,7 +98,8 @@ impl<T> BySeen<T> {
         }
     }
 
-    /// `None` if no record is at this version: a STARTED one has a lease, and a settled one has an expiry and no lease.
+    /// `None` if no record can be at this version: a STARTED one has a lease, and a settled one has an expiry
+    /// and no lease.
     pub(super) fn of(&self, seen: &Seen) -> Option<&T> {
         match (seen.status, seen.lease_until, seen.expires_at) {
             (Status::Started, Some(_), Some(_)) => Some(&self.started),
@@ -109,7 +110,7 @@ impl<T> BySeen<T> {
     }
 }
 
-/// What settles a record, by what it leaves there.
+/// Settling variants, by what they store.
 #[derive(Debug)]
 pub(super) struct Settling<T> {
     /// The response, in the record.
@@ -120,7 +121,7 @@ pub(super) struct Settling<T> {
     pub(super) omitted: T,
     /// No outcome.
     pub(super) release: T,
-    /// No outcome, and that an attempt was interrupted.
+    /// No outcome, and the mark that an attempt was interrupted.
     pub(super) release_interrupted: T,
 }
 
@@ -142,14 +143,14 @@ fn settle() -> Settling<Transition> {
     settling(&[Attribute::Status], &[], MINE)
 }
 
-/// An operator's write. Of an old outcome, it removes whatever it does not set.
+/// An operator's write. It removes the attributes of an old outcome that it doesn't set.
 fn resolve(condition: &str) -> Settling<Transition> {
     use Attribute::{Generation, Owner, Response, ResponseEncoding, ResponseLength, ResponseSha256, Status};
     let outcome = [ResponseEncoding, ResponseLength, ResponseSha256, Response];
     settling(&[Status, Owner, Generation], &outcome, condition)
 }
 
-/// Sets `always`, and removes whatever of `old` it does not set.
+/// Sets `always`, and removes the attributes of `old` that it doesn't set.
 fn settling(always: &[Attribute], old: &[Attribute], condition: &str) -> Settling<Transition> {
     use Attribute::{
         ExpiresAt, Interrupted, LeaseUntil, Response, ResponseEncoding, ResponseLength, ResponseSha256,
@@ -169,7 +170,7 @@ fn settling(always: &[Attribute], old: &[Attribute], condition: &str) -> Settlin
     }
 }
 
-/// T3: what the claim before had and this one hasn't must not stay.
+/// T3. It removes optional attributes of the earlier claim that the new one doesn't have.
 fn take_over(has_expiry: bool, is_interrupted: bool, has_request_id: bool) -> Transition {
     use Attribute::{
         Attempt, ExpiresAt, Generation, Interrupted, LeaseUntil, LockAcquiredAt, Owner, RequestId,
@@ -189,32 +190,32 @@ fn extend() -> Transition {
     Transition::update(&[Attribute::LeaseUntil, Attribute::ExpiresAt], &[], EXTENDS)
 }
 
-/// T7 of a claim that never expires from then on.
+/// T7 of a claim that no longer expires.
 fn extend_lasting() -> Transition {
     Transition::update(&[Attribute::LeaseUntil], &[Attribute::ExpiresAt], EXTENDS)
 }
 
-/// A transition with the names that its placeholders have in one table.
+/// A transition with the names of its placeholders in one table.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) transition: Transition,
-    /// Exactly the placeholders that the expressions use: DynamoDB refuses a name that none does.
+    /// Exactly the placeholders that the expressions use: DynamoDB rejects a name that isn't used.
     pub(super) names: HashMap<String, String>,
 }
 
-/// All plans of one table, made once: a request only clones the few names that it sends.
+/// All plans of one table, built once. A request only clones the few names that it sends.
 #[derive(Debug)]
 pub(super) struct Plans {
     /// T1, absent → STARTED, and without a claim, absent → settled.
     pub(super) absent: Plan,
-    /// T2, a record that no longer counts → STARTED.
+    /// T2, an expired or released record → STARTED.
     pub(super) reclaim: BySeen<Plan>,
-    /// By whether there is an expiry (1), an earlier interruption (2), a request id (4).
+    /// Indexed by the sum of: has an expiry (1), an earlier interruption (2), a request id (4).
     take_over: [Plan; 8],
     pub(super) settle: Settling<Plan>,
     pub(super) extend: Plan,
     pub(super) extend_lasting: Plan,
-    /// Without a claim, a record that no longer counts → settled.
+    /// Without a claim, an expired or released record → settled.
     pub(super) conclude: BySeen<Plan>,
     pub(super) resolve: BySeen<Settling<Plan>>,
 }
@@ -298,12 +299,12 @@ mod tests {
                 let _ = writeln!(shown, "  {update}");
             }
         }
-        // What a claim may do to a record is decided here: a change of this file is a change of the
+        // These expressions determine what a claim can do to a record. A change of this file is a change of the
         // protocol (`guide::protocol`), and needs its proof.
         assert_eq!(shown, include_str!("expressions.txt"));
     }
 
-    /// The placeholders of attributes in these expressions, as whole words.
+    /// The attribute placeholders in these expressions, as whole words.
     fn placeholders(expressions: &[&str]) -> HashSet<String> {
         let words = expressions.iter().flat_map(|expression| {
             expression.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '#'))

@@ -1,7 +1,7 @@
-//! The SDK's errors to the store's: what happened, whether the write may have been made all the same, and
-//! what to do about it.
+//! Maps the SDK's errors to the store's: what happened, whether the write may have been applied anyway, and how
+//! to fix it.
 //!
-//! An SDK error is never kept: it carries the whole answer, and with it the old item. What stays is the
+//! It never keeps an SDK error, which contains the whole answer, and with it the old item. It keeps the
 //! service's error code, the first line of its message and the request's id.
 
 use std::{error::Error as StdError, fmt};
@@ -14,10 +14,10 @@ use aws_sdk_dynamodb::{
 use super::attempts::Findings;
 use crate::store::{StoreError, StoreErrorKind};
 
-/// The most that is kept of a message, in bytes: a sentence, not a document.
+/// The maximum number of bytes kept of a message: a sentence, not a document.
 const MAX_MESSAGE_BYTES: usize = 500;
 
-/// An SDK error, reduced.
+/// An SDK error, reduced to its safe parts.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) class: Class,
@@ -26,41 +26,42 @@ pub(super) struct Fault {
     endpoint: Option<String>,
 }
 
-/// What kind of error it is: what the message says, and the store error's kind, follow from it.
+/// The category of an error. It determines the message and the store error's kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
-    /// The request could not be made: no Region, a wrong endpoint.
+    /// The request couldn't be built: no Region, a wrong endpoint.
     NotMade,
-    /// The request did not come to a connection, for want of credentials.
+    /// The request didn't reach a connection, because there are no credentials.
     NoCredentials,
-    /// The request did not come to a connection for another reason: most often the endpoint is no URL.
+    /// The request didn't reach a connection for another reason, usually because the endpoint isn't a valid
+    /// URL.
     NotSent,
-    /// No answer in time.
+    /// The request timed out.
     TimedOut,
     /// The connection failed.
     NotReached,
-    /// The answer could not be read, or is not one of DynamoDB.
+    /// The answer couldn't be read, or isn't DynamoDB's.
     Unreadable,
     /// The service failed.
     ServerError,
-    /// The service wants fewer requests.
+    /// The service throttles requests.
     Throttled,
-    /// Another transaction has the item.
+    /// Another transaction is using the item.
     Conflict,
-    /// There is no such table.
+    /// The table doesn't exist.
     MissingTable,
-    /// The request is wrong: most often the table has other keys.
+    /// The request is invalid, usually because the table has other keys.
     Invalid,
-    /// The item, or all items of its partition key together, are too large.
+    /// The item, or all items with its partition key together, are too large.
     TooLarge,
-    /// A transaction is wrong: one of the handler's own writes, or two of them together.
+    /// A transaction is invalid: one of the handler's writes, or two of them together.
     WrongWrites,
-    /// The service refuses for another reason: permission, account, credentials.
+    /// The service rejects the request for another reason: permission, account, credentials.
     Refused,
 }
 
-/// The codes that ask for fewer requests: DynamoDB's own, and those that its front ends share with other services (the
-/// list that the SDK retries by).
+/// The throttling codes: DynamoDB's own, and those that its front ends share with other services (the list that
+/// the SDK retries by).
 const THROTTLES: [&str; 15] = [
     "ProvisionedThroughputExceededException",
     "ThrottlingException",
@@ -79,15 +80,15 @@ const THROTTLES: [&str; 15] = [
     "RequestTimeoutException",
 ];
 
-/// Whether an error with this code, or a transaction's cancellation reason, says that an item is too large, or that all
-/// items of one partition key are, in a table with local secondary indexes. Then the same record without its response
-/// may fit. A message about a key's size, or an expression's, is another matter.
+/// Whether an error or a transaction's cancellation reason with this code says that an item is too large, or
+/// that all items of one partition key are, in a table with local secondary indexes. Then the same record
+/// without its response may fit. Messages about the size of a key or an expression don't count.
 pub(super) fn is_about_size(code: &str, message: &str) -> bool {
     match code {
         "ItemCollectionSizeLimitExceededException"
         | "ItemCollectionSizeLimitExceeded"
         | "RequestEntityTooLarge" => true,
-        // "Item size has exceeded …" of a put, "Item size to update has exceeded …" of an update.
+        // "Item size has exceeded …" from a put, "Item size to update has exceeded …" from an update.
         "ValidationException" | "ValidationError" => {
             let message = message.to_ascii_lowercase();
             message.contains("item size") && message.contains("exceeded the maximum allowed size")
@@ -99,7 +100,7 @@ pub(super) fn is_about_size(code: &str, message: &str) -> bool {
 impl Class {
     pub(super) const fn kind(self) -> StoreErrorKind {
         match self {
-            // Credentials may come back by themselves: they are fetched from a service, too.
+            // Missing credentials may be temporary: a service provides them.
             Self::NoCredentials
             | Self::NotSent
             | Self::TimedOut
@@ -108,19 +109,19 @@ impl Class {
             | Self::ServerError
             | Self::Throttled => StoreErrorKind::Unavailable,
             Self::Conflict => StoreErrorKind::Conflict,
-            // All of these may pass: a table is created or restored, a role or a key's policy is mended, credentials
-            // are renewed, a clock is set.
+            // All of these may be temporary: a table is created or restored, a role or a key's policy is fixed,
+            // credentials are renewed, a clock is set.
             Self::NotMade | Self::MissingTable | Self::Invalid | Self::Refused => StoreErrorKind::Rejected,
             Self::TooLarge | Self::WrongWrites => StoreErrorKind::Unstorable,
         }
     }
 
-    /// The class of an answer with this error code and message ("Error handling with DynamoDB", developer guide).
+    /// The class of an error with this code and message ("Error handling with DynamoDB", developer guide).
     fn of_code(code: &str, message: &str, server_error: bool) -> Self {
         match code {
             code if THROTTLES.contains(&code) => Self::Throttled,
             code if is_about_size(code, message) => Self::TooLarge,
-            // The second is that of a global table with strong consistency.
+            // The second is from a global table with strong consistency.
             "TransactionConflictException" | "ReplicatedWriteConflictException" => Self::Conflict,
             "ResourceNotFoundException" => Self::MissingTable,
             "ValidationException" => Self::Invalid,
@@ -130,7 +131,7 @@ impl Class {
     }
 }
 
-/// What is left of an SDK error: the `source()` of the store's error.
+/// The safe part of an SDK error: the `source()` of the store's error.
 #[derive(Debug)]
 pub(super) struct Cause {
     text: String,
@@ -154,7 +155,7 @@ impl fmt::Display for Cause {
 impl StdError for Cause {}
 
 impl Fault {
-    /// What is left of `error`, after the attempts that `findings` tell of.
+    /// Reduces `error`, after the attempts that `findings` describe.
     pub(super) fn new<E>(error: &SdkError<E>, findings: Findings) -> Self
     where
         E: ProvideErrorMetadata + StdError + 'static,
@@ -163,8 +164,8 @@ impl Fault {
         if class == Class::NotReached && findings.last_unsent {
             class = if is_about_credentials(error) { Class::NoCredentials } else { Class::NotSent };
         }
-        // Where no attempt was looked at, only an error from before the first one is definite. A time-out
-        // is never: the SDK may drop an attempt on the way.
+        // Without findings, only an error from before the first attempt is definite. A timeout never is,
+        // because the SDK may drop an attempt midway.
         let unseen = !findings.seen && class != Class::NotMade;
         Self {
             class,
@@ -174,12 +175,12 @@ impl Fault {
         }
     }
 
-    /// The same of this class.
+    /// The same error, of another class.
     pub(super) fn of_class(self, class: Class) -> Self {
         Self { class, ..self }
     }
 
-    /// The store's error, about `table` in `region`.
+    /// Converts to the store's error, about `table` in `region`.
     pub(super) fn into_error(self, table: &str, region: Option<&str>) -> StoreError {
         let message = self.message(table, region);
         StoreError::new(self.class.kind(), message).maybe_applied(self.maybe_applied).with_source(self.cause)
@@ -225,7 +226,7 @@ impl Fault {
         }
     }
 
-    /// Where the request went to, as far as it is known.
+    /// Where the request was sent, as far as known.
     fn place(&self, region: Option<&str>) -> String {
         match (region, &self.endpoint) {
             (Some(region), Some(endpoint)) => format!(" in {region} at {endpoint}"),
@@ -261,27 +262,27 @@ where
             let text = sentence(meta.message().unwrap_or("no message")).to_owned();
             (class, Cause { text, code: Some(code.to_owned()), request_id })
         }
-        // The text of a parser's error may quote what it parsed.
+        // A parser's error may quote its input.
         _ => (Class::Unreadable, plain("the answer is not one of DynamoDB")),
     }
 }
 
-/// The text of the error at the end of the chain: what the others only wrap.
+/// The text of the last error in the chain. The others only wrap it.
 fn innermost(error: &(dyn StdError + 'static)) -> String {
     let last = std::iter::successors(Some(error), |&error| error.source()).last();
     let text = last.unwrap_or(error).to_string();
-    // The line ends in front of a list.
+    // The line ends before a list.
     sentence(&text).trim_end_matches(" Attempted:").to_owned()
 }
 
-/// Whether the error, or what it wraps, says that it is about credentials: their error's type is not public.
+/// Whether the error, or one that it wraps, mentions credentials. The type of a credentials error isn't public.
 fn is_about_credentials(error: &(dyn StdError + 'static)) -> bool {
     std::iter::successors(Some(error), |&error| error.source())
         .any(|error| error.to_string().to_ascii_lowercase().contains("credential"))
 }
 
-/// A message's first line, and no more than its beginning. Behind the first line of a message about a wrong
-/// signature stands the request's canonical form, with the session token in it.
+/// A message's first line, cut to the maximum length. In a message about a wrong signature, the next lines
+/// contain the request's canonical form, with the session token.
 pub(super) fn sentence(text: &str) -> &str {
     let line = text.lines().next().unwrap_or_default();
     let mut end = line.len().min(MAX_MESSAGE_BYTES);
@@ -357,7 +358,7 @@ mod tests {
         ] {
             assert_eq!(Class::of_code("ValidationException", message, false).kind(), kind, "{message}");
         }
-        // Another code's message is not looked at.
+        // Ignore the message of another code.
         let message = "Item size has exceeded the maximum allowed size";
         assert_eq!(Class::of_code("AccessDeniedException", message, false).kind(), Rejected);
     }

@@ -1,4 +1,4 @@
-//! Responses too large for the record: split over sibling items.
+//! Splits a response that's too large for the record over sibling items.
 
 use std::time::Duration;
 
@@ -19,16 +19,17 @@ use crate::{
     time::Timestamp,
 };
 
-/// The most bytes of a response in one sibling: with the key, an item stays under DynamoDB's 400 KB
+/// The maximum number of response bytes in one sibling. With the key, an item stays under DynamoDB's 400 KB
 /// (409,600 bytes; a partition key has at most 2,048, an attribute's name at most 255).
 pub(super) const PART_BYTES: usize = 380 * 1024;
-/// How many siblings are under way at once: enough to hide the round trips, few enough for a function
-/// with little memory.
+/// How many siblings are in flight at once: enough to hide the round trips, few enough for a function with
+/// little memory.
 const CONCURRENCY: usize = 4;
-/// How many are written at once to one partition. It takes 1,000 write units a second, and a sibling 380 of them ("Best
-/// practices for designing and using partition keys effectively", DynamoDB developer guide).
+/// How many siblings are written at once to one partition. It accepts 1,000 write units a second, and a sibling
+/// takes 380 of them ("Best practices for designing and using partition keys effectively", DynamoDB developer
+/// guide).
 const WRITES_PER_PARTITION: usize = 1_000 * 1024 / PART_BYTES;
-/// How much longer than the record its siblings live: the sweeper must not take them first.
+/// How much longer siblings live than their record, so that the sweeper doesn't remove them first.
 const OUTLIVES_RECORD_BY: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl DynamoDbStore {
@@ -44,8 +45,8 @@ impl DynamoDbStore {
         let names = &self.inner.attributes;
         item.insert(names.of(Attribute::ExpiresAt).to_owned(), codec::seconds(expires_at));
         item.insert(names.of(Attribute::Response).to_owned(), codec::binary(&kept));
-        // No condition: the owner is in the key, so nobody else writes here, and the same claim writes
-        // the same bytes.
+        // No condition: the owner is in the key, so only its claim writes here, and it always writes the same
+        // bytes.
         let request = self.inner.client.put_item().table_name(&self.inner.table).set_item(Some(item));
         match observed(request.send()).await {
             (Ok(_), _) => Ok(()),
@@ -73,13 +74,13 @@ impl DynamoDbStore {
     ) -> Result<u32, StoreError> {
         self.check_sort_key(key).await?;
         let expires_at = expires_at.saturating_add(OUTLIVES_RECORD_BY);
-        // An empty response is one empty part: a record that says "split" has one to read.
+        // An empty response becomes one empty chunk, because a record that says "split" needs one to read.
         let count = u32::try_from(bytes.len().div_ceil(PART_BYTES).max(1)).unwrap_or(u32::MAX);
         let part = |index: u32| {
             let start = index as usize * PART_BYTES;
             bytes.slice(start..bytes.len().min(start + PART_BYTES))
         };
-        // With a sort key, the siblings share the record's partition key, and so its partition.
+        // With a sort key, the siblings have the record's partition key, so they're in its partition.
         let concurrency = if self.inner.sort_key.is_some() { WRITES_PER_PARTITION } else { CONCURRENCY };
         stream::iter(0..count)
             .map(|index| self.put_part(self.part_key(key, owner, index), part(index), expires_at))

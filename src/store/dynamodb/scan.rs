@@ -1,4 +1,4 @@
-//! Going through all records of the table, for an operator.
+//! Iterates over all records of the table, for operators.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 
@@ -11,32 +11,33 @@ use crate::{
     store::{StoreError, StoreErrorKind},
 };
 
-/// Some of the table's records; see [`DynamoDbStore::scan`].
+/// One page of records; see [`DynamoDbStore::scan`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ScanPage {
-    /// The records by their keys, in no order; one that cannot be read is an error.
+    /// The records by their keys, in no particular order. A record that can't be decoded is an error.
     pub records: Vec<(StoredKey, Result<Record, StoreError>)>,
-    /// Where to go on, if there is more.
+    /// Where the next page begins, if there is more.
     pub next: Option<ScanPosition>,
 }
 
-/// Where a scan goes on.
+/// Where a scan continues.
 #[derive(Clone, Debug)]
 pub struct ScanPosition(Item);
 
 impl DynamoDbStore {
-    /// Some of the table's records, from the beginning or from where an earlier page ended: for an operator, and
-    /// not for a handler, since every item that it passes is paid for by its size. A page can be empty though more follow.
+    /// Returns one page of records, from the beginning or from the end of an earlier page. It's for an
+    /// operator, not for a handler, since DynamoDB bills every item that it reads by its size. A page can be
+    /// empty even if more follow.
     ///
-    /// Siblings of responses are left out. So is, where there is a sort key, everything that is no record. Each record
-    /// is read consistently; the whole is no snapshot.
+    /// It omits siblings of responses. If the table has a sort key, it omits everything that isn't a record.
+    /// Each record is read consistently, but the scan isn't a snapshot.
     ///
     /// Needs `dynamodb:Scan`.
     ///
     /// # Errors
     ///
-    /// If DynamoDB could not be asked, or refuses to answer.
+    /// If DynamoDB can't be reached, or rejects the request.
     ///
     /// # Cancel safety
     ///
@@ -59,7 +60,7 @@ impl DynamoDbStore {
     /// # }
     /// ```
     pub async fn scan(&self, from: Option<ScanPosition>) -> Result<ScanPage, StoreError> {
-        // No name in a stored key's scope can have a `#`, so only a sibling's key has this in it.
+        // No name in a stored key's scope can contain a `#`, so only a sibling's key contains this.
         let (filter, name, value) = match &self.inner.sort_key {
             Some(sort_key) => ("#key = :value", sort_key.as_str(), RECORD_SORT_KEY),
             None => ("NOT contains(#key, :value)", self.inner.attributes.of(Attribute::Id), "#part#"),

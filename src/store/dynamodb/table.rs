@@ -1,4 +1,4 @@
-//! The table: made, checked, and explained where it is another one than the configuration says.
+//! Creates and checks the table, and explains how its keys differ from the configuration.
 
 use std::{error::Error as StdError, fmt, time::Duration};
 
@@ -23,55 +23,55 @@ use crate::{
     time::{Clock as _, SystemClock},
 };
 
-/// Requests about tables take longer than those about items.
+/// Timeouts for requests about tables, which take longer than those about items.
 const PATIENCE: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(20)];
-/// How often and how long a new table is asked whether it is ACTIVE; most are within ten seconds.
+/// How often and how long to poll until a new table is ACTIVE. Most are within ten seconds.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const POLLS: u32 = 240;
 
-/// What [`DynamoDbStore::create_table`] found.
+/// The result of [`DynamoDbStore::create_table`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableCreation {
-    /// There was no such table; there is now.
+    /// The table didn't exist, and was created.
     Created,
-    /// There was one already, and its keys are right.
+    /// The table existed, with the right keys.
     AlreadyThere,
 }
 
-/// What [`DynamoDbStore::check_table`] found wrong; `Display` says it in words.
+/// A problem that [`DynamoDbStore::check_table`] found. `Display` describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TableProblem {
-    /// There is no such table.
+    /// The table doesn't exist.
     Missing,
-    /// The table is not ready for use.
+    /// The table isn't ready for use.
     NotActive {
-        /// Its status, as DynamoDB says it.
+        /// Its status, as DynamoDB reports it.
         status: String,
     },
-    /// The table's keys are not those that the configuration says.
+    /// The table's keys don't match the configuration.
     Keys {
-        /// What the configuration says.
+        /// The configured keys.
         expected: String,
-        /// What the table has.
+        /// The table's keys.
         found: String,
     },
-    /// The table has no TTL, so that old records stay and are paid for.
+    /// The table has no TTL, so old records stay and cost storage.
     NoTimeToLive {
-        /// The attribute that it should be on.
+        /// The attribute that needs the TTL.
         attribute: String,
     },
     /// The table's TTL is on another attribute than the records' expiry.
     OtherTimeToLive {
-        /// The attribute that it should be on.
+        /// The attribute that needs the TTL.
         expected: String,
-        /// The attribute that it is on.
+        /// The attribute that has it.
         found: String,
     },
-    /// The table's capacity is provisioned: beyond it, deliveries are refused. No fault where somebody watches
-    /// it: see [`is_note`](Self::is_note).
+    /// The table's capacity is provisioned, so DynamoDB throttles requests beyond it, and deliveries are
+    /// refused. Not an error if the capacity is monitored; see [`is_note`](Self::is_note).
     Provisioned,
-    /// The table is replicated to other Regions with eventual consistency: two Regions can both claim a key.
+    /// The table is replicated to other Regions with eventual consistency, so two Regions can both claim a key.
     Replicated {
         /// The Regions.
         regions: Vec<String>,
@@ -79,7 +79,7 @@ pub enum TableProblem {
 }
 
 impl TableProblem {
-    /// Whether it is only a note: the table works as it is, and its owner may have decided so.
+    /// Whether it's only a note: the table works as it is, and its owner may have decided so.
     pub const fn is_note(&self) -> bool {
         matches!(self, Self::Provisioned)
     }
@@ -113,7 +113,7 @@ impl fmt::Display for TableProblem {
     }
 }
 
-/// A table's key, as far as it matters here: name, type and role of each attribute, HASH first.
+/// The relevant part of a table's key: name, type and role of each attribute, HASH first.
 #[derive(Debug, PartialEq, Eq)]
 struct Keys(Vec<(String, ScalarAttributeType, KeyType)>);
 
@@ -147,20 +147,20 @@ impl Keys {
 }
 
 impl DynamoDbStore {
-    /// Creates the table, if there is none: on demand, with TTL on the records' expiry. Waits until it is
-    /// ACTIVE. A table that is there already is left as it is, except that TTL is switched on.
+    /// Creates the table, if it doesn't exist, with on-demand capacity and TTL on the records' expiry. Waits
+    /// until it's ACTIVE. An existing table is left unchanged, except that TTL is enabled.
     ///
     /// Needs `dynamodb:CreateTable`, `dynamodb:DescribeTable`, `dynamodb:DescribeTimeToLive` and
     /// `dynamodb:UpdateTimeToLive`.
     ///
     /// # Errors
     ///
-    /// [`StoreErrorKind::Rejected`] if there is a table with other keys, or with TTL on another attribute;
-    /// [`StoreErrorKind::Unavailable`] if it is not ACTIVE after two minutes; and whatever DynamoDB says.
+    /// [`StoreErrorKind::Rejected`] if the table exists with other keys, or with TTL on another attribute;
+    /// [`StoreErrorKind::Unavailable`] if it isn't ACTIVE after two minutes; and any error of DynamoDB.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future may leave the table made, with or without TTL. Calling it again makes it whole.
+    /// Dropping the future may leave the table created, with or without TTL. Call it again to finish.
     pub async fn create_table(&self) -> Result<TableCreation, StoreError> {
         let creation = match self.describe().await? {
             Some(_) => TableCreation::AlreadyThere,
@@ -174,13 +174,14 @@ impl DynamoDbStore {
         Ok(creation)
     }
 
-    /// What is wrong with the table; nothing, if the list is empty, or has only [notes](TableProblem::is_note).
+    /// Lists the table's problems. The table is OK if the list is empty or has only
+    /// [notes](TableProblem::is_note).
     ///
     /// Needs `dynamodb:DescribeTable` and `dynamodb:DescribeTimeToLive`.
     ///
     /// # Errors
     ///
-    /// If DynamoDB could not be asked, or refuses to answer.
+    /// If DynamoDB can't be reached, or rejects the request.
     ///
     /// # Cancel safety
     ///
@@ -193,7 +194,7 @@ impl DynamoDbStore {
         }
         problems.extend(self.keys_problem(&table));
         problems.extend(self.time_to_live_problem(&self.describe_time_to_live().await?));
-        // DynamoDB leaves the summary out of a table that has always been provisioned.
+        // DynamoDB omits the summary for a table that has always been provisioned.
         let billing = table.billing_mode_summary().and_then(|summary| summary.billing_mode());
         if billing != Some(&BillingMode::PayPerRequest) {
             problems.push(TableProblem::Provisioned);
@@ -206,14 +207,14 @@ impl DynamoDbStore {
         Ok(problems)
     }
 
-    /// The error for a request that DynamoDB calls invalid: where the table has other keys than the
-    /// configuration says, it tells both. Where it has the same, the error is of class `otherwise`.
+    /// Explains a request that DynamoDB calls invalid. If the table's keys differ from the configuration, the
+    /// error shows both. Otherwise, it's of class `otherwise`.
     pub(super) async fn explained(&self, fault: Fault, otherwise: Class) -> StoreError {
         let expected = self.expected_keys();
         let maybe_applied = fault.maybe_applied;
         let table = &self.inner.table;
-        // One request more, on a path that no correct configuration takes; with the time-outs of the
-        // others, since a delivery waits for it.
+        // This extra request only happens if the configuration is wrong. It has the usual timeouts, since a
+        // delivery waits for it.
         let (kind, message) = match self.inner.client.describe_table().table_name(table).send().await {
             Ok(answer) => match answer.table.and_then(|table| self.keys_problem(&table)) {
                 Some(problem) => {
@@ -265,7 +266,7 @@ impl DynamoDbStore {
         StoreError::new(StoreErrorKind::Rejected, format!("table `{table}` does not fit: {problem}"))
     }
 
-    /// An error about the table as such; no record is at stake.
+    /// An error about the table itself. No record is affected.
     fn table_error<E>(&self, error: &SdkError<E>, findings: Findings) -> StoreError
     where
         E: ProvideErrorMetadata + StdError + 'static,
@@ -310,7 +311,7 @@ impl DynamoDbStore {
         }
         match observed(request.customize().config_override(patient()).send()).await {
             (Ok(_), _) => Ok(TableCreation::Created),
-            // Somebody else was faster, or an attempt of ours was, whose answer was lost.
+            // Another caller created it first, or an earlier attempt of this one did, whose answer was lost.
             (Err(SdkError::ServiceError(error)), _) if error.err().is_resource_in_use_exception() => {
                 Ok(TableCreation::AlreadyThere)
             }
@@ -360,8 +361,8 @@ impl DynamoDbStore {
         else {
             return Ok(());
         };
-        // Switched on in between, by somebody else or by an attempt whose answer was lost: DynamoDB
-        // refuses to do it twice.
+        // Another caller may have enabled it since, or an earlier attempt whose answer was lost. DynamoDB
+        // refuses to enable it twice.
         match self.time_to_live_problem(&self.describe_time_to_live().await?) {
             None => Ok(()),
             Some(_) => Err(self.table_error(&error, findings)),
@@ -369,7 +370,7 @@ impl DynamoDbStore {
     }
 }
 
-/// Whether a table with this status serves requests: one that is changed still does.
+/// Whether a table with this status serves requests. One that's being changed still does.
 fn serves(status: &TableStatus) -> bool {
     matches!(status, TableStatus::Active | TableStatus::Updating)
 }
@@ -381,7 +382,7 @@ pub(super) fn patient() -> config::Builder {
     )
 }
 
-/// The SDK's builders want what is given to them here in every case.
+/// Can't happen: the SDK's builders get all required values here.
 fn incomplete() -> StoreError {
     StoreError::new(StoreErrorKind::Rejected, "the request about the table is incomplete")
 }

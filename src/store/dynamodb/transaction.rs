@@ -1,4 +1,4 @@
-//! A handler's own writes, in one `TransactWriteItems` with the write to the record.
+//! Commits a handler's own writes in one `TransactWriteItems` with the write to the record.
 
 mod answer;
 mod limits;
@@ -26,12 +26,12 @@ use crate::{
     },
 };
 
-/// A handler's own writes, to be made in one transaction with its outcome: at most 99 of them, on tables of one account
-/// and Region ("Amazon DynamoDB Transactions: How it works", DynamoDB developer guide). They cost two write units where
-/// one by itself costs one.
+/// Collects a handler's own writes, to commit them with its outcome: at most 99, on tables of one account and
+/// Region ("Amazon DynamoDB Transactions: How it works", DynamoDB developer guide). Each costs two write units,
+/// where a single write costs one.
 ///
-/// Each may have a condition, and asks with `return_values_on_condition_check_failure` for the item that a failed one
-/// met. See [`staging`](crate::staging()) for how it gets into the transaction.
+/// Each write may have a condition. With `return_values_on_condition_check_failure`, it requests the item that
+/// made the condition fail. See [`staging`](crate::staging()) for how to add the writes to the transaction.
 ///
 /// ```
 /// use aws_sdk_dynamodb::types::{AttributeValue, Put};
@@ -55,37 +55,37 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    /// No writes.
+    /// Creates a transaction without writes.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds an item to be put.
+    /// Adds a put of an item.
     pub fn put(self, put: Put) -> Self {
         self.with(TransactWriteItem::builder().put(put).build())
     }
 
-    /// Adds an item to be updated.
+    /// Adds an update of an item.
     pub fn update(self, update: Update) -> Self {
         self.with(TransactWriteItem::builder().update(update).build())
     }
 
-    /// Adds an item to be deleted.
+    /// Adds a deletion of an item.
     pub fn delete(self, delete: Delete) -> Self {
         self.with(TransactWriteItem::builder().delete(delete).build())
     }
 
-    /// Adds a condition on an item that is not changed.
+    /// Adds a condition on an item that isn't changed.
     pub fn check(self, check: ConditionCheck) -> Self {
         self.with(TransactWriteItem::builder().condition_check(check).build())
     }
 
-    /// How many there are.
+    /// The number of writes.
     pub fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no writes.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
@@ -103,13 +103,13 @@ impl Writes for Transaction {
 }
 
 impl fmt::Debug for Transaction {
-    /// Shows what is done to which table, never an item.
+    /// Shows each write's kind and table, never an item.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.items.iter().map(limits::described)).finish()
     }
 }
 
-/// Which conditions of a handler's own failed. Nothing was written.
+/// Lists the handler's conditions that failed. Nothing was written.
 pub struct Declined {
     conditions: Vec<FailedCondition>,
 }
@@ -121,19 +121,20 @@ pub struct FailedCondition {
 }
 
 impl Declined {
-    /// Those that failed, in the order of the writes. There is at least one.
+    /// The failed conditions, in the order of the writes. There's at least one.
     pub fn conditions(&self) -> &[FailedCondition] {
         &self.conditions
     }
 }
 
 impl FailedCondition {
-    /// Which of the [`Transaction`]'s writes it belongs to, from 0.
+    /// The index of its write in the [`Transaction`], from 0.
     pub fn place(&self) -> usize {
         self.place
     }
 
-    /// The item that it met, if the write asked for it (`return_values_on_condition_check_failure`) and there was one.
+    /// The item that made it fail, if the write requested it (`return_values_on_condition_check_failure`) and
+    /// there was one.
     pub fn item(&self) -> Option<&HashMap<String, AttributeValue>> {
         self.item.as_ref()
     }
@@ -146,7 +147,7 @@ impl fmt::Debug for Declined {
 }
 
 impl fmt::Debug for FailedCondition {
-    /// Shows whether there is an item, never what is in it.
+    /// Shows whether there's an item, never its content.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FailedCondition")
             .field("place", &self.place)
@@ -156,7 +157,8 @@ impl fmt::Debug for FailedCondition {
 }
 
 impl DynamoDbStore {
-    /// The write to the record as an item of a transaction; `None` if no record is at the version that it names.
+    /// The write to the record as an item of a transaction; `None` if no record can be at the version that it
+    /// names.
     fn record_item_of(&self, key: &StoredKey, write: &Write) -> Option<TransactWriteItem> {
         let plans = &self.inner.plans;
         match write {
@@ -175,7 +177,7 @@ impl DynamoDbStore {
                     .return_values_on_condition_check_failure(AllOld);
                 Some(TransactWriteItem::builder().put(put.build().ok()?).build())
             }
-            // The protocol has no other in a transaction.
+            // The protocol has no other write in a transaction.
             Write::Claim(_)
             | Write::Reclaim { .. }
             | Write::TakeOver { .. }
@@ -228,7 +230,7 @@ impl DynamoDbStore {
             Ok(_) => Ok(Committed::Answered(Written::Applied)),
             Err(error) => {
                 let committed = self.cancelled(key, own, error, findings).await?;
-                // It wanted nothing to be there, and something was.
+                // The write requires that no record exists, but one does.
                 match (committed, write) {
                     (Committed::Answered(written), Write::Conclude { seen: None, .. }) => {
                         self.shown(key, written).await.map(Committed::Answered)
@@ -239,7 +241,8 @@ impl DynamoDbStore {
         }
     }
 
-    /// The writes as this store takes them, within its limits. Without a `write`, the response isn't known yet.
+    /// Checks that the writes have this store's type and are within its limits. Without a `write`, the response
+    /// isn't known yet.
     fn checked<'a>(
         &self,
         key: &StoredKey,
@@ -261,7 +264,7 @@ impl DynamoDbStore {
     }
 }
 
-/// How many bytes of a response `write` puts into the record.
+/// The number of response bytes that `write` stores in the record.
 fn response_bytes(write: &Write) -> usize {
     let outcome = match write {
         Write::Settle {

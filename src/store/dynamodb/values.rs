@@ -1,4 +1,4 @@
-//! The values that each transition's expressions use: what was seen, what is mine, what is written.
+//! The values for each transition's expressions: the seen version, the claim's own, and those to write.
 
 use std::collections::HashMap;
 
@@ -15,11 +15,11 @@ use crate::{
     time::Timestamp,
 };
 
-/// Values by their placeholders: exactly those that the expressions use, since DynamoDB refuses others.
+/// Values by placeholder: exactly those that the expressions use, since DynamoDB rejects others.
 pub(super) type Values = HashMap<String, AttributeValue>;
 
-/// Values for the expressions of T2: the version that was seen. Without an expiry or a lease, the expressions have no
-/// value for it either.
+/// Values for the expressions of T2: the version that was seen. Without an expiry or a lease, the expressions
+/// don't use a value for it.
 pub(super) fn reclaim(seen: &Seen) -> Values {
     let mut values = Values::with_capacity(8);
     values.insert(":seen_status".to_owned(), codec::status(seen.status));
@@ -59,8 +59,8 @@ pub(super) fn take_over(seen: &Seen, lease_until: Timestamp, lock: &Lock) -> Val
     values
 }
 
-/// The plan that writes `settlement`, and the values that it writes. They are the same, whoever settles; whom the
-/// condition names is added by [`of_mine`] or [`of_operator`].
+/// The plan that writes `settlement`, and its values. They're the same for every writer. [`of_mine`] or
+/// [`of_operator`] adds those of the condition.
 pub(super) fn settle<'a>(plans: &'a Settling<Plan>, settlement: &Settlement) -> (&'a Plan, Values) {
     let mut values = Values::with_capacity(16);
     values.insert(":status".to_owned(), codec::status(settlement.status()));
@@ -119,7 +119,7 @@ pub(super) fn as_seen(seen: &Seen) -> Values {
     values
 }
 
-/// Adds the version that an operator saw, and whose write it becomes.
+/// Adds the version that an operator saw, and the operator's owner and generation.
 pub(super) fn of_operator(mut values: Values, seen: &Seen, owner: Owner, generation: Generation) -> Values {
     values.extend(as_seen(seen));
     values.insert(":owner".to_owned(), codec::owner(owner));

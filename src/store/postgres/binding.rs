@@ -1,9 +1,9 @@
-//! Channel binding of the type `tls-server-end-point` (RFC 5929): the hash of the server's certificate, which the password's
-//! proof covers, so that a server in between can't pass it on.
+//! Channel binding of the type `tls-server-end-point` (RFC 5929). The password's proof covers the hash of the
+//! server's certificate, so a server in between can't forward it.
 
 use sha2::{Digest as _, Sha224, Sha256, Sha384, Sha512};
 
-/// The hash that a certificate's signature is made with.
+/// The hash in a certificate's signature algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hash {
     Sha224,
@@ -12,9 +12,9 @@ enum Hash {
     Sha512,
 }
 
-/// The hash of the DER `certificate`, by the function that it is signed with; SHA-256 in place of MD5 and SHA-1. `None` if
-/// the RFC has no rule for it: Ed25519 has no such function. RSA-PSS has no binding here: its hash is in parameters that this
-/// reader leaves unread.
+/// Hashes the DER `certificate` with its signature's hash function, or with SHA-256 instead of MD5 and SHA-1.
+/// Returns `None` if the RFC has no rule: Ed25519 has no such function. RSA-PSS isn't supported, because its
+/// hash is in parameters that this reader skips.
 pub(super) fn server_end_point(certificate: &[u8]) -> Option<Vec<u8>> {
     Some(match signature_hash(certificate)? {
         Hash::Sha224 => Sha224::digest(certificate).to_vec(),
@@ -44,7 +44,8 @@ fn signature_hash(certificate: &[u8]) -> Option<Hash> {
     }
 }
 
-/// The content of the DER element at the beginning of `bytes`, which has this tag, and what comes after it.
+/// Reads the DER element with this tag at the beginning of `bytes`. Returns its content and the remaining
+/// bytes.
 fn element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let [found, first, rest @ ..] = bytes else { return None };
     if *found != tag {
@@ -52,7 +53,7 @@ fn element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     }
     let (length, rest) = match usize::from(*first) {
         short @ 0..=0x7f => (short, rest),
-        // So many bytes of a length, the highest first; four are more than a certificate has.
+        // The number of length bytes, highest first. A certificate needs at most four.
         long @ 0x81..=0x84 => {
             let (length, rest) = rest.split_at_checked(long - 0x80)?;
             (length.iter().fold(0, |length, byte| length << 8 | usize::from(*byte)), rest)
@@ -66,7 +67,7 @@ fn element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
 mod tests {
     use super::*;
 
-    /// A certificate with this algorithm, and 300 bytes to be signed.
+    /// A certificate with this algorithm and 300 bytes of signed content.
     fn signed_with(algorithm: &[u8]) -> Vec<u8> {
         let mut body = vec![0x30, 0x82, 1, 44];
         body.extend([7; 300]);

@@ -1,4 +1,4 @@
-//! How a [`PostgresStore`] is made.
+//! Builds a [`PostgresStore`].
 
 use std::{fmt, net::IpAddr, sync::Arc, time::Duration};
 
@@ -20,10 +20,10 @@ use super::{
 use crate::error::{Error, ErrorKind};
 
 const DEFAULT_TABLE: &str = "idempotency";
-/// A sandbox of Lambda handles one request at a time, and a batch some: more connections would only be a burden to the
-/// server, which has them times the number of sandboxes.
+/// A Lambda sandbox handles one request or one batch at a time. More connections would only burden the server,
+/// which holds them for every sandbox.
 const DEFAULT_CONNECTIONS: usize = 2;
-/// Together with the statement's time-out this bounds a call to 2.5 s. The protocol repeats failed calls for as long as the
+/// With the statement's timeout, this limits a call to 2.5 s. The engine retries failed calls while the
 /// invocation has time.
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 const DEFAULT_STATEMENT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -46,7 +46,7 @@ pub struct PostgresStoreBuilder {
     prepared: Option<bool>,
 }
 
-/// Where the connections come from.
+/// The source of the connections.
 #[derive(Clone)]
 enum Source {
     Url(String),
@@ -58,11 +58,12 @@ impl PostgresStoreBuilder {
         Self::new(Source::Url(url))
     }
 
-    /// Makes the store's connections as `pool` makes its own: same server, TLS and credentials. The pool's hooks don't run
-    /// on them.
+    /// Opens the store's connections with `pool`'s server, TLS and credentials. The pool's hooks don't run for
+    /// them.
     ///
-    /// They are [`connections`](Self::connections) more than the pool's. The store takes none of the pool's, which handlers
-    /// hold while they work: a completion would wait behind them until it's given up.
+    /// They're [`connections`](Self::connections) in addition to the pool's. The store doesn't borrow the
+    /// pool's, because handlers hold those while they run, and a completion would wait for them until it times
+    /// out.
     pub fn of_pool(pool: Pool) -> Self {
         Self::new(Source::Pool(pool))
     }
@@ -82,14 +83,14 @@ impl PostgresStoreBuilder {
         }
     }
 
-    /// Uses this table: `TABLE`, which the user's search path finds, or `SCHEMA.TABLE`. Capital letters count. Default
-    /// `idempotency`.
+    /// Uses this table: `TABLE`, found by the user's search path, or `SCHEMA.TABLE`. Names are case-sensitive.
+    /// Default `idempotency`.
     pub fn table(mut self, table: impl Into<String>) -> Self {
         self.table = Some(table.into());
         self
     }
 
-    /// Trusts these root certificates, in PEM, in place of the system's: of Amazon RDS, say, which has its own.
+    /// Trusts these root certificates, in PEM, instead of the system's. Amazon RDS has its own, for example.
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.root_certificates = Some(pem.into());
         self
@@ -97,66 +98,68 @@ impl PostgresStoreBuilder {
 
     /// Holds at most this many connections. Default 2.
     ///
-    /// Each sandbox of the function holds as many: a thousand sandboxes hold 2,000, and the server takes `max_connections`
-    /// (100 by default) of all its clients together. Limit the function's concurrency to fit, or put a pooler in between.
+    /// Each sandbox of the function holds this many, so a thousand sandboxes hold 2,000. The server accepts
+    /// `max_connections` (100 by default) from all its clients together. Limit the function's concurrency to
+    /// fit, or put a pooler in between.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections;
         self
     }
 
-    /// How long a call may take to get a connection. That includes waiting for a free one, making one, checking one and
-    /// replacing a dead one. Default 1.5 s.
+    /// Limits the time for a call to get a connection. That includes waiting for a free one, connecting,
+    /// checking, and replacing a dead one. Default 1.5 s.
     pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
         self.connect_timeout = connect_timeout;
         self
     }
 
-    /// How long a call's statement may take, including its preparation and its repetitions. Default 1 s.
+    /// Limits the time for a call's statement, including its preparation and its repetitions. Default 1 s.
     ///
-    /// The server ends a statement after three quarters of it, so that none goes on that was given up; see [`Timeouts`].
-    /// A call of the store takes at most this and the connection's time-out together.
+    /// The server ends a statement after three quarters of this time, so that none continues after the store
+    /// gave it up; see [`Timeouts`]. A call of the store takes at most this plus the connection's timeout.
     pub fn statement_timeout(mut self, statement_timeout: Duration) -> Self {
         self.statement_timeout = statement_timeout;
         self
     }
 
-    /// How long a statement waits for another transaction that has its record or its table, before it is a conflict. Default
-    /// 250 ms; it has to be less than the time that a statement may take.
+    /// Limits how long a statement waits for another transaction that has its record or its table locked. Then
+    /// the statement fails as a conflict. Default 250 ms. It must be less than the statement's timeout.
     pub fn lock_timeout(mut self, lock_timeout: Duration) -> Self {
         self.lock_timeout = lock_timeout;
         self
     }
 
-    /// Asks a connection that has not answered for so long whether it is alive, before it is used. Default 10 s; zero asks
+    /// Checks that a connection is alive before use, if its last answer is this old. Default 10 s; zero checks
     /// every time.
     pub fn check_after(mut self, check_after: Duration) -> Self {
         self.check_after = check_after;
         self
     }
 
-    /// Chooses how statements are limited at the server. Default [`Timeouts::Startup`] for a URL, where `?timeouts=` says otherwise, and
-    /// [`Timeouts::Transaction`] for a pool of yours.
+    /// Chooses how statements are limited at the server. Default [`Timeouts::Startup`] for a URL, unless
+    /// `?timeouts=` says otherwise, and [`Timeouts::Transaction`] for your own pool.
     pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
         self.timeouts = Some(timeouts);
         self
     }
 
-    /// Whether statements are prepared, once a connection, where the connections lead directly to the server. Default no, or
-    /// what `?prepared=` says.
+    /// Prepares each statement once per connection. Only for direct connections to the server. Default no, or
+    /// the value of `?prepared=`.
     ///
-    /// It saves the server the planning; the [module's documentation](super#poolers) has the price. Behind a pooler, the store
-    /// refuses every call: processes that share a session there would run each other's statements.
+    /// It saves the server the planning; the [module's documentation](super#poolers) has measurements. Behind a
+    /// pooler, the store refuses every call, because processes that share a session there would run each
+    /// other's statements.
     pub fn prepared_statements(mut self, prepared: bool) -> Self {
         self.prepared = Some(prepared);
         self
     }
 
-    /// Builds the store. No connection is made.
+    /// Builds the store, without connecting.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] for a URL or a table name that makes no sense, a time-out or a number of connections of
-    /// zero, and root certificates that cannot be read.
+    /// [`ErrorKind::Invalid`] for a URL or a table name that isn't valid, a timeout or a number of connections
+    /// of zero, and root certificates that can't be read.
     pub fn build(self) -> Result<PostgresStore, Error> {
         self.check()?;
         let target = match &self.source {
@@ -213,7 +216,7 @@ impl PostgresStoreBuilder {
         Ok(())
     }
 
-    /// What makes the connections.
+    /// Builds what makes the connections.
     fn source(&self, target: Option<Target>, limits: Limits) -> Result<source::Source, Error> {
         match (&self.source, target) {
             (Source::Pool(_), _) if limits.timeouts == Timeouts::Startup => invalid(
@@ -243,7 +246,7 @@ impl PostgresStoreBuilder {
         }
         let hosts = config.get_hosts().len().max(config.get_hostaddrs().len()).max(1);
         if config.get_connect_timeout().is_none() {
-            // A host that is silent leaves the next one its time.
+            // Split the time, so that a silent host leaves some to the next one.
             config.connect_timeout(self.connect_timeout / u32::try_from(hosts).unwrap_or(u32::MAX));
         }
         Ok(if config.get_ssl_mode() == SslMode::Disable {
@@ -254,13 +257,13 @@ impl PostgresStoreBuilder {
     }
 }
 
-/// What a URL says.
+/// A parsed URL.
 struct Target {
     config: Config,
     said: Said,
 }
 
-/// The parameters that are this library's own.
+/// This library's own parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Said {
     table: Option<String>,
@@ -270,15 +273,15 @@ struct Said {
 }
 
 impl Target {
-    /// Reads `url`. No error shows any part of it but a parameter's name: a URL holds a password, and one that is not
-    /// encoded may be anywhere in it.
+    /// Parses `url`. No error shows any part of it but a parameter's name: a URL contains a password, and one
+    /// that isn't encoded may be anywhere in it.
     fn parse(url: &str) -> Result<Self, Error> {
         const SHAPE: &str = "postgres://USER:PASSWORD@HOST:PORT/DATABASE";
         if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
             return invalid(format!("the URL of the database does not begin as {SHAPE}"));
         }
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
-        // Most likely the password's, and the query a part of it.
+        // Most likely the `?` belongs to the password.
         if query.contains('@') {
             return invalid(format!(
                 "the URL of the database has a `?` before an `@`; percent-encode what is not of letters and digits: {SHAPE}"
@@ -334,7 +337,7 @@ impl Target {
         Ok(Self { config, said })
     }
 
-    /// Where the database is, for errors.
+    /// The location of the database, for errors.
     fn place(&self) -> String {
         let mut hosts: Vec<String> = Vec::new();
         for (at, host) in self.config.get_hosts().iter().enumerate() {
@@ -365,7 +368,7 @@ fn prepared(value: &str) -> Result<bool, Error> {
     value.parse().or_else(|_| invalid("the URL's prepared isn't a known value; use true or false"))
 }
 
-/// The server is verified in each of the modes that have TLS, so that the stricter ones of other clients are the same.
+/// Every mode with TLS verifies the server, so the stricter modes of other clients are equivalent.
 fn ssl_mode(value: &str) -> Result<SslMode, Error> {
     match value {
         "disable" => Ok(SslMode::Disable),
@@ -375,7 +378,7 @@ fn ssl_mode(value: &str) -> Result<SslMode, Error> {
     }
 }
 
-/// TLS, unless nobody is in between.
+/// Requires TLS, except on the same machine.
 fn default_ssl_mode(config: &Config) -> SslMode {
     let is_local = |host: &Host| match host {
         Host::Tcp(name) => {
@@ -410,7 +413,7 @@ fn invalid<T>(message: impl Into<std::borrow::Cow<'static, str>>) -> Result<T, E
     Err(Error::new(ErrorKind::Invalid, message))
 }
 
-/// A URL and a pool have a password in them, and are left out.
+/// Hides the URL and the pool, which contain a password.
 impl fmt::Debug for PostgresStoreBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PostgresStoreBuilder")

@@ -1,5 +1,5 @@
-//! Rows to records and back. All that comes from the table is checked: what cannot be understood is said by column,
-//! never guessed, and never shown.
+//! Converts rows to records and back. Everything from the table is checked. An error names the column that
+//! can't be decoded, and never shows its value. The codec never guesses.
 
 use std::borrow::Cow;
 
@@ -18,7 +18,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// A column of the table, but for the key.
+/// A column of the table, except the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Column {
     Version,
@@ -36,16 +36,16 @@ pub(super) enum Column {
     ResponseLength,
     ResponseSha256,
     Response,
-    /// Reserved: no rule looks at it, and no statement reads it.
+    /// Reserved: the library ignores it, and no statement reads it.
     TraceId,
-    /// Reserved: only a newer version of the library reads a response that has it.
+    /// Reserved: only a newer version of the library can read a response that has it.
     ResponseCodec,
     /// Reserved: as `ResponseCodec`.
     ResponseKeyId,
 }
 
 impl Column {
-    /// All that a record has.
+    /// All columns of a record.
     pub(super) const RECORD: [Self; 15] = [
         Self::Version,
         Self::Status,
@@ -63,7 +63,8 @@ impl Column {
         Self::ResponseSha256,
         Self::Response,
     ];
-    /// What a takeover puts: all of the lock but the fingerprint, which is equal, or this would be another operation.
+    /// The columns that a takeover writes: the whole lock except the fingerprint, which is equal, or this would
+    /// be another operation.
     pub(super) const TAKEOVER: [Self; 9] = [
         Self::Version,
         Self::Owner,
@@ -75,7 +76,7 @@ impl Column {
         Self::Interrupted,
         Self::RequestId,
     ];
-    /// What a settlement puts.
+    /// The columns that a settlement writes.
     pub(super) const SETTLEMENT: [Self; 7] = [
         Self::Status,
         Self::ExpiresAt,
@@ -85,12 +86,12 @@ impl Column {
         Self::ResponseSha256,
         Self::Response,
     ];
-    /// The four of the response, which only an outcome has.
+    /// The response's four columns, which only an outcome has.
     const OUTCOME: [Self; 4] =
         [Self::ResponseEncoding, Self::ResponseLength, Self::ResponseSha256, Self::Response];
     /// Columns of a later version. Replacing a row clears them.
     pub(super) const RESERVED: [Self; 3] = [Self::TraceId, Self::ResponseCodec, Self::ResponseKeyId];
-    /// How a later version stores its responses. This one leaves them empty.
+    /// Columns for a later version's response format. This version leaves them empty.
     pub(super) const LATER_RESPONSE: [Self; 2] = [Self::ResponseCodec, Self::ResponseKeyId];
 
     pub(super) const fn name(self) -> &'static str {
@@ -136,7 +137,7 @@ impl Column {
     }
 }
 
-/// What `response_encoding` says of a response that was not kept.
+/// The value of `response_encoding` for a response that wasn't kept.
 const OMITTED: &str = "omitted";
 
 /// The texts that a record's values borrow.
@@ -160,7 +161,7 @@ const fn outcome_of(record: &Record) -> Option<&Outcome> {
     }
 }
 
-/// What `record` has in `column`.
+/// The value of `record` in `column`.
 pub(super) fn value<'a>(column: Column, record: &'a Record, texts: &'a Texts) -> Value<'a> {
     match column {
         Column::Version => Value::Integer(i64::from(RECORD_VERSION)),
@@ -173,7 +174,7 @@ pub(super) fn value<'a>(column: Column, record: &'a Record, texts: &'a Texts) ->
         Column::LeaseUntil => optional_time(record.lease_until()),
         Column::ExpiresAt => optional_time(record.expires_at),
         Column::Interrupted => Value::Flag(record.interrupted),
-        // As bytes: text does not take the character NUL.
+        // As bytes, because text can't hold the NUL character.
         Column::RequestId => record.request_id.as_ref().map_or(Value::Null, |id| Value::Bytes(id.as_bytes())),
         Column::ResponseEncoding
         | Column::ResponseLength
@@ -185,7 +186,7 @@ pub(super) fn value<'a>(column: Column, record: &'a Record, texts: &'a Texts) ->
     }
 }
 
-/// `response_encoding` as a settlement writes it.
+/// The `response_encoding` that a settlement writes.
 pub(super) fn settlement_encoding(settlement: &Settlement) -> Option<String> {
     match settlement {
         Settlement::Complete(outcome, _) | Settlement::Fail(outcome, _) => Some(encoding(outcome)),
@@ -193,7 +194,7 @@ pub(super) fn settlement_encoding(settlement: &Settlement) -> Option<String> {
     }
 }
 
-/// What a settlement writes into `column`. For `interrupted`, NULL leaves it as it is.
+/// The value that a settlement writes into `column`. NULL leaves `interrupted` unchanged.
 pub(super) fn settled<'a>(
     column: Column,
     settlement: &'a Settlement,
@@ -235,7 +236,7 @@ fn encoding(outcome: &Outcome) -> String {
     };
     match response.place {
         Place::Inline(_) => how.to_owned(),
-        // This store keeps none apart, and makes no record of this kind by itself.
+        // This store doesn't split responses, and never creates such a record itself.
         Place::Parts(count) => format!("{how}/{count}"),
     }
 }
@@ -254,7 +255,8 @@ fn of_response<'a>(column: Column, outcome: Option<&'a Outcome>, encoding: Optio
     }
 }
 
-/// Why a row isn't a record. It names the column, and never shows its value, except for the version's number.
+/// Explains why a row isn't a record. It names the column, and never shows its value, except for the version's
+/// number.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unreadable {
     pub(super) column: &'static str,
@@ -273,7 +275,7 @@ const OF_ANOTHER_STATUS: &str = "does not belong to the record's status";
 /// Decodes the record in `row`, which needs all columns but `trace_id`.
 pub(super) fn decode(row: &Row) -> Result<Record, Unreadable> {
     let fields = Fields(row);
-    // The version first: nothing else can be judged before it.
+    // Check the version first: it determines how to read the rest.
     let version = fields.integer(Column::Version)?;
     if version != i64::from(RECORD_VERSION) {
         let why = format!("is {version}, and this library reads version {RECORD_VERSION} alone");
@@ -313,7 +315,7 @@ fn state(fields: &Fields<'_>) -> Result<State, Unreadable> {
         Status::Completed => (State::Completed(outcome(fields)?), &[][..]),
         Status::Failed => (State::Failed(outcome(fields)?), &[][..]),
     };
-    // Whatever belongs to another state makes this one half-settled: what happened cannot be told.
+    // A value of another state makes the record half-settled: it's unknown what happened.
     if status != Status::Started && !fields.is_null(Column::LeaseUntil) {
         return Err(Unreadable::new(Column::LeaseUntil, OF_ANOTHER_STATUS));
     }
@@ -342,12 +344,12 @@ fn outcome(fields: &Fields<'_>) -> Result<Outcome, Unreadable> {
     Ok(Outcome::Retained(StoredResponse { encoding, length, sha256, place }))
 }
 
-/// What `response_encoding` says.
+/// The parsed `response_encoding`.
 #[derive(Debug, PartialEq, Eq)]
 enum Kept {
-    /// The response was not kept.
+    /// The response wasn't kept.
     Omitted,
-    /// It was, in this form; in so many siblings, or in the record.
+    /// The response was kept in this form, in this many siblings or in the record.
     Somewhere(Encoding, Option<u32>),
 }
 
@@ -356,7 +358,7 @@ fn parse_encoding(text: &str) -> Option<Kept> {
         return Some(Kept::Omitted);
     }
     let (how, parts) = match text.split_once('/') {
-        // `parse` would take a sign too.
+        // `parse` would accept a sign too.
         Some((how, count)) if count.bytes().all(|digit| digit.is_ascii_digit()) => {
             (how, Some(count.parse().ok()?))
         }
@@ -384,7 +386,7 @@ impl<'a> Fields<'a> {
         self.optional(column)?.ok_or_else(|| Unreadable::new(column, "is missing"))
     }
 
-    /// Whether there is nothing in the column, of whatever type it is.
+    /// Whether the column is NULL, whatever its type.
     fn is_null(&self, column: Column) -> bool {
         matches!(self.0.try_get(column.name()), Ok(None::<Anything>))
     }
@@ -411,7 +413,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A value that is there, of any type.
+/// A non-null value of any type.
 struct Anything;
 
 impl<'a> FromSql<'a> for Anything {

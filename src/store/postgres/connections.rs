@@ -1,8 +1,8 @@
-//! The connections: few, looked at again when they may have gone unnoticed, and replaced when they have.
+//! The connections: a few, checked again when they may have died unnoticed, and replaced if they have.
 //!
-//! Between two invocations, the sandbox is frozen. What the server or a network device in between closes meanwhile is
-//! found out only by a statement that gets no answer, and then nobody knows whether it was made. So a connection that has
-//! not answered for a while is asked something harmless first.
+//! Lambda freezes the sandbox between two invocations. If the server or a network device closes a connection in
+//! that time, only a statement without an answer reveals it, and then it's unknown whether the statement was
+//! applied. So a connection that hasn't answered for a while first gets a harmless query.
 
 use std::{
     collections::HashMap,
@@ -26,25 +26,25 @@ use crate::{
     time::{self, LastAnswer, Stopwatch},
 };
 
-/// How long an old connection may take to answer the question whether it is alive. One that a network device has
-/// forgotten never does.
+/// The timeout for the check of an old connection. A connection that a network device has forgotten never
+/// answers.
 const CHECK_TIMEOUT: Duration = Duration::from_millis(500);
-/// How often another connection is tried where one turns out to be dead. After the first, there are no old ones left.
+/// How many connections are tried if one turns out to be dead. After the first, no old ones are left.
 const ATTEMPTS: usize = 3;
 
 pub(super) struct Connections {
     pub(super) pool: Pool,
     pub(super) check_after: Duration,
-    /// When each connection has answered last. What is not here is to be checked.
+    /// When each connection last answered. A connection that's missing here needs a check.
     answered: Mutex<HashMap<ObjectId, LastAnswer>>,
 }
 
-/// A connection in use. Dropping it closes it; only [`release`](Self::release) gives it back to the pool. So a call that
-/// is dropped in the middle never leaves a connection behind that still owes an answer, or never gives one.
+/// A connection in use. Dropping it closes it; only [`release`](Self::release) returns it to the pool. So a
+/// call that's dropped midway never leaves a connection behind that still owes an answer, or never gives one.
 pub(super) struct Lent(Option<Object>);
 
 impl Lent {
-    /// Gives the connection back to the pool. Its next user checks it first.
+    /// Returns the connection to the pool. Its next user checks it first.
     pub(super) fn release(mut self) {
         drop(self.0.take());
     }
@@ -68,12 +68,12 @@ impl Deref for Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        // Frees the place in the pool for a new connection.
+        // Makes room in the pool for a new connection.
         drop(self.0.take().map(Object::take));
     }
 }
 
-/// What a call has left of its time.
+/// The rest of a call's time.
 pub(super) struct Patience {
     /// For the connection: waiting for a free one, making one, checking one.
     pub(super) connecting: Allowance,
@@ -81,11 +81,11 @@ pub(super) struct Patience {
     pub(super) stating: Allowance,
 }
 
-/// A budget of time. Each wait uses some of it up.
+/// A time budget. Each wait uses some of it.
 pub(super) struct Allowance(Duration);
 
 impl Allowance {
-    /// Waits for `future`, but no longer than `limit`, and no longer than what is left.
+    /// Waits for `future`, but no longer than `limit` or the rest of the budget.
     pub(super) async fn within<T>(&mut self, limit: Duration, future: impl Future<Output = T>) -> Option<T> {
         let watch = Stopwatch::start();
         let answer = time::within(limit.min(self.0), future).await;
@@ -93,12 +93,12 @@ impl Allowance {
         answer
     }
 
-    /// Whether so much is left.
+    /// Whether at least `time` is left.
     pub(super) fn has(&self, time: Duration) -> bool {
         self.0 >= time
     }
 
-    /// Waits for `future`, but no longer than what is left.
+    /// Waits for `future`, but no longer than the rest of the budget.
     pub(super) async fn spend<T>(&mut self, future: impl Future<Output = T>) -> Option<T> {
         self.within(Duration::MAX, future).await
     }
@@ -109,17 +109,17 @@ impl Connections {
         Self { pool, check_after, answered: Mutex::default() }
     }
 
-    /// The connection has answered, and goes back to the pool.
+    /// Returns a connection that has answered to the pool.
     pub(super) fn keep(&self, connection: Lent) {
         let mut answered = self.answered();
         answered.retain(|_, answer| answer.idle_for() < self.check_after);
         answered.insert(Object::id(&connection), LastAnswer::now());
-        // Before the connection, which its next user may find at once.
+        // Insert first: once the connection is back, its next user may get it at once.
         drop(answered);
         connection.release();
     }
 
-    /// Whether the connection needs no check. Until it answers again, it does.
+    /// Whether the connection needs no check. After this call it needs one, until it answers again.
     fn has_answered_lately(&self, connection: &Object) -> bool {
         let answer = self.answered().remove(&Object::id(connection));
         answer.is_some_and(|answer| answer.idle_for() < self.check_after)
@@ -131,20 +131,20 @@ impl Connections {
 }
 
 impl Inner {
-    /// The time of a whole call.
+    /// The time for a whole call.
     pub(super) const fn patience(&self) -> Patience {
         Patience { connecting: Allowance(self.connect_timeout), stating: Allowance(self.statement_timeout) }
     }
 
-    /// A connection that answers, to a server that limits statements, with a table of the right version.
+    /// Gets a connection that answers, to a server that limits statements, with a table of the right version.
     pub(super) async fn connection(&self, patience: &mut Patience) -> Result<Lent, StoreError> {
         let mut last = None;
         for _ in 0..ATTEMPTS {
             let connection = self.any_connection(patience).await.map_err(|fault| self.error(fault))?;
             if self.connections.has_answered_lately(&connection) {
-                // The connection's own task gets its turn first, so that it can find out what the operating system has known
-                // since the sandbox slept: that the server has closed it. One turn asks the operating system, and one tells
-                // the task.
+                // Let the connection's own task run first: while the sandbox slept, the server may have closed
+                // the connection, and only the operating system knows. One turn asks the operating system, and
+                // one tells the task.
                 tokio::task::yield_now().await;
                 tokio::task::yield_now().await;
                 if !connection.is_closed() {
@@ -166,7 +166,7 @@ impl Inner {
                 }
                 Err(fault) => {
                     let (is_old, is_dead) = (connection.is_old(), fault.ends_connection);
-                    // Nothing was sent but a question.
+                    // Only a read was sent.
                     let error = self.error(fault).maybe_applied(false);
                     if !is_dead {
                         connection.release();
@@ -184,7 +184,7 @@ impl Inner {
         Err(last.unwrap_or_else(|| self.error(Fault::none_free())))
     }
 
-    /// A connection as the pool gives it.
+    /// Gets a connection from the pool, without checking it.
     pub(super) async fn any_connection(&self, patience: &mut Patience) -> Result<Lent, Fault> {
         let pool = &self.connections.pool;
         match patience.connecting.spend(pool.get()).await {
@@ -197,7 +197,7 @@ impl Inner {
         }
     }
 
-    /// Asks for the schema's version, and looks at the session that answers. `None` if there is no table.
+    /// Queries the schema's version, and checks the session. Returns `None` if there's no table.
     async fn check(&self, connection: &Lent, patience: &mut Patience) -> Result<Option<i64>, Fault> {
         let limit = if connection.is_old() { CHECK_TIMEOUT } else { Duration::MAX };
         let question = connection.query_typed(&self.statements.session.sql, &[]);

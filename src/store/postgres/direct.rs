@@ -1,8 +1,8 @@
-//! Whether a connection leads to one session of the server, or to a pooler that has many.
+//! Detects whether a connection leads to one session of the server, or to a pooler that has many.
 //!
-//! A prepared statement lives in one session, under a name that each process counts from the beginning (s0, s1, …). Behind a
-//! pooler that gives each transaction another session, the name runs the statement that another process has prepared there,
-//! on its table.
+//! A prepared statement belongs to one session, under a name that each process counts from the beginning (s0,
+//! s1, …). If a pooler gives each transaction another session, the name runs a statement that another process
+//! has prepared there, on that process's table.
 
 use std::{
     convert::Infallible,
@@ -18,20 +18,21 @@ use tokio_postgres::{
     tls::{ChannelBinding, TlsConnect, TlsStream},
 };
 
-/// The process that took the connection, as it said then. It is the one that runs the statements, unless a pooler took the
-/// connection, which answers with its own number.
+/// The id that the server process reported on connecting. That process also runs the statements, unless a
+/// pooler accepted the connection and answered with its own id.
 ///
-/// The client keeps that number for cancel requests alone. So one is written here, and never sent.
+/// The client keeps this id only for cancel requests. So this function writes one and reads the id from it,
+/// without sending it.
 pub(super) async fn process_at_connect(client: &Client) -> Option<i32> {
     let mut request = Unsent::default();
     client.cancel_token().cancel_query_raw(&mut request, AsIs).await.ok()?;
-    // Its last 16 bytes: the length, the code, the process, the secret.
+    // The request's last 16 bytes: length, code, process, secret.
     let end = request.0.len().checked_sub(16)?;
     let process = request.0.get(end + 8..end + 12)?;
     process.try_into().ok().map(i32::from_be_bytes)
 }
 
-/// Keeps the bytes that are written. A read yields `S`, which agrees to a TLS session.
+/// Keeps the written bytes. A read yields `S`, which accepts TLS.
 #[derive(Default)]
 struct Unsent(Vec<u8>);
 

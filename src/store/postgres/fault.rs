@@ -1,8 +1,8 @@
-//! PostgreSQL's errors to the store's: what happened, whether the write may have been made all the same, and what to do
-//! about it.
+//! Maps PostgreSQL's errors to the store's: what happened, whether the write may have been applied anyway, and
+//! how to fix it.
 //!
-//! The client's errors are never kept: the server's detail quotes rows. What stays is the SQLSTATE and, where it can
-//! quote nothing, the first line of the message.
+//! It never keeps the client's errors, since the server's detail quotes rows. It keeps the SQLSTATE and, if
+//! that can't quote a value, the first line of the message.
 
 use std::{error::Error as StdError, fmt, io};
 
@@ -12,59 +12,59 @@ use tokio_postgres::error::{DbError, Severity};
 use super::tls;
 use crate::store::{StoreError, StoreErrorKind};
 
-/// The most that is kept of a message, in bytes: a sentence, not a document.
+/// The maximum number of bytes kept of a message: a sentence, not a document.
 const MAX_MESSAGE_BYTES: usize = 500;
 
-/// An error of the client, reduced.
+/// A client error, reduced to its safe parts.
 #[derive(Debug)]
 pub(super) struct Fault {
     class: Class,
     cause: Cause,
     maybe_applied: bool,
-    /// Whether the connection is of no more use.
+    /// Whether to close the connection.
     pub(super) ends_connection: bool,
 }
 
-/// What kind of error it is: what the message says, and the store error's kind, follow from it.
+/// The category of an error. It determines the message and the store error's kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     /// All connections were in use for too long.
     NoneFree,
-    /// No connection could be made.
+    /// The connection couldn't be made.
     NotReached,
-    /// The server's certificate is not trusted, or it has no TLS.
+    /// The server's certificate isn't trusted, or it has no TLS.
     Tls,
-    /// The server does not know the user or the password.
+    /// The user or the password was rejected.
     Credentials,
-    /// There is no such database.
+    /// The database doesn't exist.
     MissingDatabase,
     /// The connection was lost.
     Lost,
-    /// No answer in time.
+    /// The request timed out.
     TimedOut,
-    /// The server failed, has no room or no connection left, or shuts down.
+    /// The server failed, is out of space or connections, or is shutting down.
     ServerError,
-    /// The server takes no writes: a standby, most often after a fail-over.
+    /// The server rejects writes: a standby, usually after a fail-over.
     ReadOnly,
-    /// Another transaction has the row.
+    /// Another transaction has the row locked.
     Conflict,
-    /// There is no such table.
+    /// The table doesn't exist.
     MissingTable,
     /// The table lacks something that the statement names.
     Unfit,
-    /// The user may not do this.
+    /// The user lacks a permission.
     Permission,
-    /// A pooler has given the statement to another session than the one that it was prepared in, or would.
+    /// A pooler has sent the statement to another session than the one that prepared it, or would.
     Pooler,
-    /// The server sets no limit to a statement's time, or refuses to be told one as the connection begins.
+    /// The server doesn't limit a statement's time, or rejects the limit as a startup option.
     Unlimited,
-    /// The connection has to be bound to the TLS session, and can't be.
+    /// The connection needs channel binding, which isn't available.
     Unbound,
-    /// The transaction that the statement was to be part of had failed before.
+    /// The statement's transaction had failed before.
     FailedTransaction,
     /// The content is too large for a row, or has characters that the database can't store.
     Unstorable,
-    /// The server refuses for another reason.
+    /// The server rejects the request for another reason.
     Refused,
 }
 
@@ -110,10 +110,11 @@ impl Class {
             "3D000" => Self::MissingDatabase,
             // string_data_right_truncation, character_not_in_repertoire, untranslatable_character.
             "22001" | "22021" | "22P05" => Self::Unstorable,
-            // query_canceled is of class 57 too. A plan that went with the table's columns is made anew.
+            // 0A000: the table's columns have changed, so the plan must be made again. query_canceled is in
+            // class 57.
             "0A000" => Self::ServerError,
-            // idle_in_transaction_session_timeout, transaction_timeout: a process was frozen in its transaction, which the
-            // server has rolled back.
+            // idle_in_transaction_session_timeout, transaction_timeout: a process was frozen in its
+            // transaction, and the server rolled it back.
             "25P03" | "25P04" => Self::ServerError,
             _ => match &code[..code.len().min(2)] {
                 "28" => Self::Credentials,
@@ -127,13 +128,13 @@ impl Class {
         }
     }
 
-    /// Whether a message of this class can quote nothing but names.
+    /// Whether a message of this class can only quote names.
     const fn is_quotable(self) -> bool {
         !matches!(self, Self::Refused | Self::Conflict | Self::Unstorable)
     }
 }
 
-/// What is left of a client's error: the `source()` of the store's error.
+/// The safe part of a client's error: the `source()` of the store's error.
 #[derive(Debug)]
 pub(super) struct Cause {
     text: String,
@@ -152,7 +153,7 @@ impl fmt::Display for Cause {
 impl StdError for Cause {}
 
 impl Fault {
-    /// A connection could not be had: nothing was sent.
+    /// There's no connection, so nothing was sent.
     pub(super) fn connecting(error: &PoolError) -> Self {
         match error {
             PoolError::Backend(error) => Self::of_connection(error),
@@ -165,17 +166,17 @@ impl Fault {
         }
     }
 
-    /// No connection was free in time: nothing was sent.
+    /// No connection was free in time, so nothing was sent.
     pub(super) fn none_free() -> Self {
         Self::unsent(Class::NoneFree, "the time-out of the connection")
     }
 
-    /// No connection was made in time: nothing was sent.
+    /// No connection was made in time, so nothing was sent.
     pub(super) fn not_reached() -> Self {
         Self::unsent(Class::NotReached, "the time-out of the connection")
     }
 
-    /// There is no table, or no marker of its version.
+    /// The table, or the marker of its version, doesn't exist.
     pub(super) fn missing_table() -> Self {
         Self {
             ends_connection: false,
@@ -188,7 +189,7 @@ impl Fault {
         Self::unsent(Class::Unlimited, why)
     }
 
-    /// Another process of the server answers than the one that took the connection.
+    /// Another server process answers than the one that accepted the connection.
     pub(super) fn not_direct() -> Self {
         Self::unsent(Class::Pooler, "another process answers than the one that took the connection")
     }
@@ -201,7 +202,7 @@ impl Fault {
         self.class == Class::MissingTable
     }
 
-    /// A write was not made, again and again, and what stood in its way was gone when it was looked for.
+    /// A write repeatedly wasn't applied, and the record that made it fail was gone each time.
     pub(super) fn contended() -> Self {
         Self {
             ends_connection: false,
@@ -209,24 +210,24 @@ impl Fault {
         }
     }
 
-    /// The response is larger than a row takes: nothing was sent.
+    /// The response is larger than a row can hold, so nothing was sent.
     pub(super) fn too_large() -> Self {
         Self { ends_connection: false, ..Self::unsent(Class::Unstorable, "it is larger than a row takes") }
     }
 
-    /// A standby has answered.
+    /// A standby answered.
     pub(super) fn standby() -> Self {
         Self::unsent(Class::ReadOnly, "the server is in recovery")
     }
 
-    /// The same, of a statement that writes nothing.
+    /// Marks the error as definite: the statement writes nothing.
     #[must_use]
     pub(super) fn of_question(mut self) -> Self {
         self.maybe_applied = false;
         self
     }
 
-    /// The same, for a statement that may have been applied whatever the error says.
+    /// Marks the error as ambiguous: the statement may have been applied, whatever the error says.
     #[must_use]
     pub(super) fn in_doubt(mut self) -> Self {
         self.maybe_applied = true;
@@ -242,7 +243,7 @@ impl Fault {
     fn of_connection(error: &tokio_postgres::Error) -> Self {
         if let Some(error) = error.as_db_error() {
             let fault = Self::of_server(error);
-            // In PgBouncer's words, and in those of Amazon RDS Proxy.
+            // The words of PgBouncer and of Amazon RDS Proxy.
             let is_about_options = ["startup parameter", "command-line options"]
                 .iter()
                 .any(|words| error.message().contains(words));
@@ -250,11 +251,11 @@ impl Fault {
             return Self { class, maybe_applied: false, ends_connection: true, ..fault };
         }
         let handshake = error.source().and_then(|source| source.downcast_ref::<tls::Failure>());
-        // The kinds of the client's error have no other mark than their text.
+        // The client's error kinds differ only in their text.
         let class = match error.to_string().as_str() {
             "error performing TLS handshake" if handshake.is_none_or(tls::Failure::is_refusal) => Class::Tls,
             "authentication error" if innermost(error).contains("channel binding") => Class::Unbound,
-            // No password, or one for a method that the client does not have.
+            // No password, or one for a method that the client doesn't support.
             "authentication error" => Class::Credentials,
             "invalid configuration" => Class::Refused,
             _ => Class::NotReached,
@@ -262,19 +263,19 @@ impl Fault {
         Self::unsent(class, sentence(&innermost(error)))
     }
 
-    /// The statement was sent, and this came of it.
+    /// The failure of a statement that was sent.
     pub(super) fn sent(error: &tokio_postgres::Error) -> Self {
         if let Some(error) = error.as_db_error() {
             return Self::of_server(error);
         }
-        // The text of an error about an answer may quote it; that of a socket's cannot.
+        // An error about an answer may quote it in its text. A socket's error can't.
         let socket = error.source().is_some_and(|source| source.is::<io::Error>());
         let text = if socket { innermost(error) } else { error.to_string() };
         let cause = Cause { text: sentence(&text).to_owned(), code: None };
         Self { class: Class::Lost, cause, maybe_applied: true, ends_connection: true }
     }
 
-    /// The statement was sent, and there was no answer in time.
+    /// The statement was sent, and timed out.
     pub(super) fn timed_out() -> Self {
         let cause = Cause { text: "the time-out of the statement".to_owned(), code: None };
         Self { class: Class::TimedOut, cause, maybe_applied: true, ends_connection: true }
@@ -284,8 +285,8 @@ impl Fault {
         let code = error.code().code();
         let class = Class::of_code(code);
         let severity = error.parsed_severity();
-        // An ERROR rolls its transaction back, and a commit cannot fail by one once it is made. What ends the session
-        // can come after the commit; so can the cancellation of a wait for a standby.
+        // An ERROR rolls its transaction back, and can't follow a commit. An error that ends the session can
+        // come after the commit. So can the cancellation of a wait for a standby.
         let is_error = severity == Some(Severity::Error)
             || severity.is_none() && error.severity().eq_ignore_ascii_case("error");
         let is_definite = is_error && !matches!(code, "57014" | "40003") && !code.starts_with("08");
@@ -296,7 +297,7 @@ impl Fault {
         Self { class, cause, maybe_applied: !is_definite, ends_connection }
     }
 
-    /// The store's error, about `table` at `place`.
+    /// Converts to the store's error, about `table` at `place`.
     pub(super) fn into_error(self, table: &str, place: &str) -> StoreError {
         let message = self.message(table, place);
         StoreError::new(self.class.kind(), message).maybe_applied(self.maybe_applied).with_source(self.cause)
@@ -370,13 +371,13 @@ impl Fault {
     }
 }
 
-/// The text of the error at the end of the chain: what the others only wrap.
+/// The text of the last error in the chain. The others only wrap it.
 fn innermost(error: &(dyn StdError + 'static)) -> String {
     let last = std::iter::successors(Some(error), |&error| error.source()).last();
     last.unwrap_or(error).to_string()
 }
 
-/// A message's first line, and no more than its beginning.
+/// A message's first line, cut to the maximum length.
 fn sentence(text: &str) -> &str {
     let line = text.lines().next().unwrap_or_default();
     let mut end = line.len().min(MAX_MESSAGE_BYTES);

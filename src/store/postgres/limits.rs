@@ -1,8 +1,8 @@
-//! How long a statement may run at the server, and wait for locks there.
+//! Limits how long a statement may run at the server, and wait for locks there.
 //!
-//! The store stops waiting for an answer after a while, and closes the connection. The server doesn't notice: without its
-//! own limit, it would apply the claim when the lock in its way is gone, minutes after the caller got its error. A cancel
-//! request doesn't help. It can be lost, or arrive before the statement does.
+//! The store stops waiting for an answer after its timeout, and closes the connection. The server doesn't
+//! notice. Without its own limit, it would apply the claim once it gets the lock, minutes after the caller got
+//! its error. A cancel request doesn't help: it can be lost, or arrive before the statement does.
 
 use std::time::Duration;
 
@@ -12,25 +12,28 @@ use tokio_postgres::Row;
 
 use super::fault::Fault;
 
-/// Sets the time limits of the store's statements at the server, so that one that was given up isn't applied later.
+/// Chooses how the store limits its statements at the server, so that a statement that was given up isn't
+/// applied later.
 ///
-/// The store reads the limits back on every new connection, and fails with the cure if there are none.
+/// The store reads the limits back on every new connection. If there are none, it fails with an error that says
+/// how to set them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Timeouts {
-    /// Sets them as startup options, which costs nothing, for direct connections. Poolers refuse or ignore them. The default
-    /// for a URL.
+    /// Sets them as startup options, at no cost, for direct connections. Poolers reject or ignore these
+    /// options. The default for a URL.
     Startup,
-    /// Sets them in a transaction around each statement (`BEGIN`, `SET LOCAL`, `COMMIT`), in the same round trip, for any
-    /// pooler in transaction mode. The default for a pool of yours.
+    /// Sets them in a transaction around each statement (`BEGIN`, `SET LOCAL`, `COMMIT`), in the same round
+    /// trip, for any pooler in transaction mode. The default for your own pool.
     Transaction,
-    /// Sets nothing: you have set them for the role or the database (`ALTER ROLE … SET statement_timeout = '750ms'`, and
-    /// `lock_timeout = '250ms'`). For proxies that pin a session when a statement sets something, as Amazon RDS Proxy does.
+    /// Sets nothing, because you've set them for the role or the database
+    /// (`ALTER ROLE … SET statement_timeout = '750ms'`, and `lock_timeout = '250ms'`). For proxies such as
+    /// Amazon RDS Proxy, which pins a session when a statement sets something.
     Role,
 }
 
 impl Timeouts {
-    /// Parses a URL's value.
+    /// Parses the value from a URL.
     pub(super) fn parse(text: &str) -> Option<Self> {
         match text {
             "startup" => Some(Self::Startup),
@@ -55,27 +58,27 @@ impl Limits {
         Self { timeouts, patience, lock }
     }
 
-    /// The limit at the server is lower than the store's patience: the server has to end its wait first. The rest of the
-    /// time allows one more try after a wait for a lock.
+    /// The server's limit, lower than the store's, so that the server ends its wait first. The rest of the time
+    /// allows one retry after a wait for a lock.
     pub(super) fn statement(&self) -> Duration {
         self.patience * 3 / 4
     }
 
     fn millis(&self) -> (u128, u128) {
         let statement = self.statement().as_millis().max(1);
-        // A wait that ends with the statement wouldn't tell a conflict from a slow server.
+        // If the lock's limit were the statement's, a timeout wouldn't tell a conflict from a slow server.
         (statement, self.lock.as_millis().min(statement * 9 / 10).max(1))
     }
 
-    /// As startup options, which follow those that are there.
+    /// As startup options, appended to the existing ones.
     pub(super) fn options(&self, before: Option<&str>) -> String {
         let (statement, lock) = self.millis();
         let options = format!("-c statement_timeout={statement} -c lock_timeout={lock}");
         before.map_or(options.clone(), |before| format!("{before} {options}"))
     }
 
-    /// Whether a server with these limits in milliseconds, of which 0 is none, has ended a statement when the store gives
-    /// it up.
+    /// Checks that a server with these limits in milliseconds (0 means none) has ended a statement when the
+    /// store gives it up.
     pub(super) fn judge(&self, statement: i64, lock: i64) -> Result<(), Fault> {
         let most = i64::try_from(self.patience.as_millis()).unwrap_or(i64::MAX);
         let is_low = |limit: i64| (1..=most).contains(&limit);
@@ -87,8 +90,8 @@ impl Limits {
         )))
     }
 
-    /// Sends one statement under the limits, and waits for its end. With a transaction around it, the three messages go out
-    /// at once: the first polled is the first sent.
+    /// Sends one statement under the limits, and waits for its end. If it needs a transaction around it, the
+    /// three messages go out at once, in the order in which they're polled.
     pub(super) async fn hold(
         &self,
         client: &ClientWrapper,
@@ -103,7 +106,7 @@ impl Limits {
         );
         let sent = join3(client.batch_execute(&begin), statement, client.batch_execute("COMMIT"));
         let (begun, rows, committed) = sent.await;
-        // If it couldn't begin, the statement may have been made without a transaction.
+        // If BEGIN failed, the statement may have been applied without a transaction.
         begun.map_err(|error| Fault::sent(&error).in_doubt())?;
         let rows = rows.map_err(|error| Fault::sent(&error))?;
         committed.map_err(|error| Fault::sent(&error))?;

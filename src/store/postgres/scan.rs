@@ -1,33 +1,34 @@
-//! Going through all records of the table, for an operator.
+//! Iterates over all records of the table, for operators.
 
 use super::{PostgresStore, Sends, statements::SCANNED_KEY, values::Value};
 use crate::{key::StoredKey, record::Record, store::StoreError};
 
-/// How many records a page has.
+/// The number of records on a page.
 const PAGE: i64 = 500;
 
-/// Some of the table's records; see [`PostgresStore::scan`].
+/// One page of records; see [`PostgresStore::scan`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ScanPage {
-    /// The records by their keys, in the order of the keys; one that cannot be read is an error. Responses aren't fetched:
-    /// a retained one has its length and digest, and no bytes.
+    /// The records, ordered by key. A record that can't be decoded is an error. Responses aren't fetched: a
+    /// retained one has its length and digest, and no bytes.
     pub records: Vec<(StoredKey, Result<Record, StoreError>)>,
-    /// Where to go on, if there is more.
+    /// Where the next page begins, if there is more.
     pub next: Option<ScanPosition>,
 }
 
-/// Where a scan goes on.
+/// Where a scan continues.
 #[derive(Clone, Debug)]
 pub struct ScanPosition(String);
 
 impl PostgresStore {
-    /// Some of the table's records, from the beginning or from where an earlier page ended: for an operator, and not for a
-    /// handler. [`Store::read`](crate::Store::read) fetches a record with its response. The whole is no snapshot.
+    /// Returns one page of records, from the beginning or from the end of an earlier page. It's for an
+    /// operator, not for a handler. [`Store::read`](crate::Store::read) fetches a record with its response. The
+    /// scan isn't a snapshot.
     ///
     /// # Errors
     ///
-    /// If the server could not be asked, or refuses to answer.
+    /// If PostgreSQL can't be reached, or rejects the query.
     ///
     /// # Cancel safety
     ///
@@ -51,7 +52,7 @@ impl PostgresStore {
     /// ```
     pub async fn scan(&self, from: Option<ScanPosition>) -> Result<ScanPage, StoreError> {
         let inner = &*self.inner;
-        // No key is empty, so that this one comes before all of them.
+        // The empty text sorts before every key.
         let after = from.map(|position| position.0).unwrap_or_default();
         let values = [Value::Text(&after), Value::Integer(PAGE)];
         let rows = inner.run(&inner.statements.scan, &values, Sends::Question).await?;

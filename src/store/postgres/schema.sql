@@ -1,7 +1,7 @@
 -- The table of lambda-idempotency on PostgreSQL 12 or later: version 2 of its schema.
 --
--- `idempotency table create` runs this, and so may your own migrations. To call the table otherwise, replace the three
--- quoted names; the marker is the table's name and `_schema`, and stands in the same schema.
+-- `idempotency table create` runs this, and so may your own migrations. For another table name, replace the three
+-- quoted names. The marker is the table's name and `_schema`, in the same schema.
 
 CREATE TABLE IF NOT EXISTS "idempotency" (
     -- The stored key, `<function>/<operation>#<64 hex digits>`. Compared byte by byte, in any locale.
@@ -11,41 +11,41 @@ CREATE TABLE IF NOT EXISTS "idempotency" (
     status            text NOT NULL CHECK (status IN ('STARTED', 'COMPLETED', 'FAILED', 'RELEASED')),
     -- 16 random bytes.
     owner             bytea NOT NULL,
-    -- Unsigned numbers of 64 bits, which `bigint` does not hold; the times are milliseconds since the Unix epoch.
+    -- Unsigned 64-bit numbers, which `bigint` can't hold. The times are milliseconds since the Unix epoch.
     generation        numeric(20) NOT NULL,
     attempt           bigint NOT NULL,
     -- `1:` and 64 hex digits.
     fingerprint       text NOT NULL,
     lock_acquired_at  numeric(20) NOT NULL,
     lease_until       numeric(20),
-    -- Until when the record counts; NULL is forever: a claim that may run at most once, and isn't settled.
+    -- When the record expires. NULL is never: a claim that may run at most once, and isn't settled.
     expires_at        numeric(20),
     -- Whether an earlier attempt ended without an answer.
     interrupted       boolean NOT NULL DEFAULT false,
-    -- UTF-8; `convert_from(request_id, 'UTF8')` shows it. Text would not take every character.
+    -- UTF-8; `convert_from(request_id, 'UTF8')` shows it. Text can't hold every character.
     request_id        bytea,
-    -- `identity` or `deflate` (RFC 1951); `omitted` if the response was not kept.
+    -- `identity` or `deflate` (RFC 1951); `omitted` if the response wasn't kept.
     response_encoding text,
-    -- In bytes, before it was encoded; so is the digest.
+    -- In bytes, before encoding. The digest is from before encoding too.
     response_length   numeric(20),
     response_sha256   bytea,
     response          bytea,
-    -- Reserved for a later version of the library. This one doesn't write them, and refuses to read a response that has
+    -- Reserved for a later version of the library. This one doesn't write them, and refuses to read a response with
     -- one of the last two.
     trace_id          text,
     response_codec    text,
     response_key_id   text,
-    -- A STARTED record has a lease, and no other has one.
+    -- A STARTED record has a lease, and other records don't.
     CHECK ((status = 'STARTED') = (lease_until IS NOT NULL))
 );
 
--- A response is compressed already where that helps.
+-- The library already compresses responses that benefit from it.
 ALTER TABLE "idempotency" ALTER COLUMN response SET STORAGE EXTERNAL;
 
 -- For the sweep.
 CREATE INDEX IF NOT EXISTS "idempotency_expires_at" ON "idempotency" (expires_at);
 
--- Which version of the schema this is. The library reads it, and refuses to work with a version that it does not know.
+-- The version of the schema. The library reads it, and refuses to work with an unknown version.
 CREATE TABLE IF NOT EXISTS "idempotency_schema" (version integer PRIMARY KEY);
 -- A table of an older version keeps its mark, so that the library refuses it.
 INSERT INTO "idempotency_schema" (version)

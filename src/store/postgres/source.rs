@@ -1,14 +1,14 @@
-//! The store's own pool, which makes connections for a URL, or as the user's pool makes its own.
+//! The store's own pool. It makes connections for a URL, or with the settings of the user's pool.
 //!
-//! Handlers hold the user's connections for as long as they work. A completion that had to wait for one would come too late
-//! where every handler waits for the next one, so that the store never takes a connection of theirs.
+//! The store never borrows a connection from the user's pool. Handlers hold those while they run. If a
+//! completion had to wait for one, and every handler waited for the next, the completion would be too late.
 
 use deadpool::managed::{self, Metrics, RecycleError, RecycleResult};
 use deadpool_postgres::{ClientWrapper, Manager};
 
 /// The store's own pool.
 pub(super) type Pool = managed::Pool<Source>;
-/// A connection of it.
+/// One of its connections.
 pub(super) type Object = managed::Object<Source>;
 
 /// Makes connections.
@@ -16,7 +16,7 @@ pub(super) type Object = managed::Object<Source>;
 pub(super) enum Source {
     /// For a URL.
     Url(Box<Manager>),
-    /// As the user's pool does. Its hooks belong to the pool, and don't run.
+    /// With the settings of the user's pool. That pool's hooks don't run.
     Pool(deadpool_postgres::Pool),
 }
 
@@ -37,7 +37,7 @@ impl managed::Manager for Source {
         self.manager().create().await
     }
 
-    /// Nothing is asked: a connection that may be dead is checked when it's lent.
+    /// Checks nothing: a connection that may be dead is checked when it's lent.
     async fn recycle(&self, client: &mut ClientWrapper, _: &Metrics) -> RecycleResult<Self::Error> {
         if client.is_closed() { Err(RecycleError::message("the connection is closed")) } else { Ok(()) }
     }

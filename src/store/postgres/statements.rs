@@ -1,14 +1,16 @@
-//! The store's SQL: one statement a transition.
+//! The store's SQL: one statement per transition.
 //!
-//! A writing statement answers with one row: whether the write was made; and if not, the record that is there, as the
-//! statement's snapshot shows it. PostgreSQL waits for a transaction that has the row, and then looks at the row anew,
-//! but the snapshot is from before the wait. So it can be that nothing was made, and that the snapshot still shows a
-//! record (or none) which meets the condition: then the one that stood in the way came in between, and the statement is
-//! to be sent again. In every other case the answer is that of the snapshot's moment, and final.
+//! A writing statement returns one row. It says whether the write was applied, and if not, contains the record
+//! as the statement's snapshot shows it. PostgreSQL waits for a transaction that has the row locked, and then
+//! reads the row again, but the snapshot is from before the wait. So the write may not be applied, although the
+//! snapshot shows a record (or none) that meets the condition. Then another transaction changed the record in
+//! between, and the store sends the statement again. In every other case, the answer is final, and that of the
+//! snapshot's moment.
 //!
-//! The server limits how long a statement runs and waits for locks; see `limits`. In a transaction of the user's own,
-//! whose settings stay the user's, a statement limits its wait for a row by `$2`, and then puts the session's own
-//! `lock_timeout` back. Behind a proxy that takes any `set_config` for a change of the session, it doesn't.
+//! The server limits how long a statement runs and waits for locks; see `limits`. In a user's transaction,
+//! whose settings belong to the user, a statement limits its wait for a row by `$2`, and then restores the
+//! session's `lock_timeout`. Behind a proxy that treats any `set_config` as a change of the session, it
+//! doesn't.
 
 use tokio_postgres::types::Type;
 
@@ -24,11 +26,11 @@ pub(super) struct Statement {
 /// All of a table's statements.
 #[derive(Debug)]
 pub(super) struct Statements {
-    /// T1, and a conclusion where there is no record: puts a row.
+    /// T1, and a conclusion if there's no record: inserts a row.
     pub(super) insert: Statement,
-    /// T2: puts the whole row, in place of one that is as seen but for the time of the lock.
+    /// T2: replaces the whole row, if it's as seen except for the lock time.
     pub(super) reclaim: Statement,
-    /// A conclusion: puts the whole row, in place of the very version that was seen.
+    /// A conclusion: replaces the whole row, if its version is exactly the one seen.
     pub(super) conclude: Statement,
     /// T3.
     pub(super) take_over: Statement,
@@ -40,17 +42,18 @@ pub(super) struct Statements {
     pub(super) resolve: Statement,
     /// Reads a record, and whether a standby answers.
     pub(super) read: Statement,
-    /// Takes a key's lock until the transaction ends, if it is free, and reads the record and the schema's version.
+    /// Takes a key's lock until the transaction ends, if it's free, and reads the record and the schema's
+    /// version.
     pub(super) lock_and_read: Statement,
-    /// The schema's version, and what the session is.
+    /// Reads the schema's version, and the session's process and limits.
     pub(super) session: Statement,
     /// Deletes some expired records.
     pub(super) sweep: Statement,
-    /// Some records, in the order of their keys.
+    /// Reads some records, ordered by key.
     pub(super) scan: Statement,
 }
 
-/// The column of a writing statement's answer that says whether the write was made.
+/// The column of a writing statement's answer that says whether the write was applied.
 pub(super) const MADE: &str = "made";
 /// The column that says whether there is a record.
 pub(super) const FOUND: &str = "found";
@@ -58,7 +61,7 @@ pub(super) const FOUND: &str = "found";
 pub(super) const STANDBY: &str = "standby";
 /// The column of `lock_and_read` that says whether the key's lock was free.
 pub(super) const FREE: &str = "free";
-/// The column of `sweep` that says how many records it has deleted.
+/// The column of `sweep` with the number of deleted records.
 pub(super) const SWEPT: &str = "swept";
 /// The column of `scan` with the record's key.
 pub(super) const SCANNED_KEY: &str = "id";
@@ -72,10 +75,10 @@ pub(super) const SCHEMA_VERSION: &str = "schema_version";
 /// The columns that T2 compares with the version seen.
 pub(super) const RECLAIM: [Column; 5] =
     [Column::Status, Column::Owner, Column::Generation, Column::LeaseUntil, Column::ExpiresAt];
-/// The columns that T3 compares with the version seen, beside the status.
+/// The columns that T3 compares with the version seen, besides the status.
 pub(super) const TAKEOVER: [Column; 4] =
     [Column::Owner, Column::Generation, Column::LockAcquiredAt, Column::LeaseUntil];
-/// The columns that tell a record's versions apart.
+/// The columns that identify a record's version.
 pub(super) const VERSION: [Column; 6] = [
     Column::Status,
     Column::Owner,
@@ -84,18 +87,18 @@ pub(super) const VERSION: [Column; 6] = [
     Column::ExpiresAt,
     Column::LockAcquiredAt,
 ];
-/// The columns that identify a claim to its own writes, beside the status.
+/// The columns that identify a claim for its own writes, besides the status.
 const HELD: [Column; 2] = [Column::Owner, Column::Generation];
 
 const KEY: &str = "r.id = $1";
 const STARTED: &str = "r.status = 'STARTED'";
 
-/// Who limits the wait of a writing statement for its row.
+/// Where the lock timeout of a writing statement comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LockWait {
     /// The session.
     OfSession,
-    /// The statement, by its second value.
+    /// The statement, as its second value.
     OfStatement,
 }
 
@@ -103,7 +106,7 @@ pub(super) enum LockWait {
 struct Parameters(Vec<Type>);
 
 impl Parameters {
-    /// The key, and the time-out of a lock if the statement has one.
+    /// Starts with the key, and the lock timeout if the statement has one.
     fn new(wait: LockWait) -> Self {
         Self(match wait {
             LockWait::OfSession => vec![Type::TEXT],
@@ -111,7 +114,7 @@ impl Parameters {
         })
     }
 
-    /// One for a value of `column`.
+    /// Adds a parameter for a value of `column`.
     fn of(&mut self, column: Column) -> String {
         self.0.push(column.type_());
         format!("${}", self.0.len())
@@ -126,7 +129,7 @@ impl Parameters {
         set.collect::<Vec<_>>().join(", ")
     }
 
-    /// The condition that each of `columns` is as it was seen.
+    /// The condition that each of `columns` is as seen.
     fn as_seen(&mut self, columns: &[Column]) -> String {
         let equal = columns.iter().map(|column| {
             let is = match column {
@@ -138,12 +141,12 @@ impl Parameters {
         equal.collect::<Vec<_>>().join(" AND ")
     }
 
-    /// What a settlement sets.
+    /// The assignments of a settlement.
     fn settle(&mut self) -> String {
         let set = Column::SETTLEMENT.map(|column| {
             let (name, value) = (column.name(), self.of(column));
             match column {
-                // Only a release has one.
+                // NULL, except for a release.
                 Column::Interrupted => format!("{name} = COALESCE({value}, r.{name})"),
                 _ => format!("{name} = {value}"),
             }
@@ -164,8 +167,8 @@ impl Statements {
             LockWait::OfSession => ("", writing as fn(&TableName, &dyn Fn(&mut Parameters) -> String) -> _),
             LockWait::OfStatement => ("FROM s", waiting as _),
         };
-        // A record that the snapshot shows is asked for first: the insertion by itself would wait for a transaction that
-        // has changed it.
+        // Check for a record in the snapshot first: the insert alone would wait for a transaction that has
+        // changed it.
         let insert = |with: &mut Parameters| {
             format!(
                 "INSERT INTO {table} (id, {columns}) SELECT $1, {} {from} \
@@ -173,7 +176,7 @@ impl Statements {
                 with.list(&Column::RECORD)
             )
         };
-        // What is set comes before what is compared, in the statement and in its parameters.
+        // The set values come before the compared ones, in the statement and in its parameters.
         let update = |set: &dyn Fn(&mut Parameters) -> String,
                       condition: &dyn Fn(&mut Parameters) -> String| {
             writing(table, &|with| {
@@ -208,7 +211,8 @@ impl Statements {
             read: reading(table, &format!("pg_is_in_recovery() AS {STANDBY}"), vec![Type::TEXT]),
             lock_and_read: reading(
                 table,
-                // By the table's own number: two tables have nothing to do with each other, and one is itself by any name.
+                // Use the table's oid: different tables never share a lock, and one table shares it under any
+                // name.
                 &format!(
                     "pg_try_advisory_xact_lock($2 # ('{table}'::regclass::oid::bigint << 32)) AS {FREE}, \
                      ({}) AS {SCHEMA_VERSION}",
@@ -227,8 +231,8 @@ impl Statements {
                 types: vec![],
             },
             sweep: Statement {
-                // `NULL < $1` is never true, so a record without an expiry stays. The lock reads the row again, so a row
-                // whose expiry has moved stays too.
+                // `NULL < $1` is never true, so a record without an expiry stays. Taking the lock reads the row
+                // again, so a row whose expiry has moved stays too.
                 sql: format!(
                     "WITH old AS MATERIALIZED (SELECT id FROM {table} WHERE expires_at < $1 \
                      ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED), \
@@ -248,7 +252,8 @@ impl Statements {
     }
 }
 
-/// A statement that makes the write and answers as the module says. The record is left out where the write was made.
+/// Builds a statement that applies the write and answers as the module says. It omits the record if the write
+/// was applied.
 fn writing(table: &TableName, write: &dyn Fn(&mut Parameters) -> String) -> Statement {
     let mut parameters = Parameters::new(LockWait::OfSession);
     let (write, columns) = (write(&mut parameters), of_row());
@@ -260,8 +265,8 @@ fn writing(table: &TableName, write: &dyn Fn(&mut Parameters) -> String) -> Stat
     Statement { sql, types: parameters.0 }
 }
 
-/// The same, with a limit of its own to the wait for the row. `s` is evaluated before the row is waited for, since the
-/// write reads it; whether the write was made is asked before the old `lock_timeout` is put back.
+/// As `writing`, with its own limit for the wait for the row. `s` is evaluated before that wait, since the
+/// write reads it. `made` is evaluated before the old `lock_timeout` is restored.
 fn waiting(table: &TableName, write: &dyn Fn(&mut Parameters) -> String) -> Statement {
     let mut parameters = Parameters::new(LockWait::OfStatement);
     let (write, columns) = (write(&mut parameters), of_row());
@@ -276,7 +281,7 @@ fn waiting(table: &TableName, write: &dyn Fn(&mut Parameters) -> String) -> Stat
     Statement { sql, types: parameters.0 }
 }
 
-/// A statement that reads the record, and more before it.
+/// Builds a statement that reads the record, preceded by the columns in `before`.
 fn reading(table: &TableName, before: &str, types: Vec<Type>) -> Statement {
     let columns = of_row();
     let sql = format!(
@@ -290,7 +295,7 @@ fn version(table: &TableName) -> String {
     format!("SELECT max(version)::bigint AS {SCHEMA_VERSION} FROM {}", table.marker())
 }
 
-/// A setting that is a time, in milliseconds; 0 is none.
+/// A time setting in milliseconds; 0 means none.
 fn millis_of(setting: &str) -> String {
     format!("(extract(epoch FROM current_setting('{setting}')::interval) * 1000)::bigint")
 }
@@ -299,17 +304,17 @@ fn names(columns: &[Column]) -> String {
     columns.iter().map(|column| column.name()).collect::<Vec<_>>().join(", ")
 }
 
-/// Sets `columns` to nothing.
+/// Sets `columns` to NULL.
 fn nothing(columns: &[Column]) -> String {
     columns.iter().map(|column| format!("{} = NULL", column.name())).collect::<Vec<_>>().join(", ")
 }
 
-/// All that is read of a row.
+/// All columns that are read of a row.
 fn of_row() -> String {
     row_with(|name| format!("r.{name}"))
 }
 
-/// The same with an empty response for one that is there, which the server needn't fetch.
+/// The same, with an empty response in place of a stored one, so that the server needn't fetch it.
 fn of_row_unread() -> String {
     row_with(|name| match name {
         _ if name == Column::Response.name() => {
@@ -328,7 +333,7 @@ fn row_with(column: impl Fn(&str) -> String) -> String {
 mod tests {
     use super::*;
 
-    /// Every parameter up to the last is there, and has a type.
+    /// Every parameter up to the last is used, and has a type.
     #[test]
     fn every_parameter_has_a_type() {
         let table = TableName::new("idempotency").unwrap();
@@ -337,7 +342,7 @@ mod tests {
         }
     }
 
-    /// A proxy may take any call of it for a change of the session.
+    /// A proxy may treat any call of it as a change of the session.
     #[test]
     fn only_waiting_statements_set_anything() {
         let table = TableName::new("idempotency").unwrap();

@@ -1,27 +1,29 @@
-//! Deleting records that nobody asks for any more.
+//! Deletes expired records.
 
 use std::time::Duration;
 
 use super::{PostgresStore, Sends, statements::SWEPT, values::Value};
 use crate::{store::StoreError, time::Timestamp};
 
-/// How long after its expiry a record is left in peace: longer than clocks are apart.
+/// How long a record is kept after it expires: longer than clocks differ.
 const MARGIN: Duration = Duration::from_secs(60 * 60);
 
 impl PostgresStore {
-    /// Deletes up to `batch` records that have expired over an hour before `now`, the oldest first, and returns how many
-    /// it has deleted: fewer than `batch` if no more are left that nobody else is at work on.
+    /// Deletes up to `batch` records that expired over an hour before `now`, the oldest first, and returns the
+    /// number of deleted records. If that's less than `batch`, all the others are gone, or locked by another
+    /// transaction.
     ///
-    /// A claim's record expires a day or more after its lease, so no claim that counts is deleted. A batch is one
-    /// statement; some hundreds to a thousand are done in the time of a request, and hold up nobody.
+    /// A claim's record expires a day or more after its lease, so no live claim is deleted. A batch is one
+    /// statement. Some hundreds to a thousand records take no longer than a request, and don't block other
+    /// work.
     ///
     /// # Errors
     ///
-    /// As any statement's; the rows of a batch are deleted together, or not at all.
+    /// As any statement's. The rows of a batch are deleted together, or not deleted.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future may leave the batch deleted, or not.
+    /// Dropping the future may leave the batch deleted or not.
     ///
     /// ```no_run
     /// # async fn example(store: lambda_idempotency::store::postgres::PostgresStore)

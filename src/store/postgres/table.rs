@@ -1,4 +1,4 @@
-//! The table: its name, its making, and what can be wrong with it.
+//! The table: its name, creation and checks.
 
 use std::fmt;
 
@@ -16,12 +16,13 @@ use crate::{
 
 /// The version of the schema that this library works with.
 const NEEDED: i64 = 2;
-/// How a table is made; it has the default names.
+/// The SQL that creates a table, with the default names.
 const SCHEMA: &str = include_str!("schema.sql");
-/// The most characters of a table's name: PostgreSQL cuts names at 63, and those that are made from this one are longer.
+/// The maximum number of characters in a table's name. PostgreSQL cuts names at 63, and the names derived from
+/// this one are longer.
 const LONGEST_NAME: usize = 50;
 
-/// A table's name, checked, and with a schema if one was given.
+/// A table's name, validated, with a schema if one was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TableName {
     schema: Option<String>,
@@ -58,12 +59,12 @@ impl TableName {
         }
     }
 
-    /// The table in which the schema's version stands, quoted.
+    /// The quoted name of the table that holds the schema's version.
     pub(super) fn marker(&self) -> String {
         self.qualified("_schema")
     }
 
-    /// As the user wrote it.
+    /// The name as the user wrote it.
     pub(super) fn plain(&self) -> String {
         match &self.schema {
             Some(schema) => format!("{schema}.{}", self.name),
@@ -71,7 +72,7 @@ impl TableName {
         }
     }
 
-    /// The SQL that makes the table.
+    /// The SQL that creates the table.
     fn schema_sql(&self) -> String {
         SCHEMA
             .replace("\"idempotency_expires_at\"", &format!("\"{}_expires_at\"", self.name))
@@ -80,53 +81,53 @@ impl TableName {
     }
 }
 
-/// Quoted, as it stands in SQL.
+/// Quoted, for SQL.
 impl fmt::Display for TableName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.qualified(""))
     }
 }
 
-/// What [`PostgresStore::create_table`] found.
+/// The result of [`PostgresStore::create_table`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableCreation {
-    /// There was no such table; there is now.
+    /// The table didn't exist, and was created.
     Created,
-    /// There was one already, and its schema is the one that this version of the library works with.
+    /// The table existed, with the schema version that this version of the library needs.
     AlreadyThere,
 }
 
-/// What [`PostgresStore::check_table`] found wrong; `Display` says it in words.
+/// A problem that [`PostgresStore::check_table`] found. `Display` describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TableProblem {
-    /// There is no such table, or none with a marker of its schema's version beside it.
+    /// The table, or the marker of its schema's version, doesn't exist.
     Missing,
-    /// The table's schema is of another version than this library works with.
+    /// The table's schema version isn't the one that this library needs.
     Schema {
         /// The version that the table has.
         found: i64,
         /// The version that the library needs.
         needed: i64,
     },
-    /// The user may not do all that the store does.
+    /// The user lacks permissions that the store needs.
     Privileges {
-        /// What it may not.
+        /// The missing permissions.
         missing: Vec<String>,
     },
-    /// The table has no index on the records' expiry, so that every sweep reads all of it.
+    /// The table has no index on the records' expiry, so every sweep reads the whole table.
     NoIndex,
-    /// The server that answered is a standby, which takes no writes and may lag behind.
+    /// The server is a standby, which rejects writes and may lag behind.
     Standby,
-    /// The table is not logged: a crash of the server empties it.
+    /// The table is unlogged: a crash of the server empties it.
     Unlogged,
-    /// The server answers before a commit is on disk: its crash can take back the claims and outcomes of the last
-    /// moments. No fault where somebody has decided so: see [`is_note`](Self::is_note).
+    /// The server answers before a commit is on disk, so its crash can lose the claims and outcomes of the last
+    /// moments. Not an error if that was intended; see [`is_note`](Self::is_note).
     AsynchronousCommit,
 }
 
 impl TableProblem {
-    /// Whether it is only a note: the table works as it is, and its owner may have decided so.
+    /// Whether it's only a note: the table works as it is, and its owner may have decided so.
     pub const fn is_note(&self) -> bool {
         matches!(self, Self::NoIndex | Self::AsynchronousCommit)
     }
@@ -164,10 +165,10 @@ fn schema_mismatch(found: i64, needed: i64) -> String {
     )
 }
 
-/// Whether the table and its marker are there.
+/// Whether the table and its marker exist.
 const IS_THERE: &str = "SELECT to_regclass($1) IS NOT NULL AND to_regclass($2) IS NOT NULL AS is_there";
 
-/// What can be wrong with the table, but for its version.
+/// Finds all problems of the table except its version.
 const CHECK: &str = "SELECT pg_is_in_recovery() AS standby, \
     current_setting('synchronous_commit') = 'off' AS asynchronous, c.relpersistence = 'u' AS unlogged, \
     EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0] \
@@ -177,7 +178,8 @@ const CHECK: &str = "SELECT pg_is_in_recovery() AS standby, \
     FROM pg_class c WHERE c.oid = to_regclass($1)";
 
 impl PostgresStore {
-    /// The SQL that makes the table, with its index and the marker of its schema's version: for migrations of your own.
+    /// The SQL that creates the table, its index and the marker of its schema's version, for your own
+    /// migrations.
     ///
     /// ```
     /// use lambda_idempotency::store::postgres::PostgresStore;
@@ -192,18 +194,18 @@ impl PostgresStore {
         self.inner.table.schema_sql()
     }
 
-    /// Creates the table, if there is none, with its index and the marker of its schema's version. A table that is there
-    /// already is left as it is.
+    /// Creates the table, if it doesn't exist, with its index and the marker of its schema's version. It leaves
+    /// an existing table unchanged.
     ///
     /// Needs the right to create tables in the schema.
     ///
     /// # Errors
     ///
-    /// [`StoreErrorKind::Rejected`] if there is a table of another version; and whatever the server says.
+    /// [`StoreErrorKind::Rejected`] if there's a table of another version; and any error of the server.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future may leave the table made: all of it, or nothing.
+    /// Dropping the future may leave the table created or not, but never in part.
     pub async fn create_table(&self) -> Result<TableCreation, StoreError> {
         let inner = &*self.inner;
         let connection = inner.lend().await?;
@@ -214,8 +216,8 @@ impl PostgresStore {
         let creation = if is_there.first().is_some_and(|row| row.try_get("is_there").unwrap_or(false)) {
             TableCreation::AlreadyThere
         } else {
-            // Who makes the table at the same time is waited for: CREATE TABLE IF NOT EXISTS is not safe against its
-            // like. Sent as one, the statements are one transaction.
+            // Wait for a concurrent creation: two CREATE TABLE IF NOT EXISTS statements can conflict. Sent
+            // together, the statements form one transaction.
             let lock = advisory_key(&inner.table.plain());
             let sql = format!(
                 "SELECT set_config('lock_timeout', '0', true), pg_advisory_xact_lock({lock}); {}",
@@ -233,11 +235,12 @@ impl PostgresStore {
         Ok(creation)
     }
 
-    /// What is wrong with the table; nothing, if the list is empty, or has only [notes](TableProblem::is_note).
+    /// Lists the table's problems. The table is OK if the list is empty or has only
+    /// [notes](TableProblem::is_note).
     ///
     /// # Errors
     ///
-    /// If the server could not be asked, or refuses to answer.
+    /// If PostgreSQL can't be reached, or rejects the query.
     ///
     /// # Cancel safety
     ///
@@ -276,7 +279,7 @@ impl PostgresStore {
     }
 }
 
-/// What a question about the table is answered with.
+/// Runs a query about the table within its limit.
 async fn within<T>(
     inner: &Inner,
     question: impl Future<Output = Result<T, tokio_postgres::Error>>,
@@ -289,7 +292,7 @@ async fn within<T>(
 }
 
 impl Inner {
-    /// A connection for a question about the table, whatever the table is.
+    /// Gets a connection for queries about the table, without checking the table's version.
     async fn lend(&self) -> Result<Lent, StoreError> {
         let connection = self.any_connection(&mut self.patience()).await;
         connection.map_err(|fault| self.error(fault))
@@ -300,7 +303,7 @@ impl Inner {
         version.unwrap_or_else(|| Err(Fault::timed_out().of_question())).map_err(|fault| self.error(fault))
     }
 
-    /// The version that the marker says; `None` if there is no marker.
+    /// The version in the marker; `None` if there's no marker.
     async fn version(&self, client: &Client) -> Result<Option<i64>, Fault> {
         match client.query_typed(&self.statements.session.sql, &[]).await {
             Ok(rows) => Ok(rows.first().and_then(|row| row.try_get(SCHEMA_VERSION).ok().flatten())),
@@ -311,7 +314,7 @@ impl Inner {
         }
     }
 
-    /// Whether this library works with a table of that version.
+    /// Checks that this library supports a table of that version.
     pub(super) fn judge_version(&self, found: i64) -> Result<(), StoreError> {
         if found == NEEDED {
             return Ok(());

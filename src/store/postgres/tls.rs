@@ -1,4 +1,4 @@
-//! TLS by rustls, with the cryptography that the AWS SDK brings along too.
+//! TLS by rustls, with the crypto provider that the AWS SDK uses too.
 
 use std::{error::Error as StdError, fmt, io, pin::Pin, sync::Arc, task};
 
@@ -28,7 +28,7 @@ use crate::{
 pub(super) struct Tls(Arc<ClientConfig>);
 
 impl Tls {
-    /// Trusts the certificates in `pem`, or those that the operating system trusts.
+    /// Trusts the certificates in `pem`, or else those of the operating system.
     pub(super) fn new(pem: Option<&[u8]>) -> Result<Self, Error> {
         let mut roots = RootCertStore::empty();
         let (found, unreadable) = match pem {
@@ -39,7 +39,7 @@ impl Tls {
                 let unreadable = count - read.len();
                 (read, unreadable)
             }
-            // What cannot be read of it is not trusted; where nothing can be, the handshake says so.
+            // Skips certificates that can't be read. If none can, the handshake fails and says so.
             None => (rustls_native_certs::load_native_certs().certs, 0),
         };
         let (added, ignored) = roots.add_parsable_certificates(found);
@@ -64,7 +64,7 @@ impl MakeTlsConnect<Socket> for Tls {
     type Error = Failure;
 
     fn make_tls_connect(&mut self, host: &str) -> Result<Connector, Failure> {
-        // Called for a Unix socket as well, which has no name and never comes to a handshake.
+        // Also called for a Unix socket, which has no name and never starts a handshake.
         Ok(Connector { config: Arc::clone(&self.0), name: ServerName::try_from(host.to_owned()).ok() })
     }
 }
@@ -96,7 +96,7 @@ impl TlsConnect<Socket> for Connector {
 pub(super) struct Failure(io::Error);
 
 impl Failure {
-    /// Whether it is the certificate, or the like, and not the network.
+    /// Whether the certificate or the like was rejected, rather than the network failing.
     pub(super) fn is_refusal(&self) -> bool {
         self.0.kind() == io::ErrorKind::InvalidData
     }

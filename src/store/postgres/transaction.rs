@@ -1,5 +1,4 @@
-//! The record in a transaction that somebody else has opened: claim, work and outcome are committed together, or nothing
-//! is.
+//! Records in a transaction that the caller has opened: claim, work and outcome are committed together, or not.
 
 use std::fmt;
 
@@ -21,10 +20,10 @@ use crate::{
     time,
 };
 
-/// The records of a [`PostgresStore`], read and written in a transaction of yours, which stays yours to commit.
+/// Reads and writes the records of a [`PostgresStore`] in your transaction. You commit it.
 ///
-/// There is no claim that others see: a key is held by an advisory lock, which ends with the transaction however that
-/// ends, so that nothing can go stale.
+/// Other transactions see no claim. An advisory lock holds the key, and ends with the transaction however that
+/// ends, so nothing can become stale.
 ///
 /// After any error, roll the transaction back.
 pub struct PostgresTransaction<'t> {
@@ -32,20 +31,20 @@ pub struct PostgresTransaction<'t> {
     transaction: &'t Transaction<'t>,
 }
 
-/// What [`PostgresTransaction::lock_and_read`] found.
+/// The result of [`PostgresTransaction::lock_and_read`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Looked {
-    /// Another transaction has the key's lock: it is in progress there.
+    /// Another transaction holds the key's lock: the operation is in progress there.
     Busy,
-    /// The key's lock is this transaction's, until that ends. This is the record, if there is one.
+    /// This transaction holds the key's lock until it ends. Contains the record, if there is one.
     Free(Option<Record>),
 }
 
 impl PostgresStore {
-    /// The store's records, in `transaction`.
+    /// Gives access to the store's records in `transaction`.
     ///
-    /// The transaction is of the database that the table is in; a pool's own transaction can be given as it is. Of the
-    /// store's configuration, the table and the time-outs count, and the store's own connections are not used.
+    /// The transaction must belong to the database of the table. It can come from a pool. Only the table and
+    /// the timeouts of the store's configuration apply. The store's own connections aren't used.
     pub fn in_transaction<'t>(&'t self, transaction: &'t Transaction<'t>) -> PostgresTransaction<'t> {
         PostgresTransaction { inner: &self.inner, transaction }
     }
@@ -54,11 +53,11 @@ impl PostgresStore {
     ///
     /// # Errors
     ///
-    /// As [`Store::apply`](crate::Store::apply): marked as perhaps applied, if the answer was lost on the way.
+    /// As [`Store::apply`](crate::Store::apply): marked as maybe applied, if the answer was lost.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the transaction committed, or rolled back.
+    /// Dropping the future leaves the transaction committed or rolled back.
     pub async fn commit(&self, transaction: Transaction<'_>) -> Result<(), StoreError> {
         match time::within(self.inner.statement_timeout, transaction.commit()).await {
             Some(Ok(())) => Ok(()),
@@ -67,7 +66,8 @@ impl PostgresStore {
         }
     }
 
-    /// Whether a transaction has the lock of `key`, and if none has, what its record is: over a connection of the store's own.
+    /// Reads whether a transaction holds the lock of `key`, and if not, the record. Uses one of the store's
+    /// connections.
     ///
     /// # Errors
     ///
@@ -79,7 +79,7 @@ impl PostgresStore {
     pub async fn look(&self, key: &StoredKey) -> Result<Looked, StoreError> {
         let inner = &*self.inner;
         let values = [Value::Text(key.as_str()), Value::Integer(advisory_key(key.as_str()))];
-        // A transaction of its own, which ends with the statement, and the lock with it.
+        // The statement is its own transaction, so the lock ends with it.
         let rows = inner.run(&inner.statements.lock_and_read, &values, Sends::Question).await?;
         inner.looked(key, &rows)
     }
@@ -104,11 +104,11 @@ impl Inner {
 }
 
 impl PostgresTransaction<'_> {
-    /// Takes the lock of `key` until the transaction ends, if no other transaction has it, and reads the record; in one
+    /// Takes the lock of `key` until the transaction ends, if it's free, and reads the record, in one
     /// statement. It never waits.
     ///
-    /// The record is that of the statement's beginning. If another transaction has ended in that very moment, it may be
-    /// older than the lock; then a [`Write::Conclude`] that was decided on it is refused, with the record that is there.
+    /// The record is from the statement's beginning. If another transaction ended at that moment, the record
+    /// may be older than the lock. Then a [`Write::Conclude`] based on it is refused, with the current record.
     ///
     /// # Errors
     ///
@@ -116,7 +116,7 @@ impl PostgresTransaction<'_> {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future may leave the lock taken, until the transaction ends.
+    /// Dropping the future may leave the lock taken until the transaction ends.
     pub async fn lock_and_read(&self, key: &StoredKey) -> Result<Looked, StoreError> {
         let values = [Value::Text(key.as_str()), Value::Integer(advisory_key(key.as_str()))];
         let rows = self.run(&self.inner.statements.lock_and_read, &values).await;
@@ -124,17 +124,18 @@ impl PostgresTransaction<'_> {
         self.inner.looked(key, &rows)
     }
 
-    /// Makes `write` on `key` if its condition holds; others see it when the transaction is committed.
+    /// Applies `write` to `key` if its condition holds. Other transactions see it once this one is committed.
     ///
     /// # Errors
     ///
-    /// As [`Store::apply`](crate::Store::apply). A transaction that reads from one snapshot (`REPEATABLE READ` and
-    /// `SERIALIZABLE`) ends with [`Conflict`](crate::store::StoreErrorKind::Conflict) where another is told what stands in
-    /// its way.
+    /// As [`Store::apply`](crate::Store::apply). In a transaction that reads from one snapshot
+    /// (`REPEATABLE READ` and `SERIALIZABLE`), a concurrent change of the record results in
+    /// [`Conflict`](crate::store::StoreErrorKind::Conflict) instead of a refusal with the current record.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future may leave the write made in the transaction, not made, or still to come.
+    /// After a dropped future, the write may have been applied in the transaction, not applied, or may still be
+    /// applied later.
     pub async fn apply(&self, key: &StoredKey, write: &Write) -> Result<Written, StoreError> {
         let inner = self.inner;
         let draft = Draft::of(write).map_err(|fault| inner.error(fault))?;
@@ -149,7 +150,7 @@ impl PostgresTransaction<'_> {
         Err(inner.error(Fault::contended()))
     }
 
-    /// Not prepared: a transaction meets each of its statements once.
+    /// Not prepared, since a transaction runs each of its statements once.
     async fn run(&self, statement: &Statement, values: &[Value<'_>]) -> Result<Vec<Row>, StoreError> {
         let values = typed(statement, values);
         let sent = self.transaction.query_typed(&statement.sql, &values);

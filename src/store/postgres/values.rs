@@ -1,4 +1,4 @@
-//! What goes into a statement and comes out of a row, in PostgreSQL's binary form.
+//! Converts the values of statements and rows to and from PostgreSQL's binary form.
 
 use std::error::Error as StdError;
 
@@ -9,11 +9,11 @@ type Failure = Box<dyn StdError + Sync + Send>;
 
 /// One value of a statement.
 ///
-/// `tokio-postgres` writes the values of prepared statements to the log at level debug, by their `Debug`: this one's
-/// shows the type alone.
+/// `tokio-postgres` logs the values of prepared statements at debug level, by their `Debug`. This
+/// implementation shows only the type.
 #[derive(Clone, Copy)]
 pub(super) enum Value<'a> {
-    /// Of any type.
+    /// NULL, of any type.
     Null,
     /// `text`.
     Text(&'a str),
@@ -72,11 +72,11 @@ impl ToSql for Value<'_> {
     to_sql_checked!();
 }
 
-/// A `numeric` is sent in digits to the base of 10,000, the highest first.
+/// A `numeric` is sent as base-10,000 digits, the highest first.
 const BASE: u64 = 10_000;
 
-/// The form is that of `numeric_send`: how many digits there are, the weight of the first (as a power of the base), the
-/// sign, how many decimal places there are, and the digits; two bytes each.
+/// Writes the form of `numeric_send`: the number of digits, the weight of the first (as a power of the base),
+/// the sign, the number of decimal places, and the digits; two bytes each.
 fn put_numeric(mut number: u64, out: &mut BytesMut) {
     let (mut digits, mut count) = ([0_u16; 5], 0);
     while number > 0 {
@@ -94,7 +94,7 @@ fn put_numeric(mut number: u64, out: &mut BytesMut) {
     }
 }
 
-/// A `numeric` that is a whole number from 0 to `u64::MAX`.
+/// A `numeric` that is an integer from 0 to `u64::MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Number(pub(super) u64);
 
@@ -119,7 +119,7 @@ fn parse_numeric(raw: &[u8]) -> Option<u64> {
     if count == 0 {
         return Some(0);
     }
-    // Digits that are zero are left out at the end; ones behind the decimal point make it no whole number.
+    // Trailing zero digits are omitted. Digits after the decimal point make it a fraction.
     let places =
         usize::from(weight).checked_add(1).filter(|places| *places <= 5 && *places >= digits.len())?;
     (0..places).try_fold(0_u64, |number, place| {
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn what_is_no_number_is_refused() {
         let raw = |words: &[u16]| words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>();
-        // 12,345,678 as PostgreSQL sends it, and 20,000, whose last digit it leaves out.
+        // 12,345,678 as PostgreSQL sends it, and 20,000, whose last digit it omits.
         assert_eq!(parse_numeric(&raw(&[2, 1, 0, 0, 1234, 5678])), Some(12_345_678));
         assert_eq!(parse_numeric(&raw(&[1, 1, 0, 0, 2])), Some(20_000));
         for wrong in [
@@ -160,10 +160,10 @@ mod tests {
             // 0.5 and 1.5.
             &[1, 0xffff, 0, 1, 5000],
             &[2, 0, 0, 1, 1, 5000],
-            // 2^64, and much more.
+            // 2^64, and a much larger number.
             &[5, 4, 0, 0, 1844, 6744, 737, 955, 1616],
             &[1, 5, 0, 0, 1],
-            // Fewer digits than it says.
+            // Fewer digits than the header says.
             &[2, 1, 0, 0, 1],
         ] {
             assert_eq!(parse_numeric(&raw(wrong)), None, "{wrong:?}");

@@ -1,4 +1,4 @@
-//! The values of each write, in the order in which its statement takes them.
+//! The values of each write, in the order of its statement's parameters.
 
 use bytes::Bytes;
 
@@ -30,22 +30,23 @@ impl Statements {
     }
 }
 
-/// The largest stored response, in bytes. PostgreSQL refuses messages of 1 GiB, and one message holds the whole row.
+/// The size limit of a stored response, in bytes. PostgreSQL rejects messages of 1 GiB, and one message
+/// contains the whole row.
 const LARGEST_RESPONSE: usize = (1 << 30) - (1 << 20);
 
-/// What a write's values borrow, beside the write itself.
+/// The data that a write's values borrow, besides the write itself.
 #[derive(Debug)]
 pub(super) enum Draft {
-    /// The record that it puts, or a part of.
+    /// The record that the write puts, whole or in part.
     Record(Box<(Record, Texts)>),
-    /// `response_encoding` of what it settles to.
+    /// The `response_encoding` of the settlement.
     Settlement(Option<String>),
     /// Nothing.
     Nothing,
 }
 
 impl Draft {
-    /// The draft of `write`, or why no row can have it.
+    /// Prepares `write`, or returns the reason why no row can hold it.
     pub(super) fn of(write: &Write) -> Result<Self, Fault> {
         let of_record = |record: Record| {
             let texts = Texts::of(&record);
@@ -66,7 +67,8 @@ impl Draft {
         })
     }
 
-    /// The values of the statement that makes `write` on `key`; `lock_timeout` if the statement has one.
+    /// The values of the statement that applies `write` to `key`. `lock_timeout` is included if the statement
+    /// has one.
     pub(super) fn values<'a>(
         &'a self,
         key: &'a StoredKey,
@@ -114,7 +116,7 @@ impl Draft {
     }
 }
 
-/// The response that `write` keeps in the row.
+/// The response that `write` stores in the row.
 fn kept(write: &Write) -> Option<&Bytes> {
     let outcome = match write {
         Write::Settle { settlement, .. } | Write::Resolve { settlement, .. } => match settlement {
@@ -133,7 +135,7 @@ fn kept(write: &Write) -> Option<&Bytes> {
     }
 }
 
-/// What the version that was seen has in `column`.
+/// The value of `column` in the version that was seen.
 fn as_seen(column: Column, seen: &Seen) -> Value<'_> {
     match column {
         Column::Status => Value::Text(seen.status.as_str()),

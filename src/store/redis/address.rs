@@ -1,4 +1,4 @@
-//! Where Redis is: a store's URL taken apart. A password never leaves this module but towards Redis.
+//! Parses a store's URL. A password never leaves this module except to Redis.
 
 use std::{fmt, sync::Arc};
 
@@ -26,7 +26,7 @@ impl fmt::Display for Address {
 }
 
 impl Address {
-    /// The address in `host:port`, of which the host may be in brackets, and may be empty where `default` has one.
+    /// Parses `host:port`. The host may be in brackets, and may be empty if there's a `default`.
     pub(super) fn parse(text: &str, default: Option<&Self>) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
@@ -38,14 +38,14 @@ impl Address {
     }
 }
 
-/// Who we are to Redis.
+/// The user name and password for Redis.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Credentials {
     pub(super) user: Option<String>,
     pub(super) password: String,
 }
 
-/// All that a URL says.
+/// The parsed URL.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Location {
     pub(super) address: Address,
@@ -61,7 +61,7 @@ pub(super) struct Location {
 }
 
 impl Location {
-    /// What `text` says, or what is wrong with it, without any of it that may be secret.
+    /// Parses `text`. An error says what's wrong with it, without any part that may be secret.
     pub(super) fn parse(text: &str) -> Result<Self, Error> {
         let url = Url::parse(text).map_err(|error| invalid(format!("is no URL: {error}")))?;
         let (is_cluster, has_tls) = match url.scheme() {
@@ -154,7 +154,7 @@ fn invalid(what: impl fmt::Display) -> Error {
     Error::new(ErrorKind::Invalid, format!("the URL of the Redis store {what}; {example}"))
 }
 
-/// Never the credentials.
+/// Never shows the credentials.
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tls = if self.has_tls { "s" } else { "" };

@@ -1,4 +1,4 @@
-//! How a [`RedisStore`] is made.
+//! Builds a [`RedisStore`].
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -46,50 +46,52 @@ impl RedisStoreBuilder {
         }
     }
 
-    /// Asks this node of the cluster too, as `host:port`, where the one in the URL cannot be reached.
+    /// Also tries this node of the cluster, as `host:port`, if the one in the URL can't be reached.
     pub fn node(mut self, node: impl Into<String>) -> Self {
         self.nodes.push(node.into());
         self
     }
 
-    /// Introduces itself by this name and password, instead of what the URL says.
+    /// Authenticates with this user name and password instead of the URL's.
     pub fn credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
         let user = Some(user.into()).filter(|user| !user.is_empty());
         self.credentials = Some(Credentials { user, password: password.into() });
         self
     }
 
-    /// Puts this in front of every key. Default `idempotency:`, or what the URL says.
+    /// Puts this in front of every key. Default `idempotency:`, or the URL's prefix.
     pub fn key_prefix(mut self, key_prefix: impl Into<String>) -> Self {
         self.key_prefix = Some(key_prefix.into());
         self
     }
 
-    /// Trusts these authorities, certificates in PEM, instead of those that the machine does or the URL's `sslrootcert`.
+    /// Trusts these certificate authorities, in PEM, instead of the machine's or those of the URL's
+    /// `sslrootcert`.
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.root_certificates = Some(pem.into());
         self
     }
 
-    /// How long one attempt of a request may take; making a connection for it may take as long again. Default 1 s.
+    /// Limits one attempt of a request. Connecting for it may take as long again. Default 1 s.
     pub fn attempt_timeout(mut self, attempt_timeout: Duration) -> Self {
         self.attempt_timeout = attempt_timeout;
         self
     }
 
-    /// How long a request may take with all its attempts and connections. Default 2 s.
+    /// Limits a request with all its attempts and connections. Default 2 s.
     pub fn operation_timeout(mut self, operation_timeout: Duration) -> Self {
         self.operation_timeout = operation_timeout;
         self
     }
 
-    /// Builds the store. No request is made, and no connection; where the URL wants TLS, the machine's certificates are
-    /// read, unless some were given.
+    /// Builds the store, without a request or a connection. If the URL needs TLS, it reads the machine's
+    /// certificates, unless you gave some.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] for a URL or a node that makes no sense, a time-out of zero, an empty key prefix, a
-    /// `sslrootcert` that can't be read, and where there is no authority to trust. No message has the password in it.
+    /// [`ErrorKind::Invalid`] for a URL or a node that isn't valid, a timeout of zero, an empty key prefix, a
+    /// `sslrootcert` that can't be read, or if there's no certificate authority to trust. No message contains
+    /// the password.
     pub fn build(self) -> Result<RedisStore, Error> {
         let location = Location::parse(&self.url)?;
         for (what, timeout) in [("attempt", self.attempt_timeout), ("operation", self.operation_timeout)] {
@@ -137,7 +139,7 @@ impl RedisStoreBuilder {
     }
 }
 
-/// With the cryptography named, since the process may have set another or none.
+/// Names the crypto provider, since the process may have set another one, or none.
 fn tls(root_certificates: Option<&[u8]>) -> Result<Arc<ClientConfig>, Error> {
     let mut roots = RootCertStore::empty();
     match root_certificates {
@@ -149,7 +151,7 @@ fn tls(root_certificates: Option<&[u8]>) -> Result<Arc<ClientConfig>, Error> {
                 roots.add(certificate).map_err(|error| wrong(&error))?;
             }
         }
-        // Of a machine's many certificates, one that cannot be read is no reason to trust none.
+        // One unreadable certificate among the machine's many mustn't make us trust none of them.
         None => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
     }
     if roots.is_empty() {
@@ -167,7 +169,7 @@ fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::Invalid, message)
 }
 
-/// Neither the URL, which has a password in it, nor the credentials are shown.
+/// Hides the URL, which contains a password, and the credentials.
 impl fmt::Debug for RedisStoreBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let location = Location::parse(&self.url);

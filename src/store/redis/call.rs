@@ -1,4 +1,4 @@
-//! One request of the store: the attempts it takes, and what is certain after them.
+//! One request of the store: its attempts, and whether the write may have been applied.
 
 use redis::{Cmd, Pipeline, Value, cmd};
 
@@ -11,13 +11,13 @@ use super::{
 };
 use crate::{store::StoreError, time::within};
 
-/// How often a request is sent at most, where nothing redirects it: over the open connection, and over a new one if that
-/// has died. The protocol repeats calls that fail, with pauses.
+/// The maximum number of attempts without redirection: over the open connection, and over a new one if that one
+/// is dead. The engine retries failed calls with backoff.
 const MAX_ATTEMPTS: usize = 2;
-/// How many nodes a request may be sent on to: in a cluster that agrees with itself, one.
+/// The maximum number of redirections. A consistent cluster needs one.
 const MAX_REDIRECTIONS: usize = 5;
 
-/// What is asked of one record.
+/// The kind of request on one record.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Request<'a> {
     Transition(&'a Transition),
@@ -25,7 +25,7 @@ pub(super) enum Request<'a> {
 }
 
 impl Request<'_> {
-    /// Whether an answer of this kind is one to this request.
+    /// Whether an answer of this kind fits this request.
     fn is_answered_by(self, answer: &Value) -> bool {
         match answer {
             Value::Array(_) => true,
@@ -36,16 +36,16 @@ impl Request<'_> {
 }
 
 impl RedisStore {
-    /// Sends `request` on the record under `key`, and gives Redis's answer.
+    /// Sends `request` for the record under `key`, and returns Redis's answer.
     ///
-    /// A transition that may have been made is sent again: each is made at most once, whatever arrives of it and when,
-    /// because its condition does not hold a second time.
+    /// A transition that may have been applied is sent again. It's applied at most once, however many copies
+    /// arrive and whenever they do, because its condition doesn't hold a second time.
     pub(super) async fn call(&self, key: &str, request: Request<'_>) -> Result<Value, StoreError> {
         let mut maybe_applied = false;
         let attempts = self.attempts(key, request, &mut maybe_applied);
         let answer = within(self.inner.operation_timeout, attempts).await;
         let answer = answer.unwrap_or_else(|| Err(Fault::new(Class::TimedOut, self.inner.nodes.seed())));
-        // A read writes nothing, whatever became of its attempts.
+        // A read writes nothing, so it's never ambiguous.
         answer.map_err(|fault| fault.into_error(maybe_applied && !matches!(request, Request::Read)))
     }
 
@@ -87,8 +87,8 @@ impl RedisStore {
         }
     }
 
-    /// Sends the request to `node` once; `maybe_applied` is set from the moment when it may have been carried out, until
-    /// it is certain that it was not.
+    /// Sends the request to `node` once. `maybe_applied` is set as soon as Redis may have carried it out, and
+    /// reset when it's certain that Redis did not.
     async fn attempt(
         &self,
         node: &Node,
@@ -121,7 +121,7 @@ async fn sent(live: &Live, node: &Node, key: &str, request: Request<'_>, asks: b
     match request {
         Request::Read => send(cmd("HGETALL").arg(key).take()).await,
         Request::Transition(transition) => match send(transition.by_digest(key)).await {
-            // Redis has started anew, or was told to forget its scripts.
+            // Redis has restarted, or has flushed its scripts.
             Err(fault) if fault.class == Class::NoScript => send(transition.by_source(key)).await,
             answer => answer,
         },
@@ -132,7 +132,7 @@ async fn send(live: &Live, node: &Node, command: Cmd, asks: bool) -> Result<Valu
     if !asks {
         return live.send(&command, &node.address).await;
     }
-    // A node takes a request for a slot that is still on its way to it only right behind this one.
+    // A node accepts a request for a slot that's still being moved to it only directly after this command.
     let mut commands = Pipeline::new();
     commands.cmd("ASKING").add_command(command);
     live.send_all(&commands, 2, &node.address).await

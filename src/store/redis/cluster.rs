@@ -1,7 +1,7 @@
-//! Which node has a record: the only one, or the one that has the slot of its key.
+//! Finds the node that has a record: the only node, or the one that has the slot of its key.
 //!
-//! The requests go to the nodes one by one and every redirection is followed here, so that it is known of each request
-//! whether it may have been carried out; a client of the whole cluster would hide that behind its own repetitions.
+//! The store sends each request to a node directly and follows redirections here, so it knows of each request
+//! whether it may have been carried out. A cluster-wide client would hide that behind its own retries.
 
 use std::{
     collections::HashMap,
@@ -22,7 +22,7 @@ use crate::time::within;
 /// How many slots a cluster has ("Redis cluster specification").
 const SLOTS: u16 = 16_384;
 
-/// The slot of `key`: of what stands between its first braces, if anything does, else of all of it.
+/// The slot of `key`: hashes the text between its first braces, or the whole key if there is none.
 pub(super) fn slot(key: &str) -> u16 {
     let key = key.as_bytes();
     let tag = key.iter().position(|byte| *byte == b'{').map(|open| &key[open + 1..]);
@@ -38,21 +38,21 @@ fn crc16(bytes: &[u8]) -> u16 {
     })
 }
 
-/// Who has which slots.
+/// The slot ranges and their nodes.
 type Shards = Vec<(RangeInclusive<u16>, Address)>;
 
-/// The nodes, and what is known of their slots.
+/// The nodes, and their known slots.
 pub(super) struct Nodes {
     seeds: Vec<Address>,
     is_cluster: bool,
     known: Mutex<HashMap<Address, Arc<Node>>>,
     shards: Mutex<Option<Arc<Shards>>>,
-    /// Held by whoever asks for the slots, so that one asks for all who want to know.
+    /// Held during a request for the slots, so that one request serves all waiters.
     gate: tokio::sync::Mutex<()>,
 }
 
 impl Nodes {
-    /// The one node at the first of `seeds`, or a cluster that all of them are nodes of.
+    /// Creates the single node at the first of `seeds`, or a cluster that all of them belong to.
     pub(super) fn new(seeds: Vec<Address>, is_cluster: bool) -> Self {
         Self {
             seeds,
@@ -74,7 +74,7 @@ impl Nodes {
         Arc::clone(known.entry(address.clone()).or_insert_with(made))
     }
 
-    /// The node that has `slot`, as far as is known. In a cluster, asks for the slots where they are not known.
+    /// The node that has `slot`. In a cluster, requests the slots if they aren't known.
     pub(super) async fn of(&self, slot: u16, connector: &Connector) -> Result<Arc<Node>, Fault> {
         if !self.is_cluster {
             return Ok(self.at(self.seed()));
@@ -90,7 +90,7 @@ impl Nodes {
         }
     }
 
-    /// All nodes that have slots, in an order that stays while the cluster does.
+    /// All nodes that have slots, in an order that's stable while the cluster doesn't change.
     pub(super) async fn all(&self, connector: &Connector) -> Result<Vec<Arc<Node>>, Fault> {
         if !self.is_cluster {
             return Ok(vec![self.at(self.seed())]);
@@ -102,12 +102,12 @@ impl Nodes {
         Ok(addresses.iter().map(|address| self.at(address)).collect())
     }
 
-    /// What is known of the slots is not so any more: the next request asks anew.
+    /// Discards the known slots, so that the next request asks for them again.
     pub(super) fn forget(&self) {
         *locked(&self.shards) = None;
     }
 
-    /// The first address that was given: what errors speak of.
+    /// The first configured address, for errors.
     pub(super) fn seed(&self) -> &Address {
         &self.seeds[0]
     }
@@ -128,7 +128,7 @@ impl Nodes {
         Ok(shards)
     }
 
-    /// Asks one node after the other, those that were given first.
+    /// Asks one node after the other, starting with the configured ones.
     async fn ask(&self, connector: &Connector) -> Result<Shards, Fault> {
         let mut addresses = self.seeds.clone();
         addresses.extend(locked(&self.known).keys().filter(|address| !self.seeds.contains(address)).cloned());
@@ -145,7 +145,7 @@ impl Nodes {
     async fn ask_one(&self, node: &Node, connector: &Connector) -> Result<Shards, Fault> {
         let at = &node.address;
         let live = node.connection(connector).await?;
-        // Nothing was asked that could change anything: no answer is as good as no connection.
+        // `CLUSTER SLOTS` changes nothing, so treat a missing answer like a missing connection.
         let answer = match within(connector.timeout, live.send(cmd("CLUSTER").arg("SLOTS"), at)).await {
             Some(Ok(answer)) => answer,
             Some(Err(fault)) if fault.class != Class::Lost => return Err(fault),
@@ -165,7 +165,8 @@ impl fmt::Debug for Nodes {
     }
 }
 
-/// What `CLUSTER SLOTS` says: an array for each range, with its ends and its nodes, of which the first is the primary.
+/// Parses the answer to `CLUSTER SLOTS`: an array for each range, with its ends and its nodes, the primary
+/// first.
 fn shards(answer: &Value, asked: &Address) -> Option<Shards> {
     let Value::Array(ranges) = answer else { return None };
     ranges.iter().map(|range| shard(range, asked)).collect()
@@ -190,7 +191,7 @@ fn shard(range: &Value, asked: &Address) -> Option<(RangeInclusive<u16>, Address
 mod tests {
     use super::*;
 
-    /// Values of the specification, and of `CLUSTER KEYSLOT`.
+    /// Values from the specification, and from `CLUSTER KEYSLOT`.
     #[test]
     fn a_keys_slot_is_its_check_sum_or_its_tags() {
         assert_eq!(crc16(b"123456789"), 0x31C3);

@@ -1,5 +1,5 @@
-//! Records to the fields of a hash and back. All that comes from Redis is checked: what cannot be understood is said by
-//! field, never guessed, and never shown.
+//! Converts records to the fields of a hash and back. Everything from Redis is checked. An error names the
+//! field that can't be decoded, and never shows its value. The codec never guesses.
 
 use std::{borrow::Cow, str::FromStr};
 
@@ -31,9 +31,9 @@ pub(super) const RESPONSE_ENCODING: Field = "response_encoding";
 pub(super) const RESPONSE_LENGTH: Field = "response_length";
 pub(super) const RESPONSE_SHA256: Field = "response_sha256";
 pub(super) const RESPONSE: Field = "response";
-/// Reserved: no rule looks at it, and nothing writes it yet.
+/// Reserved: the library ignores it, and nothing writes it yet.
 pub(super) const TRACE_ID: Field = "trace_id";
-/// Reserved: only a newer version of the library reads a response that has it.
+/// Reserved: only a newer version of the library can read a response that has it.
 const RESPONSE_CODEC: Field = "response_codec";
 /// Reserved: as [`RESPONSE_CODEC`].
 const RESPONSE_KEY_ID: Field = "response_key_id";
@@ -54,10 +54,10 @@ pub(super) const OPTIONAL: [Field; 10] = [
 
 /// The only value of `interrupted`. A record that wasn't interrupted has no such field.
 const TRUE: &str = "true";
-/// What `response_encoding` says of a response that was not kept.
+/// The value of `response_encoding` for a response that wasn't kept.
 const OMITTED: &str = "omitted";
 
-/// Fields with their values, as they are to be set.
+/// Fields to set, with their values.
 pub(super) type Values = Vec<(Field, Bytes)>;
 
 pub(super) fn text(value: impl ToString) -> Bytes {
@@ -72,7 +72,7 @@ pub(super) fn word(word: &'static str) -> Bytes {
     Bytes::from_static(word.as_bytes())
 }
 
-/// All that a claim sets.
+/// The fields that a claim sets.
 pub(super) fn lock(lock: &Lock) -> Values {
     let mut values = vec![
         (VERSION, text(RECORD_VERSION)),
@@ -90,17 +90,17 @@ pub(super) fn lock(lock: &Lock) -> Values {
     values
 }
 
-/// The field `expires_at`, if there is an expiry.
+/// The field `expires_at`, if the record expires.
 pub(super) fn expiry(expires_at: Option<Timestamp>) -> Option<(Field, Bytes)> {
     expires_at.map(|at| (EXPIRES_AT, millis(at)))
 }
 
-/// The field `interrupted`, if the record was.
+/// The field `interrupted`, if the record was interrupted.
 pub(super) fn interrupted(interrupted: bool) -> Option<(Field, Bytes)> {
     interrupted.then(|| (INTERRUPTED, word(TRUE)))
 }
 
-/// All of a record.
+/// All fields of a record.
 pub(super) fn record(record: &Record) -> Values {
     let lease_until = record.lease_until();
     let mut values = lock(&record.lock_until(lease_until.unwrap_or(record.lock_acquired_at)));
@@ -114,7 +114,7 @@ pub(super) fn record(record: &Record) -> Values {
     values
 }
 
-/// What is kept of a response.
+/// The fields of an outcome's response.
 pub(super) fn outcome(outcome: &Outcome) -> Values {
     let Outcome::Retained(response) = outcome else { return vec![(RESPONSE_ENCODING, word(OMITTED))] };
     let mut values = vec![
@@ -139,7 +139,8 @@ fn encoding(response: &StoredResponse) -> Bytes {
     }
 }
 
-/// Why a hash isn't a record. It names the field, and never shows its value, except for the version's number.
+/// Explains why a hash isn't a record. It names the field, and never shows its value, except for the version's
+/// number.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unreadable {
     pub(super) field: Field,
@@ -152,10 +153,10 @@ impl Unreadable {
     }
 }
 
-/// The record that these fields are.
+/// Decodes the record from these fields.
 pub(super) fn decode(fields: Vec<(Bytes, Bytes)>) -> Result<Record, Unreadable> {
     let mut fields = Fields(fields);
-    // The version first: nothing else can be judged before it.
+    // Check the version first: it determines how to read the rest.
     let version = fields.number::<u32>(VERSION)?;
     if version != RECORD_VERSION {
         let why = format!("is {version}, and this library reads version {RECORD_VERSION} alone");
@@ -191,7 +192,7 @@ fn state(fields: &mut Fields) -> Result<State, Unreadable> {
         Status::Failed => State::Failed(kept(fields)?),
         Status::Released => State::Released,
     };
-    // Whatever belongs to another state makes this one half-settled: what happened cannot be told.
+    // A field of another state makes the record half-settled: it's unknown what happened.
     let left_over = OPTIONAL.into_iter().find(|field| fields.has(field));
     match left_over {
         Some(field) => Err(Unreadable::new(field, "does not belong to the record's status")),
@@ -229,15 +230,15 @@ fn parse_encoding(text: &str) -> Option<(Encoding, Option<u32>)> {
     }
 }
 
-/// A number in the one form that this library writes: the script compares texts, and a number in another form would
-/// never be equal to itself.
+/// Accepts only the form of a number that this library writes. The script compares texts, so a number in
+/// another form would never equal itself.
 fn parse_number<T: FromStr + ToString>(digits: &str) -> Option<T> {
     digits.parse().ok().filter(|number: &T| number.to_string() == digits)
 }
 
 const OTHER_FORM: &str = "is not in the form that this library writes";
 
-/// A record's fields; each can be taken once, and those that are left over can be asked for.
+/// A record's fields. Each can be taken once, and `has` finds those that are left over.
 struct Fields(Vec<(Bytes, Bytes)>);
 
 impl Fields {
@@ -265,7 +266,7 @@ impl Fields {
         self.number(field).map(Timestamp::from_millis)
     }
 
-    /// What is compared as text has to come out as the text that went in.
+    /// The script compares these as text, so a parsed value must format to the same text.
     fn parsed<T: ToString>(&mut self, field: Field, parse: fn(&str) -> Option<T>) -> Result<T, Unreadable> {
         let text = self.text(field)?;
         let value = parse(&text).filter(|value| value.to_string() == text);

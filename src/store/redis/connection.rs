@@ -1,4 +1,4 @@
-//! Connections: how one is made, and how a node keeps one.
+//! Makes connections, and keeps one per node.
 
 use std::{
     fmt, io,
@@ -30,18 +30,18 @@ use super::{
 };
 use crate::time::{LastAnswer, within};
 
-/// A connection that was idle for so long is asked whether it is still there before anything is sent on it. A frozen
-/// sandbox's connections die unseen, and a request on a dead one costs the time-out of an attempt.
+/// Pings a connection that was idle for this long before anything is sent on it. A frozen sandbox's connections
+/// die unnoticed, and a request on a dead one costs the timeout of an attempt.
 const IDLE: Duration = Duration::from_secs(10);
-/// How long that answer may take.
+/// The timeout for the ping.
 const PING_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// How connections are made.
+/// Makes connections.
 pub(super) struct Connector {
     pub(super) tls: Option<Arc<ClientConfig>>,
     pub(super) credentials: Option<Credentials>,
     pub(super) database: u32,
-    /// How long making one may take, and one answer on it.
+    /// The limit for connecting, and for one answer on the connection.
     pub(super) timeout: Duration,
 }
 
@@ -69,7 +69,7 @@ impl Connector {
         Ok(live)
     }
 
-    /// Says who we are, and which database we want.
+    /// Authenticates and selects the database.
     async fn introduce(&self, live: &Live, at: &Address) -> Result<(), Fault> {
         let mut commands = Pipeline::new();
         if let Some(Credentials { user, password }) = &self.credentials {
@@ -82,7 +82,7 @@ impl Connector {
             0 => Ok(()),
             count => match live.send_all(&commands, count, at).await {
                 Ok(_) => Ok(()),
-                // Nothing but names was sent so far.
+                // Only AUTH and SELECT were sent, so nothing was written.
                 Err(fault) if fault.class == Class::Lost => Err(Fault::new(Class::NotReached, at)),
                 Err(fault) => Err(fault),
             },
@@ -90,7 +90,7 @@ impl Connector {
     }
 }
 
-/// A connection with the task that drives it. Clones share both, and the task ends with the last of them.
+/// A connection with the task that drives it. Clones share both. The task ends with the last clone.
 #[derive(Clone)]
 pub(super) struct Live {
     connection: MultiplexedConnection,
@@ -100,7 +100,7 @@ pub(super) struct Live {
 struct Driver {
     task: JoinHandle<()>,
     has_ended: Arc<AtomicBool>,
-    /// `None` if somebody dropped a request since.
+    /// `None` if a request was dropped since.
     answered: Mutex<Option<LastAnswer>>,
 }
 
@@ -110,8 +110,8 @@ impl Drop for Driver {
     }
 }
 
-/// A request without its answer. If it is dropped, the connection may be dead, and the next request asks it first. A late
-/// answer goes to no other request, since the driver matches them by order.
+/// A request without its answer. If it's dropped, the connection may be dead, and the next request pings it
+/// first. A late answer goes to no other request, since the driver matches answers by order.
 struct Pending<'d> {
     driver: &'d Driver,
     is_answered: bool,
@@ -123,7 +123,7 @@ impl Drop for Pending<'_> {
     }
 }
 
-/// Says that the driver has ended, in whatever way: its runtime may have gone, too.
+/// Sets the flag when the driver ends for any reason, including the end of its runtime.
 struct Ending(Arc<AtomicBool>);
 
 impl Drop for Ending {
@@ -137,7 +137,7 @@ impl Live {
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        // Without credentials nothing is sent yet. The time-outs are the caller's.
+        // Without credentials, this sends nothing yet. The caller applies the timeouts.
         let info =
             RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name();
         let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
@@ -163,7 +163,7 @@ impl Live {
 
     async fn is_there(&self, at: &Address) -> bool {
         let asked = within(PING_TIMEOUT, self.send(&cmd("PING"), at)).await;
-        // An error is an answer, too.
+        // An error reply also shows that the connection is alive.
         asked.is_some_and(|answer| answer.is_ok() || answer.is_err_and(|fault| fault.class != Class::Lost))
     }
 
@@ -173,7 +173,7 @@ impl Live {
         answered(answer.map_err(|error| Fault::of_request(error, at))?, at)
     }
 
-    /// Sends `count` commands with nothing in between, and gives the last one's answer, or the first error.
+    /// Sends `count` commands as one pipeline, and returns the last one's answer, or the first error.
     pub(super) async fn send_all(
         &self,
         commands: &Pipeline,
@@ -207,11 +207,11 @@ fn answered(answer: Value, at: &Address) -> Result<Value, Fault> {
     }
 }
 
-/// One server, with the connection to it, if there is one.
+/// One server, with its connection if there is one.
 pub(super) struct Node {
     pub(super) address: Address,
     live: Mutex<Option<Live>>,
-    /// Held by whoever makes a connection, so that there is one for all who want it.
+    /// Held while connecting, so that all waiters share one connection.
     gate: tokio::sync::Mutex<()>,
 }
 
@@ -220,7 +220,7 @@ impl Node {
         Self { address, live: Mutex::new(None), gate: tokio::sync::Mutex::new(()) }
     }
 
-    /// The connection to this node, as far as can be told without a request of consequence.
+    /// The connection to this node. It's checked as far as possible without sending the request.
     pub(super) async fn connection(&self, connector: &Connector) -> Result<Live, Fault> {
         if let Some(live) = self.live().filter(|live| !live.is_idle()) {
             return Ok(live);
@@ -230,14 +230,14 @@ impl Node {
             if !live.is_idle() {
                 return Ok(live);
             }
-            // Before the question: if somebody drops that, nobody uses this connection again.
+            // Discard before the ping: if the ping is dropped, the connection isn't used again.
             self.discard(&live);
             if live.is_there(&self.address).await {
                 *locked(&self.live) = Some(live.clone());
                 return Ok(live);
             }
         }
-        // Boxed, so that every request does not make room for a path that few take.
+        // Boxed because few requests reconnect: otherwise every request's future would hold this one.
         let live = Box::pin(connector.connect(&self.address)).await?;
         *locked(&self.live) = Some(live.clone());
         Ok(live)
@@ -247,7 +247,7 @@ impl Node {
         locked(&self.live).clone().filter(|live| !live.has_ended())
     }
 
-    /// Uses this connection no more.
+    /// Stops using this connection.
     pub(super) fn discard(&self, live: &Live) {
         let mut kept = locked(&self.live);
         if kept.as_ref().is_some_and(|kept| kept.is_same(live)) {
@@ -262,7 +262,7 @@ impl fmt::Debug for Node {
     }
 }
 
-/// No code panics while it holds one of these locks, so what a poisoned one guards is whole.
+/// Code that holds one of these locks never panics, so the data in a poisoned one is intact.
 pub(super) fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }

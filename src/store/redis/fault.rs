@@ -1,8 +1,8 @@
-//! What can go wrong to the store's errors: what happened, whether the write may have been made all the same, and what
-//! to do about it.
+//! Maps failures to the store's errors: what happened, whether the write may have been applied anyway, and how
+//! to fix it.
 //!
-//! An answer of Redis is never kept: the text of an error may repeat a command with all its arguments. What stays is
-//! its code.
+//! It never keeps an answer of Redis, since an error's text may repeat a command with all its arguments. It
+//! only keeps the error's code.
 
 use std::{error::Error as StdError, fmt, io};
 
@@ -11,58 +11,58 @@ use redis::{ErrorKind, RedisError, ServerError};
 use super::address::Address;
 use crate::store::{StoreError, StoreErrorKind};
 
-/// What went wrong: what the message says, the store error's kind, and what is tried next follow from it.
+/// The category of a failure. It determines the message, the store error's kind, and the retry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Class {
-    /// No connection came about.
+    /// The connection couldn't be made.
     NotReached,
-    /// The other side is not who it should be.
+    /// The server's identity couldn't be verified.
     NotTrusted,
-    /// No answer in time.
+    /// The request timed out.
     TimedOut,
-    /// The connection ended before the answer.
+    /// The connection was lost before the answer.
     Lost,
-    /// What came is no answer of Redis.
+    /// The answer isn't valid Redis protocol.
     Unreadable,
-    /// The script is not there yet.
+    /// The script isn't loaded.
     NoScript,
-    /// Another node of the cluster has the key, for good or until the slot has moved.
+    /// Another node of the cluster has the key, permanently or until the slot has moved.
     Elsewhere { node: Address, for_good: bool },
-    /// There is a cluster, and we were not told.
+    /// The server belongs to a cluster, but isn't configured as one.
     IsCluster,
-    /// No node has the key's slot just now.
+    /// No node currently serves the key's slot.
     ClusterDown,
-    /// It is a replica.
+    /// The server is a replica.
     ReadOnly,
-    /// Its memory is full.
+    /// The server's memory is full.
     OutOfMemory,
-    /// It reads its data from the disk.
+    /// The server is loading its data from disk.
     Loading,
-    /// It has lost its primary.
+    /// The replica has lost its primary.
     NoPrimary,
-    /// It has too few replicas.
+    /// The primary has too few replicas.
     TooFewReplicas,
-    /// It cannot write to its disk.
+    /// The server can't write to its disk.
     DiskFails,
-    /// Another script runs.
+    /// Another script is running.
     Busy,
-    /// It takes no more connections.
+    /// The server accepts no more connections.
     TooManyConnections,
-    /// It does not know us.
+    /// The user name or the password was rejected or is missing.
     NotAuthenticated,
-    /// It knows us, and we may not.
+    /// The user lacks a permission.
     NotPermitted,
-    /// What is under the key is no hash.
+    /// The value under the key isn't a hash.
     NoHash,
-    /// There is no such database.
+    /// The database doesn't exist.
     NoDatabase,
     /// The response is larger than the server accepts.
     TooLarge,
-    /// It refuses for another reason.
+    /// The server rejects the request for another reason.
     Refused,
 }
 
-/// Which code means what ("redis.io", error replies, and the messages of the server's sources).
+/// The class of each error code ("redis.io", error replies, and the messages in the server's sources).
 const CODES: &[(&str, Class)] = &[
     ("NOSCRIPT", Class::NoScript),
     ("CLUSTERDOWN", Class::ClusterDown),
@@ -80,7 +80,7 @@ const CODES: &[(&str, Class)] = &[
     ("WRONGTYPE", Class::NoHash),
 ];
 
-/// Something that went wrong, and where.
+/// A failure and the address where it happened.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) class: Class,
@@ -88,7 +88,7 @@ pub(super) struct Fault {
     cause: Option<Cause>,
 }
 
-/// What is left of an error: the `source()` of the store's error.
+/// The safe part of an error: the `source()` of the store's error.
 #[derive(Debug)]
 struct Cause(String);
 
@@ -105,9 +105,9 @@ impl Fault {
         Self { class, at: at.clone(), cause: None }
     }
 
-    /// What came of an attempt to connect.
+    /// The failure of an attempt to connect.
     pub(super) fn of_connecting(error: &io::Error, at: &Address) -> Self {
-        // rustls wraps what it finds wrong with the other side into an error of this kind.
+        // rustls reports an untrusted server as an error of these kinds.
         let class = match error.kind() {
             io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => Class::NotTrusted,
             _ => Class::NotReached,
@@ -115,7 +115,7 @@ impl Fault {
         Self { cause: Some(Cause(error.to_string())), ..Self::new(class, at) }
     }
 
-    /// What came of a request.
+    /// The failure of a request.
     pub(super) fn of_request(error: RedisError, at: &Address) -> Self {
         let (kind, text) = (error.kind(), error.to_string());
         match ServerError::try_from(error) {
@@ -125,12 +125,12 @@ impl Fault {
         }
     }
 
-    /// What an error says that Redis answered with.
+    /// The failure in an error reply of Redis.
     pub(super) fn of_answer(error: &ServerError, at: &Address) -> Self {
         let (code, details) = (error.code(), error.details().unwrap_or_default());
         let class = match code {
             "MOVED" | "ASK" => elsewhere(code, details, at),
-            // Up to version 6, a script's error is wrapped into a sentence.
+            // Up to version 6, Redis wraps a script's error in a sentence.
             "ERR" => of_sentence(details),
             code if code.starts_with('@') => of_sentence(details),
             code => of_code(code),
@@ -139,7 +139,7 @@ impl Fault {
         Self { cause: is_code.then(|| Cause(format!("it answered {code}"))), ..Self::new(class, at) }
     }
 
-    /// Whether it is certain that this request changed nothing.
+    /// Whether this request certainly changed nothing.
     pub(super) fn is_definite(&self) -> bool {
         match self.class {
             Class::NotReached
@@ -160,19 +160,19 @@ impl Fault {
             | Class::NoHash
             | Class::NoDatabase
             | Class::TooLarge => true,
-            // Where the script may not call one of its commands, it may have called those before.
+            // If the user lacks permission for one of the script's commands, earlier commands may have run.
             Class::TimedOut | Class::Lost | Class::Unreadable | Class::NotPermitted | Class::Refused => false,
         }
     }
 
-    /// Whether another attempt on a new connection may go better, though nobody waits for anything.
+    /// Whether an immediate retry on a new connection may succeed.
     pub(super) fn may_pass_at_once(&self) -> bool {
         matches!(self.class, Class::TimedOut | Class::Lost | Class::ReadOnly)
     }
 
-    /// Whether the connection is of no more use: whatever comes next on it may be another request's answer, or nothing.
+    /// Whether to close the connection: its next answer may belong to another request, or never arrive.
     pub(super) fn ends_connection(&self) -> bool {
-        // Redis closes the connection after it has refused a value for its length.
+        // Redis closes the connection after it has rejected a value for its length.
         self.may_pass_at_once() || matches!(self.class, Class::Unreadable | Class::TooLarge)
     }
 
@@ -204,7 +204,7 @@ impl Fault {
         }
     }
 
-    /// The store's error; ambiguous if any of the requests behind it was.
+    /// Converts to the store's error, ambiguous if any of the requests behind it was.
     pub(super) fn into_error(self, maybe_applied: bool) -> StoreError {
         let error = StoreError::new(self.kind(), self.message()).maybe_applied(maybe_applied);
         match self.cause {
@@ -286,9 +286,9 @@ fn of_code(code: &str) -> Class {
     CODES.iter().find(|(known, _)| *known == code).map_or(Class::Refused, |(_, class)| class.clone())
 }
 
-/// What a sentence is about that has no code of its own, or one inside.
+/// The class of an error sentence that has no code, or has one inside.
 fn of_sentence(text: &str) -> Class {
-    // The command's arguments follow: whatever is in them.
+    // The command's arguments follow, and may contain any text.
     if text.starts_with("unknown") {
         return Class::Refused;
     }
@@ -296,10 +296,10 @@ fn of_sentence(text: &str) -> Class {
         ("max number of clients", Class::TooManyConnections),
         ("user executing the script can't", Class::NotPermitted),
         ("invalid password", Class::NotAuthenticated),
-        // Of strangers, Redis does not even read a command of this length.
+        // Redis doesn't read a command of this length from an unauthenticated client.
         ("unauthenticated", Class::NotAuthenticated),
         ("invalid bulk length", Class::TooLarge),
-        // Upstash's.
+        // Upstash's messages.
         ("max request size exceeded", Class::TooLarge),
         ("max single record size exceeded", Class::TooLarge),
         ("AUTH", Class::NotAuthenticated),

@@ -8,8 +8,9 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Redis rejects a request that's too long before it has read it: it replies, and closes the connection while we still write.
-/// A failed write must not hide that reply. So the write counts as done, the reply is read, and then the failure is reported.
+/// Redis rejects a request that's too long before it has read all of it: it replies, and closes the connection
+/// while we still write. A failed write must not hide that reply. So this stream treats the write as done,
+/// reads the reply, and then reports the failure.
 #[derive(Debug)]
 pub(super) struct LastWord<S> {
     stream: S,
@@ -22,7 +23,7 @@ impl<S> LastWord<S> {
         Self { stream, failure: None }
     }
 
-    /// `written`, or `done` if the write failed.
+    /// Returns `written`, or `done` if the write failed.
     fn unless_failed<T>(&mut self, written: Poll<io::Result<T>>, done: T) -> Poll<io::Result<T>> {
         match written {
             Poll::Ready(Err(failure)) => {
@@ -86,7 +87,7 @@ mod tests {
 
     use super::*;
 
-    /// Gives an answer to be read, and refuses every write.
+    /// Offers a reply to read, and fails every write.
     struct HungUp(&'static [u8]);
 
     impl AsyncRead for HungUp {
@@ -123,7 +124,7 @@ mod tests {
         let mut answer = [0; 15];
         stream.read_exact(&mut answer).await.unwrap();
         assert_eq!(&answer, b"-ERR too long\r\n");
-        // Once: then the connection has ended like any other.
+        // The error is reported once. Then the stream has ended, like any other.
         let error = stream.read(&mut answer).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
         assert_eq!(stream.read(&mut answer).await.unwrap(), 0);

@@ -1,4 +1,4 @@
-//! Going through all records, for an operator.
+//! Iterates over all records, for operators.
 
 use redis::{Value, cmd};
 use tokio::task::JoinSet;
@@ -14,20 +14,20 @@ use crate::{
     time::within,
 };
 
-/// How many keys Redis looks at for one page, about.
+/// The approximate number of keys that Redis examines for one page.
 const LOOKS_AT: usize = 200;
 
-/// Some of the records; see [`RedisStore::scan`].
+/// One page of records; see [`RedisStore::scan`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ScanPage {
-    /// The records by their keys, in no order; one that cannot be read is an error.
+    /// The records by their keys, in no particular order. A record that can't be decoded is an error.
     pub records: Vec<(StoredKey, Result<Record, StoreError>)>,
-    /// Where to go on, if there is more.
+    /// Where the next page begins, if there is more.
     pub next: Option<ScanPosition>,
 }
 
-/// Where a scan goes on.
+/// Where a scan continues.
 #[derive(Clone, Debug)]
 pub struct ScanPosition {
     node: usize,
@@ -35,17 +35,18 @@ pub struct ScanPosition {
 }
 
 impl RedisStore {
-    /// Some of the records, from the beginning or from where an earlier page ended: for an operator, and not for a
-    /// handler, since Redis passes all of its keys. A page can be empty though more follow.
+    /// Returns one page of records, from the beginning or from the end of an earlier page. It's for an
+    /// operator, not for a handler, since Redis iterates over all its keys. A page can be empty even if more
+    /// follow.
     ///
-    /// Records that are there from the first page to the last are found, and may be found twice; the whole is no
-    /// snapshot. In a cluster, the nodes are gone through one after the other.
+    /// The scan finds every record that exists from the first page to the last, possibly twice. It isn't a
+    /// snapshot. In a cluster, it visits one node after the other.
     ///
     /// Needs the command `SCAN`.
     ///
     /// # Errors
     ///
-    /// If Redis could not be asked, or refuses to answer.
+    /// If Redis can't be reached, or rejects the request.
     ///
     /// # Cancel safety
     ///
@@ -111,7 +112,7 @@ impl RedisStore {
     }
 }
 
-/// What `SCAN` answers: where it goes on, and keys. One that is not text is none of ours.
+/// Parses the answer to `SCAN`: the next position, and keys. A key that isn't text isn't one of ours.
 fn page(answer: Value) -> Option<(u64, Vec<String>)> {
     let Value::Array(parts) = answer else { return None };
     let [Value::BulkString(cursor), Value::Array(keys)] = parts.as_slice() else { return None };
@@ -123,7 +124,7 @@ fn page(answer: Value) -> Option<(u64, Vec<String>)> {
     Some((cursor, keys.iter().filter_map(text).collect()))
 }
 
-/// A pattern that matches `text` alone.
+/// A pattern that matches only `text`.
 fn literal(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
     for c in text.chars() {

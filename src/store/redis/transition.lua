@@ -1,12 +1,12 @@
--- One transition of one record: makes it if its conditions hold, or answers with the record that stood in the way.
+-- One transition of one record: applies it if its conditions hold, or returns the record that made one fail.
 --
 -- KEYS[1]  the record, a hash
--- ARGV     how many conditions, and each as a relation, a field and a value;
---          how many fields to remove, and their names;
---          when Redis is to remove the record, or nothing if it never is;
+-- ARGV     the number of conditions, and each as a relation, a field and a value;
+--          the number of fields to remove, and their names;
+--          when Redis removes the record, or empty for never;
 --          the fields to set, each with its value
 --
--- Answers 1, or the record as HGETALL gives it: empty if there is none.
+-- Returns 1, or the record as HGETALL returns it: empty if there is none.
 
 local record, at = KEYS[1], 0
 
@@ -15,8 +15,8 @@ local function take()
   return ARGV[at]
 end
 
--- Whether one number is less than another; both have at most 20 digits. Lua's own numbers would lose their ends, so
--- that they are compared in halves, which are exact.
+-- Whether one number is less than another. Both have at most 20 digits. Lua's numbers would lose the last digits, so
+-- this compares them in halves, which are exact.
 local function is_less(one, other)
   if not string.find(one, '^%d+$') or #one > 20 then return false end
   one, other = string.rep('0', 20 - #one) .. one, string.rep('0', 20 - #other) .. other
@@ -38,9 +38,8 @@ for _ = 1, tonumber(take()) do
   if not holds(take(), take(), take()) then return redis.call('HGETALL', record) end
 end
 
--- What is removed goes first, since that needs no memory: Redis ends a script for want of memory before its first
--- write and never later. So a first claim, which removes nothing, is refused where memory is full, and an outcome is
--- recorded all the same.
+-- Remove first, since that needs no memory: if memory is full, Redis stops a script before its first write, and never
+-- later. So when memory is full, a first claim, which removes nothing, is refused, and an outcome is still recorded.
 local removed = {}
 for n = 1, tonumber(take()) do removed[n] = take() end
 local removal = take()

@@ -1,4 +1,4 @@
-//! What each write of the contract is to the script: its conditions, what it removes and what it sets.
+//! Translates each write of the contract for the script: conditions, fields to remove and fields to set.
 
 use std::sync::LazyLock;
 
@@ -17,19 +17,19 @@ pub(super) static SCRIPT: LazyLock<Script> = LazyLock::new(|| Script::new(SOURCE
 
 const SOURCE: &str = include_str!("transition.lua");
 
-/// How much longer Redis keeps a record than it counts; in ms. It removes a record at that very moment by a clock of its
-/// own, which the executors' clocks need not agree with to the second.
+/// How much longer Redis keeps a record after it expires, in ms. Redis removes it at exactly that moment by its
+/// own clock, which may differ from the executors' clocks.
 const SWEEP_MARGIN_MS: u64 = 86_400_000;
 
 /// The longest value that Redis accepts by default (`proto-max-bulk-len`), in bytes.
 const LONGEST_VALUE: usize = 512 << 20;
 
-/// Ends at the last moment that Redis can tell, some 292 million years from now.
+/// The removal time, capped at the largest that Redis can represent, some 292 million years from now.
 fn removal(expires_at: Timestamp) -> u64 {
     expires_at.as_millis().saturating_add(SWEEP_MARGIN_MS).min(i64::MAX as u64)
 }
 
-/// How a field has to stand to a value.
+/// The relation that a field must have to a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Relation {
     NoRecord,
@@ -54,13 +54,13 @@ impl Relation {
 pub(super) struct Transition {
     conditions: Vec<(Relation, Field, Bytes)>,
     removed: Vec<Field>,
-    /// When Redis may remove the record; `None` is never.
+    /// When Redis may remove the record. `None` means never.
     expires_at: Option<Timestamp>,
     values: Values,
 }
 
 impl Transition {
-    /// What `write` is to the script.
+    /// Translates `write`.
     pub(super) fn of(write: &Write) -> Self {
         match write {
             Write::Claim(lock) => Self::default().if_absent().sets(codec::lock(lock), lock.expires_at),
@@ -73,7 +73,7 @@ impl Transition {
                 .forgets_the_trace(),
             Write::TakeOver { seen, lock } => {
                 let mut values = codec::lock(lock);
-                // The fingerprint stays: it is equal, or this would be another operation.
+                // Keep the stored fingerprint: it equals the lock's, or this would be another operation.
                 values.retain(|(field, _)| *field != codec::FINGERPRINT);
                 Self::default()
                     .if_status(Status::Started)
@@ -147,8 +147,8 @@ impl Transition {
         self
     }
 
-    /// Removes what a STARTED record does not have: a removal makes the script's first write one that needs no memory,
-    /// so that a claim which stands can also be extended where memory is full.
+    /// Also removes a field that a STARTED record doesn't have. The script's first write is then a removal,
+    /// which needs no memory, so a claim can be extended even when memory is full.
     fn extends(mut self, lease_until: Timestamp, expires_at: Option<Timestamp>) -> Self {
         self.removed = vec![codec::RESPONSE];
         let mut values = vec![(codec::LEASE_UNTIL, millis(lease_until))];
@@ -159,21 +159,21 @@ impl Transition {
         self.sets(values, expires_at)
     }
 
-    /// Sets `values`, and leaves nothing of what only some records have.
+    /// Sets `values`, and removes all other optional fields.
     fn replaces(mut self, values: Values, expires_at: Option<Timestamp>) -> Self {
         let is_set = |field: &Field| values.iter().any(|(set, _)| set == field);
         self.removed = codec::OPTIONAL.into_iter().filter(|field| !is_set(field)).collect();
         self.sets(values, expires_at)
     }
 
-    /// Leaves nothing of an earlier record.
+    /// Also removes the earlier record's `trace_id`.
     fn forgets_the_trace(mut self) -> Self {
         self.removed.push(codec::TRACE_ID);
         self
     }
 
-    /// Settles, and sets `values` beside it. The invocation's name stays: it is the claim's. Whether an earlier attempt was
-    /// interrupted stays too, but where a release says so.
+    /// Settles, and sets `values` as well. It keeps the claim's request id. Only a release changes
+    /// `interrupted`.
     fn settles(self, settlement: &Settlement, mut values: Values) -> Self {
         values.push((codec::STATUS, word(settlement.status().as_str())));
         let mut stays = vec![codec::REQUEST_ID];
@@ -199,12 +199,12 @@ impl Transition {
         self.values.iter().any(|(_, value)| value.len() > LONGEST_VALUE)
     }
 
-    /// The command that runs the script where Redis has it.
+    /// The command that runs the script by its digest, if Redis has it.
     pub(super) fn by_digest(&self, key: &str) -> Cmd {
         self.command("EVALSHA", SCRIPT.get_hash(), key)
     }
 
-    /// The command that brings the script along.
+    /// The command that sends the script itself.
     pub(super) fn by_source(&self, key: &str) -> Cmd {
         self.command("EVAL", SOURCE, key)
     }

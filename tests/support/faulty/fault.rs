@@ -1,25 +1,25 @@
-//! What can be wrong with the faulty store.
+//! The possible faults of the faulty store.
 
-/// What is wrong with the store.
+/// A fault of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing.
+    /// No fault.
     None,
     /// One condition is not tested.
     Untested(Condition),
     /// One condition is tested as "not older" instead of "the same".
     NotOlder(Condition),
-    /// A condition that is none is tested.
+    /// A condition that the contract doesn't have is tested.
     Overtested(Condition),
     /// A settlement whose outcome is omitted does not test the generation.
     OmittedIsUnfenced,
-    /// A settlement whose outcome is in parts does not test the owner.
+    /// A settlement whose outcome is in chunks does not test the owner.
     PartsAreUnfenced,
     /// An operator's write keeps the owner.
     ResolveKeepsOwner,
     /// An operator's write keeps the generation.
     ResolveKeepsGeneration,
-    /// An operator's release leaves the outcome that was there.
+    /// An operator's release keeps the old outcome.
     ResolveKeepsOutcome,
     /// A takeover by an invocation without a request id does not test the lease.
     NamelessIsUnfenced,
@@ -43,7 +43,7 @@ pub enum Fault {
     LeasesAreSigned,
     /// The numbers of a version are compared as 64-bit floats.
     VersionsAreFloats,
-    /// A conclusion of a version that was seen is made where there is none.
+    /// A conclusion that names a seen version applies to an absent record.
     ConclusionTakesAbsent,
     /// A conclusion whose outcome is omitted does not test the generation.
     OmittedConclusionIsUnfenced,
@@ -51,83 +51,83 @@ pub enum Fault {
     ConclusionKeepsRequestId,
     /// A conclusion keeps the old record's fingerprint.
     ConclusionKeepsFingerprint,
-    /// A conclusion counts the old record's attempts.
+    /// A conclusion adds to the old record's attempts.
     ConclusionKeepsAttempt,
     /// A conclusion keeps the time of the old lock.
     ConclusionKeepsLock,
     /// A conclusion to FAILED is stored as COMPLETED.
     ConclusionIsCompletion,
-    /// A conclusion keeps the old outcome where it has none itself, or omits it.
+    /// A conclusion without an outcome, or with an omitted one, keeps the old outcome.
     ConclusionKeepsOutcome,
-    /// A conclusion's lease is lost, and the record counts as given back.
+    /// A conclusion loses its lease, and the record counts as released.
     ConclusionLosesLease,
     /// A conclusion keeps the old expiry.
     ConclusionKeepsExpiry,
-    /// The condition is tested, and the write is made a little later.
+    /// The store applies the write some time after it tested the condition.
     NotAtomic,
-    /// A refused write is made all the same.
+    /// A refused write is applied.
     RefusedIsMade,
     /// A refused write overwrites the request id.
     RefusedTouches,
-    /// A refusal shows the version before the one that is there.
+    /// A refusal shows the previous version.
     RefusedShowsOld,
-    /// A refusal shows nothing.
+    /// A refusal shows no record.
     RefusedShowsNothing,
-    /// A write that was made is answered as refused.
+    /// An applied write is reported as refused.
     AppliedIsRefused,
-    /// A write that is refused is an error.
+    /// A refused write is an error.
     RefusedIsError,
-    /// A read shows the version before the one that is there.
+    /// A read shows the previous version.
     ReadsLag,
-    /// A read shows a record that has expired as absent.
+    /// A read shows an expired record as absent.
     ExpiredReadsAbsent,
-    /// A record that has expired does not refuse a claim.
+    /// An expired record does not refuse a claim.
     ExpiredIsAbsent,
-    /// A STARTED record whose lease has run out does not refuse a claim.
+    /// A STARTED record whose lease has ended does not refuse a claim.
     StaleIsAbsent,
     /// A settlement after the end of the lease is refused.
     LateSettlementRefused,
-    /// The field is not kept.
+    /// The field is not stored.
     Lost(Field),
-    /// An empty request id is not kept.
+    /// An empty request id is not stored.
     EmptyRequestIdLost,
     /// Numbers go through a 64-bit float.
     Floats,
     /// Numbers go through a signed 64-bit integer.
     Signed,
-    /// The lease is kept in seconds.
+    /// The lease is stored in seconds.
     LeaseInSeconds,
     /// An outcome over 16 KB loses its end.
     OutcomeCut,
-    /// An empty response is kept as omitted.
+    /// An empty response is stored as omitted.
     EmptyIsOmitted,
     /// A failure is stored as a completion.
     FailureIsCompletion,
-    /// A takeover keeps the request id where the new invocation has none.
+    /// A takeover without a request id keeps the old one.
     TakeOverKeepsRequestId,
-    /// A takeover writes the fingerprint.
+    /// A takeover overwrites the fingerprint.
     TakeOverWritesFingerprint,
-    /// A reclaim keeps the old outcome's place, which the next settlement shows where it is omitted.
+    /// A reclaim keeps the old outcome, and a later omitted outcome shows it.
     ReclaimLeavesOutcome,
-    /// That no expiry was seen is not tested.
+    /// A seen version without an expiry matches any expiry.
     NoExpiryMatchesAny,
-    /// Any expiry that was seen is that of a record without one.
+    /// A seen version with an expiry matches a record without one.
     AnyExpiryMatchesNone,
-    /// That no expiry was seen is never true, as of `NULL = NULL`.
+    /// A seen version without an expiry never matches, as with `NULL = NULL`.
     NoExpiryMatchesNothing,
-    /// No expiry and that of 1970 are the same.
+    /// No expiry equals that of 1970.
     NoExpiryIsZero,
-    /// No expiry is kept as the last one that there can be.
+    /// No expiry is stored as the latest possible one.
     NoExpiryIsTheLast,
     /// A read shows a record without an expiry as absent.
     NoExpiryReadsAbsent,
-    /// A takeover without an expiry leaves the one that is there.
+    /// A takeover without an expiry keeps the old one.
     TakeOverKeepsExpiry,
-    /// An extension without an expiry leaves the one that is there.
+    /// An extension without an expiry keeps the old one.
     ExtensionOnlyMovesExpiry,
     /// A release keeps the expiry.
     ReleaseKeepsExpiry,
-    /// A takeover leaves it standing that an earlier attempt was interrupted.
+    /// A takeover keeps the mark that an earlier attempt was interrupted.
     TakeOverKeepsInterrupted,
     /// An extension forgets that an earlier attempt was interrupted.
     ExtensionForgetsInterrupted,
@@ -135,11 +135,11 @@ pub enum Fault {
     ConclusionKeepsInterrupted,
     /// A release does not write whether an attempt was interrupted.
     ReleaseKeepsInterrupted,
-    /// A release writes that an attempt was interrupted, and never that none was.
+    /// A release can set the mark that an attempt was interrupted, but never clears it.
     ReleaseOnlySetsInterrupted,
     /// A completion or a failure forgets that an earlier attempt was interrupted.
     SettlementForgetsInterrupted,
-    /// A release's expiry is not the one that was asked for.
+    /// A release stores another expiry than requested.
     ReleaseMovesExpiry,
     /// A release keeps the lease, so that the record still counts as STARTED.
     ReleaseKeepsLease,
@@ -147,29 +147,29 @@ pub enum Fault {
     SettlementKeepsExpiry,
     /// Keys are cut at 255 bytes.
     KeysCut,
-    /// Keys are one if they differ in case alone.
+    /// Keys that differ only in case are the same.
     KeysFolded,
-    /// Keys are one if they differ in blanks at the end alone.
+    /// Keys that differ only in trailing blanks are the same.
     KeysTrimmed,
-    /// Parts of two owners of a key are one.
+    /// Two owners of a key share chunks.
     PartsOfOwnersMixed,
-    /// Parts of two keys of an owner are one.
+    /// Two keys of an owner share chunks.
     PartsOfKeysMixed,
-    /// A part that is missing is left out.
+    /// Missing chunks are skipped.
     PartsMissingLeftOut,
-    /// A limit is not looked at.
+    /// A read ignores its limit.
     PartsUnlimited,
-    /// The last byte is lost.
+    /// A response loses its last byte.
     PartsCut,
-    /// No more than 4 MB can be written.
+    /// Responses over 4 MB can't be written.
     PartsSmall,
-    /// A part stands in the place of the record.
+    /// A chunk replaces the record.
     PartsAreRecords,
-    /// Completing the record removes its parts.
+    /// Completing the record removes its chunks.
     PartsGoWithCompletion,
 }
 
-/// A condition of a transition.
+/// One condition of a transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
     ClaimAbsent,
@@ -177,13 +177,13 @@ pub enum Condition {
     TakeOver(Field),
     Settle(Field),
     Extend(Field),
-    /// That there is none, if none was seen.
+    /// The record is absent, if none was seen.
     ConcludeAbsent,
     Conclude(Field),
     Resolve(Field),
 }
 
-/// A field of a record.
+/// One field of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     Status,

@@ -1,4 +1,4 @@
-//! A batch in which everything failed: it is counted, and fails the invocation by choice.
+//! A batch in which every record fails is counted, and fails the invocation if the user chose that.
 
 use std::{collections::BTreeMap, future::Future};
 
@@ -7,7 +7,7 @@ use metrics::{Counter, Gauge, Histogram, Key as Name, KeyName, Metadata, Recorde
 
 use super::*;
 
-/// Counts what is counted.
+/// Records counters.
 #[derive(Debug, Default)]
 struct Counters(Mutex<BTreeMap<String, Arc<std::sync::atomic::AtomicU64>>>);
 
@@ -31,7 +31,7 @@ impl Recorder for Counters {
     }
 }
 
-/// How often a whole batch failed while `future` ran, and what that returned.
+/// Returns how many whole batches failed while `future` ran, and its output.
 async fn all_failed<T>(future: impl Future<Output = T>) -> (u64, T) {
     let counters = Counters::default();
     let guard = metrics::set_default_local_recorder(&counters);
@@ -41,7 +41,7 @@ async fn all_failed<T>(future: impl Future<Output = T>) -> (u64, T) {
     (counters.get(Metric::AllFailed.name()).map_or(0, |count| count.load(Ordering::SeqCst)), result)
 }
 
-/// How many were returned, or the error's kind.
+/// Returns the number of failed items, or the error's kind.
 async fn answered(worker: &Batch<SqsMessage>, batch: &serde_json::Value) -> Result<usize, ErrorKind> {
     let answer = told(worker, batch, 0).await;
     answer.map(|answer| answer.returned().count()).map_err(|error| error.kind())
@@ -73,7 +73,8 @@ async fn a_group_behind_a_failure_fails_with_it() {
     assert_eq!(failed, (1, Err(ErrorKind::AllFailed)));
 }
 
-/// Only handlers fail an invocation: fewer polls don't help the others, or they haven't failed.
+/// Only failed handlers fail an invocation. Polling less wouldn't help records that are in progress, and they
+/// haven't failed.
 #[tokio::test]
 async fn records_in_progress_never_fail_the_invocation() {
     let bench = Bench::new();

@@ -1,4 +1,4 @@
-//! The short leases of streams: a crash spends few retries, and nothing overlaps.
+//! The short leases of streams: a crash uses up few retries, and no runs overlap.
 
 use std::{
     sync::{atomic::AtomicU64, mpsc},
@@ -17,9 +17,9 @@ use super::{
 };
 
 const SHARD: [(u32, &str, &str); 1] = [(101, "a", "takes 60000")];
-/// How long Lambda waits before it delivers a shard's batch again.
+/// How long Lambda waits before it redelivers a shard's batch.
 const BACKOFF: Duration = Duration::from_secs(8);
-/// The function's time-out, in milliseconds.
+/// The function's timeout in milliseconds.
 const TIMEOUT: u64 = 60_000;
 
 fn worker(bench: &Bench) -> Batch<KinesisRecord> {
@@ -30,15 +30,15 @@ fn worker(bench: &Bench) -> Batch<KinesisRecord> {
     })
 }
 
-/// In memory, under a paused clock.
+/// Uses the memory store under a paused clock.
 fn paused(build: impl FnOnce(Builder) -> Builder) -> (Bench, Paused) {
     let clock = Paused::new();
     let bench = Bench::over(Arc::new(MemoryStore::new()), |builder| build(builder.clock(clock.clone())));
     (bench, clock)
 }
 
-/// Delivers a batch whose process dies after a second, and again until it runs: how often it was in progress before, and how
-/// long after the crash it ran.
+/// Delivers a batch whose process dies after a second, and redelivers it until it runs. Returns how many
+/// deliveries found it in progress, and how long after the crash it ran.
 async fn crash(bench: &Bench, clock: &Paused) -> (usize, Duration) {
     let (worker, batch) = (worker(bench), kinesis(&SHARD));
     let first = deliver_by(&worker, &batch, clock.after(TIMEOUT));
@@ -63,14 +63,14 @@ async fn a_crash_spends_few_of_a_streams_retries() {
     assert_eq!(in_progress, 3, "17 s in steps of 8 s; with a lease until the deadline it was 8");
     assert!(after <= Duration::from_secs(24), "{after:?}");
 
-    // A delivery that waits inside the invocation spends none.
+    // A delivery that waits inside the invocation uses up no retries.
     let wait = OnInProgress::Wait(Duration::from_secs(20));
     let (bench, clock) = paused(|builder| builder.on_in_progress(wait));
     let (in_progress, _) = crash(&bench, &clock).await;
     assert_eq!(in_progress, 0);
 }
 
-/// Nobody takes over at most once, and a user's own length counts.
+/// At-most-once operations have no takeover, so their lease stays long. The user's own lease length takes precedence.
 #[tokio::test(start_paused = true)]
 async fn leases_of_streams_follow_the_settings() {
     async fn until(build: impl FnOnce(Builder) -> Builder) -> Duration {
@@ -85,7 +85,7 @@ async fn leases_of_streams_follow_the_settings() {
                 let nested =
                     || async { Ok::<_, std::io::Error>(current().unwrap().lease_until().as_millis()) };
                 let nested = Timestamp::from_millis(step.run(&key, &1, nested).await?);
-                // Nobody extends what was begun by hand.
+                // The library doesn't extend a claim that the user began.
                 let key = Key::new("step-2")?;
                 let Begun::Claimed(claim) = step.begin(&key, Fingerprint::of(&1)?).await? else { panic!() };
                 let by_hand = claim.handle().lease_until();
@@ -126,14 +126,14 @@ async fn an_extension_costs_one_request_in_five_seconds() {
         assert_eq!(deliver_by(&worker(&bench), &batch, clock.after(TIMEOUT)).await, [""; 0]);
         assert_eq!(bench.requests(), 3 + extensions, "a duplicate is one");
     }
-    // A queue's messages cost no more than before.
+    // A queue's messages need no more requests than before.
     let (bench, clock) = paused(|builder| builder);
     let batch = sqs([Message::new("m1", "takes 50000")]);
     assert_eq!(deliver_by(&bench.worker(by_id), &batch, clock.after(TIMEOUT)).await, [""; 0]);
     assert_eq!(bench.requests(), 2);
 }
 
-/// A clock that only the test moves.
+/// A clock that only the test moves forward.
 #[derive(Clone, Debug)]
 struct Moved(Arc<AtomicU64>);
 
@@ -155,7 +155,8 @@ impl Clock for Moved {
 
 const THREE_LEASES: Duration = Duration::from_secs(45);
 
-/// One invocation in its own process. In the handler, `blocks` blocks the thread.
+/// Runs one invocation in its own runtime, which represents a process. The handler calls `blocks`, which may
+/// block its thread.
 fn invoke(
     bench: &Bench,
     clock: &Moved,
@@ -190,14 +191,15 @@ fn moved() -> (Bench, MemoryStore, Moved, Ran) {
     (bench, store, clock, Ran::default())
 }
 
-/// Lambda delivers the record again only when the first invocation is over.
+/// Lambda redelivers the record only after the first invocation is over.
 #[test]
 fn a_handler_blocked_for_three_leases_overlaps_nothing() {
     for (yields, runs) in [(false, vec!["begins", "ends"]), (true, vec!["begins", "begins", "ends"])] {
         let (bench, _, clock, ran) = moved();
         let blocked = clock.clone();
         let first = invoke(&bench, &clock, &ran, "first", move || blocked.forward(THREE_LEASES), yields);
-        // One that goes on is cut off, since its lease has ended; one that returns is recorded, since nobody took over.
+        // A handler that yields is cut off, since its lease has ended. One that returns is recorded, since no
+        // other delivery took over.
         assert_eq!(first.returned().count(), usize::from(yields));
         let second = invoke(&bench, &clock, &ran, "second", || (), false);
         assert_eq!(second.returned().count(), 0);
@@ -205,7 +207,8 @@ fn a_handler_blocked_for_three_leases_overlaps_nothing() {
     }
 }
 
-/// Of one operation in two shards, the second may take over from a handler that blocks. The late one is fenced.
+/// One operation is in two shards, so the second delivery may take over while the first handler blocks. The
+/// late one is fenced.
 #[test]
 fn a_handler_that_blocks_is_fenced_by_its_successor() {
     let (bench, store, clock, ran) = moved();
@@ -226,10 +229,10 @@ fn a_handler_that_blocks_is_fenced_by_its_successor() {
     done.send(()).unwrap();
     assert_eq!(late.join().unwrap(), 0, "the successor's outcome is the late one's");
     assert_eq!(*ran.lock().unwrap(), ["begins", "begins", "ends", "ends"]);
-    // The record is the successor's.
+    // The record holds the successor's outcome.
     let records: Vec<_> = store.all().into_iter().map(|(_, record)| record).collect();
     let [record] = &records[..] else { panic!("{records:?}") };
-    // A generation is the time of its claim.
+    // A generation is the time of its claim in ms.
     assert_eq!((record.status(), record.attempt), (Status::Completed, 2));
     assert_eq!(record.generation.get(), clock.now().as_millis());
 }

@@ -1,5 +1,6 @@
-//! Random batches: nothing is acknowledged that did not settle, nothing runs twice at a time or once more when it is
-//! done, and a FIFO queue keeps its order. A run that fails names its seed; `IDEMPOTENCY_TEST_SEED` runs that one alone.
+//! Random batches. No message is acknowledged before it settles, no operation runs twice at once or again after
+//! it's done, and a FIFO queue keeps its order. A failed run prints its seed, and `IDEMPOTENCY_TEST_SEED` runs
+//! only that one.
 
 #[path = "../../../src/conformance/random.rs"]
 mod random;
@@ -21,7 +22,7 @@ use super::{
 
 const SEEDS: u64 = 400;
 
-/// A message of the queue.
+/// A message in the queue.
 #[derive(Clone, Debug)]
 struct Sent {
     key: u64,
@@ -29,7 +30,7 @@ struct Sent {
     group: u64,
 }
 
-/// What a run of a handler does.
+/// How a handler's run ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Does {
     Succeeds,
@@ -38,16 +39,16 @@ enum Does {
     Panics,
 }
 
-/// How an operation has ended.
+/// An operation's outcome.
 #[derive(Clone, Copy, Debug)]
 struct Ended {
     payload: u64,
     does: Does,
-    /// Otherwise the store did not take it, and it may run again.
+    /// If false, the store didn't record the outcome, so the operation may run again.
     is_recorded: bool,
 }
 
-/// What the handlers know, and what they find wrong.
+/// The state that the handlers share, and the violations they find.
 #[derive(Default)]
 struct Known {
     settled: BTreeMap<u64, Ended>,
@@ -98,7 +99,7 @@ impl Queue {
         self.random.lock().unwrap().below(end)
     }
 
-    /// What is still in the queue.
+    /// Returns the messages that are still in the queue.
     fn left(&self) -> Vec<usize> {
         let known = self.known.lock().unwrap();
         (0..self.sent.len()).filter(|place| !known.acknowledged.contains(place)).collect()
@@ -115,7 +116,7 @@ impl Queue {
         sqs(messages)
     }
 
-    /// Delivers some of what is left. In the end nothing goes wrong any more, and nothing is out of time.
+    /// Delivers some of the remaining messages. In the end phase, nothing fails or runs out of time.
     async fn deliver(&self, is_end: bool) {
         let left = self.left();
         let batch: Vec<_> =
@@ -136,7 +137,7 @@ impl Queue {
             let answer = told(&worker, &event, deadline).await.unwrap();
             self.acknowledge(&batch, &answer.returned().map(|id| id.parse().unwrap()).collect());
         };
-        // SQS delivers a standard queue's message twice now and then.
+        // SQS sometimes delivers a standard queue's message twice.
         match self.is_fifo || self.below(3) > 0 {
             true => one().await,
             false => drop(tokio::join!(one(), one())),
@@ -197,7 +198,7 @@ impl Queue {
         }
     }
 
-    /// Delivers until nothing is left but what never can be done, and says what went wrong.
+    /// Delivers until only messages that can never succeed remain, and returns the violations.
     async fn run(&self) -> Vec<String> {
         for _ in 0..12 {
             self.deliver(false).await;
@@ -242,7 +243,7 @@ impl Known {
     }
 }
 
-/// How long a run takes, in milliseconds, and how it ends.
+/// Returns a run's length in milliseconds, and how it ends.
 fn plan(random: &mut Random, is_end: bool) -> (u64, Does) {
     if is_end {
         return (0, Does::Succeeds);

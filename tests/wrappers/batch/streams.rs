@@ -1,4 +1,4 @@
-//! Kinesis and DynamoDB Streams: order, and the answer as a checkpoint.
+//! Kinesis and DynamoDB Streams: order, and the failed item as the checkpoint.
 
 use lambda_idempotency::lambda::batch::{DynamoDbRecord, KinesisRecord};
 use serde_json::Value;
@@ -70,11 +70,11 @@ async fn the_first_failure_alone_is_named_and_what_succeeded_behind_it_is_record
     );
     assert_eq!(deliver(&worker, &kinesis(&RECORDS)).await, ["103"]);
     assert_eq!(bench.ran(), ["a1", "a3", "b1", "b2", "c1", "fail a2", "fail b3"]);
-    // Lambda delivers all from the checkpoint on again: what is done does not run again.
+    // Lambda redelivers everything from the checkpoint on. Completed records don't run again.
     assert_eq!(deliver(&worker, &kinesis(&RECORDS[2..])).await, ["103"]);
     assert_eq!(bench.ran().len(), 9);
 
-    // Bisected: each half for itself.
+    // Lambda bisects the batch and delivers each half alone.
     let (first, second) = RECORDS[2..].split_at(2);
     assert_eq!(deliver(&worker, &kinesis(first)).await, ["103"]);
     assert_eq!(deliver(&worker, &kinesis(second)).await, ["106"]);
@@ -137,7 +137,7 @@ async fn an_items_changes_keep_their_order_where_it_is_asked_for() {
     assert_eq!(bench.ran().len(), 7, "and once");
 }
 
-/// Two changes that say the same of an order are one operation by the order's key, though each has a number of its own.
+/// Two changes with the same content are one operation under the order's key, though each change has its own number.
 #[tokio::test]
 async fn a_changes_number_and_time_are_not_compared() {
     let bench = Bench::new();
@@ -176,7 +176,7 @@ async fn a_record_that_cannot_be_read_is_the_checkpoint() {
         assert_eq!(deliver(&worker, &batch).await, ["102"]);
     }
     assert_eq!(bench.ran(), ["read"]);
-    // In order, it stops what is behind it.
+    // In order, a broken record blocks the records after it.
     let mut batch = kinesis(&RECORDS[..5]);
     batch["Records"][2]["kinesis"]["data"] = "no Base64!".into();
     assert_eq!(deliver(&worker.in_order(), &batch).await, ["103"]);

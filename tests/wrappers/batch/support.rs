@@ -1,4 +1,4 @@
-//! Queues, workers and what they did.
+//! Queues, workers and the orders that they ran.
 
 use std::{
     sync::{
@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 
 use crate::{api::CANARY, recording, store::empty_store};
 
-/// A message to be sent.
+/// A message for the queue.
 pub(super) struct Message {
     id: String,
     body: String,
@@ -32,7 +32,7 @@ pub(super) struct Message {
 }
 
 impl Message {
-    /// A message of this id, about this order.
+    /// A message with this id about this order.
     pub(super) fn new(id: &str, order: &str) -> Self {
         let body = json!({ "order": order, "note": CANARY }).to_string();
         Self { id: id.into(), body, group: None, is_fifo: false, queue: None }
@@ -53,7 +53,7 @@ impl Message {
         self
     }
 
-    /// From another queue than `orders`.
+    /// Puts the message in another queue than `orders`.
     pub(super) fn in_queue(mut self, name: &str) -> Self {
         self.queue = Some(name.into());
         self
@@ -87,7 +87,7 @@ pub(super) fn by_order(message: &SqsMessage) -> Result<Option<Key>, Error> {
     Key::from_json(message, "/order")
 }
 
-/// A store that counts what it is asked, and can be down.
+/// A store that counts its requests and can be down.
 #[derive(Clone, Debug)]
 pub(super) struct Counting {
     inner: Arc<dyn Store>,
@@ -115,7 +115,7 @@ impl Store for Counting {
     ) -> BoxFuture<'a, Result<Written, StoreError>> {
         Box::pin(async move {
             self.asked()?;
-            // As a network does: let the others go on.
+            // Lets other tasks run, as a network call does.
             match self.millis.load(Ordering::SeqCst) {
                 0 => tokio::task::yield_now().await,
                 millis => SystemClock.sleep(Duration::from_millis(millis)).await,
@@ -135,7 +135,7 @@ impl Store for Counting {
     }
 }
 
-/// What the workers of a test share, and what they have done.
+/// The engine, store and orders that a test's workers share.
 #[derive(Clone)]
 pub(super) struct Bench {
     pub(super) idempotency: Idempotency,
@@ -143,7 +143,7 @@ pub(super) struct Bench {
     orders: Orders,
 }
 
-/// Handles orders as they say.
+/// Handles each order as its text says.
 #[derive(Clone)]
 struct Orders {
     ran: Arc<Mutex<Vec<String>>>,
@@ -162,7 +162,7 @@ impl Bench {
         Self::over(empty_store(), build)
     }
 
-    /// For what is counted while it runs: a network's answers come when they come.
+    /// Uses the memory store, for tests that count what happens during a run: a network's timing varies.
     pub(super) fn in_memory() -> Self {
         Self::over(Arc::new(MemoryStore::new()), |builder| builder)
     }
@@ -187,7 +187,7 @@ impl Bench {
         Self { idempotency, store, orders }
     }
 
-    /// A worker that handles each order as it says.
+    /// Returns a worker that handles each order as its text says.
     pub(super) fn worker<K, I>(&self, key: K) -> Batch<SqsMessage>
     where
         K: Fn(&SqsMessage) -> I + Send + Sync + 'static,
@@ -203,19 +203,19 @@ impl Bench {
         worker
     }
 
-    /// Handles an order as it says.
+    /// Handles an order as its text says.
     pub(super) async fn handle(&self, body: &str) -> Result<String, Failure> {
         self.orders.handle(body).await
     }
 
-    /// The orders that ran, as often as they did.
+    /// Returns the orders that ran, sorted, once per run.
     pub(super) fn ran(&self) -> Vec<String> {
         let mut ran = self.in_order();
         ran.sort();
         ran
     }
 
-    /// The orders that ran, in their order.
+    /// Returns the orders that ran, in sequence.
     pub(super) fn in_order(&self) -> Vec<String> {
         self.orders.ran.lock().unwrap().clone()
     }
@@ -224,17 +224,17 @@ impl Bench {
         self.store.requests.load(Ordering::SeqCst)
     }
 
-    /// Settles in vain from here on: the store takes claims alone.
+    /// Lets the store accept only claims, so that settling fails from now on.
     pub(super) fn settles_in_vain(&self) {
         self.store.takes_claims_alone.store(true, Ordering::SeqCst);
     }
 
-    /// Makes each request to the store take so long.
+    /// Makes each request to the store take this long.
     pub(super) fn is_slow(&self, millis: u64) {
         self.store.millis.store(millis, Ordering::SeqCst);
     }
 
-    /// How many ran at once, at most.
+    /// Returns the highest number of concurrent runs.
     pub(super) fn widest(&self) -> usize {
         self.orders.widest.load(Ordering::SeqCst)
     }
@@ -277,7 +277,7 @@ impl Orders {
     }
 }
 
-/// Counts a handler as running for as long as it is there.
+/// Counts a handler as running until this is dropped.
 struct Running(Arc<AtomicUsize>);
 
 impl Drop for Running {
@@ -286,7 +286,7 @@ impl Drop for Running {
     }
 }
 
-/// Delivers a batch in an invocation with this deadline, where 0 is one that is not known.
+/// Delivers a batch in an invocation with this deadline. 0 means that the deadline is unknown.
 pub(super) async fn told<R: batch::Record>(
     worker: &Batch<R>,
     batch: &Value,
@@ -299,12 +299,12 @@ pub(super) async fn told<R: batch::Record>(
     answer.inspect_err(|error| recording::error(error)).inspect(|answer| recording::shown(answer))
 }
 
-/// Delivers a batch, and says what comes back.
+/// Delivers a batch, and returns the ids of the failed items.
 pub(super) async fn deliver<R: batch::Record>(worker: &Batch<R>, batch: &Value) -> Vec<String> {
     deliver_by(worker, batch, 0).await
 }
 
-/// [`deliver`], in an invocation with this deadline.
+/// Does the same as [`deliver`], in an invocation with this deadline.
 pub(super) async fn deliver_by<R: batch::Record>(
     worker: &Batch<R>,
     batch: &Value,
@@ -313,7 +313,7 @@ pub(super) async fn deliver_by<R: batch::Record>(
     told(worker, batch, deadline).await.unwrap().returned().map(str::to_owned).collect()
 }
 
-/// Tokio's clock, from a moment on: for tests in which it is paused.
+/// Tokio's paused clock, starting at a fixed time.
 #[derive(Clone, Debug)]
 pub(super) struct Paused {
     from: Timestamp,
@@ -325,7 +325,7 @@ impl Paused {
         Self { from: Timestamp::from_millis(1_795_000_000_000), began: tokio::time::Instant::now() }
     }
 
-    /// So many milliseconds from now.
+    /// Returns the time in this many milliseconds.
     pub(super) fn after(&self, millis: u64) -> u64 {
         self.now().as_millis() + millis
     }

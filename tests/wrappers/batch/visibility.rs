@@ -1,4 +1,5 @@
-//! A message that another delivery is at work on is hidden until that one's lease has ended.
+//! The worker extends the visibility timeout of a message that another delivery is processing, until that
+//! delivery's lease has ended.
 
 use std::sync::Mutex;
 
@@ -13,7 +14,7 @@ use crate::http_server::{Reply, Server};
 
 const QUEUE_URL: &str = "https://sqs.eu-west-1.amazonaws.com/123456789012/orders";
 
-/// A queue that answers with this status, and what it was asked.
+/// Starts a queue that answers with this status, and returns the requests it gets.
 async fn queue(status: u16) -> (Server, Client, Arc<Mutex<Vec<Value>>>) {
     let asked: Arc<Mutex<Vec<Value>>> = Arc::default();
     let noted = Arc::clone(&asked);
@@ -90,7 +91,7 @@ async fn where_nothing_is_in_progress_the_queue_is_not_asked() {
     assert!(asked.lock().unwrap().is_empty());
 }
 
-/// Each message on the queue that its ARN names, which is the function's dead-letter queue, say.
+/// The worker finds each message's queue by its ARN. It may be the function's dead-letter queue.
 #[tokio::test]
 async fn each_message_is_hidden_on_its_own_queue() {
     let (_server, client, asked) = queue(200).await;
@@ -113,7 +114,7 @@ async fn each_message_is_hidden_on_its_own_queue() {
     assert_eq!(queues, [QUEUE_URL, &format!("{QUEUE_URL}-dead-letters")]);
 }
 
-/// An outage may pass; a permission that is missing stays away.
+/// After `AccessDenied` the worker doesn't ask again: a missing permission stays missing, while an outage may pass.
 #[tokio::test]
 async fn without_permission_the_queue_is_asked_once() {
     for (status, requests) in [(400, 1), (200, 2)] {

@@ -1,26 +1,26 @@
-//! The table of `guide/callers.md`, front end by credential, each row over that front end's event.
+//! Checks the table of `guide/callers.md`, front end by credential, against that front end's events.
 
 use lambda_idempotency::lambda::http::{Caller, Verified, verified_caller};
 
 use super::*;
 
-/// Whose the key is.
+/// The callers that share a key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Scope {
-    /// The same caller's in every API and stage.
+    /// The same caller in every API and stage.
     Everywhere,
-    /// A caller's of one API and stage.
+    /// The same caller in one API and stage.
     OneApi,
-    /// Nobody's: refused.
+    /// No one: the layer refuses the request.
     Refused,
-    /// Everyone's without credentials.
+    /// Everyone without credentials.
     Anonymous,
 }
 
 use Scope::{Anonymous, Everywhere, OneApi, Refused};
 
-/// A front end, a credential, what the scope has of it, and how the event shows it: of this person, in a session or token
-/// of this number.
+/// A front end, a credential, the guide's text about the scope, the scope, and how the event shows the
+/// credential: for this person, with this session or token number.
 struct Row(&'static str, &'static str, &'static str, Scope, fn(&mut Value, &str, u8));
 
 const REST: &str = "REST API";
@@ -132,7 +132,7 @@ fn bearer(event: &mut Value, who: &str, n: u8) {
     header(event, "authorization", &format!("Bearer {who}-{n}"));
 }
 
-/// The same subject's, renewed: another serial number.
+/// A certificate of the same subject, renewed with serial number `n`.
 fn certificate(who: &str, n: u8) -> Value {
     json!({
         "clientCertPem": format!("c4n4ry pem {n}"), "issuerDN": "CN=c4n4ry-ca", "subjectDN": format!("CN={who}"),
@@ -149,7 +149,7 @@ fn header(event: &mut Value, name: &str, value: &str) {
     }
 }
 
-/// The front end's event, before it verified anybody.
+/// The front end's event before it verified a caller.
 fn event(front_end: &str) -> Value {
     let text = match front_end {
         REST => include_str!("../../../events/payments/rest-api.json"),
@@ -227,7 +227,7 @@ async fn another_apis_principal_is_another_caller() {
     }
 }
 
-/// The same requests at a renamed stage, and below another base path of a custom domain.
+/// Sends the same requests to a renamed stage, and below another base path of a custom domain.
 #[tokio::test]
 async fn a_named_api_survives_moved_stages() {
     for row in ROWS.iter().filter(|row| row.3 == OneApi) {
@@ -254,7 +254,7 @@ async fn a_named_api_survives_moved_stages() {
     }
 }
 
-/// Other parameters are other requests, though the resource is the same.
+/// The same resource with other path parameters is another request.
 #[tokio::test]
 async fn a_named_apis_paths_still_count() {
     let row = &ROWS[0];

@@ -1,8 +1,8 @@
-//! Whose answer a replay is.
+//! The callers that get a replay.
 
 use super::*;
 
-/// An API that checks its tokens inside the layer, as most axum applications do.
+/// An API that checks tokens inside the layer, as most axum applications do.
 fn checks_tokens_inside(
     runs: &Runs,
 ) -> impl Service<
@@ -36,7 +36,7 @@ async fn unnamed_credentials_are_refused_before_claiming() {
         let answer = service.clone().oneshot(by(token)).await.unwrap();
         assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (500, "caller-unknown"), "{token}");
     }
-    // No token, no key: the handler answers, and no claim is in its way.
+    // A request without a token or without a key reaches the handler: no refused request has left a claim.
     let anonymous = service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
     assert_eq!((anonymous.status().as_u16(), is_replay(&anonymous)), (401, false));
     let keyless = with_header(post(None, "{}"), "authorization", "Bearer c4n4ry-alice");
@@ -58,7 +58,7 @@ async fn every_credential_needs_a_named_caller() {
         let service = down.http().layer(handler(&runs));
         let request = with_header(post(Some("k"), "{}"), name, value);
         let answer = service.oneshot(request).await.unwrap();
-        // The store is down: it would be 503 if anything were claimed first.
+        // The store is down, so a claim before this check would give 503.
         assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (500, "caller-unknown"), "{name}");
         assert_eq!(runs.count(), 0);
     }
@@ -84,13 +84,13 @@ async fn a_shared_namespace_is_asked_for() {
         let request = with_header(post(Some("k"), "{}"), "authorization", token);
         assert_eq!(is_replay(&service.clone().oneshot(request).await.unwrap()), replayed, "{token}");
     }
-    // Named callers keep their own.
+    // Named callers keep their own namespace.
     let request =
         lambda_http::request::from_str(include_str!("../../../events/payments/http-api.json")).unwrap();
     assert!(!is_replay(&service.oneshot(request).await.unwrap()));
 }
 
-/// The mistake: the layer that sets the extension is inside, so the resolver finds nothing.
+/// A common mistake: the layer that sets the extension is inside, so the resolver finds nothing.
 #[tokio::test]
 async fn a_resolver_that_finds_nothing_refuses_credentials() {
     let runs = Runs::default();
@@ -105,7 +105,7 @@ async fn a_resolver_that_finds_nothing_refuses_credentials() {
     assert_eq!(service.oneshot(named).await.unwrap().status(), 201);
 }
 
-/// The safe form: the token is checked outside, so a replay passes the check too.
+/// The safe order: the token is checked outside, so a replay passes the check too.
 #[tokio::test]
 async fn authentication_outside_checks_each_replay() {
     let runs = Runs::default();

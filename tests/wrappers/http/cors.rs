@@ -1,4 +1,4 @@
-//! A browser's API: the CORS layer outside, this layer inside.
+//! An API for browsers: the CORS layer outside, this layer inside.
 
 use super::*;
 use lambda_http::http::{HeaderName, HeaderValue, Method};

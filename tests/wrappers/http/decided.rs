@@ -1,4 +1,4 @@
-//! What a user may decide about the HTTP contract.
+//! The user's settings for the HTTP contract.
 
 use super::*;
 use lambda_http::{
@@ -7,7 +7,7 @@ use lambda_http::{
 };
 use lambda_idempotency::lambda::http::{HttpLayer, KeyFormat, KeySyntax, ProblemKind, Recording};
 
-/// One delivery after the other to the same layered handler: status and whether it was a replay.
+/// Sends the requests in order to one layered handler. Returns each status, and whether it was a replay.
 async fn deliver(
     layer: HttpLayer,
     runs: &Runs,
@@ -62,7 +62,7 @@ async fn a_route_is_told_behind_every_front_end_and_its_stage() {
     }
 }
 
-/// Of a header that came twice, `lambda_http` shows one value: which, is pinned here, since the documentation says so.
+/// `lambda_http` shows only one value of a repeated header. This test pins which, because the documentation says it.
 #[tokio::test]
 async fn of_two_keys_behind_a_rest_api_one_is_seen() {
     let mut event: Value =
@@ -119,7 +119,7 @@ async fn a_caller_that_must_be_known_and_is_not_is_403_before_the_store() {
     let answer = service.oneshot(post(Some("k"), "{}")).await.unwrap();
     assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (403, "caller-missing"));
 
-    // An authorizer ran and named no principal. The API's owner has to mend that, whether a caller is required or not.
+    // An authorizer ran and named no principal. The API's owner has to fix that, whether or not a caller is required.
     let mut event: Value =
         serde_json::from_str(include_str!("../../../events/payments/http-api.json")).unwrap();
     event["requestContext"]["authorizer"] = json!({"lambda": {"plan": "gold"}});
@@ -149,7 +149,7 @@ async fn a_body_over_the_users_limit_is_413() {
 
 #[tokio::test]
 async fn what_is_recorded_is_decided_by_the_handler_then_the_user_then_the_status() {
-    /// A handler whose answers have this status, and say this of themselves.
+    /// Sends a request twice to a handler whose answers have this status and this `Recording`.
     async fn twice(layer: HttpLayer, status: u16, says: Option<Recording>) -> (u16, bool) {
         let answer = move |_: Request| async move {
             let mut response = Response::builder().status(status).body(Body::Empty).unwrap();
@@ -211,7 +211,7 @@ async fn a_right_that_was_taken_away_is_403_and_not_the_stored_answer() {
         request.headers.get("authorization").is_some_and(|token| token == "c4n4ry-good")
     });
     let with = |token| with_header(post(Some("k"), "{}"), "authorization", token);
-    // A first run is the handler's to authorise.
+    // The handler authorises the first run.
     let answers =
         deliver(layer.clone(), &runs, [with("c4n4ry-bad"), with("c4n4ry-good"), with("c4n4ry-bad")]).await;
     assert_eq!(answers, [(201, false), (201, true), (403, false)]);
@@ -247,7 +247,7 @@ async fn a_status_of_the_users_own_is_answered() {
     assert!(answer.headers()["link"].to_str().unwrap().starts_with("<https://api.example/idempotency>"));
 }
 
-/// The events of the front ends, as the function gets them.
+/// Returns the front end's event as the function gets it.
 fn through(front_end: &str) -> Request {
     let text = match front_end {
         "http-api" => include_str!("../../../events/payments/http-api.json"),

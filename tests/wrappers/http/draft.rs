@@ -1,5 +1,5 @@
-//! The draft, clause by clause (draft-ietf-httpapi-idempotency-key-header-07): what a server can show of each, through
-//! every front end, as the table in `clauses.rs` says.
+//! The draft, clause by clause (draft-ietf-httpapi-idempotency-key-header-07): what a server can show of each
+//! clause, through every front end, from the table in `clauses.rs`.
 
 use lambda_http::http::HeaderName;
 use lambda_idempotency::lambda::http::HttpLayer;
@@ -12,7 +12,7 @@ use crate::{
     front_ends::FRONT_ENDS,
 };
 
-/// One front end's API, in this process.
+/// One front end's API in this process.
 struct InProcess {
     service: api::Service,
     layer: HttpLayer,
@@ -31,7 +31,7 @@ impl InProcess {
 impl cases::Api for InProcess {
     async fn send(&self, event: Value, _: bool) -> Found {
         recording::secrets(|secrets| secrets.add_http(&event));
-        // As `lambda_http` reads what the front end makes of it.
+        // `lambda_http` parses the front end's event.
         let request = lambda_http::request::from_str(&event.to_string()).unwrap();
         let answer = self.service.clone().oneshot(request).await.unwrap();
         is_replay(&answer);
@@ -56,7 +56,7 @@ impl cases::Api for InProcess {
     }
 }
 
-/// Walks through the cases that show `clause`, through every front end.
+/// Runs the cases that show `clause` through every front end.
 async fn passes(clause: &str) {
     let mut cases = CASES.iter().filter(|case| case.clauses.contains(&clause)).peekable();
     assert!(cases.peek().is_some(), "no case shows {clause}");
@@ -67,7 +67,7 @@ async fn passes(clause: &str) {
     }
 }
 
-/// A test of each name, of the cases that show its clause.
+/// Defines a test of each name that runs its clause's cases.
 macro_rules! clauses {
     ($($name:ident: $clause:literal,)*) => {
         $(#[tokio::test]

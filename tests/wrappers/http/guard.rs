@@ -6,7 +6,7 @@ use lambda_runtime::{Context, LambdaEvent};
 
 use super::*;
 
-/// The status of a function's answer that streams, which may have refused the event.
+/// Returns the status and text of a streaming function's answer, which may be a refusal of the event.
 async fn streamed(runs: &Runs, event: &Value) -> (u16, String) {
     use futures_util::StreamExt as _;
 

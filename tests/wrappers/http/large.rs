@@ -10,7 +10,7 @@ use tower::{Layer as _, service_fn};
 use super::Runs;
 use crate::front_ends::{POST, event};
 
-/// The statuses and problem types of a call and its duplicate.
+/// Returns the status, problem type and body length of a call and of its duplicate.
 async fn twice(front_end: &str, body: Body) -> [(StatusCode, Option<String>, usize); 2] {
     let runs = Runs::default();
     let counted = runs.clone();
@@ -37,7 +37,7 @@ async fn twice(front_end: &str, body: Body) -> [(StatusCode, Option<String>, usi
 async fn undeliverable_responses_are_not_retained() {
     const MB: usize = 1024 * 1024;
     let text = |bytes| Body::Text("x".repeat(bytes));
-    // In JSON, two bytes each.
+    // JSON encodes each quote in two bytes.
     let quotes = |bytes| Body::Text("\"".repeat(bytes));
     let binary = |bytes| Body::Binary(vec![0xff; bytes]);
     for (front_end, body, is_delivered) in [

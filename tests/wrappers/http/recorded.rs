@@ -1,4 +1,4 @@
-//! Which answers are recorded.
+//! The answers that the layer records.
 
 use lambda_http::http::HeaderName;
 use lambda_idempotency::lambda::http::ReleaseRejections;
@@ -11,7 +11,7 @@ fn at_most_once() -> Idempotency {
     builder.execution(Execution::AtMostOnce).build().unwrap()
 }
 
-/// The middleware inside the layer answers 408 after the card was charged.
+/// A middleware inside the layer answers 408 after the card was charged.
 #[tokio::test]
 async fn at_most_once_a_timeout_inside_charges_once() {
     let charges = Runs::default();
@@ -38,7 +38,7 @@ async fn at_most_once_every_status_is_recorded() {
     for status in ["401", "403", "404", "408", "409", "413", "415", "421", "423", "425", "429", "500", "503"]
     {
         let runs = Runs::default();
-        // The list of statuses isn't asked, and neither is this.
+        // At most once, the layer asks neither its list of statuses nor this function.
         let layer = at_most_once().http().record_when(|_| false);
         let service = layer.layer(handler(&runs));
         for is_replayed in [false, true] {
@@ -49,7 +49,8 @@ async fn at_most_once_every_status_is_recorded() {
     }
 }
 
-/// Answers 429 to requests with the header `hurry`; answers 408 after the handler to those with `late`.
+/// Answers 429 to requests with the header `hurry`, without running the handler. Answers 408 to those with
+/// `late`, after the handler has run.
 #[derive(Clone)]
 struct Limiter {
     drops_extensions: bool,
@@ -100,7 +101,7 @@ where
 async fn rejections_before_the_handler_are_released() {
     let runs = Runs::default();
     let limiter = ReleaseRejections::of(Limiter { drops_extensions: false });
-    // Nested: each looks at its own layer.
+    // Two nested layers: each marks only the rejections of the layer inside it.
     let layers = ReleaseRejections::of(tower::util::MapResponseLayer::new(|response| response));
     let service = at_most_once().http().layer(layers.layer(limiter.layer(handler(&runs))));
     let with = |name| with_header(post(Some("k"), "{}"), name, "1");
@@ -130,7 +131,7 @@ async fn nothing_is_marked_where_extensions_are_lost() {
     }
 }
 
-/// The same body succeeds with another header, other rights, or after a deployment.
+/// The same body can succeed with another header, other rights, or after a deployment.
 #[tokio::test]
 async fn a_corrected_request_runs_again() {
     for status in ["404", "405", "406", "407", "411", "412", "415", "426", "428", "431"] {
@@ -143,7 +144,7 @@ async fn a_corrected_request_runs_again() {
     }
 }
 
-/// The page that API owners publish says what the layer does, for each status.
+/// The page that API owners publish lists what the layer does for each status.
 #[tokio::test]
 async fn the_page_lists_released_statuses() {
     let page = include_str!("../../../src/guide/idempotency_specification.md");
@@ -200,7 +201,7 @@ async fn headers_of_one_exchange_are_not_replayed() {
     }
     assert_eq!(again.headers()["x-own"], "1");
 
-    // The API may say otherwise.
+    // The user can override this per header.
     let via = HeaderName::from_static("via");
     let layer =
         idempotency().http().replay_header(via, true).replay_header(HeaderName::from_static("x-own"), false);
@@ -227,7 +228,7 @@ async fn a_recorded_error_has_one_answer() {
 
 #[tokio::test]
 async fn bodies_are_compared_by_their_type() {
-    // Equal as JSON, and different in their bytes.
+    // Equal as JSON, with different bytes.
     let (one, other) = (r#"{"a":1,"b":2}"#, r#"{"b":2, "a":1}"#);
     for (content_type, raw, status) in [
         (None, false, 201),

@@ -1,4 +1,4 @@
-//! Functions that stream their answers.
+//! Functions with streaming responses.
 
 use std::{
     io,
@@ -16,7 +16,7 @@ use super::*;
 
 type Part = Result<&'static [u8], io::Error>;
 
-/// A body whose parts come when the test sends them.
+/// A body whose chunks come when the test sends them.
 struct Gated(UnboundedReceiver<Part>);
 
 impl http_body::Body for Gated {
@@ -32,7 +32,7 @@ impl http_body::Body for Gated {
     }
 }
 
-/// A function that streams, and what the test sends into its latest answer.
+/// A streaming function, and the sender of its latest response body.
 #[derive(Clone)]
 struct Function {
     service: BoxCloneService<Request, Response<ResponseBody>, Infallible>,
@@ -54,7 +54,7 @@ impl Function {
         Self { service: BoxCloneService::new(layer.streaming().layer(handler)), runs, sender }
     }
 
-    /// An answer whose body has these parts and an end.
+    /// Returns a response whose body has these chunks and then ends.
     async fn answer(
         &self,
         request: Request,
@@ -69,14 +69,14 @@ impl Function {
         };
         let response = self.service.clone().oneshot(request);
         tokio::select! {
-            // The handler need not run at all.
+            // The layer may answer without running the handler.
             response = response => response.unwrap(),
             response = async { send.await; std::future::pending::<Response<ResponseBody>>().await } => response,
         }
     }
 }
 
-/// The answer's head, though no part of its body is there yet.
+/// Returns the response's head before its body has a chunk.
 async fn head(function: &Function, request: Request) -> Response<ResponseBody> {
     let answer = function.service.clone().oneshot(request);
     tokio::time::timeout(Duration::from_secs(10), answer).await.expect("it waits for its body").unwrap()
@@ -86,7 +86,7 @@ async fn text(response: Response<ResponseBody>) -> String {
     String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().into()).unwrap()
 }
 
-/// The layer's own answer.
+/// Returns the status and code of the layer's own answer.
 async fn problem(response: Response<ResponseBody>) -> (u16, String) {
     let status = response.status().as_u16();
     let problem: Value = serde_json::from_str(&text(response).await).unwrap();
@@ -97,7 +97,7 @@ fn marked(response: &Response<ResponseBody>) -> bool {
     response.headers().get_all("idempotent-replayed").iter().eq(["true"])
 }
 
-/// Records at most so many bytes.
+/// Records at most this many bytes.
 fn up_to(bytes: usize) -> HttpLayer {
     Idempotency::builder(empty_store()).function("exports").max_response(bytes).build().unwrap().http()
 }
@@ -121,7 +121,8 @@ async fn what_can_be_recorded_is_read_recorded_and_replayed() {
     }
 }
 
-/// `lambda_http` would decode it by its headers: a text without a type or of another character set, and a byte-order mark.
+/// `lambda_http` would decode these bodies by their headers: text without a type, text in another character
+/// set, and a byte-order mark.
 #[tokio::test]
 async fn the_bytes_stay_whatever_the_headers_say_of_them() {
     let bodies: [(Option<&str>, &'static [u8]); 4] = [
@@ -207,7 +208,7 @@ async fn record_when_sees_what_can_be_recorded() {
     let again = large.answer(post(Some("l"), "{}"), []).await;
     assert_eq!(problem(again).await, (409, "not-retained".into()));
 
-    // Of what is too large to be shown to it, the status decides.
+    // A response that is too large for `record_when` is recorded by its status.
     let passing = Function::new(layer(), || Response::builder().status(503));
     for run in 1..=2 {
         let parts = [Ok(&[b'x'; 800][..]), Ok(&[b'x'; 800])];
@@ -277,7 +278,7 @@ async fn a_buffered_function_passes_a_large_response_whole_and_retains_none_of_i
     assert_eq!((again.status().as_u16(), code(&again).as_str()), (409, "not-retained"));
 }
 
-/// What `run_with_streaming_response` asks of a service; never called.
+/// Checks the bounds of `run_with_streaming_response`. No test calls this.
 #[expect(dead_code, reason = "it need only compile")]
 async fn it_works_under_the_streaming_run() -> Result<(), lambda_http::Error> {
     let layer = || idempotency().http().streaming();

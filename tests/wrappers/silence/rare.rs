@@ -1,4 +1,4 @@
-//! What happens seldom, and what is told of it: the other tests of this program do not get so far.
+//! Rare events and their log entries, which the other tests of this program don't reach.
 
 use std::{convert::Infallible, future::pending, time::Duration};
 
@@ -11,10 +11,10 @@ use lambda_idempotency::{
 use super::secret;
 use crate::{api::Ahead, recording};
 
-/// Longer than a lease and the skew margin.
+/// Longer than a lease plus the skew margin.
 const STALE: u64 = 70;
 
-/// An engine on a store in memory, whose clock can be set forward.
+/// An engine on a memory store, with a clock that the test can move forward.
 struct Bench {
     store: MemoryStore,
     clock: Ahead,
@@ -106,7 +106,7 @@ async fn a_handler_that_is_cut_off() {
     recording::error(&run.await.unwrap_err());
 }
 
-/// Takes claims, and fails with all that comes after.
+/// A store that accepts claims and fails every other call.
 #[derive(Debug)]
 struct Forgetful(MemoryStore, StoreErrorKind);
 

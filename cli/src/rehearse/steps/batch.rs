@@ -1,4 +1,4 @@
-//! Steps 9 to 11: batches of 100 messages, in which ten orders stand twice.
+//! Steps 9 to 11: batches of 100 messages, in which ten orders appear twice.
 
 mod killed;
 
@@ -18,12 +18,12 @@ use crate::{
     },
 };
 
-/// So many orders run at a time: the library's default.
+/// How many orders run concurrently: the library's default.
 const CONCURRENCY: usize = 10;
-/// In step 10 the records of one order in so many are out of reach.
+/// In step 10, the store fails for one in this many orders.
 const OUT_OF_REACH: usize = 9;
 
-/// One delivery of a batch, and what came of it.
+/// One delivery of a batch, and its outcome.
 struct Delivered {
     answer: Answer,
     measured: Measured,
@@ -37,7 +37,8 @@ pub(super) async fn both(world: &World, orders: &Orders) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Step 9: each order is shipped once, and the store is asked once for it.
+/// Step 9: each order is shipped once, with two requests to the store. The redelivery takes one request per
+/// order.
 async fn with_duplicates(world: &World, orders: &Orders) -> Result<Vec<Row>> {
     let name = ("9", "a batch with duplicates in it");
     let (stage, batch) = Stage::open_for_orders(world, orders, "batch").await?;
@@ -59,7 +60,8 @@ async fn with_duplicates(world: &World, orders: &Orders) -> Result<Vec<Row>> {
     Ok(vec![one, two])
 }
 
-/// Step 10: what the store failed for comes back, and only that runs when all of it is delivered again.
+/// Step 10: the messages that the store failed for are returned, and only they run when the whole batch is
+/// redelivered.
 async fn failing_in_part(world: &World, orders: &Orders) -> Result<Vec<Row>> {
     let name = ("10", "a batch that fails in part");
     let (stage, batch) = Stage::open_for_orders(world, orders, "in-part").await?;
@@ -94,7 +96,7 @@ async fn deliver(stage: &Stage<'_>, event: &Event) -> Result<Delivered> {
     Ok(Delivered { answer, measured, shipped: stage.shipped_since(&mark)? })
 }
 
-/// What the answer names; it must be an answer to the batch.
+/// Parses the response, and adds a fault if it isn't a response to the batch.
 fn judged(batch: &Batch, delivered: &Delivered) -> (Verdict, Option<Returned>) {
     let mut verdict = Verdict::default();
     let returned = match batch.returned(&delivered.answer) {
@@ -107,7 +109,8 @@ fn judged(batch: &Batch, delivered: &Delivered) -> (Verdict, Option<Returned>) {
     (verdict, returned)
 }
 
-/// So many orders must come back; an answer that does not tell is a fault of its own.
+/// This many orders must be returned. A response that couldn't be parsed already is a fault, so it passes
+/// here.
 fn come_back(
     verdict: &mut Verdict,
     returned: Option<Returned>,
@@ -122,7 +125,7 @@ fn come_back(
     })
 }
 
-/// Over all deliveries, all orders must have been shipped, none of them twice.
+/// Checks that all deliveries together shipped every order, and none twice.
 fn each_once(verdict: &mut Verdict, shipped: &[&Vec<Shipped>]) {
     let all: Vec<_> = shipped.iter().flat_map(|shipped| *shipped).map(|one| &one.parcel).collect();
     let different: BTreeSet<_> = all.iter().collect();
@@ -135,7 +138,7 @@ fn parcels(shipped: &[Shipped]) -> BTreeSet<&str> {
     shipped.iter().map(|one| one.parcel.as_str()).collect()
 }
 
-/// For the table.
+/// The response for the table.
 fn told(delivered: &Delivered, returned: Option<Returned>) -> String {
     returned.map_or_else(|| delivered.answer.to_string(), |returned| returned.to_string())
 }

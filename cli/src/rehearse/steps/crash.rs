@@ -1,4 +1,4 @@
-//! Steps 5 and 6: processes killed, and processes frozen beyond their leases, between claim and completion.
+//! Steps 5 and 6: processes that are killed, or frozen past their leases, between claim and completion.
 
 use serde_json::Value;
 
@@ -16,10 +16,10 @@ use crate::{
     },
 };
 
-/// What the table says when the request to be held never came.
+/// The table's text if the request to hold never came.
 const NOT_HELD: &str = "(not interrupted in time)";
 
-/// Where a process is killed or frozen: at the request that is held on the wire.
+/// Where a process is killed or frozen: at the request that the wire holds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Point {
     step: &'static str,
@@ -28,11 +28,11 @@ pub(super) struct Point {
     form: Form,
     held: Meaning,
     at: &'static str,
-    /// Whether its payment has been made by then.
+    /// Whether the payment was made before.
     paid: bool,
 }
 
-/// The payment is made with the outcome, or not at all.
+/// The payment is committed with the outcome, or not made.
 pub(super) const KILLED_AT_COMMIT: Point = Point {
     step: "13",
     name: "killed before its transaction",
@@ -43,7 +43,7 @@ pub(super) const KILLED_AT_COMMIT: Point = Point {
     paid: false,
 };
 
-/// The points that can be told apart: of an unknown function, only its completion.
+/// The points that the wire can recognise: for an unknown function, only its completion.
 pub(super) fn points(world: &World) -> Vec<Point> {
     let completion = "none: SIGKILL at its completion";
     if !world.is_payments {
@@ -80,7 +80,7 @@ pub(super) fn points(world: &World) -> Vec<Point> {
     ]
 }
 
-/// A step whose process has been killed, and whose lease still runs.
+/// A step whose process was killed, and whose lease still holds.
 #[derive(Debug)]
 pub(super) struct Killed<'w> {
     stage: Stage<'w>,
@@ -89,7 +89,7 @@ pub(super) struct Killed<'w> {
     rows: Vec<Row>,
 }
 
-/// Step 5, up to the redelivery within the lease.
+/// Runs step 5 up to the redelivery before the lease expires.
 pub(super) async fn kill(world: &World, point: Point) -> Result<Killed<'_>> {
     let stage = Stage::open_in(world, point.form, point.stage).await?;
     let name = (point.step, point.name);
@@ -118,7 +118,7 @@ pub(super) async fn kill(world: &World, point: Point) -> Result<Killed<'_>> {
     Ok(Killed { stage, point, delivered_at_ms, rows })
 }
 
-/// A run that was stopped between its claim and its completion: it claimed, ran, and settled nothing.
+/// Checks a run that was stopped between its claim and its completion: it claimed, ran, and settled nothing.
 fn interrupted(measured: &Measured, held: bool, paid: bool) -> Verdict {
     let mut verdict = Verdict::default();
     verdict
@@ -129,7 +129,7 @@ fn interrupted(measured: &Measured, held: bool, paid: bool) -> Verdict {
 }
 
 impl Killed<'_> {
-    /// The redelivery when the lease has passed: taken over, and paid once in all.
+    /// Redelivers after the lease expired: the claim is taken over, and the order paid once in all.
     pub(super) async fn after_the_lease(self) -> Result<Vec<Row>> {
         let Self { stage, point, delivered_at_ms, mut rows } = self;
         stage.lease_passed(delivered_at_ms).await?;
@@ -149,7 +149,7 @@ async fn take_over(stage: &Stage<'_>) -> Result<(Answer, Measured)> {
     Ok((answer, stage.since(&mark).await?))
 }
 
-/// A takeover, judged: a first answer, one run; a lost claim, the takeover, and the completion.
+/// Checks a takeover: a first response and one run; a lost claim, the takeover, and the completion.
 fn taken_over(world: &World, answer: &Answer, measured: &Measured) -> Verdict {
     let mut verdict = Verdict::default();
     verdict.fresh(answer, first_status(world)).runs(measured, 1);
@@ -166,7 +166,7 @@ async fn paid_once(stage: &Stage<'_>, verdict: &mut Verdict) -> Result<()> {
     Ok(())
 }
 
-/// The transaction arrives when the successor's has been made.
+/// The transaction arrives after the successor's was applied.
 pub(super) const FROZEN_AT_COMMIT: Point = Point {
     step: "14",
     name: "frozen at its transaction",
@@ -177,7 +177,7 @@ pub(super) const FROZEN_AT_COMMIT: Point = Point {
     paid: false,
 };
 
-/// The points that can be told apart: of an unknown function, only its completion.
+/// The points that the wire can recognise: for an unknown function, only its completion.
 pub(super) fn freezes(world: &World) -> Vec<Point> {
     let completion = Point {
         step: "6b",
@@ -203,7 +203,7 @@ pub(super) fn freezes(world: &World) -> Vec<Point> {
     vec![handler, completion]
 }
 
-/// A step whose process is frozen, its request held on the wire.
+/// A step whose process is frozen while the wire holds its request.
 #[derive(Debug)]
 pub(super) struct Frozen<'w> {
     stage: Stage<'w>,
@@ -215,7 +215,7 @@ pub(super) struct Frozen<'w> {
     rows: Vec<Row>,
 }
 
-/// Step 6, up to the freeze.
+/// Runs step 6 up to the freeze.
 pub(super) async fn freeze(world: &World, point: Point) -> Result<Frozen<'_>> {
     let stage = Stage::open_in(world, point.form, point.stage).await?;
     let sandbox = stage.sandbox().await?;
@@ -236,8 +236,8 @@ pub(super) async fn freeze(world: &World, point: Point) -> Result<Frozen<'_>> {
 }
 
 impl Frozen<'_> {
-    /// A redelivery takes the claim over. Then the frozen process goes on: its handler is cut off, or its completion is
-    /// fenced.
+    /// Redelivers, which takes the claim over, then thaws the process: its handler is cut off, or its
+    /// completion is fenced.
     pub(super) async fn after_the_lease(self) -> Result<Vec<Row>> {
         let Self { stage, point, mut sandbox, mut delivery, hold, delivered_at_ms, mut rows } = self;
         let name = (point.step, point.name);
@@ -249,14 +249,15 @@ impl Frozen<'_> {
 
         let before = stage.record().await?;
         let mark = stage.mark().await?;
-        // What was held is applied before the process goes on; a sender that gave up meanwhile sends it again.
+        // The held request is applied before the process is thawed. If its sender gave up waiting, it sends
+        // the request again.
         if hold.release() {
             stage.wire.answered_since(mark.wire).await;
         }
         sandbox.thaw().await?;
         let late = sandbox.answer_within(&mut delivery, ORDINARY_LIMIT).await;
         let measured = stage.since(&mark).await?;
-        // A handler that returns at once when its process goes on is too fast to be cut off.
+        // A handler that returns right after the thaw is too fast to be cut off.
         let is_cut_off = point.held != Meaning::Settle && late.is_in_progress();
         let mut verdict = match is_cut_off {
             true => cut_off(&late, &measured),
@@ -272,7 +273,7 @@ impl Frozen<'_> {
     }
 }
 
-/// A late executor, judged: its completion is refused, and it answers with its successor's outcome.
+/// Checks a late executor: its completion is refused, and it answers with its successor's outcome.
 fn fenced(successor: &Answer, late: &Answer, measured: &Measured) -> Verdict {
     let mut verdict = Verdict::default();
     verdict.replay(successor, late).runs(measured, 0).payments(measured, 0);
@@ -282,7 +283,8 @@ fn fenced(successor: &Answer, late: &Answer, measured: &Measured) -> Verdict {
     verdict
 }
 
-/// A handler that goes on after its invocation's deadline, judged: it does nothing more, and the caller is to repeat.
+/// Checks a handler that continues after its invocation's deadline: it does nothing more, and the caller
+/// should retry.
 fn cut_off(late: &Answer, measured: &Measured) -> Verdict {
     let mut verdict = Verdict::default();
     verdict.in_progress(late).runs(measured, 0).payments(measured, 0).claims(measured, 0);

@@ -1,4 +1,4 @@
-//! Steps 1 to 4: nothing breaks, the event only comes more than once.
+//! Steps 1 to 4: nothing fails, but the event is delivered more than once.
 
 use super::{first_run, replayed};
 use crate::{
@@ -11,10 +11,10 @@ use crate::{
 };
 
 const CROWD: usize = 20;
-/// Where the rows of step 3 stand among those of the steps in turn: behind 1 and 2.
+/// The position of step 3's rows among the sequential steps: after 1 and 2.
 pub(super) const AT_ONCE_AT: usize = 2;
 
-/// Steps 1, 2 and 4, on one key.
+/// Steps 1, 2 and 4, with one key.
 pub(super) async fn in_turn(world: &World) -> Result<Vec<Row>> {
     let stage = Stage::open(world, "in-turn").await?;
     let mut rows = Vec::new();
@@ -54,7 +54,7 @@ pub(super) async fn in_turn(world: &World) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Step 3: many at once on a fresh key, and one more when all is over.
+/// Step 3: many concurrent deliveries of a new key, and one more when they're done.
 pub(super) async fn at_once(world: &World) -> Result<Vec<Row>> {
     let name = ("3", "20 duplicates at once");
     let stage = Stage::open(world, "at-once").await?;

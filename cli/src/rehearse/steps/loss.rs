@@ -1,4 +1,4 @@
-//! Steps 7 and 8: a write is applied, and its answer is lost on the wire.
+//! Steps 7 and 8: a write is applied, and its response is lost on the wire.
 
 use super::{first_run, replayed};
 use crate::{
@@ -19,7 +19,7 @@ pub(super) async fn both(world: &World) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The handler runs once all the same, its outcome is answered, and a duplicate gets it from the record.
+/// Checks that the handler still runs once, its outcome is answered, and a duplicate gets it from the record.
 pub(super) async fn lost(
     stage: Stage<'_>,
     name: (&'static str, &'static str),

@@ -1,5 +1,5 @@
-//! Steps 12 to 15: the payment is made in the transaction that records the outcome, so that there is no moment between
-//! the two.
+//! Steps 12 to 15: the payment is made in the transaction that records the outcome, so that no crash can
+//! separate the two.
 
 use super::{
     crash::{self, Frozen, Killed},
@@ -14,14 +14,15 @@ use crate::{
     },
 };
 
-/// Steps 13 and 14, whose leases run.
+/// Steps 13 and 14, while their leases hold.
 #[derive(Debug)]
 pub(super) struct Interrupted<'w> {
     killed: Killed<'w>,
     frozen: Frozen<'w>,
 }
 
-/// Kills a process and freezes another one, each with its transaction on the wire. Nothing for a user's function.
+/// Kills one process and freezes another, each with its transaction on the wire. `None` for a user's
+/// function.
 pub(super) async fn interrupt(world: &World) -> Result<Option<Interrupted<'_>>> {
     if !world.is_payments {
         return Ok(None);
@@ -32,7 +33,7 @@ pub(super) async fn interrupt(world: &World) -> Result<Option<Interrupted<'_>>> 
 }
 
 impl Interrupted<'_> {
-    /// The deliveries after the leases have ended.
+    /// Redelivers after the leases expired.
     pub(super) async fn after_the_leases(self) -> Result<Vec<Row>> {
         let mut rows = self.killed.after_the_lease().await?;
         rows.extend(self.frozen.after_the_lease().await?);
@@ -40,7 +41,7 @@ impl Interrupted<'_> {
     }
 }
 
-/// Step 12: a first run, whose two requests are the claim and the transaction, and a duplicate.
+/// Step 12: a first run, whose two requests are the claim and the transaction, then a duplicate.
 pub(super) async fn in_turn(world: &World) -> Result<Vec<Row>> {
     if !world.is_payments {
         return Ok(Vec::new());
@@ -69,7 +70,7 @@ pub(super) async fn in_turn(world: &World) -> Result<Vec<Row>> {
     Ok(vec![one, two])
 }
 
-/// Step 15: the transaction is made, and its answer is lost.
+/// Step 15: the transaction is applied, and its response is lost.
 pub(super) async fn answer_lost(world: &World) -> Result<Vec<Row>> {
     if !world.is_payments {
         return Ok(Vec::new());

@@ -17,7 +17,7 @@ async fn bench() -> Bench {
     Bench { database, wire }
 }
 
-/// What an SDK would send; an error is a connection that was cut.
+/// Sends a request like an SDK. An error means that the connection was cut.
 async fn call(to: String, operation: &'static str, request: Value) -> Result<StatusCode, String> {
     let request = Request::post("/")
         .header("host", "dynamodb")

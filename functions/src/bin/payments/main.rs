@@ -1,11 +1,11 @@
 //! `payments`: an HTTP function whose `POST /payments` may be delivered any number of times and pays once.
 //!
-//! What idempotency takes: the line of `main` that makes it, the layer around the handler, and, in
-//! [`create_payment`], the payment's id. The id comes from the claim, so that a run which takes over from a process
-//! that died half-way finds the payment already made, instead of making a second one.
+//! Idempotency takes three things: the line of `main` that makes it, the layer around the handler, and the
+//! payment's id in [`create_payment`]. The id comes from the claim, so that a run which takes over from a
+//! dead process finds the payment already made, instead of making a second one.
 //!
-//! With `PAYMENTS_FORM=transaction`, the payment is not made by the handler at all: it is laid down, and committed in
-//! one transaction with the operation's outcome. Then it is made exactly once, whatever its id.
+//! With `PAYMENTS_FORM=transaction`, the handler only stages the payment. The library commits it in one
+//! transaction with the operation's outcome. So it's made exactly once, whatever its id.
 
 mod payment;
 
@@ -45,7 +45,7 @@ async fn handle(payments: Payments, request: Request) -> Result<Response<Body>, 
     }
 }
 
-/// `POST /payments`: makes the payment, or finds it made by the attempt before this one.
+/// `POST /payments`: makes the payment, or finds it made by an earlier attempt.
 async fn create_payment(payments: &Payments, request: &Request) -> Result<Response<Body>, Error> {
     let order: Order = match Order::from_json(request.body()) {
         Ok(order) => order,

@@ -1,4 +1,4 @@
-//! What a payment is, and the table that payments are kept in.
+//! A payment, and the table of payments.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use aws_sdk_dynamodb::{
 use lambda_http::Error;
 use serde::{Deserialize, Serialize};
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Order {
@@ -21,7 +21,7 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// Reads an order, or says in words for the client why it is not one.
+    /// Reads an order, or returns a message for the client that says why it isn't valid.
     pub(crate) fn from_json(body: &[u8]) -> Result<Self, String> {
         let order: Self = serde_json::from_slice(body).map_err(|error| format!("not an order: {error}"))?;
         match &order {
@@ -82,8 +82,8 @@ pub(crate) struct Payments {
 }
 
 impl Payments {
-    /// The table that `PAYMENTS_TABLE` names. `PAYMENTS_FORM=transaction` has payments made in the transaction of their
-    /// operation's outcome.
+    /// Uses the table that `PAYMENTS_TABLE` names. With `PAYMENTS_FORM=transaction`, payments are made in the
+    /// transaction of their operation's outcome.
     pub(crate) async fn from_env() -> Result<Self, Error> {
         let table = std::env::var("PAYMENTS_TABLE")
             .map_err(|_| "PAYMENTS_TABLE is not set: give it the name of the table of payments")?;
@@ -96,19 +96,19 @@ impl Payments {
         Ok(Self { client: Client::new(&config), table, in_transactions })
     }
 
-    /// Whether payments are made in their operation's transaction, where there is one.
+    /// Whether payments are made in their operation's transaction, if it has one.
     pub(crate) fn are_in_transactions(&self) -> bool {
         self.in_transactions
     }
 
-    /// The write that makes a payment, to be put into a transaction.
+    /// The write that makes a payment, for a transaction.
     pub(crate) fn put(&self, payment: &Payment) -> Result<Put, Error> {
         let put = Put::builder().table_name(&self.table).set_item(Some(payment.clone().into_item()));
         Ok(put.condition_expression("attribute_not_exists(payment_id)").build()?)
     }
 
-    /// Stores a new payment. When one with this id is already there, an earlier attempt made it: that one is
-    /// returned, and nothing is written.
+    /// Stores a new payment. If an earlier attempt already made one with this id, returns that one and writes
+    /// nothing.
     pub(crate) async fn create(&self, payment: Payment) -> Result<Payment, Error> {
         let put = self
             .client
@@ -128,7 +128,7 @@ impl Payments {
         }
     }
 
-    /// The payment with this id, if there is one.
+    /// Reads the payment with this id, if there is one.
     pub(crate) async fn read(&self, id: &str) -> Result<Option<Payment>, Error> {
         let key = AttributeValue::S(id.into());
         let read = self.client.get_item().table_name(&self.table).key("payment_id", key).send().await?;

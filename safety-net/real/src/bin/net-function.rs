@@ -1,10 +1,11 @@
-//! The function that the crash net kills: a real one, behind the library's event layer, over DynamoDB.
+//! The function that the crash net kills: a real one, behind the library's event layer, over DynamoDB,
+//! PostgreSQL or Redis.
 //!
-//! Its effect is a line in a ledger, under the claim that it runs under, if it does; its response is the run that had it. Told so
-//! by the environment, it stands at a point of a run, or is broken on purpose.
+//! Its effect is a line in a ledger, with its claim if it has one. Its response names the run that had the
+//! effect. Environment variables make it pause at a point of a run, or break it on purpose.
 //!
-//! The harness freezes processes past their deadlines and lets them go on, as Lambda Managed Instances may and
-//! ordinary Lambda does not. So the library has to cut handlers off itself.
+//! The harness freezes processes past their deadlines and lets them continue. Lambda Managed Instances may do
+//! that, and ordinary Lambda doesn't. So the library has to cut handlers off.
 
 use std::{
     sync::{
@@ -41,7 +42,7 @@ use lambda_runtime::{Diagnostic, Error, LambdaEvent, run, service_fn, tower::Ser
 use serde_json::value::RawValue;
 use tokio::sync::Mutex;
 
-/// What the environment says, and what has come in.
+/// The settings from the environment, and the number of invocations.
 #[derive(Debug)]
 struct World {
     process: String,
@@ -49,9 +50,9 @@ struct World {
     orders: Orders,
     sabotage: Option<Sabotage>,
     form: Form,
-    /// The table of effects, where they are in one.
+    /// The table of effects, if they're in a table.
     effects: String,
-    /// How many invocations have come in, by which runs are numbered. One comes after the other.
+    /// How many invocations have arrived, one after the other. It numbers the runs.
     invocations: AtomicU64,
 }
 
@@ -76,7 +77,7 @@ impl World {
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
-    // As long as the process lives.
+    // It lives as long as the process.
     let world: &'static World = Box::leak(Box::new(World::from_env()?));
     let idempotency = engine(SabotagedStore::new(store().await?, world.sabotage), world)?;
     if world.form == Form::PostgresTransaction {
@@ -105,7 +106,7 @@ fn engine(store: impl Store, world: &'static World) -> Result<Idempotency, Error
         .build()?)
 }
 
-/// The one that the environment names.
+/// Creates the store that the environment names.
 async fn store() -> Result<Arc<dyn Store>, Error> {
     if let Ok(url) = std::env::var(STORE) {
         return Ok(NamedStore::from_url(&url)?.open().await?);
@@ -114,7 +115,7 @@ async fn store() -> Result<Arc<dyn Store>, Error> {
     Ok(Arc::new(DynamoDbStore::new(client, variable(TABLE)?)?))
 }
 
-/// The store and the connection of operations in transactions.
+/// The store, and the connection for operations in transactions.
 struct Records {
     store: PostgresStore,
     url: String,
@@ -131,13 +132,13 @@ impl Records {
     async fn connected(&self) -> Result<tokio_postgres::Client, tokio_postgres::Error> {
         let (client, connection) = tokio_postgres::connect(&self.url, tokio_postgres::NoTls).await?;
         tokio::spawn(connection);
-        // One that is frozen in its transaction has the key's lock: the server ends its session.
+        // A process frozen in its transaction holds the key's lock, so the server must end its session.
         client.batch_execute("SET idle_in_transaction_session_timeout = 400").await?;
         Ok(client)
     }
 }
 
-/// The operation in a transaction with its record.
+/// Runs the operation in a transaction with its record.
 async fn in_transaction(
     world: &World,
     idempotency: &Idempotency,
@@ -173,14 +174,14 @@ fn answered<T>(world: &World, answer: T) -> T {
     answer
 }
 
-/// Before the library has seen the event.
+/// Counts the invocation, before the library has seen the event.
 fn entered(world: &World, event: LambdaEvent<Box<RawValue>>) -> LambdaEvent<Box<RawValue>> {
     world.invocations.fetch_add(1, Ordering::SeqCst);
     world.orders.reached(Point::Entered);
     if world.sabotage == Some(Sabotage::EffectFirst)
         && let Ok(job) = serde_json::from_str::<Job>(event.payload.get())
     {
-        // A line that is not written makes this sabotage go unnoticed, which its test then tells.
+        // If this write fails, the sabotage stays invisible, and the test that expects to catch it fails.
         let _ = world
             .ledger
             .append(&job.key, &Line { run: world.run(), generation: 0, attempt: 0, lease_until: 0 });
@@ -197,7 +198,7 @@ async fn handle(world: &World, event: LambdaEvent<Job>) -> Result<String, Diagno
     if job.first_fails && claim.as_ref().is_some_and(|claim| claim.attempt() == 1) {
         return Err(failure(TOLD_TO_FAIL, "as the event says"));
     }
-    // Each pause is the end of a poll: what stood beyond its deadline is cut off before the next.
+    // Each pause ends a poll, so the library cuts off a run that was frozen past its deadline before the next one.
     world.orders.reached(Point::BeforeEffect);
     clock::pause(Duration::from_millis(job.before_ms)).await;
     if world.sabotage != Some(Sabotage::EffectFirst) {
@@ -214,7 +215,7 @@ async fn handle(world: &World, event: LambdaEvent<Job>) -> Result<String, Diagno
     Ok(world.run())
 }
 
-/// In the ledger at once, or in the outcome's transaction.
+/// Writes the effect to the ledger at once, or leaves it to the outcome's transaction.
 fn have_effect(world: &World, job: &Job, line: &Line) -> Result<(), Error> {
     if world.form.promise() == Promise::AtLeastOnce {
         return Ok(world.ledger.append(&job.key, line)?);
@@ -232,7 +233,7 @@ fn variable(name: &str) -> Result<String, Error> {
     std::env::var(name).map_err(|_| format!("{name} is not set: the harness sets it").into())
 }
 
-/// What a variable names, where it is set.
+/// Reads the value that a variable names, if it's set.
 fn known<T>(variable: &str, named: fn(&str) -> Option<T>) -> Result<Option<T>, Error> {
     match std::env::var(variable) {
         Ok(name) => Ok(Some(named(&name).ok_or_else(|| format!("{variable}={name} is not known"))?)),

@@ -1,4 +1,4 @@
-//! The server that keeps the records, and the effects where they are in a database: what the harness knows of it.
+//! The harness's access to the server that keeps the records, and to the effects where they're in a database.
 
 use aws_sdk_dynamodb::Client;
 use lambda_idempotency::{
@@ -22,7 +22,7 @@ use crate::servers::{self, Server, redis_server};
 /// A server with fresh tables on it.
 #[derive(Debug)]
 pub struct Backend {
-    /// What reports call it.
+    /// Its name in reports.
     pub name: String,
     kind: Kind,
 }
@@ -35,11 +35,11 @@ enum Kind {
 }
 
 impl Backend {
-    /// The servers that keep the records of this form, with fresh tables.
+    /// Starts the servers that keep the records of this form, with fresh tables.
     ///
     /// # Errors
     ///
-    /// If one does not start, or is not installed.
+    /// If one doesn't start, or isn't installed.
     pub async fn all(form: Form) -> Result<Vec<Self>> {
         match form {
             Form::Ledger | Form::Transaction | Form::ClaimFree => {
@@ -54,11 +54,11 @@ impl Backend {
         }
     }
 
-    /// A fresh table on this server.
+    /// Creates a fresh table on this server.
     ///
     /// # Errors
     ///
-    /// If it cannot be created.
+    /// If it can't be created.
     pub async fn dynamodb(server: Server) -> Result<Self> {
         let table = servers::fresh_table()?;
         server.database().create_idempotency_table(&table).await?;
@@ -89,7 +89,7 @@ impl Backend {
         Ok(Self { name: "Redis".into(), kind: Kind::Redis { url, store } })
     }
 
-    /// Where the effects of this form are.
+    /// Returns the place where this form's effects are.
     pub(super) async fn effects(&self, form: Form, ledger: &Ledger) -> Result<Effects> {
         Ok(match (&self.kind, form) {
             (Kind::DynamoDb { server, client, table }, Form::Transaction | Form::ClaimFree) => {
@@ -104,7 +104,7 @@ impl Backend {
         })
     }
 
-    /// What tells a process of the function where its records and effects are.
+    /// The environment variables that tell a process of the function where its records and effects are.
     pub(super) fn environment(&self) -> Vec<(&'static str, String)> {
         match &self.kind {
             Kind::DynamoDb { server, table, .. } => vec![
@@ -119,12 +119,12 @@ impl Backend {
         }
     }
 
-    /// The record of a key.
+    /// Reads a key's record.
     pub(super) async fn record(&self, id: &StoredKey) -> Result<Option<Stored>> {
         match &self.kind {
             Kind::DynamoDb { client, table, .. } => record::read(client, table, id.as_str()).await,
             Kind::Postgres { client, table, .. } => row(client, table, id).await,
-            // The one that is not read past the library: Redis has the record in a form of the library's own.
+            // Read through the library: in Redis the record has the library's own encoding.
             Kind::Redis { store, .. } => {
                 let record = store.read(id).await.context(format!("reading the record {id}"))?;
                 Ok(record.map(|record| Stored {
@@ -138,19 +138,19 @@ impl Backend {
         }
     }
 
-    /// Removes the tables where they would be left over.
+    /// Removes the tables that would otherwise be left over.
     pub(super) async fn clear(&self) -> Result<()> {
         let Kind::DynamoDb { server, table, .. } = &self.kind else { return Ok(()) };
         if server.database().is_embedded() {
             return Ok(());
         }
-        // There is none where the effects are in files.
+        // This table doesn't exist where the effects are in files.
         let _ = server.database().delete_table(&effects_of(table)).await;
         server.database().delete_table(table).await
     }
 }
 
-/// The table of effects that belongs to a table of records.
+/// The name of the effects table that belongs to a table of records.
 fn effects_of(table: &str) -> String {
     format!("{table}_effects")
 }
@@ -183,7 +183,7 @@ async fn row(client: &tokio_postgres::Client, table: &str, id: &StoredKey) -> Re
     }))
 }
 
-/// Effects in a PostgreSQL table: a row each.
+/// Effects in a PostgreSQL table: one row each.
 #[derive(Clone, Debug)]
 pub(super) struct EffectsRows {
     client: Arc<tokio_postgres::Client>,

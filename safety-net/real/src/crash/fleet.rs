@@ -1,4 +1,4 @@
-//! The processes of the function under test: started, numbered, used again while they live.
+//! The processes of the function under test: starts them, numbers them, and reuses them while they live.
 
 use std::{
     path::{Path, PathBuf},
@@ -33,11 +33,11 @@ use super::{
     sabotage::Sabotage,
 };
 
-/// How many processes run at one time. Frozen ones do not run.
+/// How many processes run at one time. Frozen ones don't count.
 const RUNNING: usize = 8;
-/// How long the harness waits for what must come. On a machine where it does not, nothing can be judged.
+/// How long the harness waits for an expected step. It can't judge anything on a machine that takes longer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
-/// How often the harness looks whether a process stands where it is to.
+/// How often the harness checks whether a process has reached its point.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// The function under test on one server, its ledger, and its processes.
@@ -56,7 +56,7 @@ pub(super) struct Fleet {
 }
 
 impl Fleet {
-    /// On `backend`, with an empty ledger.
+    /// Creates a fleet on `backend`, with an empty ledger.
     pub(super) async fn new(
         backend: Backend,
         function: &Function,
@@ -81,7 +81,7 @@ impl Fleet {
         }))
     }
 
-    /// What reports call the server.
+    /// The server's name in reports.
     pub(super) fn server(&self) -> &str {
         &self.backend.name
     }
@@ -91,14 +91,14 @@ impl Fleet {
         self.form
     }
 
-    /// Leave to run a process. They are few, so that each gets its share of the machine.
+    /// Waits for permission to run a process. Permits are few, so that each process gets its share of the machine.
     pub(super) async fn slot(&self) -> Result<SemaphorePermit<'_>> {
         self.slots.acquire().await.context("the slots are closed")
     }
 
-    /// A process that waits for an event: an idle one, or a new one.
+    /// Returns a process that waits for an event: an idle one, or a new one.
     pub(super) async fn process(&self) -> Result<Process> {
-        // The lock is not held while a process starts.
+        // Release the lock before a process starts.
         let idle = self.idle.lock().await.pop();
         match idle {
             Some(process) => Ok(process),
@@ -106,7 +106,7 @@ impl Fleet {
         }
     }
 
-    /// A new process, to stand at this point when it comes to it.
+    /// Starts a new process, which pauses at this point when it reaches it.
     pub(super) async fn start(&self, point: Option<Point>) -> Result<Process> {
         let number = self.started.fetch_add(1, Ordering::SeqCst) + 1;
         let marker = self.folder.join(format!("standing-{number}"));
@@ -126,23 +126,23 @@ impl Fleet {
         Ok(Process { sandbox, number, delivered: 0, marker })
     }
 
-    /// Keeps a process for the next event, if it lives.
+    /// Keeps a process for the next event, if it's still alive.
     pub(super) async fn give_back(&self, mut process: Process) {
         if process.sandbox.is_alive() {
             self.idle.lock().await.push(process);
         }
     }
 
-    /// The record of a key.
+    /// Reads a key's record.
     pub(super) async fn record(&self, key: &str) -> Result<Option<Stored>> {
-        // What the event layer claims, and what `run_in` does.
+        // `run_in` claims the first operation, the event layer the second.
         let via = if self.form == Form::PostgresTransaction { "run:job" } else { "event" };
         let scope = Scope::new(FUNCTION, via).context("the scope")?;
         let id = StoredKey::new(&scope, &Key::new(key).context("the key")?);
         self.backend.record(&id).await
     }
 
-    /// Ends all processes, and removes the table where it would be left over.
+    /// Ends all processes, and removes the table if it would be left over.
     pub(super) async fn disband(&self) -> Result<()> {
         self.idle.lock().await.clear();
         self.backend.clear().await
@@ -151,12 +151,12 @@ impl Fleet {
 
 impl Drop for Fleet {
     fn drop(&mut self) {
-        // What is left over in the temporary folder harms nobody.
+        // Files left over in the temporary folder do no harm.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
-/// A process of the function. Dropped, it is killed.
+/// A process of the function. Dropping it kills the process.
 #[derive(Debug)]
 pub(super) struct Process {
     sandbox: Sandbox,
@@ -168,7 +168,7 @@ pub(super) struct Process {
 /// An event that a process has been given.
 #[derive(Debug)]
 pub(super) struct Handed {
-    /// The run that it is.
+    /// The name of the run that this event starts.
     pub(super) run: String,
     delivery: function::Delivery,
 }
@@ -181,12 +181,12 @@ impl Process {
         Handed { run, delivery: self.sandbox.deliver(event, limit) }
     }
 
-    /// What it says, if it does so in time.
+    /// Returns its answer, if it answers in time.
     pub(super) async fn said_within(&mut self, handed: &mut Handed, time: Duration) -> Option<Said> {
         self.sandbox.watch(&mut handed.delivery, time).await.map(said)
     }
 
-    /// What it says in the end.
+    /// Waits for its answer.
     pub(super) async fn said(&mut self, handed: &mut Handed) -> Result<Said> {
         let said = self.said_within(handed, PATIENCE).await;
         said.ok_or_else(|| {
@@ -194,7 +194,7 @@ impl Process {
         })
     }
 
-    /// SIGKILL. What it had said before that, if anything.
+    /// Sends SIGKILL. Returns its answer from before that, if there was one.
     pub(super) async fn kill(&mut self, handed: &mut Handed) -> Result<Said> {
         self.sandbox.kill().await?;
         match self.sandbox.watch(&mut handed.delivery, PATIENCE).await {
@@ -204,19 +204,19 @@ impl Process {
         }
     }
 
-    /// SIGSTOP.
+    /// Sends SIGSTOP.
     pub(super) async fn freeze(&self) -> Result<()> {
         self.sandbox.freeze().await
     }
 
-    /// SIGCONT; where it stands at a point, it may go on.
+    /// Sends SIGCONT. A process that pauses at a point may go on.
     pub(super) async fn thaw(&self) -> Result<()> {
-        // It is not there unless the process stands at a point.
+        // The marker exists only while the process pauses at a point.
         let _ = std::fs::remove_file(&self.marker);
         self.sandbox.thaw().await
     }
 
-    /// Waits until it stands at its point. What it said instead, if it did not come there.
+    /// Waits until it pauses at its point. Returns its answer if it answered without reaching the point.
     pub(super) async fn stands(&mut self, handed: &mut Handed) -> Result<Option<Said>> {
         let patience = clock::start();
         while patience.elapsed() < PATIENCE {

@@ -1,4 +1,4 @@
-//! How the function under test has its effect, and where: what is promised of it depends on that.
+//! How and where the function under test has its effect. The promise depends on that.
 
 use aws_sdk_dynamodb::{
     Client,
@@ -21,7 +21,7 @@ pub enum Form {
     Ledger,
     /// In a table, in the completion's own transaction (T8).
     Transaction,
-    /// The same without a claim.
+    /// In a table, in one transaction with the finished record, without a claim.
     ClaimFree,
     /// In a file, under a claim; the records are in PostgreSQL.
     Postgres,
@@ -59,7 +59,7 @@ impl Form {
         Self::ALL.into_iter().find(|form| form.name() == name)
     }
 
-    /// What the effects of a key may be.
+    /// The effects that a key may have.
     pub const fn promise(self) -> Promise {
         match self {
             Self::Ledger | Self::Postgres | Self::Redis => Promise::AtLeastOnce,
@@ -67,7 +67,7 @@ impl Form {
         }
     }
 
-    /// Whether its deliveries make claims.
+    /// Whether its deliveries claim their keys.
     pub const fn claims(self) -> bool {
         !matches!(self, Self::ClaimFree | Self::PostgresTransaction)
     }
@@ -78,9 +78,9 @@ impl Form {
 pub(super) enum Effects {
     /// Files.
     Files(Ledger),
-    /// A table: one item a key, with a list of lines.
+    /// A table: one item per key, with a list of lines.
     Table(EffectsTable),
-    /// A PostgreSQL table: a row each.
+    /// A PostgreSQL table: one row each.
     Rows(EffectsRows),
 }
 
@@ -101,7 +101,7 @@ impl Effects {
         }
     }
 
-    /// The keys that have effects, and are not forgotten.
+    /// The keys that have effects and aren't forgotten.
     pub(super) async fn keys(&self) -> Result<Vec<String>> {
         match self {
             Self::Files(ledger) => ledger.keys(),
@@ -110,7 +110,7 @@ impl Effects {
         }
     }
 
-    /// Forgets a key that is judged.
+    /// Forgets a key after its verdict.
     pub(super) async fn forget(&self, key: &str) -> Result<()> {
         match self {
             Self::Files(ledger) => ledger.forget(key),
@@ -120,12 +120,12 @@ impl Effects {
     }
 }
 
-/// The write that adds `line` to the effects of `key`. It has no condition and counts what it does: made twice, it is
-/// seen twice.
+/// Builds the write that adds `line` to the effects of `key`. It has no condition, so that a write applied
+/// twice shows as two effects.
 ///
 /// # Errors
 ///
-/// If it cannot be built.
+/// If it can't be built.
 pub fn append(table: &str, key: &str, line: &Line) -> Result<Update> {
     let line = serde_json::to_string(line).context("a line of the ledger")?;
     let list = |lines| AttributeValue::L(lines);

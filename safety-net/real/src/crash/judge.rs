@@ -1,8 +1,8 @@
-//! What came of one key, and whether the protocol's promises allow it.
+//! Judges whether the protocol's promises allow the outcome of one key.
 //!
-//! The evidence: the ledger's lines, what the harness did to each run and what the run said, and the record. Nothing
-//! that is only slow is a violation. A run that had not answered by its deadline is one that Lambda would have killed
-//! there; one that had answered by then cannot have been taken over, on one machine with one clock.
+//! The evidence is the ledger's lines, what the harness did to each run, what the run answered, and the record.
+//! Slowness alone is never a violation. Lambda would have killed a run that hadn't answered by its deadline. A
+//! successor can't have taken over a run that had answered by then, since one machine has one clock.
 
 #[cfg(test)]
 mod tests;
@@ -17,16 +17,16 @@ use super::{
     record::Stored,
 };
 
-/// What the effects of a key may be.
+/// The effects that a key may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
-    /// Outside the store's transaction: one, and one for each crash in the gap between effect and completion.
+    /// Outside the store's transaction: one, plus one for each crash in the gap between effect and completion.
     AtLeastOnce,
     /// Inside it: one.
     ExactlyOnce,
 }
 
-/// What the harness did to a run, of its own accord.
+/// The harness's action on a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
     /// Nothing.
@@ -37,21 +37,21 @@ pub enum Deed {
     Froze,
 }
 
-/// What came of an invocation.
+/// An invocation's result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Said {
-    /// A response: its bytes.
+    /// A response, as bytes.
     Response(Vec<u8>),
-    /// A function error, of this type, with this message.
+    /// A function error: its type and its message.
     Error(String, String),
-    /// Nothing, as must be after SIGKILL.
+    /// Nothing, as expected after SIGKILL.
     Nothing,
-    /// The process ended by itself.
+    /// The process ended without a SIGKILL from the harness.
     Lost(String),
 }
 
 impl Said {
-    /// Whether it is another delivery that runs, or ran out of time: come again.
+    /// Whether the answer asks for a retry, because another delivery runs or time ran out.
     pub fn is_not_now(&self) -> bool {
         match self {
             Self::Error(kind, _) => {
@@ -83,11 +83,11 @@ impl fmt::Display for Said {
 pub struct Delivery {
     /// The run's name.
     pub run: String,
-    /// What was done to it.
+    /// The harness's action on it.
     pub deed: Deed,
-    /// What it said.
+    /// Its answer.
     pub said: Said,
-    /// When that was heard, in ms since the epoch.
+    /// When the harness received the answer, in ms since the epoch.
     pub said_at: u64,
 }
 
@@ -96,24 +96,24 @@ pub struct Delivery {
 pub struct Case {
     /// The key.
     pub key: String,
-    /// What was promised.
+    /// The promise for this key.
     pub promise: Promise,
-    /// Its effects, in the order in which they happened.
+    /// Its effects, in order.
     pub lines: Vec<Line>,
-    /// Its deliveries, the last of which has been answered.
+    /// Its deliveries. The last one has been answered.
     pub deliveries: Vec<Delivery>,
-    /// Settled records that were seen on the way.
+    /// Settled records that the harness saw on the way.
     pub seen: Vec<Stored>,
-    /// The record in the end.
+    /// The record at the end.
     pub record: Option<Stored>,
 }
 
-/// A key of which nothing is amiss.
+/// The numbers of a key without violations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Finding {
     /// Its effects.
     pub effects: u64,
-    /// Runs that ended or stood still between their effect and its completion.
+    /// Runs that ended or were frozen between their effect and its completion.
     pub crashes_in_the_gap: u64,
     /// Runs that were killed before they had an effect.
     pub killed_before: u64,
@@ -121,9 +121,9 @@ pub struct Finding {
     pub killed_in_the_gap: u64,
     /// Runs that were killed once their completion was stored.
     pub killed_after: u64,
-    /// Runs that went on after they had been frozen, and found themselves fenced.
+    /// Runs that continued after a freeze and were fenced.
     pub fenced: u64,
-    /// Runs that nobody killed or froze, and that had not answered by their deadline.
+    /// Runs that the harness neither killed nor froze, and that hadn't answered by their deadline.
     pub slow: u64,
     /// Claims of the key after its first.
     pub later_claims: u64,
@@ -142,12 +142,12 @@ impl AddAssign for Finding {
     }
 }
 
-/// What must not be, and the evidence.
+/// A violation, with the evidence.
 #[derive(Clone, Debug)]
 pub struct Violation(String);
 
 impl Violation {
-    /// What must not be, in words.
+    /// A violation, in words.
     pub(super) fn new(words: impl Into<String>) -> Self {
         Self(words.into())
     }
@@ -164,12 +164,12 @@ impl Case {
     ///
     /// # Errors
     ///
-    /// With what must not be.
+    /// The violation that it found.
     pub fn judge(&self) -> Result<Finding, Violation> {
         self.find().map_err(|what| self.violation(&what))
     }
 
-    /// Something else that must not be, with this key's evidence.
+    /// Reports another violation, with this key's evidence.
     pub fn violation(&self, what: &str) -> Violation {
         let mut text = format!("key {}: {what}", self.key);
         for line in &self.lines {
@@ -203,13 +203,13 @@ impl Case {
         Ok(self.figures(recorded, &excuses, record))
     }
 
-    /// In one transaction with its record: there is one, and it is the record's.
+    /// With the effect in one transaction with the record, there's exactly one effect, and it's the record's.
     fn one_effect(&self, record: &Stored) -> Result<&Line, String> {
         let [effect] = self.lines.as_slice() else {
             let count = self.lines.len();
             return Err(format!("its effect is in the outcome's transaction, and happened {count} times"));
         };
-        // Without a claim, the run does not know its generation.
+        // Without a claim, the run doesn't know its generation.
         if effect.generation != 0 && effect.generation != record.generation {
             return Err("its effect was another generation's than its record".into());
         }
@@ -220,7 +220,7 @@ impl Case {
         Ok(effect)
     }
 
-    /// In the end there is an outcome, and it is the one that was ever there.
+    /// The record ends with an outcome, and never had a different one.
     fn settled(&self) -> Result<&Stored, String> {
         let record = self.record.as_ref().ok_or("there is no record")?;
         if record.status != "COMPLETED" {
@@ -245,8 +245,8 @@ impl Case {
         if answered { Ok(()) } else { Err("nobody was answered".into()) }
     }
 
-    /// Whether its answer came after its deadline, by when the library stops trying to record its outcome. Its caller has
-    /// got a time-out. One that was frozen, and for which another has answered by then, has to find that outcome.
+    /// Whether its answer came after its deadline, when the library stops trying to record its outcome and the caller
+    /// has timed out. A frozen run must instead find the outcome of another delivery that has answered by then.
     fn is_too_late(&self, delivery: &Delivery) -> bool {
         let mut lines = self.lines.iter().filter(|line| line.run == delivery.run);
         let mut others = self.deliveries.iter().filter(|other| other.run != delivery.run);
@@ -259,7 +259,7 @@ impl Case {
             }
     }
 
-    /// Every answer is a response or "not now", and no process ended unless it was killed.
+    /// Checks that every answer is a response or "not now", and that no process ended unless the harness killed it.
     fn nothing_else_said(&self) -> Result<(), String> {
         for Delivery { run, deed, said, .. } in &self.deliveries {
             let is_explained = match said {
@@ -275,7 +275,8 @@ impl Case {
         Ok(())
     }
 
-    /// A later claim's generation is the time at which it was decided, by the same clock as the lease before it.
+    /// Compares claims with earlier leases. A later claim's generation is the time of that claim, by the
+    /// clock that also set the lease.
     fn no_live_claim_taken(&self) -> Result<(), String> {
         let mut lines: Vec<&Line> = self.lines.iter().collect();
         lines.sort_by_key(|line| line.generation);
@@ -294,7 +295,7 @@ impl Case {
         Ok(())
     }
 
-    /// The effect that the record tells of.
+    /// Finds the effect of the run that the record holds.
     fn recorded_effect(&self, record: &Stored) -> Result<&Line, String> {
         let recorded = self.lines.iter().find(|line| line.generation == record.generation);
         let recorded = recorded.ok_or("no effect has the record's generation")?;
@@ -305,7 +306,7 @@ impl Case {
         Ok(recorded)
     }
 
-    /// Every other effect was a run's that did not get to its completion, through no fault of the protocol's.
+    /// Checks that every other effect belongs to a run that the harness interrupted, or that was too late.
     fn other_effects(&self, recorded: &Line, record: &Stored) -> Result<Vec<&Delivery>, String> {
         let mut runs = HashSet::from([recorded.run.as_str()]);
         let mut excuses = Vec::new();

@@ -1,7 +1,7 @@
-//! Processes are killed, and frozen beyond their leases, at moments that nobody chose.
+//! Kills processes, and freezes them beyond their leases, at random moments.
 //!
-//! A seed fixes the schedule: the jobs, who is killed and who is frozen, and at which part of a run's ordinary length.
-//! Where in the code that falls is the machine's affair, and different each time.
+//! A seed fixes the schedule: the jobs, which processes it kills or freezes, and at which fraction of a run's
+//! ordinary length. The machine's timing decides where in the code that falls, and it differs each time.
 
 use std::{
     fmt,
@@ -29,29 +29,29 @@ use super::{
     story::{Frozen, Story},
 };
 
-/// How many keys are under way at one time: most of them wait for a lease.
+/// How many keys run at one time. Most of them wait for a lease.
 const KEYS: usize = 40;
-/// Of a hundred deliveries, so many are to be killed.
+/// Kills this percentage of deliveries.
 const KILLED: u64 = 60;
-/// From there on, up to this many are to be frozen.
+/// Freezes the deliveries whose draw out of 100 is from `KILLED` up to this one.
 const FROZEN: u64 = 70;
-/// Of a hundred redeliveries, so many do not wait for the lease.
+/// This percentage of redeliveries doesn't wait for the lease.
 const IMPATIENT: u64 = 20;
-/// What a run is taken to last before one has been measured.
+/// The assumed length of a run before one has been measured.
 const FIRST_GUESS_US: u64 = 60_000;
-/// After so many violations there is no need of more.
+/// Stops after this many violations.
 const ENOUGH: usize = 10;
 
-/// What is asked for.
+/// The requested numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct Numbers {
     /// How many processes to kill.
     pub kills: u64,
-    /// Where the schedule comes from.
+    /// The seed of the schedule.
     pub seed: u64,
 }
 
-/// What came of it on one server.
+/// The results on one server.
 #[derive(Debug)]
 pub struct Figures {
     /// The server.
@@ -66,9 +66,9 @@ pub struct Figures {
     pub kills: u64,
     /// Processes frozen.
     pub freezes: u64,
-    /// The sums of what was found of each key.
+    /// The sums of the findings on each key.
     pub found: Finding,
-    /// What must not be.
+    /// The violations.
     pub violations: Vec<Violation>,
     /// How long it took.
     pub wall: Duration,
@@ -108,14 +108,14 @@ impl fmt::Display for Figures {
     }
 }
 
-/// One throw of the net.
+/// One run of the net on one server.
 #[derive(Debug)]
 struct Throw {
     fleet: Arc<Fleet>,
     numbers: Numbers,
     kills: AtomicU64,
     freezes: AtomicU64,
-    /// How long a run lasts that nobody disturbs, in µs; a moving mean.
+    /// How long an undisturbed run lasts, in µs, as a moving mean.
     ordinary_us: AtomicU64,
     judged: Mutex<Judged>,
 }
@@ -127,11 +127,11 @@ struct Judged {
     violations: Vec<Violation>,
 }
 
-/// Kills so many processes on each server.
+/// Kills this many processes on each server.
 ///
 /// # Errors
 ///
-/// If the net could not be thrown, and nothing had been found by then.
+/// If the net couldn't run and had found no violation by then.
 pub async fn check(
     function: &Function,
     backends: Vec<Backend>,
@@ -160,7 +160,7 @@ pub async fn check(
             of_server.violations.extend(late.map(|key| Violation::new(words(key))));
         }
         match thrown {
-            // What was found until then counts, whatever came over the rest.
+            // If there are violations already, report those rather than the problem.
             Err(problem) if of_server.violations.is_empty() => {
                 let words = format!("{}, seed {}: {problem}", fleet.server(), numbers.seed);
                 return Err(Problem::new(words));
@@ -171,7 +171,7 @@ pub async fn check(
     Ok(figures)
 }
 
-/// What is to become of a delivery, should it not be answered before.
+/// The plan for a delivery, unless it's answered before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Spared,
@@ -189,7 +189,7 @@ impl Fate {
     }
 }
 
-/// What came of a delivery.
+/// The result of a delivery.
 #[derive(Debug)]
 enum Came {
     Said(Said),
@@ -197,7 +197,7 @@ enum Came {
 }
 
 impl Throw {
-    /// Keeps so many keys under way until enough has been killed.
+    /// Keeps up to `KEYS` keys running until it has killed enough processes.
     async fn run(self: &Arc<Self>) -> Result<()> {
         let mut keys = JoinSet::new();
         let mut number = 0;
@@ -218,7 +218,7 @@ impl Throw {
         self.kills.load(Ordering::SeqCst) < self.numbers.kills && violations < ENOUGH
     }
 
-    /// One key, from its first delivery to its verdict.
+    /// Plays one key, from its first delivery to its verdict.
     async fn key(self: Arc<Self>, number: u64) -> Result<()> {
         let mut random = Random::new(self.numbers.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let job = Job {
@@ -239,7 +239,7 @@ impl Throw {
         self.judge(&story).await
     }
 
-    /// What a queue does: delivers until there is an answer. Frozen processes go on meanwhile.
+    /// Delivers until there's an answer, as a queue does. Frozen processes continue in their own tasks.
     async fn deliver_until_answered(self: Arc<Self>, story: Arc<Story>, mut random: Random) -> Result<()> {
         let mut frozen = JoinSet::new();
         let mut tries = 0;
@@ -270,12 +270,12 @@ impl Throw {
         story.deliver_until_answered().await
     }
 
-    /// One delivery, to be killed or frozen at some moment, or not.
+    /// Makes one delivery, and kills or freezes it at a random moment, or spares it.
     async fn deliver(&self, story: &Story, random: &mut Random, limit: Duration) -> Result<Came> {
         let _slot = self.fleet.slot().await?;
         let mut process = self.fleet.process().await?;
         let fate = Fate::drawn(random);
-        // A little longer than a run lasts, so that its end is reached as well.
+        // The factor 1.3 makes some moments fall at the end of a run, too.
         let moment = self.ordinary_us.load(Ordering::SeqCst) * 13 / 10 * random.below(1_000) / 1_000;
         let (started, delivered_at) = (clock::start(), clock::now_ms());
         let mut handed = story.hand_to(&mut process, limit);
@@ -302,7 +302,7 @@ impl Throw {
         }
     }
 
-    /// Learns how long an undisturbed run lasts, here and under this load.
+    /// Measures how long an undisturbed run lasts on this machine under this load.
     fn measure(&self, handed: &Handed, said: &Said, time: Duration) {
         let is_own_response = serde_json::to_vec(&handed.run).is_ok_and(|own| *said == Said::Response(own));
         if is_own_response {

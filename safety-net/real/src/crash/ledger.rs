@@ -1,4 +1,4 @@
-//! The effects: one line each, appended to a file, in one write that SIGKILL cannot halve or undo.
+//! The effects: one line each, appended to a file in one write that SIGKILL can't halve or undo.
 
 use std::{
     fmt,
@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 /// One effect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
-    /// The run that had it: the process's number, and its invocation's.
+    /// The run that had it: the process's number and the invocation's.
     pub run: String,
-    /// The generation of the claim that it ran under.
+    /// The generation of the claim under which it ran.
     pub generation: u64,
     /// The claim's attempt.
     pub attempt: u32,
-    /// Until when the claim stands, in ms since the epoch, as the run knew it.
+    /// When the claim's lease ends, in ms since the epoch, as the run knew it.
     pub lease_until: u64,
 }
 
@@ -30,7 +30,7 @@ impl fmt::Display for Line {
     }
 }
 
-/// A folder with a file of lines for each key.
+/// A folder with one file of lines per key.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     folder: PathBuf,
@@ -42,28 +42,28 @@ impl Ledger {
         Self { folder: folder.as_ref().to_owned() }
     }
 
-    /// Where it is.
+    /// Its folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Adds a line to a key's.
+    /// Adds a line to a key's file.
     ///
     /// # Errors
     ///
-    /// If the file cannot be written.
+    /// If the file can't be written.
     pub fn append(&self, key: &str, line: &Line) -> io::Result<()> {
         let mut text = serde_json::to_string(line)?;
         text.push('\n');
-        // One write of the whole line, at the end of the file wherever that is by then.
+        // One write appends the whole line, wherever the file's end is by then.
         OpenOptions::new().create(true).append(true).open(self.folder.join(key))?.write_all(text.as_bytes())
     }
 
-    /// The lines of a key, in the order in which they were written.
+    /// Reads a key's lines, in the order in which they were written.
     ///
     /// # Errors
     ///
-    /// If the file cannot be read, or holds what is no line.
+    /// If the file can't be read, or one of its lines isn't valid.
     pub fn lines(&self, key: &str) -> Result<Vec<Line>> {
         let file = self.folder.join(key);
         let text = match fs::read_to_string(&file) {
@@ -74,11 +74,11 @@ impl Ledger {
         lines.context(format!("the ledger {}", file.display()))
     }
 
-    /// The keys that have lines, and are not forgotten.
+    /// The keys that have lines and aren't forgotten.
     ///
     /// # Errors
     ///
-    /// If the folder cannot be read.
+    /// If the folder can't be read.
     pub fn keys(&self) -> Result<Vec<String>> {
         let doing = format!("the ledger {}", self.folder.display());
         let files = fs::read_dir(&self.folder).context(&doing)?.collect::<io::Result<Vec<_>>>();
@@ -89,11 +89,11 @@ impl Ledger {
             .collect())
     }
 
-    /// Forgets a key, whose lines are judged.
+    /// Forgets a key after its verdict.
     ///
     /// # Errors
     ///
-    /// If the file cannot be removed.
+    /// If the file can't be removed.
     pub fn forget(&self, key: &str) -> Result<()> {
         match fs::remove_file(self.folder.join(key)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).context("the ledger"),

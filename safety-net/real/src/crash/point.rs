@@ -1,8 +1,8 @@
-//! The points of a run at which a process can be made to stand, to be killed or frozen there.
+//! The points of a run at which a process can pause, so that the harness can kill or freeze it there.
 //!
-//! A process that reaches its point writes a marker file and stands until the file is gone. What becomes of it is the
-//! harness's doing alone: SIGKILL, or SIGSTOP until after the lease. The library has no such points in it: they are in
-//! the function's own code, and in a decorator around its store.
+//! A process that reaches its point writes a marker file and pauses until the file is gone. Only the harness
+//! decides what happens next: SIGKILL, or SIGSTOP until after the lease. The library contains no such points.
+//! They're in the function's own code, and in a decorator around its store.
 
 use std::{
     fmt,
@@ -22,10 +22,10 @@ use lambda_idempotency::{
 
 use super::form::Form;
 
-/// How often a standing process looks whether it may go on.
+/// How often a paused process checks whether it may go on.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// A write to the store, by what it is for.
+/// A write to the store, by its purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// T1.
@@ -36,13 +36,13 @@ pub enum Call {
     TakeOver,
     /// T4.
     Complete,
-    /// T5: the function under test records no failures, so no point is there.
+    /// T5. The function under test records no failures, so it has no point there.
     Fail,
     /// T6.
     Release,
-    /// T7: the function under test knows its deadline, so no point is there.
+    /// T7. The function under test knows its deadline, so it has no point there.
     Extend,
-    /// The finished record with its effect, without a claim.
+    /// The finished record with its effect, written without a claim.
     Conclude,
 }
 
@@ -52,7 +52,7 @@ impl Call {
             Write::Claim(_) => Self::Claim,
             Write::Reclaim { .. } => Self::Reclaim,
             Write::TakeOver { .. } => Self::TakeOver,
-            // Only an operator resolves; the functions under test settle.
+            // Only an operator resolves. The functions under test settle.
             Write::Extend { .. } => Self::Extend,
             Write::Conclude { .. } => Self::Conclude,
             Write::Settle { settlement, .. } | Write::Resolve { settlement, .. } => match settlement {
@@ -67,22 +67,22 @@ impl Call {
 /// A point of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
-    /// The event has come in; the library has not seen it.
+    /// The event has arrived. The library hasn't seen it.
     Entered,
-    /// The library has decided on this write, and nothing has been sent.
+    /// The library has decided on this write, and has sent nothing.
     Before(Call),
-    /// This write has been made; the library does not know it yet.
+    /// This write has been applied. The library doesn't know it yet.
     After(Call),
-    /// The handler runs, and its effect is still to come.
+    /// The handler runs, and its effect hasn't happened.
     BeforeEffect,
     /// The effect has happened.
     AfterEffect,
-    /// The library has answered; the response has not been posted.
+    /// The library has answered, and the response hasn't been posted.
     Answered,
 }
 
 impl Point {
-    /// Every point, in the order of a run. One that is added here is in the long and in the bounded form.
+    /// Every point, in the order of a run. The long and the bounded test run use all of them.
     pub const ALL: [Self; 14] = [
         Self::Entered,
         Self::Before(Call::Claim),
@@ -100,7 +100,7 @@ impl Point {
         Self::Answered,
     ];
 
-    /// Its name, as the environment and the table give it.
+    /// Its name in the environment and in the table.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Entered => "entered",
@@ -118,7 +118,7 @@ impl Point {
             Self::After(Call::Fail) => "after_failure_applied",
             Self::Before(Call::Release) => "before_release_sent",
             Self::After(Call::Release) => "after_release_applied",
-            // No point is there, and no failure's: the guide leaves them out.
+            // The function under test has no point there, nor at a failure's write. The guide leaves them out.
             Self::Before(Call::Extend) => "before_extension_no_failure",
             Self::After(Call::Extend) => "after_extension_no_failure",
             Self::Before(Call::Conclude) => "before_conclusion_sent",
@@ -127,7 +127,7 @@ impl Point {
         }
     }
 
-    /// The points of a run that has its effect without a claim.
+    /// The points of a run with an effect but no claim.
     pub const CLAIM_FREE: [Self; 6] = [
         Self::Entered,
         Self::BeforeEffect,
@@ -137,7 +137,7 @@ impl Point {
         Self::Answered,
     ];
 
-    /// The points of a run whose effect and record are in a transaction of its own.
+    /// The points of a run that commits its effect and its record in its own transaction.
     pub const IN_TRANSACTION: [Self; 4] =
         [Self::Entered, Self::BeforeEffect, Self::AfterEffect, Self::Answered];
 
@@ -155,8 +155,8 @@ impl Point {
         Self::ALL.into_iter().chain(Self::CLAIM_FREE).find(|point| point.name() == name)
     }
 
-    /// Whether the effect has happened by then, and its completion is not stored: what no protocol can help, unless
-    /// the effect is in the completion's own transaction.
+    /// Whether the effect has happened by then and its completion isn't stored. No protocol can prevent a
+    /// second effect there, unless the effect is in the completion's own transaction.
     pub const fn is_in_the_gap(self) -> bool {
         matches!(self, Self::AfterEffect | Self::Before(Call::Complete))
     }
@@ -168,7 +168,7 @@ impl fmt::Display for Point {
     }
 }
 
-/// The order that a process may have been given: to stand at a point, once.
+/// A process's order to pause at a point, once.
 #[derive(Debug)]
 pub struct Orders {
     point: Option<Point>,
@@ -177,18 +177,18 @@ pub struct Orders {
 }
 
 impl Orders {
-    /// Stands at `point`, if there is one, and says so in the file `marker`.
+    /// Creates the order to pause at `point`, if there is one, and to say so in the file `marker`.
     pub fn new(point: Option<Point>, marker: impl AsRef<Path>) -> Self {
         Self { point, marker: marker.as_ref().to_owned(), is_done: AtomicBool::new(false) }
     }
 
-    /// Tells that the run has come to `point`. Blocks the thread where that is the one to stand at: nothing else in
-    /// this process is to go on meanwhile.
+    /// Reports that the run has reached `point`. If that's the point to pause at, blocks the thread, so that
+    /// nothing else in this process continues.
     pub fn reached(&self, point: Point) {
         if self.point != Some(point) || self.is_done.swap(true, Ordering::SeqCst) {
             return;
         }
-        // Without a marker the harness never hears of it, and says that the point was not reached.
+        // Without a marker the harness never learns of it, and reports that the process didn't reach the point.
         if std::fs::write(&self.marker, point.name()).is_ok() {
             while self.marker.exists() {
                 thread::sleep(LOOK_AGAIN);
@@ -197,7 +197,7 @@ impl Orders {
     }
 }
 
-/// A store that stands before a write is sent, and after it has been made.
+/// A store that pauses before it sends a write, and after the write has been applied.
 #[derive(Debug)]
 pub struct StandingStore<S> {
     inner: S,
@@ -205,7 +205,7 @@ pub struct StandingStore<S> {
 }
 
 impl<S> StandingStore<S> {
-    /// Stands as it is ordered to.
+    /// Creates a store that pauses as `orders` say.
     pub const fn new(inner: S, orders: &'static Orders) -> Self {
         Self { inner, orders }
     }

@@ -1,11 +1,11 @@
-//! A record as it stands in the table, read past the library that is judged.
+//! Reads a record from the table without the library, which is under test.
 
 use std::{collections::HashMap, fmt};
 
 use aws_sdk_dynamodb::{Client, error::DisplayErrorContext, types::AttributeValue};
 use lambda_idempotency_cli::problem::{Context, Problem, Result};
 
-/// What the judge wants to know of a record.
+/// The parts of a record that the judge compares.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
     /// Its status.
@@ -14,7 +14,7 @@ pub struct Stored {
     pub generation: u64,
     /// Its attempt.
     pub attempt: u32,
-    /// Its lease, while a claim stands; in ms since the epoch.
+    /// The end of its lease in ms since the epoch, while it's claimed.
     pub lease_until: Option<u64>,
     /// Its response, if it has one.
     pub response: Option<Vec<u8>>,
@@ -57,11 +57,11 @@ impl fmt::Display for Stored {
     }
 }
 
-/// The record `id`, if there is one; consistently read.
+/// Reads the record `id`, if there is one, with a consistent read.
 ///
 /// # Errors
 ///
-/// If it cannot be read.
+/// If it can't be read.
 pub async fn read(client: &Client, table: &str, id: &str) -> Result<Option<Stored>> {
     let key = AttributeValue::S(id.to_owned());
     let read = client.get_item().table_name(table).key("id", key).consistent_read(true).send().await;

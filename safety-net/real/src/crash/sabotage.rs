@@ -1,4 +1,4 @@
-//! The function under test, broken on purpose: a net that finds nothing in these finds nothing.
+//! Breaks the function under test on purpose. A net that misses these faults finds nothing.
 
 use std::{
     collections::HashMap,
@@ -13,26 +13,26 @@ use lambda_idempotency::{
 /// One way to break a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
-    /// A settlement that was fenced counts as made: the late run answers with what nobody recorded.
+    /// Treats a fenced settlement as applied: the late run answers with an outcome that was never recorded.
     Unfenced,
-    /// A settlement that was fenced is made all the same, over the successor's record.
+    /// Applies a fenced settlement over the successor's record.
     Overwriting,
-    /// A settlement is never sent, and counts as made.
+    /// Never sends a settlement, and treats it as applied.
     Unsettled,
-    /// A claim that was refused counts as made: every delivery runs.
+    /// Treats a refused claim as applied: every delivery runs.
     Unclaimed,
-    /// Every claim that stands is taken for stale.
+    /// Treats every claim as stale.
     Impatient,
-    /// The effect happens before the claim.
+    /// Has the effect before the claim.
     EffectFirst,
-    /// Of a transaction, only the write to the record is made.
+    /// Applies only the write to the record from each transaction.
     Torn,
-    /// A transaction's own writes are made once more, with another record's.
+    /// Applies a transaction's own writes once more, with another record's.
     Repeated,
 }
 
 impl Sabotage {
-    /// Every way.
+    /// Every way to break it.
     pub const ALL: [Self; 8] = [
         Self::Unfenced,
         Self::Overwriting,
@@ -69,12 +69,12 @@ impl Sabotage {
 pub struct SabotagedStore<S> {
     inner: S,
     sabotage: Option<Sabotage>,
-    /// The leases that really stand, where another was told.
+    /// The real leases of the records that it returned as stale.
     leases: Mutex<HashMap<StoredKey, Timestamp>>,
 }
 
 impl<S: Store> SabotagedStore<S> {
-    /// The store as it is, or broken in this way.
+    /// Creates the store, unchanged or broken in this way.
     pub fn new(inner: S, sabotage: Option<Sabotage>) -> Self {
         Self { inner, sabotage, leases: Mutex::default() }
     }
@@ -108,7 +108,7 @@ impl<S: Store> SabotagedStore<S> {
         }
     }
 
-    /// The record, its lease long over; the real one is kept for the compare-and-set.
+    /// Returns the record with a lease that ended long ago. The real lease is kept for the compare-and-set.
     fn without_lease(&self, key: &StoredKey, mut record: Record) -> Record {
         if let State::Started { lease_until } = &mut record.state {
             self.leases().insert(key.clone(), *lease_until);
@@ -126,12 +126,12 @@ impl<S: Store> SabotagedStore<S> {
     }
 }
 
-/// Takes the outcome out of a record, if it has one, so that it can be settled once more.
+/// Builds a write that removes an outcome from a record, so that it can be settled again.
 fn reopening(record: &Record) -> Write {
     Write::Reclaim { seen: Seen::of(record), lock: record.lock_until(record.lock_acquired_at) }
 }
 
-/// The settlement, under the owner and the generation of whoever holds the claim now.
+/// Gives the settlement the owner and the generation of the current claim.
 fn over(record: &Record, write: Write) -> Write {
     match write {
         Write::Settle { settlement, .. } => {

@@ -1,4 +1,4 @@
-//! A process is killed, or frozen beyond its lease, at each named point in turn.
+//! Kills a process, or freezes it beyond its lease, at each named point in turn.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -19,10 +19,10 @@ use super::{
     story::{Frozen, Story},
 };
 
-/// How often a process may be too slow to come to its point.
+/// How many tries a process gets to reach its point in time.
 const TRIES: u32 = 5;
 
-/// What becomes of the process that stands at a point.
+/// How the harness interrupts the process that pauses at a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// SIGKILL.
@@ -34,31 +34,31 @@ pub enum Ending {
 /// The verdict on one round.
 type Judged = Result<Finding, Violation>;
 
-/// What became of the process that was to stand at a point.
+/// How the interruption of a process at its point ended.
 #[derive(Debug)]
 enum Interrupted {
     Killed,
     Frozen(Box<Frozen>),
-    /// It, or the delivery that was to prepare its way, was cut off at its deadline.
+    /// This delivery, or the one that prepares it, was cut off at its deadline.
     TooSlow,
 }
 
-/// What was found at one point.
+/// The findings at one point.
 #[derive(Debug)]
 pub struct Row {
     /// The server.
     pub server: String,
     /// The point.
     pub point: Point,
-    /// What became of the process there.
+    /// How the harness interrupted the process there.
     pub ending: Ending,
-    /// How often that was done.
+    /// How many rounds were played.
     pub rounds: u32,
     /// How many effects there were.
     pub effects: u64,
-    /// How many of the rounds ended in the gap, which allows a second effect.
+    /// How many rounds ended in the gap, which allows a second effect.
     pub crashes_in_the_gap: u64,
-    /// What must not be.
+    /// The violations.
     pub violations: Vec<Violation>,
 }
 
@@ -87,11 +87,11 @@ impl fmt::Display for Row {
     }
 }
 
-/// Kills and freezes at each point, so many times, on each server.
+/// Kills and freezes at each point, for this many rounds, on each server.
 ///
 /// # Errors
 ///
-/// If the net could not be thrown.
+/// If the net couldn't run.
 pub async fn check(
     function: &Function,
     backends: Vec<Backend>,
@@ -142,7 +142,8 @@ async fn row(fleet: &Arc<Fleet>, point: Point, ending: Ending, rounds: u32) -> R
     Ok(row)
 }
 
-/// A round in which the process came to its point. On a slow machine it may be cut off before; then it gets more time.
+/// Plays a round until the process reaches its point. On a slow machine, the deadline can cut it off before.
+/// The next try gives it more time.
 async fn play_until_reached(fleet: &Arc<Fleet>, point: Point, ending: Ending, round: u32) -> Result<Judged> {
     for tries in 1..=TRIES {
         if let Some(judged) = play(fleet, point, ending, (round, tries)).await? {
@@ -152,8 +153,8 @@ async fn play_until_reached(fleet: &Arc<Fleet>, point: Point, ending: Ending, ro
     Err(Problem::new(format!("in {TRIES} tries, no process came to {point}")))
 }
 
-/// One round: come to the point, be killed or frozen there, and see what the next deliveries make of it. None if the
-/// process was too slow to come to the point.
+/// Plays one round: pauses a process at the point, kills or freezes it there, and makes the next deliveries.
+/// `None` if the process was too slow to reach the point.
 async fn play(
     fleet: &Arc<Fleet>,
     point: Point,
@@ -195,7 +196,7 @@ async fn play(
     judged(fleet, &story, point).await.map(Some)
 }
 
-/// The verdict on a round.
+/// Judges a round.
 async fn judged(fleet: &Fleet, story: &Story, point: Point) -> Result<Judged> {
     let case = story.case(fleet.form().promise()).await?;
     let judged = case.judge().and_then(|finding| {
@@ -212,7 +213,7 @@ async fn judged(fleet: &Fleet, story: &Story, point: Point) -> Result<Judged> {
     Ok(judged)
 }
 
-/// Has a fresh process come to the point, and ends or freezes it there.
+/// Brings a fresh process to the point, and kills or freezes it there.
 async fn interrupt(
     fleet: &Fleet,
     story: &Story,

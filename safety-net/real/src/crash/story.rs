@@ -1,4 +1,4 @@
-//! One key's story: its deliveries, what was done to them, and the wait for its lease.
+//! One key's deliveries, what the harness did to them, and the waits for its leases.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -17,9 +17,9 @@ use super::{
     record::Stored,
 };
 
-/// A stale record is one whose lease has passed by *more* than the margin.
+/// A stale record is one whose lease ended *more* than the margin ago.
 const CLEARLY_STALE: Duration = Duration::from_millis(1);
-/// After so many deliveries that came to nothing, the machine is taken to be slow, and deliveries get more time.
+/// After each group of this many unsuccessful deliveries, the machine counts as slow and deliveries get more time.
 const PATIENT_TRIES: u32 = 8;
 
 /// The deliveries of one key.
@@ -36,12 +36,12 @@ struct Told {
     seen: Vec<Stored>,
 }
 
-/// A run that stands still, its process frozen.
+/// A run whose process is frozen.
 #[derive(Debug)]
 pub(super) struct Frozen {
     process: Process,
     handed: Handed,
-    /// From when on its claim is stale, if it had one.
+    /// When its claim becomes stale, if it had one.
     pub(super) stale_at: u64,
 }
 
@@ -55,7 +55,8 @@ impl Story {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The time that a delivery gets after so many that came to nothing: slowness must not last for ever.
+    /// The time that a delivery gets after this many unsuccessful ones. It grows, so that a slow machine
+    /// can't stall a key forever.
     pub(super) fn limit_after(tries: u32) -> Duration {
         LIMIT * (1 + tries / PATIENT_TRIES)
     }
@@ -65,7 +66,7 @@ impl Story {
         process.deliver(&self.job.event(), limit)
     }
 
-    /// Delivers the event to any process, and waits for what it says.
+    /// Delivers the event to any process, and waits for the answer.
     pub(super) async fn deliver(&self, limit: Duration) -> Result<Said> {
         let _slot = self.fleet.slot().await?;
         let mut process = self.fleet.process().await?;
@@ -92,18 +93,18 @@ impl Story {
         Err(Problem::new(self.case(self.fleet.form().promise()).await?.violation(&words).to_string()))
     }
 
-    /// Whether a delivery came to nothing. What is neither that nor an answer is for the judge.
+    /// Whether the delivery must be retried. The judge decides on anything that's neither a retry nor an answer.
     pub(super) fn is_to_come_again(&self, said: &Said) -> bool {
         said.is_not_now() || said.is_told_failure() || *said == Said::Nothing
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub(super) async fn kill(&self, mut process: Process, mut handed: Handed) -> Result<Said> {
         let said = process.kill(&mut handed).await?;
         Ok(self.note(&handed, Deed::Killed, said))
     }
 
-    /// SIGSTOP. Its claim, if it has one, is stale at the latest when `limit` and what belongs to the lease have passed.
+    /// Sends SIGSTOP. A claim, if it has one, is stale at the latest after `limit`, the grace and the margin.
     pub(super) async fn freeze(
         &self,
         process: Process,
@@ -116,7 +117,7 @@ impl Story {
         Ok(Frozen { process, handed, stale_at })
     }
 
-    /// SIGCONT, and what the process says then.
+    /// Sends SIGCONT, and waits for the process's answer.
     pub(super) async fn thaw(&self, frozen: Frozen) -> Result<Said> {
         let Frozen { mut process, mut handed, .. } = frozen;
         let _slot = self.fleet.slot().await?;
@@ -126,7 +127,7 @@ impl Story {
         Ok(self.note(&handed, Deed::Froze, said))
     }
 
-    /// Keeps what came of a delivery.
+    /// Notes the result of a delivery.
     pub(super) fn note(&self, handed: &Handed, deed: Deed, said: Said) -> Said {
         let delivery =
             Delivery { run: handed.run.clone(), deed, said: said.clone(), said_at: clock::now_ms() };
@@ -134,7 +135,7 @@ impl Story {
         said
     }
 
-    /// The record as it stands now. An outcome that was seen once must be there in the end.
+    /// Reads the record. An outcome seen once must still be there at the end.
     pub(super) async fn look(&self) -> Result<Option<Stored>> {
         let record = self.fleet.record(&self.job.key).await?;
         if let Some(record) = record.as_ref().filter(|record| record.is_completed()) {
@@ -143,7 +144,7 @@ impl Story {
         Ok(record)
     }
 
-    /// Waits until the claim that stands, if one does, is stale. Not for long, should its lease be one that nobody gave.
+    /// Waits until the current claim, if there is one, is stale. The wait is bounded, in case the lease is wrong.
     pub(super) async fn wait_for_lease(&self) -> Result<()> {
         if let Some(lease_until) = self.look().await?.and_then(|record| record.lease_until) {
             let stale_at = lease_until.saturating_add(millis(MARGIN + CLEARLY_STALE));
@@ -152,7 +153,7 @@ impl Story {
         Ok(())
     }
 
-    /// The evidence, once all is done.
+    /// Collects the evidence at the end.
     pub(super) async fn case(&self, promise: Promise) -> Result<Case> {
         let lines = self.fleet.effects.lines(&self.job.key).await?;
         let record = self.fleet.record(&self.job.key).await?;

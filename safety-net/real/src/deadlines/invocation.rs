@@ -39,21 +39,21 @@ use crate::{
     },
 };
 
-/// The function's time-out: Lambda's default.
+/// The function's timeout: Lambda's default.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(3);
-/// Longer than any lease here, margin included; shorter than any retention.
+/// Longer than any lease here, margin included, and shorter than any retention.
 const UNTIL_ALL_LEASES_END: Duration = Duration::from_secs(90);
-/// What a delivery without faults may take.
+/// The time limit of a delivery without faults.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The library's default time-out for one attempt at DynamoDB, which late requests are measured by.
+/// The library's default timeout of one attempt at DynamoDB, which sets the pace of late requests.
 const ATTEMPT: Duration = Duration::from_secs(1);
 /// More requests than any invocation makes.
 const ALL_REQUESTS: usize = 1_000;
-/// How often a sandbox is warmed up that doesn't get warm.
+/// How often to retry the warm-up of a sandbox.
 const WARM_UPS: u32 = 10;
 const FUNCTION: &str = "deadlines";
 
-/// What stands between the store and its server.
+/// The proxy between the store and its server.
 enum Wire {
     DynamoDb(Proxy),
     Tcp(TcpProxy),
@@ -81,7 +81,7 @@ impl Wire {
         }
     }
 
-    /// Breaks what comes from now on.
+    /// Starts to break requests.
     fn fail(&self, plan: &Plan) {
         match (self, plan.way) {
             (Self::DynamoDb(proxy), Way::DynamoDb(fault)) => {
@@ -98,12 +98,12 @@ impl Wire {
                 };
                 proxy.break_for(time, fault);
             }
-            // A wire is made for its plan.
+            // Each wire is made for its own plan.
             _ => {}
         }
     }
 
-    /// Whether anything was broken.
+    /// Whether it broke anything.
     fn has_struck(&self) -> bool {
         match self {
             Self::DynamoDb(proxy) => proxy.log().exchanges().iter().any(|exchange| exchange.fault.is_some()),
@@ -111,7 +111,7 @@ impl Wire {
         }
     }
 
-    /// The invocation is over: what is late arrives, and nothing else.
+    /// Ends the invocation: late requests arrive, and nothing else does.
     async fn close(&self) {
         match self {
             Self::DynamoDb(proxy) => {
@@ -122,7 +122,7 @@ impl Wire {
         }
     }
 
-    /// What comes even later arrives.
+    /// Forwards the requests that are due even later.
     async fn deliver_the_rest(&self) {
         if let Self::DynamoDb(proxy) = self {
             proxy.deliver(When::AfterRedelivery).await;
@@ -130,11 +130,11 @@ impl Wire {
     }
 }
 
-/// What the handler does, which takes no time: its answer's body.
+/// The handler's work, which takes no time. It returns the body of the answer.
 type Work = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// Invokes the function once while the wire breaks as planned, and once when it is whole. `None` if the plan broke nothing,
-/// as on a machine that is so busy that the fault was over before the first request.
+/// Invokes the function once while the wire breaks as planned, and once when it's whole. `None` if the plan
+/// broke nothing, as on a machine so busy that the fault was over before the first request.
 ///
 /// # Errors
 ///
@@ -154,7 +154,7 @@ pub(super) async fn invoke(
         warm_up(&engine, &key).await?;
     }
     if plan.way == Way::DynamoDb(Fault::NoOldItem) {
-        // Only a refused write's answer can lack what was in the way.
+        // Only the answer to a rejected write can lack its old item.
         release(&**direct, &stored).await?;
     }
     if plan.position == Position::Claim {
@@ -214,12 +214,12 @@ async fn warm_up(engine: &Idempotency, key: &str) -> Result<()> {
     Err(Problem::new(format!("the sandbox doesn't get warm: {last:?}")))
 }
 
-/// What the handler answers when it runs for the nth time.
+/// The handler's answer when it runs for the nth time.
 fn response(run: u64) -> String {
     format!("run {run}")
 }
 
-/// A deadline as Lambda tells it.
+/// A deadline in Lambda's format.
 fn deadline_after(time: Duration) -> u64 {
     SystemClock.now().saturating_add(time).as_millis()
 }
@@ -234,8 +234,8 @@ fn stored(engine: &Idempotency, key: &str) -> Result<StoredKey> {
     Ok(StoredKey::new(&scope, &Key::new(key).context("a key")?))
 }
 
-/// Sends a request through the HTTP layer, in an invocation that ends after `timeout`. `deadline` is what the library
-/// learns of that. `None` if there is no answer by then.
+/// Sends a request through the HTTP layer, in an invocation that ends after `timeout`. The library sees
+/// `deadline` instead. `None` if there's no answer by the end.
 async fn deliver(
     engine: &Idempotency,
     key: &str,
@@ -266,7 +266,7 @@ async fn deliver(
     Ok(Some(Answer { status: answer.status().as_u16(), body }))
 }
 
-/// Puts a record there whose key was given back.
+/// Writes a released record.
 async fn release(direct: &dyn Store, key: &StoredKey) -> Result<()> {
     let now = SystemClock.now();
     let lock = Lock {

@@ -1,44 +1,43 @@
-//! What must hold of an invocation, judged from outside: when it was answered, what the answer says, and what its handler
-//! did.
+//! Judges an invocation from outside: when it was answered, what the answer says, and what its handler did.
 
 use std::time::Duration;
 
-/// What the caller got.
+/// The caller's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) status: u16,
     pub(super) body: String,
 }
 
-/// What is known of an invocation when it is over and the wire is whole again.
+/// The facts about an invocation when it's over and the wire is whole again.
 #[derive(Clone, Debug)]
 pub(super) struct Evidence {
-    /// None if there was no answer by the deadline: Lambda would have killed it.
+    /// `None` if there was no answer by the deadline, when Lambda would have killed it.
     pub(super) answer: Option<Answer>,
-    /// What the handler answers in this delivery.
+    /// The handler's answer in this delivery.
     pub(super) response: String,
     pub(super) took: Duration,
-    /// How often the handler ran by the answer, and by the time when everything late had arrived.
+    /// How often the handler had run when the answer came, and when all late requests had arrived.
     pub(super) effects: u64,
-    /// Whether the record has the outcome then.
+    /// Whether the record has the outcome by then.
     pub(super) is_recorded: bool,
-    /// Whether the wire was whole again long before the deadline, so that what ran has to be recorded.
+    /// Whether the wire was whole again long before the deadline, so that a run must be recorded.
     pub(super) must_be_recorded: bool,
-    /// Whether this fault may be answered with "in progress": the store named another's transaction.
+    /// Whether "in progress" is a valid answer to this fault, since the store named another's transaction.
     pub(super) may_be_in_progress: bool,
-    /// What a delivery got after all leases had ended, and how often the handler had run by then.
+    /// The answer to a delivery after all leases had ended, and how often the handler had run by then.
     pub(super) again: Option<Answer>,
     pub(super) effects_in_the_end: u64,
 }
 
-/// What the judge found.
+/// The judge's verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Answered in time with the truth.
+    /// Answered in time and truthfully.
     True,
     /// Not answered by its deadline.
     Killed,
-    /// Answered with something else, in words.
+    /// Answered in time but wrongly, with the reason.
     False(String),
 }
 
@@ -83,7 +82,7 @@ mod tests {
         Some(Answer { status, body: "problem".into() })
     }
 
-    /// It ran, was recorded, and answered so.
+    /// It ran, its outcome was recorded, and the answer said so.
     fn recorded() -> Evidence {
         Evidence {
             answer: own(),
@@ -98,7 +97,7 @@ mod tests {
         }
     }
 
-    /// Nothing ran, and the caller was told so.
+    /// Nothing ran, and the answer said so.
     fn unavailable() -> Evidence {
         let again = Some(Answer { status: 201, body: "run 2".into() });
         Evidence { answer: refused(503), effects: 0, is_recorded: false, again, ..recorded() }
@@ -111,7 +110,7 @@ mod tests {
             recorded(),
             unavailable(),
             Evidence { answer: refused(409), may_be_in_progress: true, ..unavailable() },
-            // The store was out of reach until the end: the caller has the response, and the next delivery runs.
+            // The store was unreachable until the end. The caller has the response, and the next delivery runs.
             Evidence {
                 is_recorded: false,
                 must_be_recorded: false,

@@ -1,4 +1,4 @@
-//! What breaks in an invocation, where, and for how long.
+//! The plan of one invocation: which fault, where, and for how long.
 
 use std::{fmt, time::Duration};
 
@@ -15,7 +15,7 @@ pub(super) enum Way {
 }
 
 impl Way {
-    /// All ways of this kind of store: 20.
+    /// The 20 ways for this kind of store.
     pub(super) fn all(kind: Kind) -> Vec<Self> {
         match kind {
             Kind::DynamoDb => Fault::ALL.map(Self::DynamoDb).into(),
@@ -34,7 +34,7 @@ impl fmt::Display for Way {
     }
 }
 
-/// From when on it is broken.
+/// When the wire breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Position {
     /// Before anything is claimed.
@@ -43,12 +43,12 @@ pub(super) enum Position {
     Settlement,
 }
 
-/// For how long it is broken.
+/// How long it stays broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lasting {
     /// For the rest of the invocation.
     All,
-    /// For so many requests to DynamoDB; for so long, elsewhere.
+    /// For this many requests to DynamoDB. For this long, elsewhere.
     Some { requests: usize, time: Duration },
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// The nth invocation's: every other one breaks before the claim, the others at the settlement.
+    /// Draws the nth invocation's plan. Every other one breaks before the claim, the rest at the settlement.
     pub(super) fn random(way: Way, nth: u32, random: &mut Random) -> Self {
         let (requests, time) = (random.between(1, 3), random.between(200, 1_500));
         let lasting = match random.percent(50) {
@@ -73,10 +73,10 @@ impl Plan {
                 time: Duration::from_millis(time),
             },
         };
-        // A settlement that nobody fences is never refused, so that its answer has no old item.
+        // Without a rival the store never rejects a settlement, so its answer has no old item.
         let is_claim = nth.is_multiple_of(2) || way == Way::DynamoDb(Fault::NoOldItem);
         let position = if is_claim { Position::Claim } else { Position::Settlement };
-        // A claim that takes long leaves no settlement to break.
+        // A slow claim leaves no settlement to break.
         let is_warm = random.percent(50) || position == Position::Settlement;
         Self { way, position, lasting, is_warm }
     }

@@ -1,4 +1,4 @@
-//! What came of the invocations of one store: a row for each way in which the wire broke.
+//! The results of one store's invocations: one row for each way in which the wire broke.
 
 use std::{fmt, time::Duration};
 
@@ -8,19 +8,19 @@ use super::{
 };
 use crate::site::Kind;
 
-/// How many problems are told in full.
+/// How many problems the report describes in full.
 const TOLD: usize = 20;
 
-/// What came of the invocations of one store.
+/// The results of one store's invocations.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The store.
     pub kind: Kind,
     rows: Vec<Row>,
     problems: Vec<String>,
-    /// How many invocations were made again because the machine was too busy, or the fault struck nothing.
+    /// How many invocations were repeated because the machine was too busy or the fault hit nothing.
     pub(super) repeated: u64,
-    /// How long all of it took.
+    /// The total time.
     pub(super) took: Duration,
 }
 
@@ -79,12 +79,12 @@ impl Report {
         self.sum(|cell| cell.killed)
     }
 
-    /// How many were answered with the truth.
+    /// How many were answered truthfully.
     pub fn honest(&self) -> u64 {
         self.sum(|cell| cell.honest)
     }
 
-    /// Whether every invocation was answered in time with the truth.
+    /// Whether every invocation was answered in time and truthfully.
     pub fn is_sound(&self) -> bool {
         self.killed() == 0 && self.honest() == self.invocations()
     }

@@ -1,4 +1,4 @@
-//! A proxy before DynamoDB that throttles completions, or can't be reached.
+//! A proxy in front of DynamoDB that can throttle completions or refuse connections.
 
 use std::{io, net::SocketAddr};
 
@@ -14,14 +14,14 @@ use tokio::{
 
 use crate::wire::message::{Conversation, Upstream, throttled};
 
-/// What the gate does.
+/// The gate's behaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// It lets everything through.
+    /// Lets everything through.
     Open,
-    /// It answers every UpdateItem with ThrottlingException.
+    /// Answers every UpdateItem with ThrottlingException.
     Throttling,
-    /// It has cut its connections, and refuses others.
+    /// Cuts its connections, and refuses new ones.
     Refusing,
 }
 
@@ -66,7 +66,7 @@ async fn serve(
     mut mode: watch::Receiver<Mode>,
 ) {
     let mut listener = Some(listener);
-    // The set dies with this task, and its connections with the set.
+    // Dropping the task drops the set and its connections.
     let mut connections = JoinSet::new();
     loop {
         if *mode.borrow_and_update() == Mode::Refusing {
@@ -81,7 +81,7 @@ async fn serve(
             Some(listener) => listener,
             None => match TcpListener::bind(address).await {
                 Ok(listener) => listener,
-                // Another process has the port for a moment.
+                // Another process holds the port for a moment.
                 Err(_) => {
                     clock::pause(std::time::Duration::from_millis(5)).await;
                     continue;
@@ -101,7 +101,7 @@ async fn serve(
     }
 }
 
-/// An error is a client that went away, which is no news.
+/// An error means that the client went away, which is expected.
 async fn converse(stream: TcpStream, upstream: Upstream, mode: watch::Receiver<Mode>) -> io::Result<()> {
     let mut conversation = Conversation::new(stream);
     let mut nth = 0;

@@ -1,4 +1,4 @@
-//! What came of the operations of one store.
+//! The results of one store's operations.
 
 use std::{fmt, time::Duration};
 
@@ -7,7 +7,7 @@ use super::{
     trouble::Trouble,
 };
 
-/// The evidence on one key.
+/// The evidence about one key.
 #[derive(Clone, Debug)]
 pub(super) struct Evidence {
     pub(super) key: String,
@@ -16,7 +16,7 @@ pub(super) struct Evidence {
     pub(super) status: Option<String>,
     /// The effects after the run.
     pub(super) effects: u64,
-    /// What the delivery got that came when all leases had ended.
+    /// The answer to the delivery after all leases had ended.
     pub(super) again: Answer,
     /// The effects after that delivery.
     pub(super) effects_in_the_end: u64,
@@ -28,7 +28,7 @@ impl Evidence {
         self.status.as_deref() != Some("COMPLETED") || self.effects_in_the_end > self.effects
     }
 
-    /// What must not be, in words.
+    /// The violations, in words.
     fn faults(&self) -> Vec<String> {
         let Self { key, run, effects, again, effects_in_the_end, .. } = self;
         let response = Answer::Value(response_to(key));
@@ -51,12 +51,12 @@ impl Evidence {
     }
 }
 
-/// What came of all of them.
+/// The results of all operations.
 #[derive(Clone, Debug)]
 pub struct Figures {
     /// The store, and what happened to it.
     pub trouble: Trouble,
-    /// The seed that gives the same rounds again.
+    /// The seed that reproduces the rounds.
     pub seed: u64,
     /// How many operations there were.
     pub operations: u64,
@@ -70,9 +70,9 @@ pub struct Figures {
     pub refused: u64,
     /// The longest time from a handler's return to the answer.
     pub slowest: Duration,
-    /// How long all of it took.
+    /// The total time.
     pub took: Duration,
-    /// What must not be.
+    /// The violations.
     pub faults: Vec<String>,
 }
 

@@ -1,4 +1,5 @@
-//! A sandbox: one store, one engine, one operation at a time; and the ledger that counts the effects outside of both.
+//! A sandbox, which has one store, one engine and one operation at a time, and the ledger that counts the
+//! effects outside of both.
 
 use std::{
     collections::HashMap,
@@ -15,13 +16,14 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::site::Ahead;
 
-/// What every operation has left when the trouble begins, and a delivery without trouble at its beginning.
+/// The time that every operation has left when the outage begins, and every delivery without an outage when
+/// it begins.
 pub(super) const TIME_LEFT: Duration = Duration::from_secs(30);
-/// How often a delivery that was refused is repeated, and how long after.
+/// How often a refused delivery is repeated, and after how long.
 const REPETITIONS: u32 = 60;
 const REPEATED_AFTER: Duration = Duration::from_millis(500);
 
-/// How often each key's handler had its effect. The library knows nothing of it.
+/// How often each key's handler had its effect. The library doesn't know this ledger.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ledger(Arc<Mutex<HashMap<String, u64>>>);
 
@@ -35,7 +37,7 @@ impl Ledger {
     }
 }
 
-/// Where the handlers of a round wait until all are there, and learn when the trouble begins.
+/// Holds the handlers of a round until all have arrived, and tells them when the outage begins.
 #[derive(Clone, Debug)]
 pub(super) struct Bell {
     arrived: Arc<Semaphore>,
@@ -43,21 +45,21 @@ pub(super) struct Bell {
 }
 
 impl Bell {
-    /// A bell, and what rings it.
+    /// Creates a bell, and the sender that rings it.
     pub(super) fn new() -> (Self, watch::Sender<Option<Instant>>) {
         let (ringer, rung) = watch::channel(None);
         (Self { arrived: Arc::new(Semaphore::new(0)), rung }, ringer)
     }
 
-    /// Waits until so many handlers are there.
+    /// Waits until this many handlers have arrived.
     pub(super) async fn all_are_there(&self, handlers: u32) -> Result<()> {
         self.arrived.acquire_many(handlers).await.map(drop).context("the handlers' bell")
     }
 
-    /// A handler is there, and goes on so long after the bell's time.
+    /// Reports that a handler has arrived, and waits until this long after the bell's time.
     async fn wait(mut self, after: Duration) {
         self.arrived.add_permits(1);
-        // It ends with the ringer at the latest: then nobody waits for this handler either.
+        // The wait fails only when the sender is dropped, and then nothing waits for this handler.
         let Ok(begins) = self.rung.wait_for(Option::is_some).await.map(|rung| *rung) else { return };
         let at = begins.map(|begins| begins + after);
         let left = at.map(|at| at.saturating_duration_since(clock::start()));
@@ -75,26 +77,26 @@ pub(super) struct Operation {
     pub(super) deadline: Timestamp,
 }
 
-/// What came of an operation.
+/// The result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) answer: Answer,
     /// How long the engine took from the handler's return to the answer.
     pub(super) settled_in: Duration,
-    /// How often a delivery was refused before one ran.
+    /// How many deliveries were refused before one ran.
     pub(super) refused: u64,
 }
 
-/// What the caller got.
+/// The caller's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Value(String),
     Error(String),
-    /// None by the deadline: Lambda would have killed the invocation.
+    /// No answer by the deadline, when Lambda would have killed the invocation.
     Killed,
 }
 
-/// A store and an engine, as one process has them.
+/// A store and an engine, as in one process.
 #[derive(Clone, Debug)]
 pub(super) struct Sandbox {
     engine: Idempotency,
@@ -102,7 +104,7 @@ pub(super) struct Sandbox {
 }
 
 impl Sandbox {
-    /// On this store, by a clock that is so much ahead.
+    /// Creates a sandbox on this store, with a clock that is this far ahead.
     pub(super) fn new(
         store: Arc<dyn Store>,
         ahead: Duration,
@@ -116,13 +118,13 @@ impl Sandbox {
         Ok(Self { engine: builder.build().context("the engine")?, clock })
     }
 
-    /// The key as it is stored.
+    /// The stored form of the key.
     pub(super) fn stored(&self, key: &str) -> Result<StoredKey> {
         let operation = self.engine.operation("charge").context("an operation")?;
         Ok(operation.stored_key(&Key::new(key).context("a key")?))
     }
 
-    /// Delivers the operation until it has run, as a caller does whom the library told that nothing ran.
+    /// Delivers the operation until it has run. A caller retries like this when the library says that nothing ran.
     pub(super) async fn deliver(&self, operation: &Operation, bell: &Bell, ledger: &Ledger) -> Result<Run> {
         let mut refused = 0;
         loop {
@@ -146,7 +148,7 @@ impl Sandbox {
         }
     }
 
-    /// Delivers an operation while nothing is in trouble.
+    /// Delivers an operation outside of an outage.
     pub(super) async fn deliver_now(&self, key: &str, ledger: &Ledger) -> Result<Answer> {
         let deadline = self.clock.now().saturating_add(TIME_LEFT);
         self.run(key, deadline, || async { ledger.note(key) }).await
@@ -191,7 +193,7 @@ impl Sandbox {
     }
 }
 
-/// What the handler answers.
+/// The handler's answer.
 pub(super) fn response_to(key: &str) -> String {
     format!("done: {key}")
 }

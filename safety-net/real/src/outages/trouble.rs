@@ -1,4 +1,4 @@
-//! What happens to each server, and for how long.
+//! The outages of each server, and how long they last.
 
 use std::{fmt, net::SocketAddr, time::Duration};
 
@@ -11,12 +11,12 @@ use lambda_idempotency_safety_net::random::Random;
 use super::gate::{Gate, Mode};
 use crate::site::{Host, Kind, Site};
 
-/// A server, and what happens to it.
+/// A server and the kind of its outages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// PostgreSQL is stopped or crashes, and starts again, up to three times in a round.
+    /// PostgreSQL stops or crashes, and starts again, up to three times in a round.
     PostgresRestarted,
-    /// The same with Redis.
+    /// The same for Redis.
     RedisRestarted,
     /// DynamoDB throttles every UpdateItem for 3 s.
     DynamoDbThrottled,
@@ -25,7 +25,7 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    /// All of them.
+    /// Every kind.
     pub const ALL: [Self; 4] =
         [Self::PostgresRestarted, Self::RedisRestarted, Self::DynamoDbThrottled, Self::DynamoDbRefusing];
 
@@ -68,21 +68,21 @@ impl fmt::Display for Trouble {
 /// One outage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Outage {
-    /// Whether the server dies, or is stopped in order.
+    /// Whether the server crashes or is stopped normally.
     crashes: bool,
-    /// How long the server is away. One that starts takes its time to do so on top.
+    /// How long the server is away. The time that it takes to start is added.
     lasts: Duration,
-    /// How long it is back before the next outage.
+    /// How long it's back before the next outage.
     then: Duration,
 }
 
-/// How long these outages take together.
+/// The total length of these outages.
 pub(super) fn length(outages: &[Outage]) -> Duration {
     let gaps: Duration = outages.iter().rev().skip(1).map(|outage| outage.then).sum();
     gaps + outages.iter().map(|outage| outage.lasts).sum::<Duration>()
 }
 
-/// A server that can be brought into trouble.
+/// A server that can be taken down.
 #[derive(Debug)]
 pub(super) struct Victim {
     pub(super) site: Site,
@@ -102,12 +102,12 @@ impl Victim {
         Ok(Self { site, trouble, gate })
     }
 
-    /// Where the stores under test connect to.
+    /// The address to which the stores under test connect.
     pub(super) fn address(&self) -> Result<SocketAddr> {
         self.gate.as_ref().map_or_else(|| self.site.address(), |gate| Ok(gate.address()))
     }
 
-    /// Brings the server into this trouble, and lets it come back.
+    /// Takes the server through these outages, and lets it return after each.
     pub(super) async fn suffer(&mut self, outages: &[Outage]) -> Result<()> {
         for (nth, outage) in outages.iter().enumerate() {
             self.begin(*outage)?;

@@ -1,54 +1,54 @@
-//! What can go wrong between a client and a server that talk over TCP.
+//! The faults that can happen between a client and a server that talk over TCP.
 
 use std::{fmt, time::Duration};
 
 /// The ways in which the wire breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum TcpFault {
-    /// The connections are cut, and others refused.
+    /// Connections are cut, and new ones refused.
     Refuse,
-    /// The connections are cut; others are accepted and closed.
+    /// Connections are cut. New ones are accepted and closed.
     AcceptAndClose,
-    /// Nothing is answered. Other connections are accepted, and nothing is answered there either.
+    /// No answers. New connections are accepted and get no answers, either.
     AcceptAndWait,
-    /// Nothing is answered, and other connections don't come about: packets get lost.
+    /// No answers, and new connections aren't established, since packets get lost.
     BlackHole,
-    /// The connections are cut, and others don't come about.
+    /// Connections are cut, and new ones aren't established.
     CutAndBlackHole,
     /// The connection is closed; the server never sees the request.
     CloseBefore,
-    /// The server does it; the connection is closed instead of an answer.
+    /// The server applies the request. The connection is closed instead of an answer.
     CloseAfter,
     /// As `CloseBefore`, with a reset.
     ResetBefore,
     /// As `CloseAfter`, with a reset.
     ResetAfter,
-    /// Silence; the server never sees the request.
+    /// No answer. The server never sees the request.
     SilenceBefore,
-    /// The server does it; silence all the same.
+    /// No answer, though the server applies the request.
     SilenceAfter,
     /// The answer takes 1 s.
     Slow,
     /// The answer takes 2 s.
     Slower,
-    /// The server does it; half of the answer comes, then silence.
+    /// The server applies the request. Half of the answer arrives, then nothing.
     HalfAndSilence,
-    /// The server does it; half of the answer comes, then the end of the connection.
+    /// The server applies the request. Half of the answer arrives, then the connection closes.
     HalfAndClose,
-    /// The server does it; what comes back is not of its protocol.
+    /// The server applies the request. The answer isn't valid in its protocol.
     Garbage,
-    /// Half of the request reaches the server, then the end of the connection.
+    /// Half of the request reaches the server, then the connection closes.
     HalfRequest,
     /// Everything takes 100 ms each way.
     Latency,
-    /// The request is held; the server does it when its sender has given up, or after 1.2 s.
+    /// The request is held. The server applies it when its sender has given up, or after 1.2 s.
     LateSoon,
-    /// The request is held; the server does it when the invocation is over.
+    /// The request is held. The server applies it when the invocation is over.
     LateAnswered,
 }
 
 impl TcpFault {
-    /// All of them.
+    /// Every fault.
     pub(crate) const ALL: [Self; 20] = [
         Self::Refuse,
         Self::AcceptAndClose,
@@ -120,18 +120,18 @@ impl fmt::Display for TcpFault {
     }
 }
 
-/// What a fault is about.
+/// The part of the traffic that a fault concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// What passes on connections, which come about as ever.
+    /// Requests. Connections are established as usual.
     Requests,
     /// Connections are cut and refused.
     Refuse,
-    /// They are cut, accepted and closed.
+    /// Connections are cut. New ones are accepted and closed.
     AcceptAndClose,
-    /// They stay, are accepted, and nothing passes.
+    /// Connections stay, and new ones are accepted, but no bytes pass.
     AcceptAndWait,
-    /// They don't come about; those that are there are cut, or nothing passes on them.
+    /// New connections aren't established. Existing ones are cut, or no bytes pass on them.
     HangUnconnected { cuts: bool },
 }
 
@@ -140,18 +140,18 @@ impl Scope {
         matches!(self, Self::Refuse | Self::AcceptAndClose | Self::HangUnconnected { cuts: true })
     }
 
-    /// Whether connections come about.
+    /// Whether connections are established.
     pub(super) const fn listens(self) -> bool {
         !matches!(self, Self::Refuse | Self::HangUnconnected { .. })
     }
 
-    /// Whether nothing passes, not even what introduces a connection.
+    /// Whether no bytes pass, not even those that open a connection.
     pub(super) const fn swallows(self) -> bool {
         matches!(self, Self::AcceptAndWait | Self::HangUnconnected { .. })
     }
 }
 
-/// What is spoken on a connection.
+/// The protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Postgres,
@@ -159,10 +159,11 @@ pub(crate) enum Protocol {
 }
 
 impl Protocol {
-    /// Whether these bytes from a client ask for work, where others introduce a connection or end it.
+    /// Whether these bytes from a client ask for work, rather than open or close a connection.
     pub(super) fn is_request(self, bytes: &[u8]) -> bool {
         match self {
-            // A message begins with its type. The first of a connection has none, and begins with its length: with a zero.
+            // A message begins with its type. The first one of a connection has no type and begins with its
+            // length: with a zero.
             Self::Postgres => bytes.first().is_some_and(|kind| b"QPBEDSCFH".contains(kind)),
             Self::Redis => {
                 let command = bytes.split(|byte| *byte == b'\n').nth(2).unwrap_or_default().trim_ascii();

@@ -1,4 +1,4 @@
-//! One connection through the proxy, and what becomes of its requests.
+//! One connection through the proxy, and the faults of its requests.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -10,19 +10,19 @@ use tokio::{
 
 use super::{Shared, TcpFault};
 
-/// How long the server may be silent in the middle of an answer.
+/// How long the server may pause in the middle of an answer.
 const PAUSE_IN_ANSWER: Duration = Duration::from_millis(10);
-/// How long it may take to begin one.
+/// How long it may take to begin an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long a request is held at most, whose sender doesn't give up.
+/// How long a request is held at most if its sender doesn't give up.
 const HELD: Duration = Duration::from_millis(1_200);
-/// How long after its sender gave up it goes on.
+/// How long after its sender gave up a request is forwarded.
 const AFTER_GIVING_UP: Duration = Duration::from_millis(20);
 const LATENCY: Duration = Duration::from_millis(100);
 /// Neither PostgreSQL nor Redis begins an answer like this.
 const GARBAGE: &[u8] = b"\x16\x03\x01\x02\x00 this is no answer\r\n\x00\xff\x7f";
 
-/// Carries a client's bytes to the server and back. An error is one that went away, which is no news.
+/// Carries a client's bytes to the server and back. An error means that a side went away, which is expected.
 pub(super) async fn carry(client: TcpStream, shared: Arc<Shared>) {
     let Ok(server) = TcpStream::connect(shared.to).await else { return };
     // Without it, a message in several pieces waits for a delayed acknowledgement.
@@ -58,7 +58,7 @@ impl Link {
         }
     }
 
-    /// Lets the client's bytes through, or breaks them. Tells whether the connection goes on.
+    /// Forwards the client's bytes, or breaks them. Returns whether the connection continues.
     async fn pass(&mut self, asked: &[u8]) -> io::Result<bool> {
         let fault = *self.shared.fault.borrow();
         let strikes = |fault: &TcpFault| fault.scope().swallows() || self.shared.protocol.is_request(asked);
@@ -104,7 +104,7 @@ impl Link {
         self.spoil(fault, &answer).await
     }
 
-    /// The server has done it; the answer gets lost or broken.
+    /// Loses or breaks the answer to an applied request.
     async fn spoil(&mut self, fault: TcpFault, answer: &[u8]) -> io::Result<bool> {
         if let Some(slowness) = fault.slowness() {
             clock::pause(slowness).await;
@@ -123,7 +123,7 @@ impl Link {
                 self.client.write_all(GARBAGE).await?;
                 self.until_client_is_gone().await?;
             }
-            // The answer is dropped, and the connection with it.
+            // The answer is dropped, and so is the connection.
             _ => {}
         }
         Ok(false)
@@ -139,7 +139,7 @@ impl Link {
         self.server.write_all(asked).await
     }
 
-    /// What the server answers to this, whole.
+    /// Returns the server's complete answer.
     async fn served(&mut self, asked: &[u8]) -> io::Result<Vec<u8>> {
         let _under_way = UnderWay::of(&self.shared);
         if *self.shared.is_closed.borrow() {
@@ -163,9 +163,9 @@ impl Link {
         Ok(answer)
     }
 
-    /// Sends the request on when its sender has given up or waited long enough, or when the invocation is over.
+    /// Forwards the request when its sender has given up or waited long enough, or when the invocation is over.
     async fn hold(&mut self, fault: TcpFault, asked: &[u8]) -> io::Result<()> {
-        // From now on it counts as under way, so that nobody looks at the record before it has arrived.
+        // It counts as on its way from now on, so that the record isn't read before it has arrived.
         let shared = Arc::clone(&self.shared);
         let _under_way = UnderWay::of(&shared);
         if fault == TcpFault::LateAnswered {
@@ -186,7 +186,7 @@ impl Link {
     }
 }
 
-/// A request is on its way, until this is dropped.
+/// Counts a request as on its way until this is dropped.
 struct UnderWay(Arc<Shared>);
 
 impl UnderWay {

@@ -1,4 +1,4 @@
-//! Each fault does what it says.
+//! Tests that each fault does what it says.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use super::*;
 const REQUEST: &[u8] = b"*1\r\n$3\r\nADD\r\n";
 const ANSWER: &[u8] = b"+DONE\r\n";
 
-/// A server that counts the requests that arrive whole, and answers them.
+/// A server that counts the complete requests that arrive, and answers them.
 async fn server() -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let (address, count) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
@@ -30,7 +30,7 @@ async fn server() -> (SocketAddr, Arc<AtomicUsize>) {
     (address, count)
 }
 
-/// What a client sees within 300 ms: bytes, and how they end.
+/// The bytes that a client sees within 300 ms, and how they end.
 async fn seen(stream: &mut TcpStream) -> (Vec<u8>, &'static str) {
     let mut bytes = Vec::new();
     let end = loop {
@@ -49,7 +49,7 @@ async fn seen(stream: &mut TcpStream) -> (Vec<u8>, &'static str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broken_request_ends_as_the_fault_says() {
     let half = &ANSWER[..ANSWER.len() / 2];
-    // By when the client stops looking, whether the server did it, and what the client has seen.
+    // When the client stops reading: whether the server applied the request, and what the client has seen.
     for (fault, is_served, bytes, end) in [
         (TcpFault::CloseBefore, false, &b""[..], "end"),
         (TcpFault::CloseAfter, true, b"", "end"),
@@ -79,7 +79,7 @@ async fn a_broken_request_ends_as_the_fault_says() {
         assert_eq!(seen(&mut client).await, (bytes.to_vec(), end), "{fault}");
         assert_eq!(count.load(Ordering::SeqCst), 1 + usize::from(is_served), "{fault}");
         assert!(proxy.struck() > 0, "{fault}");
-        // What was held arrives at last.
+        // The held request arrives now.
         drop(client);
         proxy.close().await;
         let is_held = matches!(fault, TcpFault::LateSoon | TcpFault::LateAnswered);

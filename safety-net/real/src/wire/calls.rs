@@ -1,7 +1,7 @@
-//! The wire of a store that talks over TCP, call by call.
+//! Logs the wire of a store that talks over TCP, call by call.
 //!
-//! The proxy understands no request there, so the plan counts the engine's calls: one is one request. Right after the
-//! call, the net reads past the proxy whether the server applied the write.
+//! The proxy doesn't parse requests there, so the plan counts the engine's calls, and one call is one
+//! request. Right after the call, the net reads past the proxy whether the server applied the write.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,13 +26,13 @@ use crate::tcp::TcpProxy;
 pub(super) struct Calls {
     proxy: TcpProxy,
     plan: BTreeMap<usize, Fault>,
-    /// The calls that are broken however often their request is repeated.
+    /// The calls whose fault hits every repetition of their request.
     whole: BTreeSet<usize>,
     begun: Instant,
     direct: Arc<dyn Store>,
     key: StoredKey,
     log: Mutex<Vec<Exchange>>,
-    /// Held writes, by the call's number. The proxy sends them on as it closes.
+    /// Held writes, by the call's number. The proxy forwards them as it closes.
     held: Mutex<BTreeMap<usize, Left>>,
 }
 
@@ -46,7 +46,7 @@ impl Debug for Calls {
 pub(super) type Left = (Owner, Status);
 
 impl Calls {
-    /// Through `proxy`, with the faults of `case`. `direct` leads to the record.
+    /// Logs the calls through `proxy`, with the faults of `case`. `direct` reads the record past the proxy.
     pub(super) fn new(proxy: TcpProxy, case: &Case, direct: Arc<dyn Store>, key: StoredKey) -> Self {
         Self {
             proxy,
@@ -60,7 +60,7 @@ impl Calls {
         }
     }
 
-    /// Lets nothing more through but what was held, and waits for that.
+    /// Closes the proxy, which then forwards only held writes, and waits for those.
     pub(super) async fn close(&self) {
         self.proxy.close().await;
         let found = self.found().await;
@@ -74,7 +74,7 @@ impl Calls {
         }
     }
 
-    /// Whose the record is, and what it says. The outer `None`: that can't be seen.
+    /// The record's owner and status. The outer `None` means that it couldn't be read.
     async fn found(&self) -> Option<Option<Left>> {
         let record = self.direct.read(&self.key).await.ok()?;
         Some(record.map(|record| (record.owner, record.status())))
@@ -85,7 +85,7 @@ impl Calls {
         Served { at: self.begun.elapsed(), status, error: refused.map(str::to_owned) }
     }
 
-    /// A call begins: its fault waits for it. Gives how much was broken before.
+    /// Begins a call and arms its fault. Returns how many requests were broken before.
     fn begin(&self, meaning: Meaning) -> usize {
         let nth = {
             let mut log = lock(&self.log);
@@ -94,14 +94,15 @@ impl Calls {
             log.len() - 1
         };
         if let Some(fault) = self.plan.get(&nth).and_then(|fault| fault.over_tcp()) {
-            // The Redis store repeats a request whose connection was cut. With one fault it would never have to look.
+            // The Redis store repeats a request whose connection was cut. A single fault would never make it
+            // read the record.
             let is_whole = self.whole.contains(&nth);
             self.proxy.break_next(if is_whole { usize::MAX } else { 1 }, fault);
         }
         self.proxy.struck()
     }
 
-    /// A call ended: notes what was broken, and what the server did.
+    /// Ends a call: notes the fault that hit it, and what the server did.
     async fn end(&self, struck_before: usize, left: Option<Left>, told: &Told) {
         self.proxy.heal();
         let found = self.found().await;
@@ -123,7 +124,7 @@ impl Calls {
             _ => None,
         };
         let mut held = lock(&self.held);
-        // The same write again may be what is found in the end.
+        // The record may come from this write rather than from the same one sent earlier.
         held.retain(|_, earlier| Some(*earlier) != left);
         if let (Some(Fault::Late(_)), Some(left)) = (fault, left) {
             held.insert(nth, left);
@@ -135,14 +136,14 @@ impl Calls {
 /// The log of the wire.
 #[derive(Clone, Debug)]
 pub(super) enum Notes {
-    /// Every request, by a proxy that understands them.
+    /// Every request, from a proxy that parses them.
     Requests(Log),
     /// Every call.
     Calls(Arc<Calls>),
 }
 
 impl Notes {
-    /// How many requests, or calls, there were.
+    /// The number of requests, or of calls.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Requests(log) => log.len(),
@@ -150,7 +151,7 @@ impl Notes {
         }
     }
 
-    /// All of them.
+    /// All of them, in order.
     pub(super) fn exchanges(&self) -> Vec<Exchange> {
         match self {
             Self::Requests(log) => log.exchanges(),
@@ -158,7 +159,7 @@ impl Notes {
         }
     }
 
-    /// A call begins. Gives what [`end`](Self::end) wants to know.
+    /// Begins a call. Returns a value for [`end`](Self::end).
     pub(super) fn begin(&self, meaning: Meaning) -> usize {
         match self {
             Self::Requests(_) => 0,
@@ -166,7 +167,7 @@ impl Notes {
         }
     }
 
-    /// It ended so, and leaves this in the record if it is a write that was made.
+    /// Ends a call with this result. `left` is what the record holds once the call's write is applied.
     pub(super) async fn end(&self, begun: usize, left: Option<Left>, told: &Told) {
         if let Self::Calls(calls) = self {
             calls.end(begun, left, told).await;

@@ -1,4 +1,4 @@
-//! One run's plan: a scenario, how the SDK retries, and the faults.
+//! The plan of one run: a scenario, the SDK's retries, and the faults.
 
 use std::{
     collections::BTreeMap,
@@ -16,26 +16,26 @@ use super::{
 /// How the SDK retries inside one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Retries {
-    /// As the store does by default: up to eight attempts, the second within 25 ms.
+    /// The store's default: up to eight attempts, the second within 25 ms.
     Default,
     /// Three attempts, a millisecond apart.
     Quick,
-    /// Not at all.
+    /// No retries.
     None,
 }
 
-/// A plan, which is a run's only choice: its seed or its number gives it again.
+/// A run's complete plan. Its seed or its number reproduces it.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
     pub(super) origin: Origin,
     pub(super) medium: Medium,
     pub(super) scenario: &'static Scenario,
     pub(super) retries: Retries,
-    /// Which request of the run gets which fault, from 0; the scenario's own come on top.
+    /// The fault of each request, by the request's number from 0. The scenario's own faults are added to them.
     pub(super) faults: BTreeMap<usize, Fault>,
 }
 
-/// Where a plan comes from.
+/// The source of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// The list of all single faults.
@@ -45,18 +45,18 @@ pub(super) enum Origin {
 }
 
 impl Case {
-    /// The plan of this seed, for a server that speaks so.
+    /// Draws the plan of this seed, for a server of this medium.
     pub(super) fn random(seed: u64, medium: Medium) -> Self {
         let mut random = Random::new(seed);
         let scenarios: Vec<_> = scenario::ALL.iter().filter(|scenario| scenario.is_for(medium)).collect();
         let all: Vec<_> = Fault::ALL.into_iter().filter(|fault| fault.happens_over(medium)).collect();
         let mut scenario = scenarios[random.index(scenarios.len())];
-        // Half a megabyte of response is slow to make: one in eight of its share is enough.
+        // A response of half a megabyte takes long. One in eight of its share is enough.
         if scenario.is_heavy() && random.index(8) > 0 {
             scenario = &scenario::ALL[0];
         }
         let drawn = [Retries::Default, Retries::Quick, Retries::None][random.index(3)];
-        // The other stores' clients aren't told how to retry.
+        // The other stores' clients have no retry setting.
         let retries = if medium == Medium::Http { drawn } else { Retries::None };
         let count = [1, 1, 1, 2, 2, 3][random.index(6)];
         let mut faults = BTreeMap::new();
@@ -69,8 +69,8 @@ impl Case {
         Self { origin: Origin::Seed(seed), medium, scenario, retries, faults }
     }
 
-    /// Every scenario without any fault but its own, then every fault at every request of every scenario,
-    /// for each of these ways to retry.
+    /// Lists every scenario without extra faults, then every fault at every request of every scenario, for
+    /// each of these retry settings.
     pub(super) fn listed(retries: &[Retries], medium: Medium) -> Vec<Self> {
         let mut plans = Vec::new();
         for retries in retries {
@@ -99,7 +99,7 @@ impl Case {
             .collect()
     }
 
-    /// Of the list, every scenario without a fault, and so many cases for each call and fault, anywhere.
+    /// Picks from the list every scenario without a fault, and this many cases for each call and fault.
     pub(super) fn some_of_each(listed: Vec<Self>, of_each: usize, seed: u64) -> Vec<Self> {
         let mut random = Random::new(seed);
         let mut shuffled: Vec<_> = listed.into_iter().map(|case| (random.bits(), case)).collect();
@@ -107,7 +107,7 @@ impl Case {
         let mut taken: BTreeMap<_, usize> = BTreeMap::new();
         let take = |case: &Self| match case.faults.first_key_value() {
             None => true,
-            // One is slow enough.
+            // The heavy scenario without faults is slow enough.
             Some(_) if case.scenario.is_heavy() => false,
             Some((at, fault)) => {
                 let count = taken.entry((case.scenario.requests.get(*at), *fault)).or_default();
@@ -118,7 +118,7 @@ impl Case {
         shuffled.into_iter().map(|(_, case)| case).filter(take).collect()
     }
 
-    /// Whether its single fault is to hit one of these calls by one of these faults.
+    /// Whether its single fault is planned for one of these cells.
     pub(super) fn reaches_any(&self, cells: &[(Meaning, Fault)]) -> bool {
         self.faults.iter().any(|(at, fault)| {
             let meaning = self.scenario.requests.get(*at);
@@ -126,12 +126,12 @@ impl Case {
         })
     }
 
-    /// Whether it takes longer time-outs.
+    /// Whether it needs longer timeouts.
     pub(super) fn is_slow(&self) -> bool {
         self.scenario.is_heavy() || self.medium == Medium::Tcp
     }
 
-    /// All faults of the run; the scenario's own go first, for without them it is another scenario.
+    /// All faults of the run. The scenario's own win, since without them it would be another scenario.
     pub(super) fn plan(&self) -> BTreeMap<usize, Fault> {
         let mut plan = self.faults.clone();
         plan.extend(self.scenario.lead.iter().copied());
@@ -140,8 +140,8 @@ impl Case {
 }
 
 impl Scenario {
-    /// The requests that single faults are tried at: a scenario with faults of its own is there for what
-    /// comes after them.
+    /// The range of requests on which single faults are tried. A scenario with its own faults exists for the
+    /// requests after them.
     fn tried(&self) -> (usize, usize) {
         let first = self.lead.iter().map(|(at, _)| at + 1).max().unwrap_or(0);
         (first, self.requests.len())
@@ -150,11 +150,11 @@ impl Scenario {
     /// Whether this single fault is tried here.
     fn is_tried(&self, at: usize, fault: Fault) -> bool {
         let meaning = self.requests.get(at).copied();
-        // What is not about the parts is tried with smaller ones.
+        // Smaller responses cover the faults that don't concern the chunks.
         self.can_have(at, fault) && (!self.is_heavy() || meaning == Some(Meaning::PartWritten))
     }
 
-    /// Only an answer that says what was in the way can lack it.
+    /// Whether the fault is possible here: only the answer to a failed condition can lack its item.
     fn can_have(&self, at: usize, fault: Fault) -> bool {
         let meaning = self.requests.get(at);
         let is_refused = self.rival.is_some_and(|(by, _)| Some(&by) == meaning)

@@ -1,4 +1,4 @@
-//! What was tried: how often each fault met each call.
+//! Counts how often each fault met each call.
 
 use std::{
     collections::BTreeMap,
@@ -26,18 +26,18 @@ impl Coverage {
         *self.counts.entry((meaning, fault)).or_default() += 1;
     }
 
-    /// How many faults there were.
+    /// The number of faults that happened.
     pub fn faults(&self) -> u64 {
         self.counts.values().sum()
     }
 
-    /// The cells that can be reached and were not: without them, nothing is shown.
+    /// The cells that are reachable but weren't reached. A run with any of them shows nothing.
     pub fn missing(&self) -> Vec<(Meaning, Fault)> {
         let cells = Meaning::ALL.into_iter().flat_map(|meaning| Fault::ALL.map(|fault| (meaning, fault)));
         cells.filter(|cell| self.is_reachable(*cell) && !self.counts.contains_key(cell)).collect()
     }
 
-    /// Only a failed condition has an item to lack.
+    /// Only a failed condition has an item to omit.
     fn is_reachable(&self, (meaning, fault): (Meaning, Fault)) -> bool {
         let happens = meaning.happens_over(self.medium) && fault.happens_over(self.medium);
         happens && (fault != Fault::NoOldItem || meaning.has_condition())

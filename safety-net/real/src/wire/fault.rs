@@ -1,63 +1,63 @@
-//! What can go wrong on the wire.
+//! The faults that can happen on the wire.
 
 use std::fmt::{self, Display};
 
 use crate::tcp::TcpFault;
 
-/// What becomes of one request.
+/// The fault of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Fault {
     /// The connection is cut; the server never sees the request.
     CutBefore,
-    /// The server does it; the connection is cut instead of an answer.
+    /// The server applies the request, and the connection is cut instead of an answer.
     CutAfter,
     /// `500 InternalServerError`; the server never sees the request.
     ErrorBefore,
-    /// The server does it; `500 InternalServerError` comes back all the same.
+    /// The server applies the request, and the client gets `500 InternalServerError`.
     ErrorAfter,
-    /// Silence; the server never sees the request.
+    /// No answer. The server never sees the request.
     HangBefore,
-    /// The server does it; silence all the same.
+    /// No answer, though the server applies the request.
     HangAfter,
-    /// `400 ProvisionedThroughputExceededException` or `ThrottlingException`; not done.
+    /// `400 ProvisionedThroughputExceededException` or `ThrottlingException`. The server doesn't apply the request.
     Throttle,
-    /// `400 TransactionConflictException`; not done.
+    /// `400 TransactionConflictException`. The server doesn't apply the request.
     Conflict,
-    /// The true answer, byte by byte, within the attempt's time-out.
+    /// The true answer, byte by byte, within the attempt's timeout.
     FastDrip,
-    /// The true answer, byte by byte, over more than the attempt's time-out.
+    /// The true answer, byte by byte, over more than the attempt's timeout.
     SlowDrip,
-    /// The server does it; the answer is no HTTP.
+    /// The server applies the request. The answer isn't HTTP.
     NotHttp,
-    /// The server does it; `200` with a page of HTML.
+    /// The server applies the request. The answer is `200` with a page of HTML.
     NotJson,
-    /// The server does it; the answer's JSON ends in the middle, and the message with it.
+    /// The server applies the request. The answer's JSON and its message end in the middle.
     HalfJson,
-    /// The server does it; half of the announced body comes, then silence.
+    /// The server applies the request. Half of the announced body arrives, then nothing.
     Stalled,
-    /// The server does it; half of the announced body comes, then the end of the connection.
+    /// The server applies the request. Half of the announced body arrives, then the connection closes.
     Truncated,
-    /// The server does it; `200` with JSON of another shape.
+    /// The server applies the request. The answer is `200` with JSON of another shape.
     WrongShape,
     /// A failed condition's answer lacks the item that it met.
     NoOldItem,
-    /// The request is held, its sender gives up, and only then the server does it.
+    /// The proxy holds the request until its sender gives up, and only then forwards it.
     Late(When),
 }
 
-/// When a request that was held is sent on.
+/// When a held request is forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum When {
-    /// Shortly after its sender gave it up: in the middle of what the engine does about that.
+    /// Shortly after its sender gave up, while the engine handles that.
     Soon,
     /// After the delivery was answered.
     AfterAnswer,
-    /// After the next delivery was answered, too.
+    /// After the next delivery was answered.
     AfterRedelivery,
 }
 
 impl Fault {
-    /// All of them.
+    /// Every fault.
     pub const ALL: [Self; 20] = [
         Self::CutBefore,
         Self::CutAfter,
@@ -85,15 +85,15 @@ impl Fault {
 /// The protocol between a store and its server, as far as faults go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Medium {
-    /// HTTP, whose requests the proxy understands: DynamoDB.
+    /// HTTP, whose requests the proxy parses: DynamoDB.
     Http,
-    /// Bytes over TCP, of which it knows where a request begins: PostgreSQL and Redis.
+    /// Bytes over TCP, in which the proxy knows only where a request begins: PostgreSQL and Redis.
     Tcp,
 }
 
 impl Fault {
-    /// The same fault over TCP. `None` if it needs an answer that only HTTP or DynamoDB gives, or a proxy that outlives
-    /// the next delivery.
+    /// The same fault over TCP. `None` if it needs an answer that only HTTP or DynamoDB gives, or a proxy
+    /// that outlives the next delivery.
     pub(super) const fn over_tcp(self) -> Option<TcpFault> {
         match self {
             Self::CutBefore => Some(TcpFault::CloseBefore),
@@ -119,7 +119,7 @@ impl Fault {
         }
     }
 
-    /// Whether it can happen there.
+    /// Whether it can happen over this medium.
     pub(super) const fn happens_over(self, medium: Medium) -> bool {
         matches!(medium, Medium::Http) || self.over_tcp().is_some()
     }

@@ -1,7 +1,7 @@
-//! The judge: what must hold after any run, whatever happened on the wire.
+//! Checks the properties that every run must have, whatever happened on the wire.
 //!
-//! It goes by what stood in the table, what the server was seen to do and what the callers were answered;
-//! what the library says about itself counts only where it is checked against that.
+//! The judge relies on the table's contents, on what the server did and on what the callers were answered. It
+//! uses the library's own reports only where it can check them against that.
 
 mod answers;
 mod calls;
@@ -27,25 +27,24 @@ use super::{
     watched::Told,
 };
 
-/// The library's default, which all runs have.
+/// The library's default, which all runs use.
 const SKEW_MARGIN: Duration = Duration::from_secs(2);
 
-/// What the protocol does not promise, and what is therefore allowed where its reason is there.
+/// An outcome that the protocol doesn't promise to prevent. Each is allowed only if its reason is present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Gap {
-    /// The handler ran, its outcome could not be stored as long as there was time, and the response was returned all the
-    /// same.
+    /// The handler ran, its outcome couldn't be stored in time, and the caller got the response.
     Unrecorded,
-    /// The handler ran a second time after that, when the lease had ended.
+    /// The handler ran a second time after that, once the lease had ended.
     RanAgain,
-    /// The handler ran, and was fenced by a successor that never finished; another ran after both.
+    /// The handler ran and was fenced by a successor that never finished. Another ran after both.
     Fenced,
-    /// The handler failed, and the key could not be given back as long as there was time.
+    /// The handler failed, and the key couldn't be released in time.
     NotReleased,
-    /// A claim was made that the engine never learned of, nor that it was given back; nothing ran, the caller was told to
-    /// wait, and its lease frees the key.
+    /// A claim was applied, but the engine learned neither of it nor of its release. Nothing ran, the caller
+    /// had to wait, and the end of the lease frees the key.
     Ghost,
-    /// The outcome is stored without its response, whose siblings could not be written.
+    /// The outcome is stored without its response, because its chunks couldn't be written.
     NotKept,
 }
 
@@ -62,17 +61,17 @@ impl Display for Gap {
     }
 }
 
-/// What the judge found.
+/// The judge's findings.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Verdict {
-    /// What must not be, and was.
+    /// The violations.
     pub(super) violations: Vec<String>,
     pub(super) gaps: BTreeSet<Gap>,
-    /// Calls of the store that failed though nothing was done to them: the machine was too busy.
+    /// Store calls that failed without a fault, because the machine was too busy.
     pub(super) unplanned: usize,
 }
 
-/// What a record promises to who comes with the same request.
+/// The promise of a record to a delivery of the same request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Promise {
     Runs,
@@ -109,18 +108,18 @@ impl Judge<'_> {
         }
     }
 
-    /// How often the handler ran in the delivery with this number.
+    /// How often the handler ran in this delivery.
     fn ran(&self, delivery: usize) -> usize {
         self.facts.effects.iter().filter(|effect| effect.delivery == delivery).count()
     }
 
-    /// Whether the record was written last by the delivery with this number.
+    /// Whether this delivery was the last to write the record.
     fn is_of(&self, delivery: usize, record: &Record) -> bool {
         let delivery = self.facts.deliveries.get(delivery);
         delivery.is_some_and(|delivery| delivery.owners.contains(&record.owner))
     }
 
-    /// What `found` promises to this run's request, at the time it was found.
+    /// The promise of `found` to this run's request when it was read.
     fn promise(&self, found: &Snapshot) -> Promise {
         let Some(record) = &found.record else { return Promise::Runs };
         let is_expired = record.expires_at.is_some_and(|expires_at| has_passed(expires_at, found));
@@ -146,7 +145,7 @@ impl Judge<'_> {
         }
     }
 
-    /// At most one effect a generation; and a second one only where the first one's outcome was lost.
+    /// Checks that each generation had at most one effect, and that a second effect follows only a lost outcome.
     fn effects(&mut self) {
         let facts = self.facts;
         let generations: BTreeSet<_> = facts.effects.iter().map(|effect| effect.generation).collect();
@@ -162,7 +161,7 @@ impl Judge<'_> {
         if successes > 1 && self.verdict.gaps.contains(&Gap::Unrecorded) {
             self.verdict.gaps.insert(Gap::RanAgain);
         } else if successes > 1 && is_fenced {
-            // That this answer is true, and a successor there, is looked at with the answer.
+            // The check of the answer also checks that a successor is there.
             self.verdict.gaps.insert(Gap::Fenced);
         } else {
             self.must(successes <= 1, || {
@@ -171,17 +170,16 @@ impl Judge<'_> {
         }
     }
 
-    /// What no fault explains must not be seen: without any, and with a single one, which the protocol
-    /// gets over.
+    /// Checks runs with no fault, or with one that the protocol handles: they must show no effect of a fault.
     fn without_cause(&mut self) {
         let facts = self.facts;
         let scenario = facts.case.scenario;
         let hit: Vec<_> = facts.exchanges.iter().filter_map(|e| Some((e.meaning, e.fault?))).collect();
         let is_got_over = match hit.as_slice() {
             [] => true,
-            // A sibling that cannot be written or read is not waited for.
+            // The library doesn't wait for a chunk that can't be written or read.
             [(Meaning::PartWritten | Meaning::PartRead, _)] => false,
-            // A refusal that is definite, and nobody to repeat the request: settlements alone are retried.
+            // Throttling is a definite rejection. Without SDK retries, only settlements are retried.
             [(meaning, Fault::Throttle)] => meaning.settles() || facts.case.retries != Retries::None,
             [_] => true,
             _ => false,
@@ -194,13 +192,13 @@ impl Judge<'_> {
             format!("{:?}, for nothing or one thing went wrong; the answer was {answer:?}", scenario.baseline)
         });
         let mut gaps = self.verdict.gaps.clone();
-        // That is the rival's doing.
+        // The rival causes this gap.
         gaps.remove(&Gap::Fenced);
         self.must(gaps.is_empty(), || {
             format!("no gap, for nothing or one thing went wrong; there was {gaps:?}")
         });
         let made: Vec<_> = facts.exchanges.iter().map(|exchange| exchange.meaning).collect();
-        // An SDK that retries hides what the machine was too busy for.
+        // An SDK that retries hides the failures of a busy machine.
         let is_exact = hit.is_empty() && facts.case.retries == Retries::None;
         self.must(!is_exact || made == scenario.requests, || {
             format!("the requests {:?}, for nothing went wrong; there were {made:?}", scenario.requests)
@@ -237,7 +235,7 @@ fn said(found: &Snapshot, promise: fn(String) -> Promise) -> Promise {
     }
 }
 
-/// Status, whose, and what it says; no more.
+/// Describes a record by its status, its owner and its outcome only.
 fn shown(facts: &Facts, found: &Snapshot) -> String {
     let Some(record) = &found.record else { return "no record".into() };
     let owner = (0..facts.deliveries.len())
@@ -256,7 +254,7 @@ fn shown(facts: &Facts, found: &Snapshot) -> String {
     shown
 }
 
-/// All there is to know about a run that is to be looked into.
+/// Everything known about a run, for the person who investigates it.
 pub(super) fn describe(facts: &Facts, verdict: &Verdict) -> String {
     let mut text = format!("{}\n", facts.case);
     for (nth, exchange) in facts.exchanges.iter().enumerate() {
@@ -285,7 +283,7 @@ pub(super) fn describe(facts: &Facts, verdict: &Verdict) -> String {
     text
 }
 
-/// The status that a settled record has for this promise.
+/// The status of a settled record that makes this promise.
 fn status_of(promise: &Promise) -> Option<Status> {
     match promise {
         Promise::Value(_) => Some(Status::Completed),
@@ -295,12 +293,13 @@ fn status_of(promise: &Promise) -> Option<Status> {
 }
 
 impl Facts {
-    /// Whether the engine was told this in the first delivery.
+    /// Whether the engine got such a result in the first delivery.
     fn was_told(&self, what: impl Fn(Meaning, &Told) -> bool) -> bool {
         self.calls.iter().any(|call| what(call.meaning, &call.told))
     }
 
-    /// How many claims, reclaims and takeovers lost to another or met its transaction: so many, and it is in progress.
+    /// How many claims, reclaims and takeovers lost to another, or conflicted with its transaction. Too many
+    /// mean that it's in progress.
     fn claims_lost(&self) -> usize {
         let is_claim = |meaning| matches!(meaning, Meaning::Claim | Meaning::Reclaim | Meaning::TakeOver);
         let is_lost = |told: &Told| {

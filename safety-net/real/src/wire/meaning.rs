@@ -1,4 +1,4 @@
-//! What a request means to the protocol.
+//! Classifies a request by its part in the protocol.
 
 use std::fmt::{self, Display};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::fault::Medium;
 
-/// A call of the protocol: what the engine asks of the store, and what goes over the wire for it.
+/// A call of the protocol: what the engine asks of the store, and the request that it sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Meaning {
     /// T1.
@@ -22,18 +22,18 @@ pub enum Meaning {
     Fail,
     /// T6.
     Release,
-    /// A record read: after a doubtful answer, or because a failed condition did not send it along.
+    /// Reads a record: after an ambiguous answer, or because a failed condition didn't return it.
     Look,
-    /// A sibling of a large response written.
+    /// Writes a chunk of a large response.
     PartWritten,
-    /// A sibling of a large response read.
+    /// Reads a chunk of a large response.
     PartRead,
-    /// Nothing that the protocol asks: a violation by itself.
+    /// Any other request. Each is a violation.
     Other,
 }
 
 impl Meaning {
-    /// Those that the protocol has, in its order.
+    /// The calls that the protocol has, in its order.
     pub const ALL: [Self; 9] = [
         Self::Claim,
         Self::Reclaim,
@@ -46,7 +46,7 @@ impl Meaning {
         Self::PartRead,
     ];
 
-    /// What this write is.
+    /// The meaning of this write.
     pub(super) const fn of_write(write: &Write) -> Self {
         match write {
             Write::Claim(_) => Self::Claim,
@@ -55,13 +55,13 @@ impl Meaning {
             Write::Settle { settlement: Settlement::Complete(..), .. } => Self::Complete,
             Write::Settle { settlement: Settlement::Fail(..), .. } => Self::Fail,
             Write::Settle { settlement: Settlement::Release { .. }, .. } => Self::Release,
-            // An operator's, and no function's; nor does this one extend a lease or conclude without a claim.
+            // Only an operator resolves. The function here neither extends a lease nor concludes without a claim.
             Write::Resolve { .. } | Write::Extend { .. } | Write::Conclude { .. } => Self::Other,
         }
     }
 
-    /// What the request for this operation with this body is. It is known by the conditions and the
-    /// states that it carries, not by what the library says about it.
+    /// The meaning of a request with this operation and body. It depends on the conditions and states in the
+    /// request, not on what the library says about it.
     pub(super) fn of_request(operation: &str, body: &Value) -> Self {
         let condition = body.get("ConditionExpression").and_then(Value::as_str);
         let id = body.pointer("/Key/id/S").and_then(Value::as_str).unwrap_or_default();
@@ -82,17 +82,17 @@ impl Meaning {
         }
     }
 
-    /// Whether the protocol asks it there: only DynamoDB keeps parts of a response.
+    /// Whether the protocol uses it over this medium. Only DynamoDB keeps chunks of a response.
     pub(super) const fn happens_over(self, medium: Medium) -> bool {
         matches!(medium, Medium::Http) || !matches!(self, Self::PartWritten | Self::PartRead)
     }
 
-    /// Whether it makes a claim.
+    /// Whether it claims a key.
     pub(super) const fn claims(self) -> bool {
         matches!(self, Self::Claim | Self::Reclaim | Self::TakeOver)
     }
 
-    /// Whether it settles one.
+    /// Whether it settles a claim.
     pub(super) const fn settles(self) -> bool {
         matches!(self, Self::Complete | Self::Fail | Self::Release)
     }
@@ -155,7 +155,7 @@ mod tests {
             (Meaning::Look, "GetItem", json!({ "Key": { "id": { "S": "f/o#1" } } })),
             (Meaning::PartRead, "GetItem", json!({ "Key": { "id": { "S": "f/o#1#part#a#0" } } })),
             (Meaning::PartWritten, "PutItem", json!({ "Item": { "id": { "S": "f/o#1#part#a#0" } } })),
-            // Whatever is written without a condition is not of the protocol.
+            // The protocol has no unconditional writes.
             (Meaning::Other, "PutItem", json!({ "Item": { "id": { "S": "f/o#1" } } })),
             (Meaning::Other, "DeleteItem", json!({})),
         ] {

@@ -1,4 +1,4 @@
-//! HTTP/1.1 messages, as much as a proxy needs that must be able to write what is none.
+//! HTTP/1.1 messages, as far as a proxy needs them that must also write invalid ones.
 
 use std::{fmt::Write as _, io};
 
@@ -15,19 +15,19 @@ use tokio::{
     net::TcpStream,
 };
 
-/// The most that a message's head may take.
+/// The size limit of a message's head.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 
 type Headers = Vec<(String, String)>;
 
-/// A request, read whole.
+/// A complete request.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     headers: Headers,
     pub(crate) body: Bytes,
 }
 
-/// An answer, whole.
+/// A complete answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -43,20 +43,20 @@ pub(crate) struct Conversation {
 }
 
 impl Request {
-    /// `PutItem` and the like.
+    /// The operation: `PutItem` and so on.
     pub(crate) fn operation(&self) -> &str {
         header(&self.headers, "x-amz-target").and_then(|target| target.rsplit('.').next()).unwrap_or_default()
     }
 }
 
 impl Answer {
-    /// One that DynamoDB could have given.
+    /// Creates an answer that DynamoDB could have given.
     pub(crate) fn new(status: u16, body: impl Into<Bytes>) -> Self {
         let headers = vec![("content-type".into(), "application/x-amz-json-1.0".into())];
         Self { status, headers, body: body.into() }
     }
 
-    /// An error, as DynamoDB tells it.
+    /// Creates an error in DynamoDB's format.
     pub(crate) fn error(status: u16, code: &str, message: &str) -> Self {
         let kind = format!("com.amazonaws.dynamodb.v20120810#{code}");
         Self::new(status, json!({ "__type": kind, "message": message }).to_string())
@@ -87,7 +87,7 @@ impl Conversation {
         Self { stream, buffer: BytesMut::with_capacity(4096) }
     }
 
-    /// The next request, or `None` at the end of the connection.
+    /// Reads the next request, or `None` at the end of the connection.
     pub(crate) async fn request(&mut self) -> io::Result<Option<Request>> {
         let head_end = loop {
             if let Some(at) = self.buffer.windows(4).position(|window| window == b"\r\n\r\n") {
@@ -111,20 +111,20 @@ impl Conversation {
         Ok(Some(Request { headers, body: self.buffer.split_to(length).freeze() }))
     }
 
-    /// Writes these bytes, whatever they are.
+    /// Writes these bytes unchanged.
     pub(crate) async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes).await?;
         self.stream.flush().await
     }
 
-    /// Waits until the client is gone.
+    /// Waits until the client closes the connection.
     pub(crate) async fn until_gone(&mut self) {
         let mut rest = [0; 1024];
         while matches!(self.stream.read(&mut rest).await, Ok(read) if read > 0) {}
     }
 }
 
-/// The way to a server, with connections that are used again.
+/// The connections to a server, which are reused.
 #[derive(Clone, Debug)]
 pub(crate) struct Upstream {
     client: Client<HttpConnector, Full<Bytes>>,
@@ -138,7 +138,7 @@ impl Upstream {
         Self { client: Client::builder(TokioExecutor::new()).build(connector), to }
     }
 
-    /// Sends `request` on, and reads the answer whole.
+    /// Forwards `request`, and reads the complete answer.
     pub(crate) async fn send(&self, request: Request) -> Result<Answer, String> {
         let mut sent = hyper::Request::post(&self.to);
         for (name, value) in &request.headers {
@@ -158,13 +158,13 @@ impl Upstream {
     }
 }
 
-/// One of DynamoDB's two answers to a request too many.
+/// One of DynamoDB's two throttling answers.
 pub(crate) fn throttled(nth: usize) -> Answer {
     let code = ["ProvisionedThroughputExceededException", "ThrottlingException"][nth % 2];
     Answer::error(400, code, "Rate of requests exceeds the allowed throughput.")
 }
 
-/// The headers of a message, their names in lower case.
+/// The headers of a message, with names in lower case.
 fn headers_of(head: &[u8]) -> Headers {
     let head = String::from_utf8_lossy(head);
     let lines = head.lines().skip(1).filter_map(|line| line.split_once(':'));

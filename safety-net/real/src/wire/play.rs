@@ -1,4 +1,4 @@
-//! Plays one run: the scenario through the faults, then the same operation again without them.
+//! Plays one run: the scenario with its faults, then the same operation again without faults.
 
 use std::{
     sync::{Arc, Mutex},
@@ -25,31 +25,31 @@ use super::{
 };
 use crate::{random::fresh_seed, site::Ahead};
 
-/// Longer than any lease here, margin included; shorter than any retention.
+/// Longer than any lease here, margin included, and shorter than any retention.
 const UNTIL_ALL_LEASES_END: Duration = Duration::from_secs(90);
-/// What a recorded panic says.
+/// The message of a recorded panic.
 pub(super) const PANICKED: &str = "the handler panicked";
 
-/// What a delivery was answered with.
+/// The answer to a delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Value(String),
     /// Its own handler's error.
     HandlerFailed(String),
-    /// A failure that is recorded.
+    /// A recorded failure.
     Recorded(String),
     Refused(ErrorKind),
     /// [`ErrorKind::Unavailable`], because of the deadline.
     NoTimeLeft,
     Panicked,
-    /// Not at all, within any budget.
+    /// No answer within any budget.
     Hung,
 }
 
-/// A handler ran.
+/// One run of the handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Effect {
-    /// In the delivery with this number.
+    /// The delivery's number.
     pub(super) delivery: usize,
     pub(super) generation: u64,
     pub(super) succeeded: bool,
@@ -59,37 +59,37 @@ pub(super) struct Effect {
 #[derive(Clone, Debug)]
 pub(super) struct Delivery {
     pub(super) answer: Answer,
-    /// How long the caller was told to wait, if it was.
+    /// The wait that the caller was given, if any.
     pub(super) retry_after: Option<Duration>,
     pub(super) took: Duration,
-    /// By how much timers were late meanwhile.
+    /// The total lateness of timers during the delivery.
     pub(super) late: Duration,
     /// The owners that were drawn for it.
     pub(super) owners: Vec<Owner>,
     /// The record before it began.
     pub(super) before: Snapshot,
-    /// The record after it ended, and after what was to arrive late by then.
+    /// The record after the delivery ended and its late requests due by then arrived.
     pub(super) after: Snapshot,
 }
 
-/// All that is known of a run.
+/// Everything known about a run.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
     pub(super) case: Case,
     pub(super) time_outs: TimeOuts,
     pub(super) fingerprint: Fingerprint,
-    /// The first through the faults; the second right after; the third when all leases have ended.
+    /// The first has the faults. The second follows right after it, the third when all leases have ended.
     pub(super) deliveries: Vec<Delivery>,
-    /// What the rival left, if it came.
+    /// The record that the rival left, if it came.
     pub(super) rival: Option<Snapshot>,
     pub(super) effects: Vec<Effect>,
-    /// What the engine asked of the store in the first delivery.
+    /// The engine's store calls in the first delivery.
     pub(super) calls: Vec<Call>,
-    /// What went over the wire for it.
+    /// The requests of the first delivery.
     pub(super) exchanges: Vec<Exchange>,
 }
 
-/// What a run's parts share.
+/// The state that the parts of a run share.
 struct Run<'r> {
     stage: &'r Stage,
     case: &'r Case,
@@ -149,7 +149,7 @@ pub(super) async fn play(stage: &Stage, case: &Case, lateness: &Lateness) -> Res
 const ORIGINAL: &str = "order 17, 12.50 EUR";
 const ANOTHER: &str = "order 17, 13.50 EUR";
 
-/// A delivery that was answered, before the record was looked at.
+/// A delivery that was answered, before its record is read.
 struct Answered {
     answer: Answer,
     retry_after: Option<Duration>,
@@ -158,7 +158,7 @@ struct Answered {
     owners: Vec<Owner>,
 }
 
-/// Where the rival tells what it left.
+/// Where the rival stores the record that it left.
 type Left = Arc<Mutex<Option<Result<Snapshot>>>>;
 
 impl<'r> Run<'r> {
@@ -227,7 +227,7 @@ impl<'r> Run<'r> {
                 match handler {
                     Handler::Succeeds => Ok(response),
                     Handler::Fails => Err(failure(nth)),
-                    // Without the message that a `panic!` prints.
+                    // Unlike `panic!`, this prints no message.
                     Handler::Panics => std::panic::resume_unwind(Box::new(PANICKED)),
                 }
             };
@@ -298,18 +298,17 @@ fn answer_of(result: Result<String, RunError<String>>) -> Answer {
             Answer::NoTimeLeft
         }
         Err(RunError::Idempotency(error)) => Answer::Refused(error.kind()),
-        // A variant that is not known here is no answer that is known to be right.
+        // An unknown variant can't be a correct answer.
         Err(_) => Answer::Refused(ErrorKind::Invalid),
     }
 }
 
-/// What the handler fails with in the delivery with this number.
+/// The handler's error in this delivery.
 pub(super) fn failure(nth: usize) -> String {
     format!("the failure of delivery {nth}")
 }
 
-/// What the handler answers in the delivery with this number: no two are the same, and the large ones do
-/// not compress.
+/// The handler's response in this delivery. No two are the same, and the large ones don't compress.
 fn response(nth: usize, size: Size, tag: u64) -> String {
     let length = match size {
         Size::Small => 0,
@@ -320,7 +319,7 @@ fn response(nth: usize, size: Size, tag: u64) -> String {
     let mut response = format!("the response of delivery {nth}, {tag:016x}: ");
     while response.len() < length {
         let bits = random.bits();
-        // Letters and digits that JSON leaves as they are, six bits each.
+        // Letters and digits that JSON doesn't escape, six bits each.
         response.extend((0..10).map(|digit| {
             char::from(
                 b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
@@ -331,13 +330,13 @@ fn response(nth: usize, size: Size, tag: u64) -> String {
     response
 }
 
-/// Whether `text` is the response of the delivery with this number.
+/// Whether `text` is the response of this delivery.
 pub(super) fn is_response_of(nth: usize, text: &str) -> bool {
     text.starts_with(&format!("the response of delivery {nth}, "))
 }
 
 impl Facts {
-    /// The delivery that met the faults.
+    /// The delivery with the faults.
     pub(super) fn first(&self) -> Result<&Delivery> {
         self.deliveries.first().ok_or_else(|| Problem::new("a run without a delivery"))
     }

@@ -1,4 +1,4 @@
-//! The proxy of one run: on loopback, between the SDK and the server, with faults by plan.
+//! The proxy of one run: on loopback, between the SDK and the server, with planned faults.
 
 use std::{
     collections::BTreeMap,
@@ -26,21 +26,21 @@ use super::{
     message::{Answer, Conversation, Request, Upstream, throttled},
 };
 
-/// What passed, and what became of it. Neither keys nor payloads are kept.
+/// One request and what happened to it. Keys and payloads aren't kept.
 #[derive(Clone, Debug)]
 pub(crate) struct Exchange {
-    /// When the request came, since the run's beginning.
+    /// When the request came, since the beginning of the run.
     pub(crate) at: Duration,
     pub(crate) meaning: Meaning,
     /// The fault that happened to it.
     pub(crate) fault: Option<Fault>,
-    /// The server's answer: its status, and the error if it is one.
+    /// The server's answer: its status and its error, if any.
     pub(crate) served: Option<Served>,
-    /// When the last of the answer was written, where it was to be.
+    /// When the answer was completely written, if it was sent.
     pub(crate) answered: Option<Duration>,
 }
 
-/// What the server said, and when.
+/// The server's answer, and when it came.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Served {
     pub(crate) at: Duration,
@@ -49,17 +49,17 @@ pub(crate) struct Served {
 }
 
 impl Exchange {
-    /// The server did it: a write was made, a read was answered.
+    /// Whether the server applied the write or answered the read.
     pub(crate) fn applied(&self) -> bool {
         self.served.as_ref().is_some_and(|served| served.status == 200)
     }
 
-    /// It had a fault that a call can fail by.
+    /// Whether its fault can make a call fail.
     pub(crate) fn is_broken(&self) -> bool {
         !matches!(self.fault, None | Some(Fault::FastDrip | Fault::NoOldItem))
     }
 
-    /// The server refused it because of its condition.
+    /// Whether the server rejected it because of its condition.
     pub(crate) fn refused(&self) -> bool {
         let error = self.served.as_ref().and_then(|served| served.error.as_deref());
         error.is_some_and(|error| error.contains("ConditionalCheckFailed"))
@@ -98,7 +98,7 @@ pub(crate) struct Proxy {
 struct Shared {
     upstream: Upstream,
     plan: Mutex<BTreeMap<usize, Fault>>,
-    /// The attempt's time-out, which drips and late deliveries are measured by.
+    /// The attempt's timeout, which sets the pace of drips and late requests.
     attempt: Duration,
     begun: Instant,
     log: Mutex<Vec<Exchange>>,
@@ -109,7 +109,7 @@ struct Shared {
 }
 
 impl Proxy {
-    /// Listens on a free loopback port. The request with the number n gets the fault that `plan` has for n.
+    /// Listens on a free loopback port. Request number n gets the fault that `plan` has for n.
     pub(crate) async fn start(
         upstream: Upstream,
         plan: BTreeMap<usize, Fault>,
@@ -131,36 +131,36 @@ impl Proxy {
         Ok(Self { address, shared, accepting })
     }
 
-    /// The endpoint for the client.
+    /// The client's endpoint.
     pub(crate) fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Breaks so many of the requests that come from now on.
+    /// Breaks the next `requests` requests.
     pub(crate) fn break_next(&self, requests: usize, fault: Fault) {
         let next = lock(&self.shared.log).len();
         lock(&self.shared.plan).extend((next..next + requests).map(|nth| (nth, fault)));
     }
 
-    /// What can be asked of it while it is in another's hands.
+    /// Returns its log, which stays readable when the proxy is elsewhere.
     pub(crate) fn log(&self) -> Log {
         Log(Arc::clone(&self.shared))
     }
 
-    /// Lets nothing more through, and waits until the server has answered what is on its way.
+    /// Lets nothing more through, and waits until the server has answered every request on its way.
     pub(crate) async fn close(&self) {
         self.shared.is_closed.store(true, Ordering::SeqCst);
         let mut under_way = self.shared.under_way.subscribe();
-        // It ends with the sender at the latest, which this proxy holds.
+        // The wait fails only when the sender is dropped, and this proxy holds it.
         let _ = under_way.wait_for(|count| *count == 0).await;
     }
 
-    /// Sends on what was held until now, in its order; a proxy that is closed does this all the same.
+    /// Forwards the requests held until now, in their order, even if the proxy is closed.
     pub(crate) async fn deliver(&self, until: When) {
         let due: Vec<_> = {
             let mut held = lock(&self.shared.held);
@@ -180,24 +180,24 @@ impl Drop for Proxy {
     }
 }
 
-/// What passed so far.
+/// The requests so far.
 #[derive(Clone, Debug)]
 pub(crate) struct Log(Arc<Shared>);
 
 impl Log {
-    /// How many requests came.
+    /// The number of requests.
     pub(crate) fn len(&self) -> usize {
         lock(&self.0.log).len()
     }
 
-    /// All of them.
+    /// All of them, in order.
     pub(crate) fn exchanges(&self) -> Vec<Exchange> {
         lock(&self.0.log).clone()
     }
 }
 
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
-    // The set dies with this task, and its connections with the set.
+    // Dropping the task drops the set and its connections.
     let mut connections = JoinSet::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };
@@ -208,7 +208,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 
 async fn converse(stream: TcpStream, shared: Arc<Shared>) {
     let mut conversation = Conversation::new(stream);
-    // An error is a client that went away, which is no news.
+    // An error means that the client went away, which is expected.
     while let Ok(Some(request)) = conversation.request().await {
         let nth = shared.note(&request);
         let fault = lock(&shared.plan).get(&nth).copied();
@@ -218,7 +218,7 @@ async fn converse(stream: TcpStream, shared: Arc<Shared>) {
     }
 }
 
-/// What becomes of a connection after an answer.
+/// The next step for a connection after an answer.
 enum Then {
     GoOn,
     Close,
@@ -240,9 +240,10 @@ impl Shared {
         }
     }
 
-    /// Sends the request on, unless the proxy is closed.
+    /// Forwards the request, unless the proxy is closed.
     async fn forward(&self, nth: usize, request: Request) -> io::Result<Answer> {
-        // Counted before it is asked for: who closes the proxy then either sees it, or is seen.
+        // Count it before checking for the close. Then either the closer sees this request, or this request
+        // sees the close.
         self.under_way.send_modify(|count| *count += 1);
         let answer = if self.is_closed.load(Ordering::SeqCst) {
             Err(io::Error::other("the proxy is closed"))
@@ -253,7 +254,7 @@ impl Shared {
         answer
     }
 
-    /// Sends the request on, and waits for the server whatever becomes of the client.
+    /// Forwards the request, and waits for the server even if the client goes away.
     async fn send_on(&self, nth: usize, request: Request) -> io::Result<Answer> {
         let answer = self.upstream.send(request).await;
         let at = self.begun.elapsed();
@@ -301,7 +302,7 @@ impl Shared {
         }
     }
 
-    /// The server did it; the answer gets lost or broken.
+    /// Breaks or loses the answer to an applied request.
     async fn spoil(
         &self,
         client: &mut Conversation,
@@ -335,7 +336,7 @@ impl Shared {
             Fault::FastDrip => return self.drip(client, nth, &answer.message(), self.attempt / 4).await,
             Fault::SlowDrip => return self.drip(client, nth, &answer.message(), self.attempt * 3).await,
             Fault::CutAfter => return Ok(Then::Close),
-            // The others were answered before the server was asked.
+            // The other faults were handled before the request reached the server.
             _ => return self.hang(client).await,
         }
         self.write(client, nth, &answer.message()).await
@@ -353,7 +354,7 @@ impl Shared {
         Ok(Then::Close)
     }
 
-    /// Byte by byte, evenly over this time.
+    /// Sends byte by byte, evenly over this time.
     async fn drip(
         &self,
         client: &mut Conversation,
@@ -364,7 +365,7 @@ impl Shared {
         let (start, count) = (clock::start(), u32::try_from(message.len()).unwrap_or(u32::MAX));
         for (index, byte) in (0..count).zip(message) {
             let ahead = (over * index / count).saturating_sub(start.elapsed());
-            // A timer counts whole milliseconds: what is due within one goes out at once.
+            // Timers count whole milliseconds, so bytes due within one go out at once.
             if ahead >= Duration::from_millis(1) {
                 clock::pause(ahead).await;
             }
@@ -377,7 +378,7 @@ impl Shared {
 
     fn send_soon(self: &Arc<Self>, nth: usize, request: Request) {
         let shared = Arc::clone(self);
-        // It counts as under way from now on, so that nobody looks at the record before it has arrived.
+        // It counts as on its way from now on, so that the record isn't read before it has arrived.
         shared.under_way.send_modify(|count| *count += 1);
         tokio::spawn(async move {
             clock::pause(shared.attempt + shared.attempt / 8).await;
@@ -399,14 +400,14 @@ fn conflict() -> Answer {
     Answer::error(400, "TransactionConflictException", "Transaction is ongoing for the item")
 }
 
-/// The error's name: never its item.
+/// The name of the error, never its item.
 fn error_of(body: &[u8]) -> String {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let kind = body.get("__type").and_then(Value::as_str).unwrap_or("an error without a name");
     kind.rsplit('#').next().unwrap_or_default().to_owned()
 }
 
-/// The answer of a failed condition without the item, if it is one with an item.
+/// The answer of a failed condition with its item removed, if it had one.
 fn without_old_item(body: &[u8]) -> Option<String> {
     let mut body: Value = serde_json::from_slice(body).ok()?;
     let is_refusal = body.get("__type")?.as_str()?.ends_with("ConditionalCheckFailedException");

@@ -1,4 +1,4 @@
-//! What came of the runs on one server.
+//! The results of the runs on one server.
 
 use std::{
     collections::BTreeMap,
@@ -16,12 +16,12 @@ use super::{
     play::Facts,
 };
 
-/// After so many violations the rest is not waited for.
+/// Stops after this many violations.
 const ENOUGH: usize = 300;
-/// So many of one scenario are told.
+/// How many violations of one scenario the report describes.
 const TOLD: usize = 2;
 
-/// What came of the runs on one server.
+/// The results of the runs on one server.
 #[derive(Clone, Debug)]
 pub struct Report {
     server: String,
@@ -37,7 +37,7 @@ pub struct Report {
     violated: BTreeMap<&'static str, usize>,
 }
 
-/// The one that took the largest share of its budget.
+/// The run that took the largest share of its budget.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slowest {
     took: Duration,
@@ -102,17 +102,17 @@ impl Report {
         Ok(())
     }
 
-    /// Whether there are so many violations that the rest is not waited for.
+    /// Whether there are enough violations to stop.
     pub(super) fn has_enough(&self) -> bool {
         self.violated.values().sum::<usize>() >= ENOUGH
     }
 
-    /// Runs that broke a rule, each told whole: the first of each scenario.
+    /// Descriptions of runs that broke a rule: the first of each scenario.
     pub fn violations(&self) -> &[String] {
         &self.violations
     }
 
-    /// Which faults met which calls.
+    /// The faults that each call met.
     pub fn coverage(&self) -> &Coverage {
         &self.coverage
     }

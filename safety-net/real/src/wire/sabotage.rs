@@ -1,4 +1,4 @@
-//! The net must be able to fail: stores that break one rule each, which a run has to find.
+//! Stores that break one rule each, which the net has to find.
 
 use std::{
     fmt::Debug,
@@ -16,25 +16,25 @@ use lambda_idempotency::{
 
 use super::{case::Case, fault::Fault, proxy::lock};
 
-/// What is broken on purpose.
+/// The rule that the store breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
-    /// Every ambiguous error is reported as one that is definite.
+    /// Reports every ambiguous error as definite.
     TakesAmbiguousForDefinite,
-    /// The owner's own claim comes back as a stranger's.
+    /// Returns the owner's own claim as a stranger's.
     NeverKnowsItsOwnClaim,
-    /// The SDK's client has no time-outs.
+    /// Sets no timeouts on the SDK's client.
     NeverTimesOut,
-    /// An ambiguous error of a write is reported as done.
+    /// Reports an ambiguous error of a write as success.
     TakesAmbiguousForDone,
-    /// A completion that is refused overwrites what stands in its way.
+    /// Overwrites the current record when a completion is rejected.
     CompletesWhateverIsThere,
-    /// A response is said to be kept in siblings, whether that succeeded or not.
+    /// Reports a response's chunks as stored, whether or not that succeeded.
     ForgetsToCheckParts,
 }
 
 impl Sabotage {
-    /// All of them.
+    /// Every sabotage.
     pub const ALL: [Self; 6] = [
         Self::TakesAmbiguousForDefinite,
         Self::NeverKnowsItsOwnClaim,
@@ -44,7 +44,7 @@ impl Sabotage {
         Self::ForgetsToCheckParts,
     ];
 
-    /// Whether this case shows it.
+    /// Whether this case reveals it.
     pub(super) fn shows_in(self, case: &Case) -> bool {
         let (scenario, fault) = match self {
             Self::TakesAmbiguousForDefinite | Self::NeverKnowsItsOwnClaim => {
@@ -59,7 +59,7 @@ impl Sabotage {
     }
 }
 
-/// The store, broken so.
+/// Returns the store, broken in this way.
 pub(super) fn sabotaged(store: DynamoDbStore, how: Option<Sabotage>) -> Arc<dyn Store> {
     match how {
         None | Some(Sabotage::NeverTimesOut) => Arc::new(store),
@@ -92,7 +92,7 @@ impl Sabotaged {
         }
     }
 
-    /// Our own claim, with another's name on it.
+    /// Puts another owner's id on our own claim.
     fn estranged(&self, record: Option<Record>) -> Option<Record> {
         record.map(|record| {
             let is_mine = record.status() == Status::Started && lock(&self.mine).contains(&record.owner);

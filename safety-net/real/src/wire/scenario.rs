@@ -1,4 +1,4 @@
-//! What is delivered, and what stands there before: together these reach every call of every transition.
+//! The deliveries and the records that precede them. Together they reach every call of every transition.
 
 use super::{
     fault::{
@@ -10,32 +10,32 @@ use super::{
     },
 };
 
-/// What stands in the table before the delivery.
+/// The table's record before the delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Prior {
-    /// Nothing.
+    /// No record.
     Absent,
-    /// Another's claim, whose lease lasts.
+    /// Another delivery's claim with a live lease.
     Live,
-    /// Another's claim, whose lease has ended.
+    /// Another delivery's claim whose lease has ended.
     Stale,
-    /// Another's claim, whose lease and expiry have passed.
+    /// Another delivery's claim whose lease and expiry have passed.
     StaleAndExpired,
-    /// An outcome, in the record.
+    /// An outcome in the record.
     Completed,
-    /// An outcome, in a sibling.
+    /// An outcome in a chunk.
     CompletedInParts,
-    /// An outcome whose response was not kept.
+    /// An outcome whose response wasn't kept.
     NotRetained,
-    /// A final failure.
+    /// A permanent failure.
     Failed,
     /// An outcome that has expired.
     Expired,
-    /// A key that was given back.
+    /// A released key.
     Released,
 }
 
-/// What the handler does, every time it runs in the delivery that meets the faults.
+/// The handler's behaviour in every run of the delivery with the faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Handler {
     Succeeds,
@@ -43,50 +43,50 @@ pub(super) enum Handler {
     Panics,
 }
 
-/// What a rival leaves behind, who comes right before a certain call.
+/// The record that a rival leaves when it comes right before a certain call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rival {
     /// Its claim.
     AtWork,
-    /// Its outcome.
+    /// Its outcome, in the record.
     Completes,
-    /// Its outcome, in a sibling.
+    /// Its outcome, in a chunk.
     CompletesInParts,
-    /// Its final failure.
+    /// Its permanent failure.
     Fails,
-    /// The key, given back.
+    /// The released key.
     Releases,
-    /// Nothing: the record is swept away.
+    /// No record, as after the sweeper.
     Gone,
 }
 
-/// How large the handler's response is.
+/// The size of the handler's response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Size {
-    /// Goes into the record.
+    /// Fits into the record.
     Small,
-    /// Goes into one sibling.
+    /// Fits into one chunk.
     Large,
-    /// Goes into two.
+    /// Needs two chunks.
     Huge,
 }
 
-/// What the delivery is answered with when nothing goes wrong.
+/// The answer to the delivery when nothing goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Baseline {
     /// Its own handler's response.
     Own,
     /// Its own handler's error, or panic.
     OwnFailure,
-    /// What was there before.
+    /// The outcome that was there before.
     Prior,
-    /// What the rival left.
+    /// The outcome that the rival left.
     Rival,
     InProgress,
     Mismatch,
     OutcomeUnknown,
     NotRetained,
-    /// That depends on how fast the machine is.
+    /// The answer depends on the machine's speed.
     Any,
 }
 
@@ -99,20 +99,20 @@ pub(super) struct Scenario {
     pub(super) size: Size,
     pub(super) at_most_once: bool,
     pub(super) records_errors: bool,
-    /// The request is another than the one that made the record.
+    /// The request differs from the one that made the record.
     pub(super) is_another_request: bool,
-    /// The invocation's deadline comes with the first answer that is late.
+    /// The invocation's deadline is one attempt's timeout away.
     pub(super) is_short_of_time: bool,
     pub(super) rival: Option<(Meaning, Rival)>,
-    /// Faults that are part of the scenario: they lead to calls that are not made otherwise.
+    /// The scenario's own faults, which lead to calls that aren't made otherwise.
     pub(super) lead: &'static [(usize, Fault)],
-    /// The requests that it makes when nothing else goes wrong and the SDK does not retry.
+    /// The requests that it makes when nothing else goes wrong and the SDK doesn't retry.
     pub(super) requests: &'static [Meaning],
     pub(super) baseline: Baseline,
 }
 
 impl Scenario {
-    /// Whether it can be played there: PostgreSQL and Redis keep a response of any size in its record.
+    /// Whether it works over this medium. PostgreSQL and Redis keep a response of any size in its record.
     pub(super) fn is_for(&self, medium: Medium) -> bool {
         let in_parts = self.size != Size::Small
             || self.prior == Prior::CompletedInParts
@@ -120,7 +120,7 @@ impl Scenario {
         medium == Medium::Http || !in_parts
     }
 
-    /// Whether its messages are so large that they need longer time-outs.
+    /// Whether its messages are so large that they need longer timeouts.
     pub(super) fn is_heavy(&self) -> bool {
         self.size == Size::Huge
     }
@@ -195,7 +195,7 @@ pub(super) const ALL: &[Scenario] = &[
         ..PLAIN
     },
     Scenario { name: "short of time", is_short_of_time: true, baseline: Baseline::Any, ..FIRST },
-    // What is there already.
+    // A record exists already.
     Scenario { name: "a duplicate", prior: Prior::Completed, baseline: Baseline::Prior, ..PLAIN },
     Scenario {
         name: "a duplicate, its response in a sibling",
@@ -345,7 +345,7 @@ pub(super) const ALL: &[Scenario] = &[
         requests: &[Claim, TakeOver, Claim, Complete],
         ..TAKEOVER
     },
-    // A first fault leads to a look.
+    // The first fault makes the engine read the record.
     Scenario { name: "a lost claim", lead: &[(0, CutAfter)], requests: &[Claim, Look, Complete], ..FIRST },
     Scenario {
         name: "a claim that was not made",

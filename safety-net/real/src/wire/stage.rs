@@ -1,4 +1,4 @@
-//! What a run is played on: a table, a way to it without faults, and one through the proxy.
+//! The table of the runs, with a direct connection and one through the proxy.
 
 use std::{
     sync::{
@@ -37,14 +37,14 @@ use crate::{
     tcp::{Protocol, TcpProxy},
 };
 
-/// What the outcome says that was there before.
+/// The outcome that was there before.
 pub(super) const PRIOR: &str = "the prior outcome";
-/// What the rival's outcome says.
+/// The rival's outcome.
 pub(super) const RIVAL: &str = "the rival's outcome";
-/// What the wire's store keeps in the record: so little that a sibling need not be large.
+/// The inline limit of the store under test. It's so low that a chunk needn't be large.
 const INLINE_LIMIT: usize = 256;
 
-/// How often a store is warmed up that doesn't get warm.
+/// How often to retry the warm-up of a store.
 const WARM_UPS: u32 = 10;
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -53,13 +53,13 @@ static CLIENTS: AtomicU64 = AtomicU64::new(0);
 /// A table on a server. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Stage {
-    /// The way to the table without faults.
+    /// The store without the proxy.
     pub(super) direct: Arc<dyn Store>,
     way: Way,
     pub(super) sabotage: Option<Sabotage>,
 }
 
-/// The way through the wire.
+/// How the store under test reaches its server.
 #[derive(Clone)]
 enum Way {
     DynamoDb {
@@ -88,7 +88,7 @@ impl Between {
         }
     }
 
-    /// Lets nothing more through, but what comes late right after the answer.
+    /// Lets nothing more through but the requests due right after the answer.
     pub(super) async fn close(&self) {
         match self {
             Self::Http(proxy) => {
@@ -99,7 +99,7 @@ impl Between {
         }
     }
 
-    /// Lets what comes even later arrive.
+    /// Forwards the requests that are due even later.
     pub(super) async fn deliver_the_rest(&self) {
         if let Self::Http(proxy) = self {
             proxy.deliver(When::AfterRedelivery).await;
@@ -107,29 +107,29 @@ impl Between {
     }
 }
 
-/// What stands in the table, and what it says.
+/// The table's record and its outcome.
 #[derive(Clone, Debug)]
 pub(super) struct Snapshot {
-    /// When it was read, by the clock that judges it.
+    /// When it was read, by the judge's clock.
     pub(super) at: Timestamp,
     pub(super) record: Option<Record>,
     /// Its outcome.
     pub(super) outcome: Option<Said>,
 }
 
-/// What an outcome says.
+/// The content of an outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Said {
-    /// This, as the response or the failure's message.
+    /// The response's text, or the failure's message.
     Text(String),
-    /// Nothing: the response was not kept.
+    /// The response wasn't kept.
     Omitted,
-    /// It cannot be read, for this reason.
+    /// The outcome can't be read, for this reason.
     Unreadable(String),
 }
 
 impl Stage {
-    /// A table of its own on `server`, which no sweeper comes to: it would be one rival more.
+    /// Creates its own table on `server`. No sweeper runs on it, since that would be another rival.
     pub(super) async fn set(server: &Server, sabotage: Option<Sabotage>) -> Result<Self> {
         let (table, client) = (fresh_table()?, server.client());
         server.database().create_table(&table, "id").await?;
@@ -145,7 +145,7 @@ impl Stage {
         Ok(Self { direct: Arc::new(direct), way, sabotage })
     }
 
-    /// Its own table, on a server that it starts.
+    /// Creates its own table on a server that it starts.
     pub(super) async fn start(kind: Kind) -> Result<Self> {
         let protocol = match kind {
             Kind::DynamoDb => return Self::set(&Server::embedded().await?, None).await,
@@ -165,7 +165,7 @@ impl Stage {
         }
     }
 
-    /// The wire of one run, with the case's faults, and the store under test at its other end.
+    /// Connects one run, with the case's faults on the wire and the store under test at its end.
     pub(super) async fn wire(
         &self,
         key: &StoredKey,
@@ -183,7 +183,7 @@ impl Stage {
                 let proxy = TcpProxy::before(site.address()?, *protocol).await.context("the proxy")?;
                 let TimeOuts { attempt, operation } = time_outs;
                 let store = site.limited_store_at(proxy.address(), attempt, operation)?;
-                // Connected, so that a call is one request.
+                // Connect first, so that a call is one request.
                 warm_up(&*store, key).await?;
                 let calls = Calls::new(proxy, case, Arc::clone(&self.direct), key.clone());
                 Ok((Between::Tcp(Arc::new(calls)), store))
@@ -191,7 +191,7 @@ impl Stage {
         }
     }
 
-    /// The store under test: the SDK talks to `endpoint`.
+    /// Creates the store under test, whose SDK talks to `endpoint`.
     async fn dynamodb(
         &self,
         table: &str,
@@ -206,7 +206,7 @@ impl Stage {
         };
         let config = config_of(endpoint)
             .retry_config(retry)
-            // All clients of a process and a Region share one quota of retries: here each has its own.
+            // All clients of a process and a Region share one retry quota. This gives each its own.
             .retry_partition(RetryPartition::new(format!("wire {}", CLIENTS.fetch_add(1, Ordering::Relaxed))))
             .build();
         let time_outs = match self.sabotage {
@@ -224,7 +224,7 @@ impl Stage {
         Ok(sabotaged(store, self.sabotage))
     }
 
-    /// What stands there for `key`. `clock` says when that is.
+    /// Reads the record of `key`, with the time by `clock`.
     pub(super) async fn snapshot(&self, key: &StoredKey, clock: &dyn Clock) -> Result<Snapshot> {
         let record = self.direct.read(key).await.context("the record, read directly")?;
         let outcome = match &record {
@@ -266,7 +266,7 @@ impl Stage {
         response.decode(&kept).map_err(|damage| damage.to_string())
     }
 
-    /// Puts `prior` there, made by the request with this fingerprint.
+    /// Writes the `prior` record, as made by the request with this fingerprint.
     pub(super) async fn prepare(
         &self,
         key: &StoredKey,
@@ -314,7 +314,7 @@ impl Stage {
         self.make(key, &settle(&lock, settlement)).await
     }
 
-    /// Lets `rival` come: by the rules, but whatever the time.
+    /// Writes the rival's record: with the protocol's conditions, but at any time.
     pub(super) async fn rival(&self, key: &StoredKey, rival: Rival, fingerprint: Fingerprint) -> Result<()> {
         if rival == Rival::Gone {
             return self.remove(key).await;
@@ -350,7 +350,7 @@ impl Stage {
         self.make(key, &settle(&lock, settlement)).await
     }
 
-    /// Removes the record, as a sweeper does.
+    /// Removes the record, as the sweeper does.
     async fn remove(&self, key: &StoredKey) -> Result<()> {
         match &self.way {
             Way::DynamoDb { client, table, .. } => {
@@ -387,7 +387,7 @@ impl Stage {
     }
 }
 
-/// Reads until a connection is there that works.
+/// Reads until a connection works.
 async fn warm_up(store: &dyn Store, key: &StoredKey) -> Result<()> {
     let mut tries = 1;
     loop {
@@ -407,12 +407,12 @@ fn inline(json: &Bytes) -> Outcome {
     Outcome::Retained(StoredResponse::new(json.clone()))
 }
 
-/// A response as `Operation::run` records it.
+/// A response in the form that `Operation::run` records.
 fn json(text: &str) -> Bytes {
     serde_json::Value::from(text).to_string().into()
 }
 
-/// A failure as `Operation::run` records it.
+/// A failure in the form that `Operation::run` records.
 fn failure(text: &str) -> Bytes {
     serde_json::to_vec(&RecordedFailure::new("Wire", text)).unwrap_or_default().into()
 }

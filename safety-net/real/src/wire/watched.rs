@@ -1,4 +1,4 @@
-//! A store that keeps a note of what the engine asks of it and is told, and lets a rival in between.
+//! A store that notes the engine's calls and their results, and can run a rival before one of them.
 
 use std::{
     fmt::{self, Debug, Display},
@@ -19,41 +19,41 @@ use super::{
     proxy::lock,
 };
 
-/// One call of the store by the engine.
+/// One store call by the engine.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     pub(super) meaning: Meaning,
     /// When it ended, and how long it took.
     pub(super) ended: Instant,
     pub(super) took: Duration,
-    /// The requests that came over the wire meanwhile: from the first to before the second.
+    /// The requests during this call: from the first index up to, but not including, the second.
     pub(super) requests: (usize, usize),
     pub(super) told: Told,
-    /// By how much timers were late meanwhile.
+    /// The total lateness of timers during this call.
     pub(super) late: Duration,
 }
 
-/// What the engine was told.
+/// The result that the engine got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Told {
-    /// The write was made, or the parts were.
+    /// The write was applied, or the chunks were written.
     Applied,
-    /// The condition failed, because of this.
+    /// The condition failed. This is the record that it met.
     Refused(Option<Brief>),
-    /// This is there.
+    /// A read found this record.
     Found(Option<Brief>),
-    /// The parts were read.
+    /// The chunks were read.
     Parts,
     /// The store failed.
     Failed {
-        /// How.
+        /// The kind of error.
         kind: StoreErrorKind,
-        /// Whether a write may have been made all the same.
+        /// Whether the write may have been applied.
         maybe_applied: bool,
     },
 }
 
-/// The part of a record that tells whose it is.
+/// The part of a record that identifies its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Brief {
     pub(super) owner: Owner,
@@ -72,7 +72,7 @@ impl Told {
         matches!(self, Self::Failed { .. })
     }
 
-    /// The record that it tells of, if any.
+    /// The record in this result, if any.
     pub(super) fn record(&self) -> Option<Brief> {
         match self {
             Self::Refused(record) | Self::Found(record) => *record,
@@ -88,7 +88,7 @@ impl Display for Call {
     }
 }
 
-/// What happens, once, before the engine's first call with a certain meaning.
+/// An action that runs once, before the engine's first call with a certain meaning.
 pub(super) type Interlude = (Meaning, BoxFuture<'static, ()>);
 
 /// The store.
@@ -104,7 +104,7 @@ impl Watched {
         Self { inner, wire, calls: Arc::default(), interlude: Mutex::new(interlude) }
     }
 
-    /// The notes, which go on being written.
+    /// The list of calls. The store keeps adding to it.
     pub(super) fn calls(&self) -> Arc<Mutex<Vec<Call>>> {
         Arc::clone(&self.calls)
     }

@@ -1,4 +1,4 @@
-//! Processes that die and stand still.
+//! Kills and freezes processes.
 
 use lambda_idempotency_cli::rehearse::function::Function;
 use lambda_idempotency_real_net::{
@@ -47,7 +47,8 @@ async fn processes_may_die_and_stand_still_at_any_moment() {
     }
 }
 
-/// A function that is broken in this way is caught, with these words, when its process dies or stands still at `point`.
+/// Asserts that the net catches a function broken in this way, with these words, when its process is killed
+/// or frozen at `point`.
 async fn assert_caught(sabotage: Sabotage, point: Point, words: &str) {
     assert_caught_in(Form::Ledger, sabotage, point, words).await;
 }

@@ -1,5 +1,5 @@
-//! The nets for outages and deadlines can fail. Their quick forms are commands of their own: `real-net outages --quick` and
-//! `real-net deadlines --quick`.
+//! Tests that the nets for outages and deadlines can fail. Two separate commands run their quick forms:
+//! `real-net outages --quick` and `real-net deadlines --quick`.
 
 use std::time::Duration;
 

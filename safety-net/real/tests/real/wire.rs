@@ -1,4 +1,4 @@
-//! The wire breaks, in the bounded form; and the net is tested with stores that are broken on purpose.
+//! Breaks the wire, in the bounded form, and tests the net with stores that are broken on purpose.
 
 use lambda_idempotency_real_net::{
     random::fresh_seed,

@@ -1,4 +1,4 @@
-//! What deliveries are answered, and when: it must be true, and in time.
+//! Checks the answers to deliveries: they must be true, and in time.
 
 use lambda_idempotency::{Error, ErrorKind, Outcome, RunError, State};
 
@@ -94,7 +94,7 @@ impl Audit {
         }
     }
 
-    /// Whether every settlement is answered, so that an answer of one's own is a recorded one.
+    /// Whether every settlement gets a response, so that an executor's own answer is a recorded one.
     fn settles_definitely(&self) -> bool {
         !Fault::DOUBTFUL.into_iter().any(|fault| self.config.has(fault))
     }
@@ -112,13 +112,13 @@ impl Audit {
         if let Some(run) = own_run {
             self.check_denied(book, run, kind);
         }
-        // A store that keeps no parts refuses a transaction whose outcome is too large for it.
+        // A store without chunks rejects a transaction whose outcome is too large for it.
         let is_too_large = self.config.has(Fault::ItemLimit) && self.config.way != Way::Claims;
         let is_refused = self.config.outage == Some(Outage::Refusals);
         if kind == ErrorKind::Corrupt || kind == ErrorKind::Invalid && !is_too_large && !is_refused {
             violate(book, "records can be read", format!("key {key}: {kind:?}"));
         }
-        // A claim that arrives after it was given up is one that nobody could know.
+        // No executor can know about its claim if it arrives after the executor gave up on it.
         if kind == ErrorKind::InProgress && own_run.is_none() && !self.config.has(Fault::LateApply) {
             let delivery = book.deliveries.get(&executor).copied().unwrap_or_default();
             let Some(table) = book.table.clone() else { return };
@@ -136,7 +136,7 @@ impl Audit {
         }
     }
 
-    /// In a campaign, a handler's result is what its delivery is answered with.
+    /// In a campaign, a delivery must be answered with its handler's result.
     fn check_answered(&self, own_run: Option<usize>, result: &Result<String, RunError<Refusal>>) {
         let mut book = self.book();
         let Some(run) = own_run.and_then(|run| book.runs.get(run)) else { return };
@@ -147,7 +147,8 @@ impl Audit {
         }
     }
 
-    /// A delivery must be answered before its deadline, as early as is promised; unless its handler took that long.
+    /// A delivery must be answered before its deadline, as early as promised, unless its handler took that
+    /// long.
     fn check_time(&self, executor: u32, at: u64, own_run: Option<usize>) {
         let mut book = self.book();
         let book = &mut *book;
@@ -160,14 +161,15 @@ impl Audit {
         let (reserve, floor) = (RESERVE.as_millis() as u64, HARD_FLOOR.as_millis() as u64);
         let by = match (deadline, run.map(|run| run.handler_ended)) {
             (Some(deadline), None) => deadline - reserve,
-            // A result that leaves less than the reserve gets one more call. Chunks take half of the time before.
+            // A result that leaves less than the reserve gets one more call. Chunks take half of the time
+            // before.
             (Some(deadline), Some(Some(ended)))
                 if self.config.outage.is_some() && ended + 2 * reserve + A_LITTLE < deadline =>
             {
                 deadline - reserve
             }
             (Some(deadline), Some(Some(ended))) => ended.max(deadline - floor),
-            // Nothing but the engine ends a handler there.
+            // On this platform, only the engine ends a handler.
             (Some(deadline), Some(None)) if self.config.choices.lets_run && !is_unprotected => deadline,
             (None, Some(Some(ended))) if self.config.outage.is_some() => {
                 ended + SETTLE_WITHIN.as_millis() as u64
@@ -180,7 +182,7 @@ impl Audit {
         }
     }
 
-    /// The platform ended a delivery at its deadline. That must not be the library's doing.
+    /// The platform ended a delivery at its deadline. The library must not have caused that.
     pub(super) fn check_killed(&self, executor: u32, at: u64) {
         let mut book = self.book();
         let book = &mut *book;
@@ -195,7 +197,7 @@ impl Audit {
     }
 }
 
-/// Whoever got an answer of its own has its record completed, with its response.
+/// An executor that answers with its own result must have completed its record, with its response.
 fn check_completed(book: &mut Book, run: Option<usize>) {
     let (Some(run), Some(table)) = (run.and_then(|run| book.runs.get(run)), &book.table) else { return };
     let record = table.record(&run.stored);
@@ -207,7 +209,7 @@ fn check_completed(book: &mut Book, run: Option<usize>) {
     }
 }
 
-/// A delivery that is told that nothing ran leaves no claim behind, or says until when the claim stands.
+/// A delivery that answers that nothing ran leaves no claim behind, or reports when the claim's lease ends.
 fn check_given_back(book: &mut Book, at: u64, executor: u32, key: u64, error: &Error) {
     if error.kind() != ErrorKind::Unavailable {
         return;
@@ -215,7 +217,7 @@ fn check_given_back(book: &mut Book, at: u64, executor: u32, key: u64, error: &E
     let delivery = book.deliveries.get(&executor).copied().unwrap_or_default();
     let Some(table) = book.table.clone() else { return };
     let Some((owner, lease_until)) = table.claim_of(&format!("key {key}")) else { return };
-    // The executor counts the time by its own clock.
+    // The executor measures the time by its own clock.
     let told = error.retry_after().map_or(0, |wait| wait.as_millis() as u64) + SKEW_MARGIN as u64;
     if book.owners.get(&owner) == Some(&(executor, delivery)) && at + told < lease_until {
         let what = format!(
@@ -227,8 +229,7 @@ fn check_given_back(book: &mut Book, at: u64, executor: u32, key: u64, error: &E
     }
 }
 
-/// Whether the outcome of this run is one that was recorded, under its own generation or a later one of its
-/// executor's.
+/// Whether this run's outcome was recorded, under its own generation or a later one of its executor.
 fn has_outcome_of(book: &Book, run: usize) -> bool {
     let Some(run) = book.runs.get(run) else { return false };
     let recorded = book.recorded.get(&run.stored);

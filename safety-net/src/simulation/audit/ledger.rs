@@ -1,4 +1,5 @@
-//! Effects that go into a transaction with their outcome: made with it, once while it counts, and told truly.
+//! Checks effects that commit in a transaction with their outcome: applied with it, once until it expires, and
+//! answered truthfully.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -7,12 +8,12 @@ use lambda_idempotency::{ErrorKind, Outcome, Place, Record, State, StoredKey, Ti
 use super::{Audit, Book, violate};
 use crate::simulation::network::Effects;
 
-/// What was made in transactions.
+/// The effects applied in transactions.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    /// Of each key: which run's effect, and until when its outcome counts.
+    /// For each key, the run of each effect, and when its outcome expires.
     made: HashMap<StoredKey, Vec<(usize, u64)>>,
-    /// Runs of which somebody was told that their effect is not made.
+    /// Runs whose effect was reported as not applied.
     denied: BTreeSet<usize>,
 }
 
@@ -23,7 +24,7 @@ impl Ledger {
 }
 
 impl Audit {
-    /// A run has laid down its effect, for the transaction.
+    /// A run has staged its effect for the transaction.
     pub fn staged(&self, at: u64, run: usize) {
         let mut book = self.book();
         let book = &mut *book;
@@ -33,7 +34,7 @@ impl Audit {
         }
     }
 
-    /// A transaction that was made came again, and is answered as then.
+    /// An applied transaction arrived again, and the store repeats its answer.
     pub fn repeated(&self, at: u64, key: &StoredKey) {
         let mut book = self.book();
         let book = &mut *book;
@@ -41,7 +42,7 @@ impl Audit {
         book.figures.repeats_known += 1;
     }
 
-    /// A condition of the handler's own failed.
+    /// A condition on the handler's own writes failed.
     pub fn declined(&self, at: u64, key: &StoredKey) {
         let mut book = self.book();
         let book = &mut *book;
@@ -49,13 +50,13 @@ impl Audit {
         book.figures.declined += 1;
     }
 
-    /// Effects were made, and what stands there now is `record`: what only a broken store does by itself.
+    /// Effects were applied while the current record is `record`: only a broken store applies them alone.
     pub fn committed(&self, at: u64, key: &StoredKey, effects: &Effects, record: Option<&Record>) {
         let mut book = self.book();
         self.check_effects(&mut book, at, key, effects, record);
     }
 
-    /// Effects were made, together with `record`.
+    /// Effects were applied together with `record`.
     pub(super) fn check_effects(
         &self,
         book: &mut Book,
@@ -103,7 +104,7 @@ impl Audit {
         }
     }
 
-    /// Somebody was answered with `value`: what it says of its run's effect must be true.
+    /// A delivery was answered with `value`: its statement about its run's effect must be true.
     pub(super) fn check_told(&self, book: &mut Book, value: &str) {
         let Some((run, rest)) = numbered(value) else { return };
         if !book.runs.get(run).is_some_and(|run| run.has_staged) {
@@ -116,7 +117,7 @@ impl Audit {
             }
             return;
         }
-        // It was declined, and this is what its handler made of that.
+        // It was declined, and its handler gave this answer instead.
         deny(book, run, &format!("{value:?}"));
     }
 
@@ -153,7 +154,7 @@ fn deny(book: &mut Book, run: usize, answer: &str) {
     }
 }
 
-/// The run whose outcome, with its effect, a record has, where it can be seen.
+/// The run whose outcome, and effect, are in a record, if it can be read from it.
 fn run_of(record: &Record) -> Option<usize> {
     let State::Completed(Outcome::Retained(response)) = &record.state else { return None };
     let Place::Inline(bytes) = &response.place else { return None };

@@ -1,7 +1,7 @@
-//! Repeated effects: which are new operations, which have a reason, and which must not be.
+//! Classifies repeated effects: new operations, those with a known reason, and violations.
 //!
-//! This judge knows the outside alone: which effects happened when, what the store holds, who was answered what and when,
-//! and which faults were injected when.
+//! It sees only outside facts: which effects happened when, what the store holds, the time and content of each
+//! answer, and which faults were injected when.
 
 use super::{Audit, Book, Ended, Run, violate};
 use crate::simulation::{
@@ -11,12 +11,12 @@ use crate::simulation::{
 };
 
 const AT_MOST_ONCE: &str = "at most once";
-/// A call that takes longer than this is a fault of the network's, even if it is answered.
+/// A call that takes longer than this counts as a network fault, even if it's answered.
 const SLOW_CALL: u64 = 50;
-/// An outage that lasts until this long before the end of a delivery's time left no room for another request: one read
-/// and one write of the simulated network, and a pause.
+/// An outage that ends no earlier than this before the end of a delivery's time leaves no room for another
+/// request: one read and one write of the simulated network, and a pause.
 const ROOM_FOR_A_REQUEST: u64 = 60;
-/// Clocks that jump or stand show this much less, or more, than has passed.
+/// How much clocks that jump or stop can differ from the time that passed.
 const WRONG_CLOCKS: u64 = 2 * SKEW_MARGIN as u64;
 
 impl Audit {
@@ -54,8 +54,8 @@ impl Audit {
         }
     }
 
-    /// Whether a claim granted then is of a new operation: the retention of the earlier run's outcome is over. At most
-    /// once, that needs an outcome in the store; without one, the operation never ends.
+    /// Whether a claim granted then belongs to a new operation: the retention of the earlier run's outcome is
+    /// over. Under at-most-once that needs an outcome in the store; without one, the operation never ends.
     fn has_expired(&self, book: &Book, earlier: &Run, granted: u64) -> bool {
         if self.config.at_most_once {
             let recorded = book.recorded.get(&earlier.stored).into_iter().flatten();
@@ -67,13 +67,14 @@ impl Audit {
         granted + SKEW_MARGIN as u64 / 2 >= settled + 1000 * self.config.choices.retention
     }
 
-    /// The rule that an effect breaks which repeats that of `earlier`, and why; `None` if there is a reason for it.
+    /// The rule that an effect breaks by repeating that of `earlier`, and why; `None` if there's a reason for
+    /// it.
     fn unexplained(&self, book: &Book, earlier: &Run, granted: u64) -> Option<(&'static str, &'static str)> {
         const RULE: &str = "a repeated effect has a reason";
         if !self.clocks_agree() {
             return None;
         }
-        // Every duplicate repeats a run without protection, and an operator may give away a claim whose handler runs.
+        // Every duplicate repeats an unprotected run, and an operator may settle a claim whose handler runs.
         let overruled = (earlier.stored.clone(), earlier.generation.get());
         if earlier.is_unprotected || book.overruled.contains(&overruled) {
             return None;
@@ -107,15 +108,15 @@ impl Audit {
             .then_some((RULE, "nothing went wrong for as long as it had time to record its outcome"))
     }
 
-    /// Whether a run whose handler returned at `handler_ended` had time to record its outcome, after the last thing that
-    /// went wrong.
+    /// Whether a run whose handler returned at `handler_ended` had time to record its outcome after the last
+    /// fault.
     pub(super) fn had_time(&self, run: &Run, handler_ended: u64) -> bool {
         let trouble = run.trouble_until.max(handler_ended);
         let clocks = if self.has_wrong_clocks() { WRONG_CLOCKS } else { 0 };
         trouble + ROOM_FOR_A_REQUEST + clocks < run.settle_by(handler_ended)
     }
 
-    /// Whether clocks jump or stand, so that a deadline comes earlier or later than it should.
+    /// Whether clocks jump or stop, so that a deadline is earlier or later than it should be.
     pub(super) fn has_wrong_clocks(&self) -> bool {
         self.config.has(Fault::SkewBeyond) || self.config.has(Fault::Jump) || self.config.has(Fault::Stand)
     }
@@ -125,7 +126,7 @@ impl Audit {
         self.book().runs.get(run).map_or(0, |run| run.settle_by(at).saturating_sub(at))
     }
 
-    /// A call to the store ended: it was answered, or failed or was given up.
+    /// A call to the store ended: it was answered, failed, or was given up.
     pub fn call_ended(&self, executor: u32, began: u64, ended: u64, is_answered: bool) {
         if is_answered && ended - began <= SLOW_CALL {
             return;
@@ -140,13 +141,13 @@ impl Audit {
         }
     }
 
-    /// At most once, no run begins after another of the same operation. Otherwise it is told whether an earlier attempt of
-    /// its operation may have had an effect.
+    /// Under at-most-once, no run begins after another of the same operation. Otherwise its handler must learn
+    /// whether an earlier attempt of its operation may have had an effect.
     pub(super) fn check_began(&self, book: &mut Book, run: usize, is_takeover: bool) {
         if self.config.at_most_once {
             return self.check_at_most_once(book, run);
         }
-        // A transaction that is declined is released, and another payload makes another operation.
+        // A declined transaction is released, and another payload is another operation.
         if is_takeover || self.config.way != Way::Claims || self.config.has(Fault::OtherPayload) {
             return;
         }
@@ -186,8 +187,8 @@ impl Audit {
 }
 
 impl Run {
-    /// By when its outcome has to be recorded, if its handler returns at `at`: the deadline less the reserve, as long as a
-    /// settlement is retried, or its lease's end.
+    /// The time by which its outcome has to be recorded, if its handler returns at `at`: the earliest of the
+    /// deadline less the reserve, the end of the settlement's retries, and the lease's end.
     fn settle_by(&self, at: u64) -> u64 {
         let by = (at + SETTLE_WITHIN.as_millis() as u64).min(self.lease_until);
         let reserve = RESERVE.as_millis() as u64;

@@ -1,11 +1,11 @@
-//! Outages of the simulated store, and what the auditor is told of calls that go wrong.
+//! Outages of the simulated store, and their calls in the audit.
 
 use lambda_idempotency::store::{StoreError, StoreErrorKind};
 
 use super::SimulatedStore;
 use crate::simulation::outages::Outage;
 
-/// A call to the store. The auditor is told if it fails, is given up, or is slow.
+/// A call to the store. It's reported to the audit if it fails, is given up, or is slow.
 pub(super) struct Call<'a> {
     store: &'a SimulatedStore,
     executor: u32,
@@ -32,8 +32,8 @@ impl Drop for Call<'_> {
 }
 
 impl SimulatedStore {
-    /// What an outage makes of a request that is at the table now; `None` if there is no outage. `arrives` does what the
-    /// request asks for.
+    /// Applies the outage to a request that's at the table; `None` if there's no outage. `arrives` performs the
+    /// request.
     pub(super) async fn in_outage(&self, arrives: impl FnOnce(), is_write: bool) -> Option<StoreError> {
         let outage = self.world.config.outage.filter(|_| self.world.is_cut_off())?;
         let definite = |kind, what: &'static str| Some(StoreError::new(kind, what));
@@ -44,7 +44,7 @@ impl SimulatedStore {
                 self.no_answer::<()>().await.err()
             }
             Outage::Throttles => definite(StoreErrorKind::Unavailable, "throttled"),
-            // Reads conflict with nothing.
+            // Reads don't conflict.
             Outage::Conflicts if !is_write => None,
             Outage::Conflicts => definite(StoreErrorKind::Conflict, "conflict"),
             Outage::Refusals => definite(StoreErrorKind::Rejected, "the credentials have expired"),

@@ -11,7 +11,7 @@ use crate::simulation::{
     config::{Fault, Sabotage},
 };
 
-/// How long a transaction is known by its token, in ms: DynamoDB's ten minutes.
+/// How long the store knows a transaction by its token, in ms: DynamoDB's ten minutes.
 const TOKEN_WINDOW: u64 = 600_000;
 
 /// The effects of a handler's run: its own writes.
@@ -24,18 +24,18 @@ impl Writes for Effects {
     }
 }
 
-/// What the store tells of a condition of the handler's own that failed.
+/// The store's error when a condition on the handler's own writes fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SoldOut;
 
-/// What became of a transaction at the table.
+/// The result of a transaction at the table.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Answered(Written),
     Declined,
 }
 
-/// A transaction gets to the table. `declines` is whether a condition of the handler's own fails.
+/// Applies a transaction at the table. `declines` is whether a condition on the handler's own writes fails.
 pub(super) fn commit(
     stored: &mut Stored,
     audit: &Audit,
@@ -122,7 +122,7 @@ impl SimulatedStore {
         })
     }
 
-    /// Whether this very transaction was sent before, and has yet to arrive.
+    /// Whether this same transaction was sent before and hasn't arrived yet.
     fn is_on_its_way(&self, token: &str) -> bool {
         let is_it = |request: &Request| matches!(request, Request::Commit { token: of, .. } if of == token);
         self.table.stored().late.iter().any(|(_, _, request)| is_it(request))

@@ -1,4 +1,4 @@
-//! What DynamoDB says of a transaction that it did not make.
+//! Interprets DynamoDB's answer to a transaction that wasn't applied.
 
 use aws_sdk_dynamodb::{
     error::SdkError, operation::transact_write_items::TransactWriteItemsError, types::CancellationReason,
@@ -37,7 +37,7 @@ impl DynamoDbStore {
             TransactionInProgressException,
         };
         match error {
-            // Something has been made under this token, and it is not this: only the record tells what stands.
+            // Another transaction was applied under this token: only the record shows the current state.
             SdkError::ServiceError(service)
                 if matches!(service.err(), IdempotentParameterMismatchException(_)) =>
             {
@@ -55,16 +55,16 @@ impl DynamoDbStore {
                         let reasons = cancelled.cancellation_reasons.unwrap_or_default();
                         self.judged(key, own, reasons, findings.maybe_applied)
                     }
-                    // The very same one, sent before.
+                    // An earlier attempt of this same transaction.
                     _ => Err(self.conflict("is still being made, as it was sent before").maybe_applied(true)),
                 }
             }
-            // The record's own part of the transaction is the same in every one: what's wrong is in the handler's.
+            // The record's part is the same in every transaction, so the problem is in the handler's.
             error => Err(self.told(Fault::new(&error, findings), Class::WrongWrites).await),
         }
     }
 
-    /// The record's condition comes first: where it failed, whatever else stood in the way does not count.
+    /// The record's condition comes first: if it failed, nothing else matters.
     fn judged(
         &self,
         key: &StoredKey,
@@ -105,7 +105,7 @@ impl DynamoDbStore {
             return Err(self.conflict("was cancelled without a reason").maybe_applied(maybe_applied));
         }
         if maybe_applied {
-            // An earlier attempt of this call may be on its way yet, and meet other items than this one did.
+            // An earlier attempt of this call may still be on its way, and find other items than this one did.
             let table = &self.inner.table;
             return Err(StoreError::new(
                 StoreErrorKind::Unavailable,
@@ -116,8 +116,8 @@ impl DynamoDbStore {
         Ok(Committed::Declined(Box::new(Declined { conditions })))
     }
 
-    /// The first item that the service would not take at all. A handler's write that is wrong stays so; the record is
-    /// never too large without its response.
+    /// The error for the first item that the service rejects. An invalid handler write fails permanently. The
+    /// record is never too large without its response.
     fn wrong(
         &self,
         own: &Transaction,

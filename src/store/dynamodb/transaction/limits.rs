@@ -1,7 +1,7 @@
-//! What can be told of a transaction before it is sent: DynamoDB would refuse it as a whole, and say less.
+//! Checks a transaction before it's sent: DynamoDB would reject the whole transaction, and explain less.
 //!
-//! "Quotas in Amazon DynamoDB" (developer guide): 100 actions, of which one is the record's; 4 MB together; 400 KB an
-//! item; and no two actions on one item.
+//! "Quotas in Amazon DynamoDB" (developer guide): 100 actions, one of which is the record's; 4 MB together; 400
+//! KB per item; and only one action per item.
 
 use std::{borrow::Cow, collections::HashMap};
 
@@ -9,18 +9,18 @@ use aws_sdk_dynamodb::types::{AttributeValue, TransactWriteItem};
 
 use super::Transaction;
 
-/// How many of a handler's own go into one transaction, beside the record.
+/// The maximum number of handler writes in one transaction, besides the record.
 const MAX_WRITES: usize = 99;
 const MAX_ITEM_BYTES: usize = 400 * 1024;
 const MAX_BYTES: usize = 4 * 1024 * 1024;
 
 type Item = HashMap<String, AttributeValue>;
 
-/// One write, taken apart.
+/// One write and its parts.
 struct Parts<'a> {
     kind: &'static str,
     table: &'a str,
-    /// The item's key; of a put, the whole item.
+    /// The item's key, or for a put, the whole item.
     item: &'a Item,
     is_put: bool,
 }
@@ -29,13 +29,14 @@ struct Parts<'a> {
 pub(super) struct Own<'a> {
     pub(super) table: &'a str,
     pub(super) key: &'a Item,
-    /// The bytes of the record's key, and of its response once that is known. The other attributes have some hundred.
+    /// The size of the record's key, and of its response once that's known, in bytes. The other attributes add
+    /// a few hundred.
     pub(super) bytes: usize,
 }
 
 /// # Errors
 ///
-/// What is wrong, by the write's place and table, never by its key.
+/// The problem, by the write's index and table, never by its key.
 pub(super) fn check(transaction: &Transaction, own: &Own<'_>) -> Result<(), String> {
     let count = transaction.items.len();
     if count > MAX_WRITES {
@@ -97,12 +98,12 @@ fn parts(item: &TransactWriteItem) -> Option<Parts<'_>> {
     item.condition_check().and_then(|check| parts("check", check.table_name(), check.key(), false))
 }
 
-/// What is done to which table.
+/// The kind of write, and its table.
 pub(super) fn described(item: &TransactWriteItem) -> (&'static str, &str) {
     parts(item).map_or(("nothing", ""), |parts| (parts.kind, parts.table))
 }
 
-/// The same in words.
+/// The same as text.
 pub(super) fn described_text(item: &TransactWriteItem) -> String {
     let (kind, table) = described(item);
     format!("{kind} on table `{table}`")
@@ -112,8 +113,8 @@ fn named(place: usize, write: &Parts<'_>) -> String {
     format!("write {place} ({} on table `{}`)", write.kind, write.table)
 }
 
-/// Two writes on one item. Which attributes of an item that is put are its key, its table's other writes tell; where
-/// none does, only an item that is put twice as it is can be told here, and DynamoDB itself tells the rest.
+/// Finds two writes on one item. The key attributes of a put are only known from other writes on its table.
+/// Without those, this only finds identical puts, and DynamoDB itself rejects the rest.
 fn duplicate(writes: &[Parts<'_>]) -> Option<(usize, usize)> {
     let key_names = |table: &str| {
         let other = writes.iter().find(|write| !write.is_put && same_table(write.table, table))?;
@@ -140,12 +141,12 @@ fn duplicate(writes: &[Parts<'_>]) -> Option<(usize, usize)> {
     None
 }
 
-/// Whether an item, or a key, has `key`.
+/// Whether an item or a key contains `key`.
 fn has_key(item: &Item, key: &Item) -> bool {
     key.iter().all(|(name, value)| item.get(name).is_some_and(|there| same_value(there, value)))
 }
 
-/// Whether two values are one key to DynamoDB: a number's trailing zeros do not count.
+/// Whether DynamoDB treats two values as one key: a number's trailing zeros don't count.
 fn same_value(one: &AttributeValue, other: &AttributeValue) -> bool {
     match (one, other) {
         (AttributeValue::N(one), AttributeValue::N(other)) => plain(one) == plain(other),
@@ -167,13 +168,13 @@ fn plain(number: &str) -> Cow<'_, str> {
     }
 }
 
-/// A table by its name, or by its ARN.
+/// Whether two names or ARNs mean the same table.
 fn same_table(one: &str, other: &str) -> bool {
     let name = |table: &str| table.rsplit_once("table/").map_or(table, |(_, name)| name).to_owned();
     name(one) == name(other)
 }
 
-/// An item's size, as DynamoDB counts it, and at most some bytes less ("Item sizes and formats", developer guide).
+/// An item's size as DynamoDB counts it, or a few bytes less ("Item sizes and formats", developer guide).
 pub(super) fn item_bytes(item: &Item) -> usize {
     item.iter().map(|(name, value)| name.len() + value_bytes(value)).sum()
 }
@@ -193,7 +194,7 @@ fn value_bytes(value: &AttributeValue) -> usize {
     }
 }
 
-/// About one byte for two digits, and one.
+/// About one byte per two digits, plus one.
 fn number_bytes(number: &str) -> usize {
     number.bytes().filter(u8::is_ascii_digit).count().div_ceil(2) + 1
 }
@@ -342,7 +343,7 @@ mod tests {
         };
         assert_eq!(checked(&of(10)), Ok(()));
         assert!(refusal(&of(11)).contains("bytes together"));
-        // 10 items have 4,085,810 bytes, so that 108,494 are left.
+        // 10 items have 4,085,810 bytes, which leaves 108,494.
         assert_eq!(checked_beside(&of(10), 108_494), Ok(()));
         assert!(checked_beside(&of(10), 108_495).is_err());
     }

@@ -16,25 +16,25 @@ use crate::{
 };
 
 const NAME: (&str, &str) = ("11", "killed in the middle of a batch");
-/// The process is killed when so many orders are done.
+/// The process is killed when this many orders are done.
 const DONE: usize = ORDERS / 2;
-/// The time limit of the invocation: short, since its leases are waited for, and enough for half of a batch on a slow
-/// machine.
+/// The time limit of the invocation. It's short, since the step waits for its leases, and long enough for
+/// half a batch on a slow machine.
 const LIMIT: Duration = Duration::from_secs(4);
 
-/// The step, while the leases of the killed process still run.
+/// The step, while the killed process's leases hold.
 pub(in super::super) struct HalfDone<'w> {
     stage: Stage<'w>,
     batch: Batch,
     delivered_at_ms: u64,
-    /// What has been shipped so far, by the process that was killed and by its successor.
+    /// The orders shipped so far: by the killed process, and by its successor.
     shipped: [Vec<Shipped>; 2],
-    /// How many orders came back, since they were in progress.
+    /// How many orders were returned because they were in progress.
     in_progress: usize,
     rows: Vec<Row>,
 }
 
-/// The step, up to the redelivery within the leases.
+/// Runs the step up to the redelivery before the leases expire.
 pub(in super::super) async fn kill<'w>(world: &'w World, orders: &'w Orders) -> Result<HalfDone<'w>> {
     let (stage, batch) = Stage::open_for_orders(world, orders, "half-done").await?;
     let mut sandbox = stage.sandbox().await?;
@@ -63,7 +63,7 @@ pub(in super::super) async fn kill<'w>(world: &'w World, orders: &'w Orders) -> 
     Ok(HalfDone { stage, batch, delivered_at_ms, shipped, in_progress, rows })
 }
 
-/// A process that was stopped in the middle, judged: what it had begun and not ended was no more than it runs at a time.
+/// Checks the killed process: it had no more orders unfinished than it runs concurrently.
 fn interrupted(killed: &Measured, shipped: &[Shipped], held: bool) -> Verdict {
     let mut verdict = Verdict::default();
     verdict.must(held, || format!("{DONE} orders were not done in {} s", LIMIT.as_secs()));
@@ -81,7 +81,8 @@ fn interrupted(killed: &Measured, shipped: &[Shipped], held: bool) -> Verdict {
     verdict
 }
 
-/// The redelivery within the leases, judged: what is done does not run, what is in progress comes back, the rest runs.
+/// Checks the redelivery before the leases expire: done orders don't run, those in progress are returned, the
+/// rest runs.
 fn rest_runs(
     verdict: &mut Verdict,
     killed: &Measured,
@@ -89,7 +90,7 @@ fn rest_runs(
     again: &Delivered,
     returned: Option<Returned>,
 ) {
-    // Those in progress: the one whose completion was held at least.
+    // At least the order whose completion was held is in progress.
     come_back(verdict, returned, 1..=CONCURRENCY);
     let ran = again.shipped.len();
     let known = ORDERS.saturating_sub(ran + returned.unwrap_or_default().orders);
@@ -105,7 +106,7 @@ fn rest_runs(
 }
 
 impl HalfDone<'_> {
-    /// The redelivery when the leases have passed: what was in progress is taken over, and nothing else runs.
+    /// Redelivers after the leases expired: orders in progress are taken over, and nothing else runs.
     pub(in super::super) async fn after_the_leases(self) -> Result<Vec<Row>> {
         let Self { stage, batch, delivered_at_ms, shipped, in_progress, mut rows } = self;
         stage.leases_passed(delivered_at_ms, LIMIT).await?;
@@ -123,7 +124,8 @@ impl HalfDone<'_> {
     }
 }
 
-/// All orders must have been shipped; each run of the last delivery is a takeover, and nothing else ran twice.
+/// Checks that all orders were shipped, that each run of the last delivery is a takeover, and that nothing
+/// else ran twice.
 fn all_are_told(verdict: &mut Verdict, before: &[Vec<Shipped>; 2], last: &[Shipped]) {
     let [killed, successor] = before;
     let (all, last_ones) = ([killed, successor, last].map(parcels), parcels(last));
@@ -154,7 +156,7 @@ mod tests {
         })
     }
 
-    /// So many claims, and so many of them settled.
+    /// Measurements with this many claims, and this many of them settled.
     fn measured(claims: usize, settled: usize) -> Measured {
         let passed = exchanges(Meaning::Claim, claims).chain(exchanges(Meaning::Settle, settled)).collect();
         Measured { runs: None, payments: None, passed }

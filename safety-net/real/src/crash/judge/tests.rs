@@ -1,8 +1,8 @@
-//! The judge, on ledgers made by hand.
+//! Tests the judge on ledgers made by hand.
 
 use super::*;
 
-/// Two claims of one key: the first at 1,000 with a lease until 1,400, the second after it.
+/// Two claims of one key: the first at 1,000 with a lease until 1,400, the second after that lease.
 const FIRST: u64 = 1_000;
 const LEASE: u64 = 1_400;
 const SECOND: u64 = 1_451;
@@ -48,7 +48,7 @@ fn undisturbed() -> Case {
     }
 }
 
-/// The first run had its effect and `deed` came over it; the second has the outcome.
+/// The first run had its effect and then suffered `deed`. The second run's outcome is recorded.
 fn disturbed(deed: Deed, said: Said) -> Case {
     Case {
         lines: vec![line("1-1", FIRST, 1), line("2-1", SECOND, 2)],
@@ -97,7 +97,7 @@ fn an_effect_that_nothing_explains_is_found() {
     let case = disturbed(Deed::Spared, error("Idempotency.InProgress"));
     assert_violation(&case, "nobody killed or froze it, and it answered in time");
 
-    // A run that was merely slow is one that Lambda would have killed at its deadline.
+    // Lambda would have killed a run that was merely slow at its deadline.
     let mut slow = case.clone();
     slow.deliveries[0].said_at = LEASE;
     assert_eq!(slow.judge().unwrap().slow, 1);
@@ -152,13 +152,13 @@ fn an_effect_after_the_recorded_one_is_found() {
 fn answers_that_differ_are_found() {
     let case = disturbed(Deed::Froze, response("1-1"));
     assert_violation(&case, "run 1-1 answered with what is not the record's response");
-    // It goes on before the other run: nothing else was there to answer with, and its time was over.
+    // It continues before the other run answers: it had no outcome to answer with, and its time was over.
     let mut case = case;
     case.deliveries[0].said_at = LEASE;
     case.judge().unwrap();
     let mut case = disturbed(Deed::Spared, response("1-1"));
     assert_violation(&case, "run 1-1 answered with what is not the record's response");
-    // After its deadline, its caller has got a time-out.
+    // After the deadline, its caller has timed out.
     case.deliveries[0].said_at = LEASE;
     assert_eq!(case.judge().unwrap().slow, 1);
 
@@ -169,7 +169,7 @@ fn answers_that_differ_are_found() {
 
 #[test]
 fn a_record_that_is_not_its_generations_is_found() {
-    // The late run wrote its outcome over its successor's claim.
+    // The late run overwrote its successor's claim with its own outcome.
     let mut case = disturbed(Deed::Froze, response("1-1"));
     case.record = Some(completed("1-1", SECOND, 2));
     case.deliveries[1].said = response("1-1");

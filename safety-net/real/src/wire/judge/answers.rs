@@ -1,4 +1,4 @@
-//! What the callers were answered is the truth, and fits what stands in the table.
+//! Checks that the answers to callers are true and match the table.
 
 use lambda_idempotency::{ErrorKind, Record, Status};
 
@@ -11,7 +11,7 @@ use crate::wire::{
 };
 
 impl Judge<'_> {
-    /// The answer of the delivery that met the faults.
+    /// Checks the answer of the delivery with the faults.
     pub(super) fn first_answer(&mut self) {
         let facts = self.facts;
         let Some(first) = facts.deliveries.first() else { return };
@@ -43,12 +43,12 @@ impl Judge<'_> {
                 self.nothing_ran(first);
             }
             Answer::Refused(kind) => self.refused(first, *kind),
-            // Said where budgets are looked at.
+            // The check of the budgets reports it.
             Answer::Hung => {}
         }
     }
 
-    /// The delivery was answered with what the record or the rival's says.
+    /// Checks that the answer is the outcome in the prior record or the rival's.
     fn replayed(&mut self, first: &Delivery, answer: &Promise) {
         let said = [PRIOR, RIVAL].iter().any(|known| match answer {
             Promise::Value(text) | Promise::Failure(text) => text == known,
@@ -69,7 +69,7 @@ impl Judge<'_> {
         let failed = facts.was_told(|_, told| told.is_failure());
         let is_true = match kind {
             ErrorKind::InProgress => {
-                // The other's outcome counts, and could not be read.
+                // The successor's outcome counts, and it couldn't be read.
                 let unread =
                     facts.was_told(|meaning, told| meaning == Meaning::PartRead && told.is_failure());
                 rival == Some(Promise::InProgress)
@@ -82,7 +82,7 @@ impl Judge<'_> {
             ErrorKind::NotRetained => {
                 rival == Some(Promise::NotRetained) || ran == 0 && before == Promise::NotRetained
             }
-            // "Nothing ran", and the store was in trouble indeed.
+            // "Nothing ran" is true, and the store did fail.
             ErrorKind::Unavailable => ran == 0 && failed,
             _ => false,
         };
@@ -98,7 +98,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Nothing ran: what this delivery left behind is at most a claim that it never learned of.
+    /// Checks that nothing ran and that this delivery left at most a claim that it never learned of.
     fn nothing_ran(&mut self, first: &Delivery) {
         let facts = self.facts;
         let ran = self.ran(0);
@@ -140,7 +140,7 @@ impl Judge<'_> {
         })
     }
 
-    /// The handler's outcome is to be in the record, or could not be stored.
+    /// Checks that the record holds the handler's outcome, unless it couldn't be stored.
     fn recorded(&mut self, first: &Delivery, status: Status, text: &str) {
         let facts = self.facts;
         let left = || shown(facts, &first.after);
@@ -159,7 +159,7 @@ impl Judge<'_> {
                 self.must(false, || format!("the outcome that was answered; it left {}", left()));
             }
             (found, _) => {
-                // Ours, still standing; or the rival's, or nobody's, which the rival must have come for.
+                // The record is ours and still STARTED, or it's explained by the rival.
                 let is_explained = found.is_some() || facts.rival.is_some();
                 let unresolved = self.is_unresolved();
                 self.must(is_explained && unresolved, || {
@@ -170,7 +170,7 @@ impl Judge<'_> {
         }
     }
 
-    /// The key is to be given back, or could not be.
+    /// Checks that the key is released, unless it couldn't be.
     fn released(&mut self, first: &Delivery) {
         let facts = self.facts;
         let left = || shown(facts, &first.after);
@@ -191,8 +191,8 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether the settlement's end was hidden from the engine until its time was over: a call failed, and none said that
-    /// it is done.
+    /// Whether the engine couldn't learn the settlement's result before its time was over: a call failed, and
+    /// none reported success.
     fn is_unresolved(&self) -> bool {
         let facts = self.facts;
         let owners = facts.deliveries.first().map(|first| first.owners.as_slice()).unwrap_or_default();
@@ -206,7 +206,7 @@ impl Judge<'_> {
         failed && !settled && is_out_of_time
     }
 
-    /// The answers without faults: exactly what the record promised.
+    /// Checks the answers without faults, which must be exactly what the record promised.
     pub(super) fn later_answers(&mut self) {
         let facts = self.facts;
         for (nth, delivery) in facts.deliveries.iter().enumerate().skip(1) {
@@ -232,7 +232,7 @@ impl Judge<'_> {
                 self.settled_by(nth, delivery);
             }
         }
-        // When all leases have ended, no key is stuck: what is left STARTED is for a person to settle.
+        // When all leases have ended, no key is stuck. Only an operator can settle a record that is left STARTED.
         if let Some(last) = facts.deliveries.last() {
             let status = last.after.record.as_ref().map(Record::status);
             let is_settled = matches!(status, Some(Status::Completed | Status::Failed));

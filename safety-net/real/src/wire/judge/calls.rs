@@ -1,4 +1,4 @@
-//! What the store told the engine was true, and in time.
+//! Checks that the store's results were true and in time.
 
 use super::{Judge, Meaning, Told};
 use crate::wire::{
@@ -44,7 +44,8 @@ impl Judge<'_> {
         }
     }
 
-    /// "Made" means that the server made it; "refused", that it refused it; "not made", that it never does.
+    /// Checks one result: "applied" means that the server applied the write, "refused" that it rejected it,
+    /// and "not applied" that it never applies it.
     fn truth_of(&mut self, call: &Call) {
         let facts = self.facts;
         let requests = facts.requests_of(call);
@@ -90,20 +91,20 @@ impl Facts {
         self.exchanges.get(call.requests.0..call.requests.1).unwrap_or_default()
     }
 
-    /// How long this call may take.
+    /// The time limit of this call.
     pub(in crate::wire) fn budget_of(&self, call: &Call) -> std::time::Duration {
-        // Only a claim reads the item that did not come with the refusal.
+        // Only a claim reads an item that the rejection didn't return.
         let twice = call.meaning == Meaning::Claim
             && self.requests_of(call).iter().any(|exchange| exchange.meaning == Meaning::Look);
         budget::of_store_call(self.time_outs, twice)
     }
 
-    /// How long the delivery that met the faults may take.
+    /// The time limit of the delivery with the faults.
     pub(in crate::wire) fn budget_of_first(&self) -> std::time::Duration {
         budget::of_delivery(self.calls.iter().map(|call| self.budget_of(call)), self.failures())
     }
 
-    /// How many calls of the store failed.
+    /// The number of failed store calls.
     fn failures(&self) -> u32 {
         let failures = self.calls.iter().filter(|call| call.told.is_failure()).count();
         u32::try_from(failures).unwrap_or(u32::MAX)

@@ -1,4 +1,4 @@
-//! What stands in the table stays, as long as it counts.
+//! Checks that a record stays in the table for as long as it counts.
 
 use lambda_idempotency::State;
 
@@ -8,7 +8,7 @@ impl Judge<'_> {
     pub(super) fn standing(&mut self) {
         let facts = self.facts;
         if let Some(first) = facts.deliveries.first() {
-            // Before the rival comes, the delivery may do what it may; after it, the rival's word stands.
+            // The delivery may change the record until the rival comes. After that, the rival's record counts.
             self.stands(facts.rival.as_ref().unwrap_or(&first.before), &first.after);
         }
         for delivery in facts.deliveries.iter().skip(1) {

@@ -1,4 +1,4 @@
-//! The judge must be able to find fault: a sound run, and what it becomes by one wrong thing each.
+//! Tests that the judge finds faults: a sound run, and one defect at a time.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -161,8 +161,8 @@ fn one_wrong_thing_is_found() {
 
 #[test]
 fn a_gap_needs_its_reason() {
-    // The completion's answer is lost, and so are all looks after it until the time is over; the next two deliveries find
-    // it unfinished.
+    // The completion's answer and all later reads are lost until the time is over. The next two deliveries
+    // find the record unfinished.
     let mut facts = sound();
     facts.exchanges[1] =
         Exchange { fault: Some(Fault::CutBefore), served: None, ..facts.exchanges[1].clone() };
@@ -190,12 +190,12 @@ fn a_gap_needs_its_reason() {
     assert_eq!(verdict.violations, Vec::<String>::new());
     assert_eq!(verdict.gaps, BTreeSet::from([Gap::Unrecorded, Gap::RanAgain]));
 
-    // With time left, it's to be tried again.
+    // With time left, the library must retry.
     let mut in_time = facts.clone();
     in_time.deliveries[0].took = SETTLE_WITHIN / 2;
     let violations = judge(&in_time).violations;
     assert!(violations.iter().any(|found| found.starts_with("that the outcome is stored")), "{violations:?}");
-    // Had a look been answered, there would be no reason either.
+    // An answered read would have settled the question, too.
     facts.calls[1].told =
         Told::Refused(Some(Brief { owner: MINE, generation: NOW, status: Status::Completed }));
     assert!(!judge(&facts).violations.is_empty());
