@@ -3,11 +3,10 @@
 use std::{convert::Infallible, sync::atomic::Ordering};
 
 use lambda_http::{Body, Request, Response, http::StatusCode, tower::ServiceExt as _};
-use lambda_idempotency::{Idempotency, store::memory::MemoryStore};
 use serde_json::Value;
 use tower::{Layer as _, service_fn};
 
-use super::Runs;
+use super::{Runs, idempotency};
 use crate::front_ends::{POST, event};
 
 /// Returns the status, problem type and body length of a call and of its duplicate.
@@ -19,8 +18,7 @@ async fn twice(front_end: &str, body: Body) -> [(StatusCode, Option<String>, usi
         let response = Response::new(body.clone());
         async move { Ok::<_, Infallible>(response) }
     });
-    let idempotency = Idempotency::builder(MemoryStore::new()).function("payments").build().unwrap();
-    let service = idempotency.http().shared_namespace().layer(handler);
+    let service = idempotency().http().shared_namespace().layer(handler);
     let mut answers = Vec::new();
     for _ in 0..2 {
         let request = lambda_http::request::from_str(&event(front_end, POST).to_string()).unwrap();
