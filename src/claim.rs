@@ -22,6 +22,7 @@ use crate::{
     key::StoredKey,
     observe,
     outcome::Outcome,
+    policy::Execution,
     protocol::{Action, Decline, End, Event, Fault, Held, Input, Intent, Refusal, State, step},
     record::{Generation, Lock, Record, Status},
     store::{OwnWrites, StoreError},
@@ -368,7 +369,12 @@ fn settle_error(key: &StoredKey, end: End, store_error: Option<StoreError>) -> E
 impl Drop for Claim {
     fn drop(&mut self) {
         if self.state.is_some() {
-            observe::abandoned(self.key(), &self.held());
+            let (rules, held) = (self.engine.rules(), self.held());
+            let frees_at = match rules.execution {
+                Execution::AtLeastOnce => Some(rules.claimable_at(held.lease_until)),
+                Execution::AtMostOnce => None,
+            };
+            observe::abandoned(self.key(), &held, frees_at);
         }
     }
 }

@@ -314,12 +314,18 @@ pub(crate) fn not_extended(id: &StoredKey, held: &Held) {
     );
 }
 
-pub(crate) fn abandoned(id: &StoredKey, held: &Held) {
+/// `frees_at` is when the key becomes claimable. At most once it never does.
+pub(crate) fn abandoned(id: &StoredKey, held: &Held, frees_at: Option<Timestamp>) {
     count(Metric::Abandoned);
+    let message = match frees_at {
+        Some(_) => "the claim was dropped unsettled: its lease frees the key",
+        None => {
+            "the claim was dropped unsettled: settle it with `idempotency inspect` once its lease has ended"
+        }
+    };
     tracing::warn!(
         target: TARGET, event = "abandoned", %id, generation = held.generation.get(),
-        frees_at_ms = held.lease_until.as_millis(),
-        "the claim was dropped unsettled: its lease frees the key"
+        frees_at_ms = frees_at.map(Timestamp::as_millis), "{message}"
     );
 }
 

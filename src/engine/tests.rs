@@ -375,7 +375,19 @@ async fn a_dropped_future_settles_nothing_and_warns_once() {
     let bench = Bench::new();
     let events = bench.recorded(bench.abandon("k", 1)).await;
     assert_eq!(bench.record("k").status(), Status::Started);
-    assert_eq!(events.iter().filter(|event| event.contains("abandoned")).count(), 1, "{events:?}");
+    let told: Vec<_> = events.iter().filter(|event| event.contains("abandoned")).collect();
+    assert_eq!(told.len(), 1, "{events:?}");
+    let lease_until = bench.record("k").lease_until().unwrap();
+    let frees_at = bench.idempotency.engine().rules().claimable_at(lease_until);
+    assert!(told[0].contains(&format!("frees_at_ms={}", frees_at.as_millis())), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_most_once_no_lease_frees_a_dropped_claim() {
+    let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
+    let events = bench.recorded(bench.abandon("k", 1)).await;
+    let told = events.iter().find(|event| event.contains("abandoned")).unwrap();
+    assert!(!told.contains("frees") && told.contains("idempotency inspect"), "{told}");
 }
 
 #[tokio::test(start_paused = true)]
