@@ -71,6 +71,7 @@ const KINDS: &[(&str, By)] = &[
     ("Unavailable", Simulated(&[Item::Unavailable])),
     ("Unrecorded", Test(FENCING, "the_low_level_tells_fenced_from_unrecorded")),
     ("Declined", Simulated(&[Item::Declined])),
+    ("AllFailed", Test("tests/wrappers/batch/all_failed.rs", "a_batch_that_failed_is_counted")),
     ("Corrupt", Test(ENGINE, "damaged_bytes_are_corrupt_and_nothing_runs")),
     ("Invalid", Test(ENGINE, "a_rejected_request_says_why")),
 ];
