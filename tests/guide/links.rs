@@ -5,8 +5,9 @@ use std::{fs, path::Path};
 use super::source::root;
 
 /// The repository pages to check.
-const PAGES: [&str; 6] = [
+const PAGES: [&str; 7] = [
     "README.md",
+    "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
     "cli/README.md",
