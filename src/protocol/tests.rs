@@ -60,8 +60,7 @@ impl Run {
         action
     }
 
-    /// Returns the machine's last action when every request fails with this event, retries included, and the
-    /// number of pauses.
+    /// Returns the machine's last action when every request fails with this event, and the number of pauses.
     fn gives_up(&mut self, event: &Event) -> (Action, u8) {
         let mut pauses = 0;
         loop {
