@@ -92,6 +92,7 @@ async fn a_promoted_replica_can_lose_acknowledged_writes() {
     assert_eq!(store.apply(&half, &complete()).await.unwrap(), Written::Applied);
     claimed(&store, &lost).await;
     primary.crash();
+    until("the primary is gone", || std::net::TcpStream::connect(primary.address()).is_err()).await;
     assert_eq!(replica.run(&["REPLICAOF", "NO", "ONE"]), "OK");
     name.lead_to(replica.address());
 
@@ -116,6 +117,7 @@ async fn a_replica_promoted_by_sentinel_serves() {
         .await;
 
     primary.crash();
+    until("the primary is gone", || std::net::TcpStream::connect(primary.address()).is_err()).await;
     name.lead_to(primary.address());
     let error = claim(&store, &fresh_key()).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{}", chain(&error));
