@@ -10,7 +10,7 @@ use super::{
     answer::Answer,
     judge::Verdict,
     report::Row,
-    stage::{Measured, World},
+    stage::{Measured, Stage, World},
 };
 use crate::problem::Result;
 
@@ -86,6 +86,19 @@ fn first_run(world: &World, answer: &Answer, measured: &Measured) -> Verdict {
     verdict.fresh(answer, first_status(world)).runs(measured, 1).payments(measured, 1);
     verdict.claims(measured, 1).settled(measured, 1);
     verdict
+}
+
+/// Delivers the event again, and checks that the answer is the replay of `first`.
+async fn the_same_again(
+    stage: &Stage<'_>,
+    name: (&'static str, &'static str),
+    first: &Answer,
+) -> Result<Row> {
+    let mark = stage.mark().await?;
+    let again = stage.deliver(&stage.events.again).await?;
+    let measured = stage.since(&mark).await?;
+    let verdict = replayed(first, &again, &measured);
+    Ok(stage.done(Row::new(name, "the same again", &again, &measured, verdict)))
 }
 
 /// Checks a replay: no run, no payment, no claim, one request.

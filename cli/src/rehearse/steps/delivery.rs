@@ -1,6 +1,6 @@
 //! Steps 1 to 4: nothing fails, but the event is delivered more than once.
 
-use super::{first_run, replayed};
+use super::{first_run, replayed, the_same_again};
 use crate::{
     problem::Result,
     rehearse::{
@@ -29,17 +29,7 @@ pub(super) async fn in_turn(world: &World) -> Result<Vec<Row>> {
     let delivered = stage.events.first.summary();
     rows.push(stage.done(Row::new(("1", "first delivery"), delivered, &first, &measured, verdict)));
 
-    let mark = stage.mark().await?;
-    let again = stage.deliver(&stage.events.again).await?;
-    let measured = stage.since(&mark).await?;
-    let verdict = replayed(&first, &again, &measured);
-    rows.push(stage.done(Row::new(
-        ("2", "duplicate after completion"),
-        "the same again",
-        &again,
-        &measured,
-        verdict,
-    )));
+    rows.push(the_same_again(&stage, ("2", "duplicate after completion"), &first).await?);
 
     if let Some(conflicting) = &stage.events.conflicting {
         let mark = stage.mark().await?;

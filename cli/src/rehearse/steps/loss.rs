@@ -1,6 +1,6 @@
 //! Steps 7 and 8: a write is applied, and its response is lost on the wire.
 
-use super::{first_run, replayed};
+use super::{first_run, the_same_again};
 use crate::{
     problem::Result,
     rehearse::{
@@ -36,10 +36,5 @@ pub(super) async fn lost(
     let delivered = stage.events.first.summary();
     let one = stage.done(Row::new(name, delivered, &first, &measured, verdict));
 
-    let mark = stage.mark().await?;
-    let again = stage.deliver(&stage.events.again).await?;
-    let measured = stage.since(&mark).await?;
-    let verdict = replayed(&first, &again, &measured);
-    let two = stage.done(Row::new(name, "the same again", &again, &measured, verdict));
-    Ok(vec![one, two])
+    Ok(vec![one, the_same_again(&stage, name, &first).await?])
 }

@@ -3,7 +3,7 @@
 
 use super::{
     crash::{self, Frozen, Killed},
-    first_run, loss, replayed,
+    first_run, loss, the_same_again,
 };
 use crate::{
     problem::Result,
@@ -62,12 +62,7 @@ pub(super) async fn in_turn(world: &World) -> Result<Vec<Row>> {
     let delivered = stage.events.first.summary();
     let one = stage.done(Row::new(name, delivered, &first, &measured, verdict));
 
-    let mark = stage.mark().await?;
-    let again = stage.deliver(&stage.events.again).await?;
-    let measured = stage.since(&mark).await?;
-    let verdict = replayed(&first, &again, &measured);
-    let two = stage.done(Row::new(name, "the same again", &again, &measured, verdict));
-    Ok(vec![one, two])
+    Ok(vec![one, the_same_again(&stage, name, &first).await?])
 }
 
 /// Step 15: the transaction is applied, and its response is lost.
