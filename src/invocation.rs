@@ -1,12 +1,8 @@
-//! The invocation that a handler runs in: its deadline, decided once, and what nested operations inherit from it.
+//! The invocation that a handler runs in: its deadline, decided once, and how long its caller waits.
 
-use std::{
-    future::Future,
-    sync::{Arc, Mutex, PoisonError, Weak},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use crate::{claim::ClaimHandle, error::Error, key::StoredKey, staging::Staging, time::Timestamp};
+use crate::time::Timestamp;
 
 /// 2020-01-01: an earlier deadline is invalid.
 const EARLIEST: Timestamp = Timestamp::from_secs(1_577_836_800);
@@ -30,25 +26,6 @@ impl Invocation {
     /// Creates an invocation with unknown deadline and ID.
     pub fn unknown() -> Self {
         Self::default()
-    }
-
-    /// Returns the invocation that the calling code runs in. A task that a handler spawns isn't inside it:
-    /// call this before you spawn, and pass the result to the task's operations with
-    /// [`Idempotency::for_invocation`](crate::Idempotency::for_invocation), so that their leases and answers
-    /// keep the deadline.
-    ///
-    /// ```
-    /// # use lambda_idempotency::{Idempotency, Invocation, Key, store::memory::MemoryStore};
-    /// # async fn handler(idempotency: Idempotency) {
-    /// let idempotency = idempotency.for_invocation(Invocation::current().unwrap_or_default());
-    /// tokio::spawn(async move {
-    ///     let (mail, key) = (idempotency.operation("mail")?, Key::new("order-17")?);
-    ///     mail.run(key, &12, || async { Ok::<_, std::io::Error>("sent".to_owned()) }).await
-    /// });
-    /// # }
-    /// ```
-    pub fn current() -> Option<Self> {
-        CURRENT.try_with(|surroundings| surroundings.invocation.clone()).ok()
     }
 
     /// Creates an invocation that starts at `now`.
@@ -120,107 +97,6 @@ impl Invocation {
     pub fn request_id(&self) -> Option<&Arc<str>> {
         self.request_id.as_ref()
     }
-}
-
-/// The context of a handler's future.
-#[derive(Clone, Debug)]
-pub(crate) struct Surroundings {
-    pub(crate) invocation: Invocation,
-    pub(crate) claim: Option<ClaimHandle>,
-    pub(crate) staging: Option<Staging>,
-    pub(crate) refusals: Refusals,
-    pub(crate) running: Option<Arc<Running>>,
-}
-
-/// The operations that the calling code runs inside of, innermost first.
-#[derive(Debug)]
-pub(crate) struct Running {
-    key: StoredKey,
-    outer: Option<Arc<Self>>,
-}
-
-impl Running {
-    /// Nests `key` inside the caller's current operations.
-    pub(crate) fn inside(key: StoredKey) -> Arc<Self> {
-        Arc::new(Self { key, outer: outer() })
-    }
-}
-
-/// The operation that the calling code runs inside of.
-fn outer() -> Option<Arc<Running>> {
-    CURRENT.try_with(|surroundings| surroundings.running.clone()).ok().flatten()
-}
-
-/// Refuses an operation inside itself, which would wait for itself and blame another delivery.
-///
-/// # Errors
-///
-/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid).
-pub(crate) fn refuse_within_itself(key: &StoredKey) -> Result<(), Error> {
-    let mut running = outer();
-    while let Some(operation) = running {
-        if operation.key == *key {
-            return Err(Error::misuse(format!(
-                "{key}: this call is inside the same operation, which this invocation already runs: either two layers \
-                     wrap one handler, or a step has the key and the name of the operation around it. Leave one layer \
-                     out, or name the step with `operation(…)`"
-            )));
-        }
-        running = operation.outer.clone();
-    }
-    Ok(())
-}
-
-impl Surroundings {
-    /// The context of an unprotected handler.
-    pub(crate) fn unprotected(invocation: Invocation) -> Self {
-        Self { invocation, claim: None, staging: None, refusals: Refusals::default(), running: outer() }
-    }
-}
-
-/// The library's own retryable errors that nested operations returned to a handler. The library watches them
-/// without holding them: an error that still exists when the handler has returned is inside the handler's
-/// result.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Refusals(Arc<Mutex<Vec<Weak<()>>>>);
-
-impl Refusals {
-    fn watch(&self, error: Error) -> Error {
-        if !error.is_retryable() {
-            return error;
-        }
-        let (error, watched) = error.watched();
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(watched);
-        error
-    }
-
-    /// Whether the handler kept one.
-    pub(crate) fn is_any_kept(&self) -> bool {
-        let watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        watched.iter().any(|error| error.strong_count() > 0)
-    }
-}
-
-/// Registers the error of an operation inside a handler, which the handler may pass on.
-pub(crate) fn refused_within(error: Error) -> Error {
-    match current() {
-        Some(surroundings) => surroundings.refusals.watch(error),
-        None => error,
-    }
-}
-
-tokio::task_local! {
-    static CURRENT: Surroundings;
-}
-
-/// Returns the calling code's context, if it's inside a wrapped handler.
-pub(crate) fn current() -> Option<Surroundings> {
-    CURRENT.try_with(Clone::clone).ok()
-}
-
-/// Runs `future` in this context.
-pub(crate) fn within<F: Future>(surroundings: Surroundings, future: F) -> impl Future<Output = F::Output> {
-    CURRENT.scope(surroundings, future)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use crate::error::{Error, ErrorKind};
 
 /// The longest idempotency key, in bytes.
-pub const MAX_KEY_BYTES: usize = 255;
+pub(crate) const MAX_KEY_BYTES: usize = 255;
 /// The longest function or operation name in a scope, in bytes. Lambda's own limit for a function's
 /// name is 64 (CreateFunction in the Lambda API reference).
 const MAX_NAME_BYTES: usize = 128;

@@ -6,10 +6,10 @@
 //! # When a key is free again
 //!
 //! If a handler leaves no outcome, its key is free once the invocation's deadline, the
-//! [`lease_grace`](crate::Settings::lease_grace) and the [`skew_margin`](crate::Settings::skew_margin) have
+//! [`lease_grace`](crate::settings::Settings::lease_grace) and the [`skew_margin`](crate::settings::Settings::skew_margin) have
 //! passed: 4 seconds after the deadline, by default. Until then, duplicates are in progress. If the deadline is
-//! unknown, the key is free when [`lease_fallback`](crate::Settings::lease_fallback) and the margin have
-//! passed: 62 seconds after the claim. [`lease_extension`](crate::Settings::lease_extension) shortens both.
+//! unknown, the key is free when [`lease_fallback`](crate::settings::Settings::lease_fallback) and the margin have
+//! passed: 62 seconds after the claim. [`lease_extension`](crate::settings::Settings::lease_extension) shortens both.
 //! Batches of streams have [short leases](batch#a-crash) by default.
 //!
 //! # Lambda Managed Instances
@@ -45,13 +45,16 @@ pub mod keys;
 use lambda_runtime::{Context, Diagnostic};
 
 use crate::{
-    engine::Idempotency,
     error::{Error, RunError},
     fingerprint::FingerprintBuilder,
+    idempotency::Idempotency,
     invocation::Invocation,
     observe, selector,
     time::Timestamp,
 };
+use event::{EventKey, EventLayer, IntoKey};
+#[cfg(feature = "http")]
+use http::HttpLayer;
 
 impl Idempotency {
     /// The same engine for the invocation that `context` describes, which starts now. It's for handlers that
@@ -63,11 +66,51 @@ impl Idempotency {
         self.for_invocation(self.entered(context))
     }
 
+    /// A tower layer that implements the `Idempotency-Key` header; see [the module](crate::lambda::http).
+    #[cfg(feature = "http")]
+    pub fn http(&self) -> HttpLayer {
+        HttpLayer::new(self)
+    }
+
+    /// A tower layer that makes a handler of typed events idempotent.
+    ///
+    /// `key` returns the key of the operation that an event asks for. The fingerprint is the whole event as it
+    /// was sent, including unknown fields and exact numbers. The layered service takes raw JSON and returns raw
+    /// JSON, so a replay is the recorded response byte for byte.
+    pub fn events<T, F, K>(&self, key: F) -> EventLayer<T, F>
+    where
+        F: Fn(&T) -> K,
+        K: IntoKey,
+    {
+        EventLayer::new(self, key)
+    }
+
+    /// Like [`events`](Self::events), but with a key that isn't a closure: fields of the event's JSON, or a key
+    /// from [`keys`](keys) for one of AWS's own sources.
+    ///
+    /// ```
+    /// use lambda_idempotency::{Idempotency, KeyFields};
+    /// # use lambda_idempotency::store::memory::MemoryStore;
+    ///
+    /// #[derive(serde::Deserialize)]
+    /// struct Order {
+    ///     cents: u64,
+    /// }
+    ///
+    /// let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?;
+    /// let layer = idempotency.events_by::<Order, _>(KeyFields::new(["/customer", "/order/number"])?);
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn events_by<T, F: EventKey<T>>(&self, key: F) -> EventLayer<T, F> {
+        EventLayer::new(self, key)
+    }
+
     pub(crate) fn entered(&self, context: &Context) -> Invocation {
         let deadline = Timestamp::from_millis(context.deadline);
-        let invocation = Invocation::entered(self.engine().clock.now(), deadline, &context.request_id);
+        let invocation = Invocation::entered(self.driver().now(), deadline, &context.request_id);
         if invocation.deadline().is_none() {
-            self.engine().unknown_deadline.call_once(|| observe::unknown_deadline(&self.engine().settings));
+            let once = &self.driver().shared.unknown_deadline;
+            once.call_once(|| observe::unknown_deadline(self.settings()));
         }
         invocation
     }

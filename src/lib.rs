@@ -80,52 +80,53 @@ mod error;
 mod fingerprint;
 mod finite;
 mod future;
+mod invocation;
 mod key;
 mod key_fields;
 mod outcome;
 mod record;
 mod selector;
-mod time;
+pub mod settings;
+pub mod time;
 // The storage contract, the stores, and their conformance suite.
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod store;
-// The rules, and the engine that applies them.
-mod claim;
-mod engine;
-mod invocation;
+// The rules, and what applies them to one operation.
 mod observe;
-mod policy;
+#[doc(hidden)]
 pub mod protocol;
-mod staging;
+mod run;
 // The entry points and the wrappers.
-mod environment;
-#[cfg(feature = "postgres")]
-mod in_transaction;
+mod idempotency;
 #[cfg(feature = "events")]
 pub mod lambda;
 // The client side: calling such a function.
 #[cfg(feature = "client")]
 pub mod client;
 
-pub use claim::{Claim, ClaimHandle, Commitment, Completion, NotMade, Replay, current};
-pub use engine::{Begun, Builder, Idempotency, Operation, Resolution, Resolved};
-pub use environment::NamedStore;
 pub use error::{Error, ErrorKind, RecordedFailure, RunError};
 pub use fingerprint::{Fingerprint, FingerprintBuilder};
-pub use future::BoxFuture;
-#[cfg(feature = "postgres")]
-pub use in_transaction::{BegunIn, CompletionIn, InTransaction};
+pub use idempotency::{Builder, Idempotency, Operation, Resolution, Resolved};
 pub use invocation::Invocation;
-pub use key::{Key, MAX_KEY_BYTES, Scope, StoredKey};
+pub use key::{Key, Scope, StoredKey};
 pub use key_fields::KeyFields;
-pub use observe::Metric;
-#[cfg(feature = "metrics")]
-pub use observe::describe_metrics;
-pub use outcome::{Damaged, Encoding, Outcome, Place, StoredResponse};
-pub use policy::{Execution, MissingKey, OnHandlerError, OnInProgress, OnStoreFailure, Settings};
-pub use record::{Generation, Lock, Owner, RECORD_VERSION, Record, State, Status};
+#[cfg(feature = "postgres")]
+pub use run::postgres::InTransaction;
+pub use run::{
+    claim::{Begun, Claim, Settled},
+    commit::NotCommitted,
+    context::{current, staging},
+    handle::ClaimHandle,
+    replay::Replay,
+    staging::Staging,
+};
 pub use selector::Selector;
-pub use staging::{Staging, staging};
 pub use store::Store;
-pub use time::{Clock, SystemClock, Timestamp};
+
+/// The library's metrics.
+pub mod metrics {
+    pub use crate::observe::Metric;
+    #[cfg(feature = "metrics")]
+    pub use crate::observe::describe_metrics;
+}

@@ -2,23 +2,30 @@
 
 #[cfg(feature = "dynamodb")]
 pub mod dynamodb;
+mod error;
 pub mod memory;
+pub(crate) mod named;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
+mod write;
 
-use std::{any::Any, borrow::Cow, error::Error as StdError, fmt, sync::Arc};
+pub use error::{StoreError, StoreErrorKind};
+pub use named::NamedStore;
+pub use write::{Revision, Settlement, Write, WriteOutcome};
+
+pub use crate::{
+    future::BoxFuture,
+    outcome::{Damaged, Encoding, Outcome, Place, StoredResponse},
+    record::{Generation, Lock, Owner, RECORD_VERSION, Record, State, Status},
+};
+
+use std::{any::Any, fmt, sync::Arc};
 
 use bytes::Bytes;
 
-use crate::{
-    future::BoxFuture,
-    key::StoredKey,
-    outcome::Outcome,
-    record::{Generation, Lock, Owner, Record, State, Status},
-    time::Timestamp,
-};
+use crate::{key::StoredKey, time::Timestamp};
 
 /// A conditional key-value map. It has no clock and makes no decisions.
 ///
@@ -60,14 +67,14 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         &'a self,
         key: &'a StoredKey,
         write: &'a Write,
-    ) -> BoxFuture<'a, Result<Written, StoreError>>;
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>>;
 
     /// Reads the record of `key`, strongly consistent.
     fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>>;
 
     /// The capability to store a large response beside the record, if this store has it. Otherwise, every
     /// response is stored in the record, whatever its size.
-    fn parts(&self) -> Option<&dyn ResponseParts> {
+    fn chunks(&self) -> Option<&dyn ResponseChunks> {
         None
     }
 
@@ -84,7 +91,7 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         &'a self,
         key: &'a StoredKey,
         write: &'a Write,
-    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
         (**self).apply(key, write)
     }
 
@@ -92,8 +99,8 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).read(key)
     }
 
-    fn parts(&self) -> Option<&dyn ResponseParts> {
-        (**self).parts()
+    fn chunks(&self) -> Option<&dyn ResponseChunks> {
+        (**self).chunks()
     }
 
     fn transactions(&self) -> Option<&dyn Transactions> {
@@ -101,21 +108,21 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     }
 }
 
-/// Optional store capability: stores a response that's too large for the record in sibling items.
+/// Optional store capability: stores a response that's too large for the record in items beside it.
 ///
 /// The engine writes the chunks before the completion that makes them visible, and reads them when a replay
 /// needs them.
-pub trait ResponseParts: Send + Sync {
+pub trait ResponseChunks: Send + Sync {
     /// The size limit for a response inside the record, in bytes as stored.
     fn inline_limit(&self) -> usize;
 
-    /// Writes `bytes` as siblings of `key` that belong only to `owner`, and returns their number. They're kept
+    /// Writes `bytes` in chunks beside `key` that belong only to `owner`, and returns their number. They're kept
     /// until a day after `expires_at`. Writing the same bytes again is harmless.
     ///
     /// # Errors
     ///
     /// If a chunk couldn't be written. The completion then records the response as not retained.
-    fn write_parts<'a>(
+    fn write_chunks<'a>(
         &'a self,
         key: &'a StoredKey,
         owner: Owner,
@@ -123,13 +130,13 @@ pub trait ResponseParts: Send + Sync {
         expires_at: Timestamp,
     ) -> BoxFuture<'a, Result<u32, StoreError>>;
 
-    /// Reads the bytes that `owner` wrote into `count` siblings of `key`, strongly consistent, at most `limit`
+    /// Reads the bytes that `owner` wrote into `count` chunks beside `key`, strongly consistent, at most `limit`
     /// bytes.
     ///
     /// # Errors
     ///
     /// [`StoreErrorKind::Corrupt`] if a chunk is missing or there are more bytes than `limit`.
-    fn read_parts<'a>(
+    fn read_chunks<'a>(
         &'a self,
         key: &'a StoredKey,
         owner: Owner,
@@ -170,7 +177,7 @@ pub trait Transactions: Send + Sync {
     ///
     /// As [`Store::apply`]. Unlike the record's condition, a failed condition of the handler's writes doesn't
     /// show whether an earlier attempt inside the store was applied. If that attempt was ambiguous, the result
-    /// is an ambiguous error instead of [`Committed::Declined`]. [`StoreErrorKind::Conflict`] means that
+    /// is an ambiguous error instead of [`CommitOutcome::Declined`]. [`StoreErrorKind::Conflict`] means that
     /// another transaction is using one of the items. If the error is marked
     /// [`maybe_applied`](StoreError::maybe_applied), that may be an earlier attempt of this same transaction.
     fn commit<'a>(
@@ -179,312 +186,17 @@ pub trait Transactions: Send + Sync {
         write: &'a Write,
         writes: &'a OwnWrites,
         token: &'a str,
-    ) -> BoxFuture<'a, Result<Committed, StoreError>>;
+    ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>>;
 }
 
 /// The result of a transaction that was answered.
 #[derive(Debug)]
 #[must_use]
-pub enum Committed {
+pub enum CommitOutcome {
     /// The result of the write to the record. If the record's condition failed, nothing was written, even if
     /// the handler's own conditions failed too.
-    Answered(Written),
+    Answered(WriteOutcome),
     /// The record's condition held, but one of the handler's conditions failed. Nothing was written, and no
     /// attempt of this call is still on its way. The value holds the store's details, in its own types.
     Declined(Box<dyn Any + Send + Sync>),
-}
-
-/// One conditional write: a transition of the protocol, with all the values it needs.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Write {
-    /// T1, absent → STARTED: writes the lock if there is no record.
-    Claim(Lock),
-    /// T2, an expired or released record → STARTED: replaces the whole record with the lock, if status, owner,
-    /// generation and expiry (and the lease of a STARTED one) are as seen.
-    Reclaim {
-        /// The version that was seen.
-        seen: Seen,
-        /// The lock that replaces it.
-        lock: Lock,
-    },
-    /// T3, stale STARTED → STARTED: sets a new owner, generation, times and attempt, if the record is STARTED
-    /// and its owner, generation, lock time and lease are as seen.
-    TakeOver {
-        /// The version that was seen.
-        seen: Seen,
-        /// The lock that replaces it. Its fingerprint equals the stored one.
-        lock: Lock,
-    },
-    /// T4 to T6, STARTED → settled: applies if the record is STARTED and has this owner and generation. The
-    /// condition doesn't test the time: a claim whose lease has expired can still settle until it's taken over.
-    Settle {
-        /// The claim's owner.
-        owner: Owner,
-        /// The claim's generation.
-        generation: Generation,
-        /// The state that the record gets.
-        settlement: Settlement,
-    },
-    /// T7, STARTED → STARTED: extends the lease, and the expiry with it, if the record is STARTED, has this
-    /// owner and generation, and its lease ends before the new one. It never shortens a lease, so a late
-    /// extension is harmless. Nothing else changes, and neither lease is compared with the current time.
-    Extend {
-        /// The claim's owner.
-        owner: Owner,
-        /// The claim's generation.
-        generation: Generation,
-        /// When the extended lease ends.
-        lease_until: Timestamp,
-        /// When the record expires. `None` means never, and removes the expiry.
-        expires_at: Option<Timestamp>,
-    },
-    /// Without a claim, absent or an expired or released record → settled: puts the whole record, if there is
-    /// none or all six parts of the stored version are as seen. Nothing of an earlier record remains. The
-    /// machine only puts settled records, but a store must accept a record in any state.
-    Conclude {
-        /// The version that was seen; `None` if there was no record.
-        seen: Option<Seen>,
-        /// The record that replaces it.
-        record: Record,
-    },
-    /// An operator's write, any status → settled: sets a new owner and generation and settles the record, if
-    /// its version is exactly the one seen. Nothing of an earlier outcome remains. A claim that still runs
-    /// under the old owner is fenced.
-    Resolve {
-        /// The version that was seen.
-        seen: Seen,
-        /// The owner drawn for this write. The operator recognizes its own write by it.
-        owner: Owner,
-        /// The new generation.
-        generation: Generation,
-        /// The state that the record gets.
-        settlement: Settlement,
-    },
-}
-
-/// How a claim is settled.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Settlement {
-    /// T4: stores the outcome and its expiry.
-    Complete(Outcome, Timestamp),
-    /// T5: stores the permanent failure and its expiry.
-    Fail(Outcome, Timestamp),
-    /// T6: gives the key back.
-    Release {
-        /// When the record expires.
-        expires_at: Timestamp,
-        /// The new value of [`Record::interrupted`].
-        interrupted: bool,
-    },
-}
-
-impl Settlement {
-    /// The status that the record gets.
-    pub const fn status(&self) -> Status {
-        match self {
-            Self::Complete(..) => Status::Completed,
-            Self::Fail(..) => Status::Failed,
-            Self::Release { .. } => Status::Released,
-        }
-    }
-}
-
-/// The version of a record that a compare-and-set was decided on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Seen {
-    /// The status.
-    pub status: Status,
-    /// The owner.
-    pub owner: Owner,
-    /// The generation.
-    pub generation: Generation,
-    /// When the claim was made.
-    pub lock_acquired_at: Timestamp,
-    /// The lease, of a STARTED record.
-    pub lease_until: Option<Timestamp>,
-    /// The expiry.
-    pub expires_at: Option<Timestamp>,
-}
-
-impl Seen {
-    /// The version of `record`.
-    pub const fn of(record: &Record) -> Self {
-        Self {
-            status: record.status(),
-            owner: record.owner,
-            generation: record.generation,
-            lock_acquired_at: record.lock_acquired_at,
-            lease_until: record.lease_until(),
-            expires_at: record.expires_at,
-        }
-    }
-}
-
-/// The result of a [`Write`] that was answered.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[must_use]
-pub enum Written {
-    /// The write was applied.
-    Applied,
-    /// The condition failed. Contains the record that was there, if any.
-    Refused(Option<Record>),
-}
-
-impl Write {
-    /// The lock that a claiming write stores.
-    pub const fn lock(&self) -> Option<&Lock> {
-        match self {
-            Self::Claim(lock) | Self::Reclaim { lock, .. } | Self::TakeOver { lock, .. } => Some(lock),
-            Self::Settle { .. } | Self::Extend { .. } | Self::Conclude { .. } | Self::Resolve { .. } => None,
-        }
-    }
-
-    /// The owner and generation that it settles under, if it settles a delivery's work.
-    pub(crate) const fn settled_as(&self) -> Option<(Owner, Generation)> {
-        match self {
-            Self::Settle { owner, generation, .. } => Some((*owner, *generation)),
-            Self::Conclude { record, .. } => Some((record.owner, record.generation)),
-            _ => None,
-        }
-    }
-
-    /// The contract in code: returns the record after this write is applied to `current`, or `None` if the
-    /// condition fails.
-    pub fn apply_to(&self, current: Option<&Record>) -> Option<Record> {
-        match (self, current) {
-            (Self::Claim(lock), None) => Some(lock.clone().into()),
-            (Self::Reclaim { seen, lock }, Some(record)) if reclaim_condition(seen, record) => {
-                Some(lock.clone().into())
-            }
-            (Self::TakeOver { seen, lock }, Some(record)) if take_over_condition(seen, record) => {
-                // Keep the stored fingerprint: it equals the lock's, or this would be another operation.
-                Some(Record { fingerprint: record.fingerprint, ..lock.clone().into() })
-            }
-            (Self::Settle { owner, generation, settlement }, Some(record))
-                if record.status() == Status::Started
-                    && record.owner == *owner
-                    && record.generation == *generation =>
-            {
-                Some(settled(record.clone(), settlement))
-            }
-            (Self::Extend { owner, generation, lease_until, expires_at }, Some(record))
-                if record.owner == *owner
-                    && record.generation == *generation
-                    && record.lease_until().is_some_and(|ends| ends < *lease_until) =>
-            {
-                let state = State::Started { lease_until: *lease_until };
-                Some(Record { state, expires_at: *expires_at, ..record.clone() })
-            }
-            (Self::Conclude { seen, record }, current) if *seen == current.map(Seen::of) => {
-                Some(record.clone())
-            }
-            (Self::Resolve { seen, owner, generation, settlement }, Some(record))
-                if Seen::of(record) == *seen =>
-            {
-                let resolved = Record { owner: *owner, generation: *generation, ..record.clone() };
-                Some(settled(resolved, settlement))
-            }
-            _ => None,
-        }
-    }
-}
-
-fn reclaim_condition(seen: &Seen, record: &Record) -> bool {
-    record.status() == seen.status
-        && record.owner == seen.owner
-        && record.generation == seen.generation
-        && record.expires_at == seen.expires_at
-        && record.lease_until() == seen.lease_until
-}
-
-fn take_over_condition(seen: &Seen, record: &Record) -> bool {
-    record.status() == Status::Started
-        && record.owner == seen.owner
-        && record.generation == seen.generation
-        && record.lock_acquired_at == seen.lock_acquired_at
-        && record.lease_until() == seen.lease_until
-}
-
-fn settled(record: Record, settlement: &Settlement) -> Record {
-    match settlement.clone() {
-        Settlement::Complete(outcome, expires_at) => {
-            Record { state: State::Completed(outcome), expires_at: Some(expires_at), ..record }
-        }
-        Settlement::Fail(outcome, expires_at) => {
-            Record { state: State::Failed(outcome), expires_at: Some(expires_at), ..record }
-        }
-        Settlement::Release { expires_at, interrupted } => {
-            Record { state: State::Released, expires_at: Some(expires_at), interrupted, ..record }
-        }
-    }
-}
-
-/// The category of a store error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum StoreErrorKind {
-    /// The store can't be reached, is throttled, or doesn't answer.
-    Unavailable,
-    /// Another transaction is using the record. The write wasn't applied.
-    Conflict,
-    /// The store rejects the request itself: no such table, another key schema, no permission, expired
-    /// credentials. It may accept the same request later.
-    Rejected,
-    /// The store never accepts this content: too large for one record, or with characters that it can't store.
-    /// The engine then sends the settlement without its response.
-    Unstorable,
-    /// The stored record can't be decoded.
-    Corrupt,
-}
-
-/// A store's error. Its text and its sources never contain a key, payload or response.
-#[derive(Debug)]
-pub struct StoreError {
-    kind: StoreErrorKind,
-    message: Cow<'static, str>,
-    maybe_applied: bool,
-    source: Option<Box<dyn StdError + Send + Sync + 'static>>,
-}
-
-impl StoreError {
-    /// Creates a definite error of this kind: the write wasn't applied.
-    pub fn new(kind: StoreErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, message: message.into(), maybe_applied: false, source: None }
-    }
-
-    /// Sets whether the error is ambiguous, so that the write may have been applied anyway.
-    #[must_use]
-    pub fn maybe_applied(mut self, maybe_applied: bool) -> Self {
-        self.maybe_applied = maybe_applied;
-        self
-    }
-
-    /// Adds the cause.
-    #[must_use]
-    pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync + 'static>>) -> Self {
-        self.source = Some(source.into());
-        self
-    }
-
-    /// The category of the error.
-    pub fn kind(&self) -> StoreErrorKind {
-        self.kind
-    }
-
-    /// Whether the write may have been applied anyway.
-    pub fn is_maybe_applied(&self) -> bool {
-        self.maybe_applied
-    }
-}
-
-impl fmt::Display for StoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl StdError for StoreError {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.source.as_deref().map(|source| source as &(dyn StdError + 'static))
-    }
 }

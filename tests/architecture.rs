@@ -13,49 +13,81 @@ use std::fs;
 
 use source::{Named, Source, Token, follows, paths, paths_of, re_exports, read_under, root, shipped};
 
-/// The modules, lowest first. A module may name those below it and those on its own line.
-const LAYERS: &[&[&str]] = &[
+/// The modules, lowest first. A module may name only those before it; the tests check that no two are on one line.
+const ORDER: &[&str] = &[
     // Documentation only.
-    &["guide"],
-    // Basic types.
-    &["future"],
-    &["time"],
-    &["error"],
-    &["finite"],
-    &["key"],
-    &["fingerprint"],
-    &["selector"],
-    &["key_fields"],
-    &["outcome"],
-    &["record"],
-    // The store contract, and the suite that checks a store.
-    &["store"],
-    &["conformance"],
-    // The rules, and the code that carries them out.
-    &["policy"],
-    &["protocol"],
-    &["observe", "invocation", "staging", "claim", "engine"],
-    // These combine all of the above.
-    &["environment"],
-    &["in_transaction"],
-    &["lambda"],
+    "guide",
+    // Vocabulary.
+    "future",
+    "time",
+    "error",
+    "finite",
+    "key",
+    "fingerprint",
+    "selector",
+    "key_fields",
+    "outcome",
+    "record",
+    "invocation",
+    "settings",
+    // The store contract and the stores, and the suite that checks a store.
+    "store",
+    "conformance",
+    // The rules, and what applies them to one operation.
+    "protocol",
+    "observe",
+    "run",
+    // The front door, and the wrappers.
+    "idempotency",
+    "lambda",
     // The client side of HTTP.
-    &["client"],
+    "client",
+];
+
+/// The modules of `run`, lowest first, by the same rule.
+const ORDER_OF_RUN: &[&str] = &[
+    "handle",
+    "staging",
+    "context",
+    "watch",
+    "lease",
+    "replay",
+    "refusal",
+    "cache",
+    "driver",
+    "response",
+    "claim",
+    "commit",
+    "optimistic",
+    "begin",
+    "extension",
+    "protect",
+    "postgres",
 ];
 
 /// Modules that may name a store other than themselves: those whose users ask for it by name, and the suite
 /// that compares with one.
 const MAY_NAME_A_STORE: &[(&str, &str)] = &[
-    ("environment", "dynamodb"),
-    ("environment", "memory"),
-    ("environment", "postgres"),
-    ("environment", "redis"),
+    ("store::named", "dynamodb"),
+    ("store::named", "memory"),
+    ("store::named", "postgres"),
+    ("store::named", "redis"),
     ("conformance", "memory"),
-    ("in_transaction", "postgres"),
+    ("idempotency::postgres", "postgres"),
+    ("run::postgres", "postgres"),
 ];
 
+const STORES: &[&str] = &["dynamodb", "memory", "postgres", "redis"];
+
 /// Modules that no other module names: they're for users, or combine everything.
-const NAMED_BY_NOBODY: &[&str] = &["client", "conformance", "environment", "guide", "in_transaction"];
+const NAMED_BY_NOBODY: &[&str] = &["client", "conformance", "guide"];
+
+/// The types whose methods are in at most this many files, so that a reader finds them.
+const FEW_FILES: &[&str] = &["Idempotency", "Driver"];
+const MOST_FILES: usize = 3;
+
+/// The most names at the crate's root.
+const MOST_NAMES: usize = 30;
 
 const LONGEST_FILE: usize = 600;
 
@@ -196,50 +228,98 @@ fn forbidden(module: &[String], path: &[String]) -> Option<String> {
         return Some("a glob hides what is named; name it".to_owned());
     }
     let (from, to) = (module.first()?.as_str(), path.first()?.as_str());
-    let layer = |name: &str| LAYERS.iter().position(|layer| layer.contains(&name));
-    let Some(own) = layer(from) else {
-        return Some(format!("`{from}` has no layer; give it one in this test"));
+    let upward = if from != to {
+        is_upward(ORDER, from, to)
+    } else if from == "run" {
+        let (from, to) = (module.get(1)?.as_str(), path.get(1)?.as_str());
+        (from != to).then(|| is_upward(ORDER_OF_RUN, from, to)).flatten()
+    } else {
+        None
     };
-    if from != to {
-        match layer(to) {
-            None => return Some(format!("`{to}` has no layer; give it one in this test")),
-            Some(other) if other > own => return Some(format!("`{from}` is below `{to}`")),
-            _ if NAMED_BY_NOBODY.contains(&to) => return Some(format!("nothing may name `{to}`")),
-            _ => {}
-        }
+    if upward.is_some() || from == to && to != "store" {
+        return upward;
     }
-    let store = path.get(1).filter(|name| to == "store" && name.starts_with(|c: char| c.is_lowercase()))?;
+    if NAMED_BY_NOBODY.contains(&to) {
+        return Some(format!("nothing may name `{to}`"));
+    }
+    let store = path.get(1).filter(|name| to == "store" && STORES.contains(&name.as_str()))?;
     let itself = from == "store" && module.get(1) == Some(store);
-    let may = MAY_NAME_A_STORE.contains(&(from, store.as_str()));
+    let place = module.iter().take(2).cloned().collect::<Vec<_>>().join("::");
+    let may = MAY_NAME_A_STORE.iter().any(|(by, named)| named == store && (*by == place || *by == from));
     (!itself && !may).then(|| format!("`{}` names the store `{store}`", module.join("::")))
+}
+
+fn is_upward(order: &[&str], from: &str, to: &str) -> Option<String> {
+    let at = |name: &str| order.iter().position(|module| *module == name);
+    match (at(from), at(to)) {
+        (None, _) => Some(format!("`{from}` has no place in the order; give it one in this test")),
+        (_, None) => Some(format!("`{to}` has no place in the order; give it one in this test")),
+        (Some(own), Some(other)) => (other > own).then(|| format!("`{from}` is below `{to}`")),
+    }
+}
+
+/// The files that have an `impl NAME {`.
+fn files_with_methods<'a>(sources: &'a [Source], name: &str) -> Vec<&'a str> {
+    let has_methods = |(_, text): &&Source| has(&shipped(text), &["impl", name, "{"]);
+    sources.iter().filter(has_methods).map(|(file, _)| file.as_str()).collect()
+}
+
+#[test]
+fn methods_are_in_few_files() {
+    let sources = read_under("src");
+    for name in FEW_FILES {
+        let files = files_with_methods(&sources, name);
+        assert!((1..=MOST_FILES).contains(&files.len()), "{name}: {files:?}");
+    }
+}
+
+#[test]
+fn root_has_few_names() {
+    let sources = read_under("src");
+    let root = sources.iter().find(|(file, _)| file == "lib.rs").map(|(_, text)| shipped(text)).unwrap();
+    let names = re_exports(&root);
+    assert!(names.iter().any(|(name, _)| name == "Idempotency"), "the names weren't found");
+    assert!(names.len() <= MOST_NAMES, "{} names: {names:?}", names.len());
+}
+
+#[test]
+fn results_are_not_nested() {
+    for (file, text) in read_under("src") {
+        let tokens = shipped(&text);
+        assert!(!has(&tokens, &["Result", "<", "Result", "<"]), "{file} has a `Result<Result<…>>`");
+    }
 }
 
 // Tests of the rules themselves.
 
 /// Returns the violations of one made-up file next to a made-up `lib.rs`.
 fn made_up(file: &str, text: &str) -> Vec<String> {
-    let root = "mod engine;\nmod record;\npub use engine::{Idempotency};\npub use record::Owner;\n";
+    let root = "mod idempotency;\nmod record;\npub use idempotency::{Idempotency};\npub use record::Owner;\n";
     violations(&[("lib.rs".into(), root.into()), (file.into(), text.into())])
 }
 
 #[test]
 fn upward_imports_are_found() {
     for (file, text) in [
-        ("store.rs", "use crate::engine::Engine;"),
-        ("store.rs", "use crate::{\n    error::Error,\n    engine::{self, Engine},\n};"),
-        ("store/redis.rs", "fn f() { crate::engine::go() }"),
-        ("store/redis.rs", "use super::super::policy::Settings;"),
+        ("store.rs", "use crate::run::driver::Driver;"),
+        ("store.rs", "use crate::{\n    error::Error,\n    run::{self, driver::Driver},\n};"),
+        ("store/redis.rs", "fn f() { crate::run::go() }"),
+        ("store/redis.rs", "use super::super::run::driver::Driver;"),
         ("store/redis/script.rs", "use crate::Idempotency;"),
         ("record.rs", "use crate::store::Store;"),
         ("key.rs", "use crate::record::Owner;"),
         ("key.rs", "use crate::Owner;"),
-        ("protocol.rs", "use crate::engine as e;"),
+        ("protocol.rs", "use crate::run as r;"),
         ("protocol/judge.rs", "use crate::observe;"),
-        ("engine.rs", "use crate::lambda::http;"),
-        ("engine.rs", "pub(in crate::lambda) fn f() {}"),
-        ("engine.rs", "#[cfg(feature = \"x\")]\nuse crate::environment;"),
+        ("run/claim.rs", "use crate::lambda::http;"),
+        ("run/claim.rs", "use crate::run::protect::Target;"),
+        ("run/driver.rs", "use super::claim::Claim;"),
+        ("run/novelty.rs", "use crate::run::claim::Claim;"),
+        ("observe.rs", "use crate::run::claim::Claim;"),
+        ("run.rs", "pub(in crate::lambda) fn f() {}"),
+        ("run.rs", "#[cfg(feature = \"x\")]\nuse crate::idempotency;"),
         ("lambda.rs", "use crate::conformance;"),
-        ("lambda.rs", "use crate::environment::Choice;"),
+        ("lambda.rs", "use crate::client::Client;"),
         ("novelty.rs", "use crate::error::Error;"),
         ("store.rs", "use crate::*;"),
         ("store.rs", "use crate::{error::Error, *};"),
@@ -261,8 +341,8 @@ fn stores_that_name_each_other_and_adapters_that_name_a_store_are_found() {
         ("store.rs", "pub mod memory;\npub use memory::MemoryStore;"),
         ("store.rs", "pub mod memory;\npub use self::memory::MemoryStore;"),
         ("lambda/http.rs", "type S = crate::store::dynamodb::DynamoDbStore;"),
-        ("engine.rs", "use crate::store::memory::MemoryStore;"),
-        ("conformance/parts.rs", "use crate::store::dynamodb::DynamoDbStore;"),
+        ("idempotency.rs", "use crate::store::memory::MemoryStore;"),
+        ("conformance/chunks.rs", "use crate::store::dynamodb::DynamoDbStore;"),
     ] {
         assert_eq!(made_up(file, text).len(), 1, "{file}: {text}: {:?}", made_up(file, text));
     }
@@ -277,17 +357,17 @@ fn what_the_rules_allow_is_not_found() {
         ),
         ("store/redis/codec.rs", "use super::Redis;\nuse crate::store::redis::Script;"),
         ("store.rs", "pub mod memory;\nuse crate::record::Record;"),
-        ("engine/drive.rs", "use crate::{claim::Claim, protocol::Plan};\nuse super::Engine;"),
-        ("environment.rs", "use crate::store::{Store, memory::MemoryStore};"),
+        ("run/begin.rs", "use crate::{protocol::Plan, run::claim::Claim};\nuse super::driver::Driver;"),
+        ("store/named.rs", "use crate::store::{Store, memory::MemoryStore};"),
         ("lambda/http.rs", "use crate::Idempotency; use std::time::Duration; use std::thread;"),
-        ("record.rs", "//! [`crate::engine`]\n/* crate::engine */ const S: &str = \"crate::engine::x\";"),
+        ("record.rs", "//! [`crate::run`]\n/* crate::run */ const S: &str = \"crate::run::x\";"),
         (
             "record.rs",
-            "#[cfg(test)]\nmod tests {\n    use crate::engine::Engine;\n    fn f() { Instant::now(); }\n}",
+            "#[cfg(test)]\nmod tests {\n    use crate::run::driver::Driver;\n    fn f() { Instant::now(); }\n}",
         ),
-        ("record.rs", "#[cfg(test)]\nuse crate::{engine::Engine};\nstruct S;"),
-        ("protocol/tests.rs", "use crate::engine::Engine;"),
-        ("engine/tests/support.rs", "use crate::store::memory::MemoryStore;"),
+        ("record.rs", "#[cfg(test)]\nuse crate::{run::driver::Driver};\nstruct S;"),
+        ("protocol/tests.rs", "use crate::run::driver::Driver;"),
+        ("idempotency/tests/support.rs", "use crate::store::memory::MemoryStore;"),
         ("time.rs", "fn now() { SystemTime::now(); tokio::time::sleep(d); }"),
         ("key.rs", "fn f<'a>(c: char) -> bool { c == '\"' || c == '\\'' }\nmod inner { use super::Key; }"),
     ] {
@@ -314,18 +394,18 @@ fn clocks_long_files_and_logic_in_lib_are_found() {
         "queue.recv_timeout(d)",
         "let c = '\"'; std::thread::sleep(d); let d = '\"';",
     ] {
-        assert_eq!(made_up("engine.rs", text).len(), 1, "{text}");
+        assert_eq!(made_up("idempotency.rs", text).len(), 1, "{text}");
     }
-    assert_eq!(made_up("engine.rs", &"\n".repeat(601)).len(), 1);
-    assert_eq!(made_up("engine.rs", &"\n".repeat(600)).len(), 0);
-    assert_eq!(made_up("engine/tests.rs", &"\n".repeat(601)).len(), 1);
+    assert_eq!(made_up("idempotency.rs", &"\n".repeat(601)).len(), 1);
+    assert_eq!(made_up("idempotency.rs", &"\n".repeat(600)).len(), 0);
+    assert_eq!(made_up("idempotency/tests.rs", &"\n".repeat(601)).len(), 1);
     assert_eq!(violations(&[("lib.rs".into(), "mod a;\n// fn\nfn f() {}".into())]).len(), 1);
 }
 
 #[test]
 fn a_violation_is_named_with_its_line() {
     assert_eq!(
-        made_up("store/redis.rs", "\nuse crate::{\n    error::Error,\n    engine::Engine,\n};"),
-        ["store/redis.rs:4: `engine::Engine`; `store` is below `engine`"]
+        made_up("store/redis.rs", "\nuse crate::{\n    error::Error,\n    run::Driver,\n};"),
+        ["store/redis.rs:4: `run::Driver`; `store` is below `run`"]
     );
 }

@@ -37,17 +37,21 @@ use serde_json::value::RawValue;
 use tower::{Layer, Service};
 
 use crate::{
-    engine::{Idempotency, Protected, Target, Verdict, as_it_is},
     error::{Error, ErrorKind, RecordedFailure, RunError, place},
     fingerprint::{Fingerprint, FingerprintBuilder},
     future::BoxFuture,
-    invocation::{Surroundings, within},
+    idempotency::Idempotency,
     key::{Key, StoredKey},
     key_fields::KeyFields,
     lambda::{take_ready, tenant},
     observe,
-    policy::{MissingKey, OnHandlerError},
+    run::{
+        context::{OperationContext, within},
+        protect::{Protected, Target, as_it_is, protect},
+        response::Verdict,
+    },
     selector::{self, Selector},
+    settings::{MissingKey, OnHandlerError},
 };
 
 /// The return type of a key closure. `None` is a missing key, and never a key that events share.
@@ -115,41 +119,6 @@ impl<T> EventKey<T> for KeyFields {
     }
 }
 
-impl Idempotency {
-    /// A tower layer that makes a handler of typed events idempotent.
-    ///
-    /// `key` returns the key of the operation that an event asks for. The fingerprint is the whole event as it
-    /// was sent, including unknown fields and exact numbers. The layered service takes raw JSON and returns raw
-    /// JSON, so a replay is the recorded response byte for byte.
-    pub fn events<T, F, K>(&self, key: F) -> EventLayer<T, F>
-    where
-        F: Fn(&T) -> K,
-        K: IntoKey,
-    {
-        EventLayer::new(self, key)
-    }
-
-    /// Like [`events`](Self::events), but with a key that isn't a closure: fields of the event's JSON, or a key
-    /// from [`keys`](super::keys) for one of AWS's own sources.
-    ///
-    /// ```
-    /// use lambda_idempotency::{Idempotency, KeyFields};
-    /// # use lambda_idempotency::store::memory::MemoryStore;
-    ///
-    /// #[derive(serde::Deserialize)]
-    /// struct Order {
-    ///     cents: u64,
-    /// }
-    ///
-    /// let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?;
-    /// let layer = idempotency.events_by::<Order, _>(KeyFields::new(["/customer", "/order/number"])?);
-    /// # Ok::<(), lambda_idempotency::Error>(())
-    /// ```
-    pub fn events_by<T, F: EventKey<T>>(&self, key: F) -> EventLayer<T, F> {
-        EventLayer::new(self, key)
-    }
-}
-
 /// See [`Idempotency::events`].
 #[must_use]
 pub struct EventLayer<T, F> {
@@ -162,7 +131,7 @@ pub struct EventLayer<T, F> {
 }
 
 impl<T, F> EventLayer<T, F> {
-    fn new(idempotency: &Idempotency, key: F) -> Self {
+    pub(super) fn new(idempotency: &Idempotency, key: F) -> Self {
         Self {
             idempotency: idempotency.clone(),
             key,
@@ -308,7 +277,7 @@ where
         let key = key.and_then(|key| self.allowed(key)).inspect_err(observe::refused_unasked)?;
         let Some(key) = key else {
             observe::unprotected("missing key");
-            let surroundings = Surroundings::unprotected(invocation);
+            let surroundings = OperationContext::unprotected(invocation);
             let call = within(surroundings, async { inner.call(LambdaEvent::new(payload, context)).await });
             let response = call.await.map_err(RunError::Handler)?;
             return Ok(encoded(&response)?);
@@ -317,7 +286,7 @@ where
         if let Some(tenant) = tenant(&context) {
             scope = scope.with_caller(tenant)?;
         }
-        let operation = Target {
+        let target = Target {
             key: StoredKey::new(&scope, &key),
             fingerprint: self.fingerprint(&raw)?,
             invocation,
@@ -326,7 +295,7 @@ where
         };
         drop(raw);
         let handler = || inner.call(LambdaEvent::new(payload, context));
-        match self.idempotency.engine().protect(operation, handler, judge, as_it_is).await? {
+        match protect(self.idempotency.driver(), target, handler, judge, as_it_is).await? {
             Protected::Ran(result) | Protected::RanUnrecorded(result) => result,
             Protected::Replayed(replay) if replay.is_failure() => Err(recorded_failure(replay.response())),
             Protected::Replayed(replay) => Ok(recorded_response(replay.response())?),

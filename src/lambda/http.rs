@@ -73,7 +73,7 @@
 //!
 //! # Large responses, and streams
 //!
-//! A response over [`Settings::max_response`](crate::Settings::max_response) is passed on whole, and recorded
+//! A response over [`Settings::max_response`](crate::settings::Settings::max_response) is passed on whole, and recorded
 //! as done but not retained: its duplicates get 409, `not-retained`, and never a part of it. A response that
 //! the front end can't deliver is recorded the same way, and its first caller gets 409, `not-retained`, too: a
 //! load balancer accepts 1 MB from a function, and everything else 6,291,556 bytes, which is Lambda's own
@@ -149,16 +149,21 @@ use lambda_http::{Body, IntoResponse, RequestExt};
 use tower::{Layer, Service};
 
 use crate::{
-    claim::{Replay, current},
-    engine::{Idempotency, Protected, Target, Verdict},
     error::{Error, ErrorKind, RecordedFailure},
     future::BoxFuture,
-    invocation::{Invocation, Surroundings, within},
+    idempotency::Idempotency,
+    invocation::Invocation,
     key::{Key, Scope, StoredKey},
     lambda::{take_ready, tenant},
     observe,
-    policy::OnHandlerError,
-    staging::{AnyAnswer, staging},
+    run::{
+        context::{OperationContext, current, staging, within},
+        protect::{Protected, Target, protect},
+        replay::Replay,
+        response::Verdict,
+        staging::AnyAnswer,
+    },
+    settings::OnHandlerError,
 };
 use answer::{Answer, Buffered, Read, Streamed};
 use config::{Config, Predicate, Unnamed};
@@ -169,13 +174,6 @@ const VERIFIED: &str = "the front end's authorizer";
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-impl Idempotency {
-    /// A tower layer that implements the `Idempotency-Key` header; see [the module](crate::lambda::http).
-    pub fn http(&self) -> HttpLayer {
-        HttpLayer { idempotency: self.clone(), config: Arc::new(Config::default()) }
-    }
-}
-
 /// See [`Idempotency::http`].
 #[derive(Clone, Debug)]
 #[must_use]
@@ -185,6 +183,10 @@ pub struct HttpLayer {
 }
 
 impl HttpLayer {
+    pub(super) fn new(idempotency: &Idempotency) -> Self {
+        Self { idempotency: idempotency.clone(), config: Arc::new(Config::default()) }
+    }
+
     /// Names the operation. If a function has more than one such layer, give each its own name, or they share
     /// keys. Default: [`Builder::operation`](crate::Builder::operation)'s.
     ///
@@ -276,7 +278,7 @@ impl HttpLayer {
             .extensions
             .lambda_context_ref()
             .map_or_else(Invocation::unknown, |context| self.idempotency.entered(context));
-        let now = self.idempotency.engine().clock.now();
+        let now = self.idempotency.driver().now();
         let context = parts.extensions.request_context_ref();
         let most_bytes = M::most_bytes(context);
         let invocation = match front_end::waits_until(context, self.config.answer_within, now) {
@@ -286,7 +288,7 @@ impl HttpLayer {
         let key = match self.key_of(&parts) {
             Ok(Some(key)) => key,
             Ok(None) => {
-                let surroundings = Surroundings::unprotected(invocation);
+                let surroundings = OperationContext::unprotected(invocation);
                 let request = Request::from_parts(parts, body);
                 let response = async { Ok(self.unmarked(M::pass(inner.call(request).await?).await)) };
                 return within(surroundings, response).await;
@@ -308,7 +310,7 @@ impl HttpLayer {
         };
         let for_replay =
             self.config.may_replay.as_ref().map(|may_replay| (may_replay, parts.clone(), caller));
-        let operation = Target {
+        let target = Target {
             key: StoredKey::new(&scope, &key),
             fingerprint,
             invocation,
@@ -331,7 +333,7 @@ impl HttpLayer {
             let response = answer.downcast::<Result<S::Response, S::Error>>().ok()?;
             Some(async { Ok(self.unmarked(M::read(self, (*response)?).await)) })
         };
-        match self.idempotency.engine().protect(operation, handler, judge, again).await {
+        match protect(self.idempotency.driver(), target, handler, judge, again).await {
             Ok(Protected::Ran(result) | Protected::RanUnrecorded(result)) => result,
             Ok(Protected::Replayed(replay)) => {
                 let may_replay = match for_replay {

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use crate::{
     protocol::{
-        Action, End, Event, Fault, Held, Intent, Next, Phase, Plan, Refusal, Task,
+        Action, End, Event, Fault, Held, Intent, Next, Phase, Plan, Refusal, Running,
         judge::{self, Judgement, judge},
+        plan::Task,
         refusal_for, settle,
     },
     record::{Generation, Lock, Record},
-    store::{Seen, StoreErrorKind, Write, Written},
+    store::{Revision, StoreErrorKind, Write, WriteOutcome},
     time::Timestamp,
 };
 
@@ -75,14 +76,14 @@ fn send(plan: &Plan, now: Timestamp, claiming: Claiming) -> Next {
 
 pub(super) fn claiming(plan: &Plan, now: Timestamp, it: Claiming, event: Event) -> Next {
     match event {
-        Event::Answered(Written::Applied) => match it.write.lock() {
+        Event::Answered(WriteOutcome::Applied) => match it.write.lock() {
             Some(lock) => {
                 let held = held(lock, false);
                 hold(plan, now, it.goal, held)
             }
             None => (Phase::Over, Action::Nothing),
         },
-        Event::Answered(Written::Refused(record)) => {
+        Event::Answered(WriteOutcome::Refused(record)) => {
             let it = Claiming { losses: it.losses + 1, ..it };
             lost(plan, now, it, record, Refusal::InProgress(None))
         }
@@ -174,7 +175,7 @@ fn lost(plan: &Plan, now: Timestamp, it: Claiming, record: Option<Record>, when_
             let next = record.generation.next(now);
             let (attempt, interrupted) = judge::history(plan.fingerprint, &record);
             let lock = plan.lock(now, next, attempt, interrupted, &it.goal);
-            let seen = Seen::of(&record);
+            let seen = Revision::of(&record);
             let write = match judgement {
                 Judgement::TakeOver => Write::TakeOver { seen, lock },
                 _ => Write::Reclaim { seen, lock },
@@ -189,7 +190,8 @@ fn hold(plan: &Plan, now: Timestamp, goal: Goal, held: Held) -> Next {
     match goal {
         Goal::Record(task) => settle::begin(plan, now, held, task, 0),
         Goal::Run if plan.has_time_left(held.lease_until, now) => {
-            (Phase::Held { held: held.clone(), submissions: 0 }, Action::Claimed(held))
+            let running = Running { held: held.clone(), submissions: 0, is_in_doubt: false };
+            (Phase::Held(running), Action::Claimed(held))
         }
         Goal::Run => give_back(plan, held, Refusal::NoTimeLeft),
     }
@@ -212,9 +214,9 @@ fn give_back(plan: &Plan, held: Held, why: Refusal) -> Next {
 
 pub(super) fn giving_back(plan: &Plan, held: &Held, why: Refusal, event: &Event) -> Next {
     let refusal = match event {
-        Event::Answered(Written::Applied) => why,
+        Event::Answered(WriteOutcome::Applied) => why,
         // Another claim has replaced it, or keeps it from being applied.
-        Event::Answered(Written::Refused(Some(record)))
+        Event::Answered(WriteOutcome::Refused(Some(record)))
             if record.owner != held.owner && record.generation >= held.generation =>
         {
             why

@@ -1,4 +1,4 @@
-//! Settles in one transaction with the handler's own writes, under a claim (T8) or claim-free. Also concludes
+//! Settles in one transaction with the handler's own writes, under a claim (T8) or optimistically. Also concludes
 //! without either.
 //!
 //! The same request is sent again until it's known that it was applied, or definitely wasn't: every value in
@@ -7,11 +7,12 @@
 
 use crate::{
     protocol::{
-        Action, Decline, End, Event, Fault, Held, Intent, Next, Phase, Plan, Task, acquire, open,
+        Action, Decline, End, Event, Fault, Held, Intent, Next, Phase, Plan, Running, acquire, open,
+        plan::Task,
         settle::{self, over},
     },
     record::{Record, State, Status},
-    store::{Settlement, StoreErrorKind, Write, Written},
+    store::{Settlement, StoreErrorKind, Write, WriteOutcome},
     time::Timestamp,
 };
 
@@ -33,7 +34,7 @@ pub(super) struct Commit {
 pub(super) enum Basis {
     /// A claim that's held.
     Claim(Held),
-    /// Claim-free: only the record that was read.
+    /// Optimistic: only the record that was read.
     Open(open::Basis),
 }
 
@@ -83,8 +84,8 @@ fn submit(commit: Commit) -> Next {
 
 pub(super) fn committing(plan: &Plan, now: Timestamp, commit: Commit, event: Event) -> Next {
     match event {
-        Event::Answered(Written::Applied) => over(End::Recorded),
-        Event::Answered(Written::Refused(record)) => examine(plan, now, commit, record, true),
+        Event::Answered(WriteOutcome::Applied) => over(End::Recorded),
+        Event::Answered(WriteOutcome::Refused(record)) => examine(plan, now, commit, record, true),
         Event::Declined => declined(commit, Decline::Condition),
         // Another transaction has one of its items, or an earlier attempt of it is still on its way. That
         // this attempt wrote nothing doesn't mean that an earlier one didn't.
@@ -205,9 +206,10 @@ fn unresolved(plan: &Plan, commit: &Commit) -> Next {
 /// Returns the claim after a transaction that was definitely not applied. The caller decides how to continue.
 fn declined(commit: Commit, why: Decline) -> Next {
     let submissions = commit.submission.saturating_add(1);
+    let is_in_doubt = commit.task.is_in_doubt || commit.is_doubtful();
     let phase = match commit.basis {
-        Basis::Claim(held) => Phase::Held { held, submissions },
-        Basis::Open(basis) => Phase::Open(open::Basis { submissions, ..basis }),
+        Basis::Claim(held) => Phase::Held(Running { held, submissions, is_in_doubt }),
+        Basis::Open(basis) => Phase::Open(open::Basis { submissions, is_in_doubt, ..basis }),
     };
     (phase, Action::Declined(why))
 }

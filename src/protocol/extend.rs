@@ -1,9 +1,9 @@
 //! Extends the lease of a held claim while its handler runs (T7).
 
 use crate::{
-    protocol::{Action, Event, Fault, Held, Next, Phase, Plan},
+    protocol::{Action, Event, Fault, Held, Next, Phase, Plan, Running},
     record::Status,
-    store::{StoreErrorKind, Write, Written},
+    store::{StoreErrorKind, Write, WriteOutcome},
     time::Timestamp,
 };
 
@@ -13,9 +13,10 @@ use crate::{
 /// applied late, the record has the expiry that was fixed when it was first sent, which covers the lease as
 /// it was then. Under a longer lease, the handler would still run while the record is swept and another
 /// delivery claims the key.
-pub(super) fn send(plan: &Plan, held: Held, submissions: u32, until: Timestamp, is_in_doubt: bool) -> Next {
-    if is_in_doubt || until <= held.lease_until {
-        return (Phase::Held { held, submissions }, Action::NotExtended);
+pub(super) fn send(plan: &Plan, running: Running, until: Timestamp) -> Next {
+    let held = &running.held;
+    if running.is_in_doubt || until <= held.lease_until {
+        return (Phase::Held(running), Action::NotExtended);
     }
     let write = Write::Extend {
         owner: held.owner,
@@ -23,32 +24,32 @@ pub(super) fn send(plan: &Plan, held: Held, submissions: u32, until: Timestamp, 
         lease_until: until,
         expires_at: plan.lock_expiry(until),
     };
-    (Phase::Extending { held, submissions, until }, Action::Apply(write))
+    (Phase::Extending { running, until }, Action::Apply(write))
 }
 
-pub(super) fn extending(held: Held, submissions: u32, until: Timestamp, event: Event) -> Next {
-    let stays = |held, action| (Phase::Held { held, submissions }, action);
+pub(super) fn extending(running: Running, until: Timestamp, event: Event) -> Next {
+    let held = &running.held;
     match event {
-        Event::Answered(Written::Applied) => extended(held, submissions, until),
-        Event::Answered(Written::Refused(Some(record)))
+        Event::Answered(WriteOutcome::Applied) => extended(running, until),
+        Event::Answered(WriteOutcome::Refused(Some(record)))
             if record.status() == Status::Started
                 && record.owner == held.owner
                 && record.generation == held.generation =>
         {
             // An earlier extension, whose answer was lost, set a later end.
-            extended(held, submissions, record.lease_until().unwrap_or(until))
+            extended(running, record.lease_until().unwrap_or(until))
         }
         // Another claim took over, or the record is gone. The handler must stop, since the successor may do
         // the same work. Its outcome so far is settled as usual, which finds the successor.
-        Event::Answered(Written::Refused(_)) => stays(held, Action::Lost),
+        Event::Answered(WriteOutcome::Refused(_)) => (Phase::Held(running), Action::Lost),
         // Applied or not, the lease is at least as long as before.
-        Event::Failed(Fault { kind: StoreErrorKind::Corrupt, .. }) => stays(held, Action::Lost),
-        Event::Failed(_) => stays(held, Action::NotExtended),
-        _ => (Phase::Extending { held, submissions, until }, Action::Nothing),
+        Event::Failed(Fault { kind: StoreErrorKind::Corrupt, .. }) => (Phase::Held(running), Action::Lost),
+        Event::Failed(_) => (Phase::Held(running), Action::NotExtended),
+        _ => (Phase::Extending { running, until }, Action::Nothing),
     }
 }
 
-fn extended(held: Held, submissions: u32, until: Timestamp) -> Next {
-    let held = Held { lease_until: until.max(held.lease_until), ..held };
-    (Phase::Held { held: held.clone(), submissions }, Action::Extended(held))
+fn extended(running: Running, until: Timestamp) -> Next {
+    let held = Held { lease_until: until.max(running.held.lease_until), ..running.held };
+    (Phase::Held(Running { held: held.clone(), ..running }), Action::Extended(held))
 }

@@ -2,9 +2,9 @@
 
 use crate::{
     fingerprint::Fingerprint,
-    policy::Execution,
     protocol::Rules,
     record::{Lock, Owner, Record, State},
+    settings::Execution,
     time::Timestamp,
 };
 

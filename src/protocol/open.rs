@@ -1,4 +1,4 @@
-//! Claim-free runs: the handler runs first, and its outcome is put together with its writes, if there's no
+//! Optimistic runs: the handler runs first, and its outcome is put together with its writes, if there's no
 //! live record.
 //!
 //! Nothing is locked, so nothing can go stale. One of several concurrent runs puts its record; the others
@@ -6,15 +6,16 @@
 
 use crate::{
     protocol::{
-        Action, End, Event, Fault, Next, Phase, Plan, Refusal, Task,
+        Action, End, Event, Fault, Next, Phase, Plan, Refusal,
         acquire::MAX_LOSSES,
         commit,
         judge::{self, Judgement, judge},
+        plan::Task,
         refusal_for,
         settle::{self, over},
     },
     record::{Generation, Record, State},
-    store::{Seen, Settlement, Write},
+    store::{Revision, Settlement, Write},
     time::Timestamp,
 };
 
@@ -27,12 +28,14 @@ pub(super) struct Basis {
     pub(super) losses: u8,
     /// How many transactions were definitely not applied.
     pub(super) submissions: u32,
+    /// Whether one of them had an ambiguous answer before, so that it may still be applied.
+    pub(super) is_in_doubt: bool,
 }
 
 impl Basis {
     /// Whether the record is still the version that was read.
     pub(super) fn is_as_seen(&self, record: Option<&Record>) -> bool {
-        self.seen.as_ref().map(Seen::of) == record.map(Seen::of)
+        self.seen.as_ref().map(Revision::of) == record.map(Revision::of)
     }
 }
 
@@ -66,7 +69,8 @@ pub(super) fn conclude(plan: &Plan, now: Timestamp, basis: Basis, task: Task) ->
     let (state, expires_at) = match settle::outcome(plan.rules.retention, now, &task.intent) {
         Some(Settlement::Complete(outcome, expires_at)) => (State::Completed(outcome), expires_at),
         Some(Settlement::Fail(outcome, expires_at)) => (State::Failed(outcome), expires_at),
-        // Nothing was claimed, and nothing is recorded.
+        // Nothing was claimed, and nothing is recorded that would fence a transaction in doubt.
+        Some(Settlement::Release { .. }) | None if task.is_in_doubt => return over(End::Unresolved(None)),
         Some(Settlement::Release { .. }) | None => return over(End::Recorded),
     };
     let record = Record {
@@ -80,7 +84,7 @@ pub(super) fn conclude(plan: &Plan, now: Timestamp, basis: Basis, task: Task) ->
         request_id: plan.request_id.clone(),
         state,
     };
-    let write = Write::Conclude { seen: basis.seen.as_ref().map(Seen::of), record };
+    let write = Write::Conclude { seen: basis.seen.as_ref().map(Revision::of), record };
     let submission = basis.submissions;
     commit::begin(commit::Basis::Open(basis), task, write, submission)
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 use crate::{
     outcome::Outcome,
     protocol::{
-        Action, End, Event, Fault, Held, Intent, Next, Phase, Plan, Refusal, Task, acquire, commit,
+        Action, End, Event, Fault, Held, Intent, Next, Phase, Plan, Refusal, acquire, commit, plan::Task,
         refusal_for,
     },
     record::{Owner, Record, State, Status},
-    store::{Settlement, StoreErrorKind, Write, Written},
+    store::{Settlement, StoreErrorKind, Write, WriteOutcome},
     time::Timestamp,
 };
 
@@ -54,20 +54,22 @@ pub(super) fn release(plan: &Plan, held: &Held, interrupted: bool) -> Settlement
 
 pub(super) fn settling(plan: &Plan, now: Timestamp, held: Held, task: Task, event: Event) -> Next {
     match event {
-        Event::Answered(Written::Applied) => over(End::Recorded),
-        Event::Answered(Written::Refused(record)) => examine(plan, now, held, task, record),
-        Event::Failed(Fault { kind: StoreErrorKind::Corrupt, .. }) => over(End::Unrecorded(Refusal::Corrupt)),
+        Event::Answered(WriteOutcome::Applied) => over(End::Recorded),
+        Event::Answered(WriteOutcome::Refused(record)) => examine(plan, now, held, task, record),
+        Event::Failed(Fault { kind: StoreErrorKind::Corrupt, .. }) => {
+            unrecorded(plan, &held, task.is_in_doubt, Refusal::Corrupt)
+        }
         Event::Failed(Fault { maybe_applied: true, .. }) => {
             (Phase::LookingForSettlement { held, task }, Action::Read)
         }
         // The store will never accept this outcome. Recording the operation as done matters more than its response.
-        Event::Failed(Fault { kind: StoreErrorKind::Unstorable, .. }) => match omitted(task.intent) {
+        Event::Failed(Fault { kind: StoreErrorKind::Unstorable, .. }) => match omitted(&task.intent) {
             Some(intent) => send(plan, now, held, Task { intent, ..task }),
-            None => over(End::Unrecorded(Refusal::Rejected)),
+            None => unrecorded(plan, &held, task.is_in_doubt, Refusal::Rejected),
         },
         Event::Failed(Fault { kind, .. }) => match task.again(plan, now) {
             Ok((task, nth)) => (Phase::Settling { held, task }, Action::Pause(nth)),
-            Err(_) => over(End::Unrecorded(refusal_for(kind))),
+            Err(task) => unrecorded(plan, &held, task.is_in_doubt, refusal_for(kind)),
         },
         Event::Resumed => send(plan, now, held, task),
         _ => (Phase::Settling { held, task }, Action::Nothing),
@@ -77,10 +79,12 @@ pub(super) fn settling(plan: &Plan, now: Timestamp, held: Held, task: Task, even
 pub(super) fn looking(plan: &Plan, now: Timestamp, held: Held, task: Task, event: Event) -> Next {
     match event {
         Event::Found(record) => examine(plan, now, held, task, record),
-        Event::Failed(Fault { kind: StoreErrorKind::Corrupt, .. }) => over(End::Unrecorded(Refusal::Corrupt)),
+        Event::Failed(Fault { kind: StoreErrorKind::Corrupt, .. }) => {
+            unrecorded(plan, &held, task.is_in_doubt, Refusal::Corrupt)
+        }
         Event::Failed(Fault { kind, .. }) => match task.again(plan, now) {
             Ok((task, nth)) => (Phase::LookingForSettlement { held, task }, Action::Pause(nth)),
-            Err(_) => over(End::Unrecorded(refusal_for(kind))),
+            Err(task) => unrecorded(plan, &held, task.is_in_doubt, refusal_for(kind)),
         },
         Event::Resumed => (Phase::LookingForSettlement { held, task }, Action::Read),
         _ => (Phase::LookingForSettlement { held, task }, Action::Nothing),
@@ -100,7 +104,7 @@ fn examine(plan: &Plan, now: Timestamp, held: Held, task: Task, record: Option<R
             // Resolving the ambiguity already took time, so there's no pause.
             Ok((task, 0)) => send(plan, now, held, task),
             Ok((task, nth)) => (Phase::Settling { held, task }, Action::Pause(nth)),
-            Err(_) => over(End::Unrecorded(Refusal::Unavailable)),
+            Err(task) => unrecorded(plan, &held, task.is_in_doubt, Refusal::Unavailable),
         },
         // A transaction of this claim, which was declined while an earlier attempt of it was still on its
         // way, was applied after all: that outcome counts.
@@ -110,8 +114,22 @@ fn examine(plan: &Plan, now: Timestamp, held: Held, task: Task, record: Option<R
             let lease_until = record.and_then(|record| record.lease_until());
             over(End::Fenced(lease_until.map(|lease_until| plan.rules.claimable_at(lease_until))))
         }
-        record => acquire::to_record(plan, now, task, record),
+        record => {
+            let is_in_doubt = task.is_in_doubt;
+            match acquire::to_record(plan, now, task, record) {
+                (_, Action::Settled(End::Unrecorded(why))) => unrecorded(plan, &held, is_in_doubt, why),
+                next => next,
+            }
+        }
     }
+}
+
+/// The settlement isn't known to be stored. So nothing is known to fence a transaction of the claim that's in doubt.
+fn unrecorded(plan: &Plan, held: &Held, is_in_doubt: bool, why: Refusal) -> Next {
+    over(match is_in_doubt {
+        true => End::Unresolved(Some(plan.rules.claimable_at(held.lease_until))),
+        false => End::Unrecorded(why),
+    })
 }
 
 pub(super) fn over(end: End) -> Next {
@@ -136,7 +154,7 @@ pub(super) fn is_own_outcome(owner: Owner, record: &Record) -> bool {
 }
 
 /// The same intent without its response. `None` if it has no response.
-fn omitted(intent: Intent) -> Option<Intent> {
+fn omitted(intent: &Intent) -> Option<Intent> {
     match intent {
         Intent::Complete(Outcome::Retained(_)) => Some(Intent::Complete(Outcome::Omitted)),
         Intent::Commit(Outcome::Retained(_)) => Some(Intent::Commit(Outcome::Omitted)),

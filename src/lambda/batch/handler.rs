@@ -6,11 +6,15 @@ use serde::Serialize;
 
 use super::{Failure, failure::How, run::Reason};
 use crate::{
-    engine::{Engine, Protected, Stopped, Target, Verdict, as_it_is},
     error::{Error, RecordedFailure},
     future::BoxFuture,
     key::Key,
-    policy::OnHandlerError,
+    run::{
+        driver::Driver,
+        protect::{Protected, Stopped, Target, as_it_is, protect_caught},
+        response::Verdict,
+    },
+    settings::OnHandlerError,
 };
 
 /// Returns the key of a record's operation.
@@ -21,8 +25,8 @@ pub(super) trait Handle<R>: Send + Sync {
     /// Claims, runs and settles.
     fn protected<'a>(
         &'a self,
-        engine: &'a Arc<Engine>,
-        operation: Target,
+        driver: &'a Driver,
+        target: Target,
         record: R,
     ) -> BoxFuture<'a, Result<Protected<Result<(), Reason>>, Stopped>>;
 
@@ -39,11 +43,11 @@ where
 {
     fn protected<'a>(
         &'a self,
-        engine: &'a Arc<Engine>,
-        operation: Target,
+        driver: &'a Driver,
+        target: Target,
         record: R,
     ) -> BoxFuture<'a, Result<Protected<Result<(), Reason>>, Stopped>> {
-        Box::pin(engine.protect_caught(operation, move || self(record), judge, as_it_is))
+        Box::pin(protect_caught(driver, target, move || self(record), judge, as_it_is))
     }
 
     fn unprotected(&self, record: R) -> BoxFuture<'_, Result<(), Failure>> {
@@ -61,7 +65,9 @@ fn judge<T: Serialize>(
             let verdict = serde_json::to_vec(&value).map(|json| Verdict::Complete(json.into()));
             (verdict.unwrap_or(Verdict::CompleteOmitted), Ok(()))
         }
-        (Err(Failure(How::ForGood(failure))), _) => (Verdict::failure(&failure), Err(Reason::FailedForGood)),
+        (Err(Failure(How::Permanent(failure))), _) => {
+            (Verdict::failure(&failure), Err(Reason::FailedForGood))
+        }
         (Err(Failure(how)), OnHandlerError::Release) => (Verdict::Release, Err(Reason::of(how))),
         (Err(Failure(How::Again(error_type, _))), OnHandlerError::Record) => {
             let failure = RecordedFailure::new(error_type, "the handler returned an error");

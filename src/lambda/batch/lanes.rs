@@ -15,7 +15,7 @@ use crate::{
     fingerprint::Fingerprint,
     key::{Key, Scope, StoredKey, joined},
     lambda::tenant,
-    policy::MissingKey,
+    settings::MissingKey,
 };
 
 /// A record before it runs: small, whatever the record's size.

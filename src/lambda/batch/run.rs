@@ -12,20 +12,23 @@ use lambda_runtime::LambdaEvent;
 use serde_json::value::RawValue;
 
 use super::{
-    Batch, BatchAnswer, OnFinalFailure, Record,
+    Batch, BatchAnswer, OnPermanentFailure, Record,
     failure::How,
     lanes::{Lane, Planned, Work},
     record,
     visibility::{self, Shown},
 };
 use crate::{
-    engine::{Protected, Stopped, Target},
     error::{Error, ErrorKind},
     fingerprint::Fingerprint,
-    invocation::{Invocation, Surroundings, within},
+    invocation::Invocation,
     key::StoredKey,
     observe,
-    policy::Execution,
+    run::{
+        context::{OperationContext, within},
+        protect::{Protected, Stopped, Target, unclaimed, until},
+    },
+    settings::Execution,
     time::Timestamp,
 };
 
@@ -122,7 +125,7 @@ impl<R: Record> Batch<R> {
 
     fn times(&self, invocation: &Invocation) -> Times {
         let reserve = self.choices.reserve;
-        let now = self.idempotency.engine().clock.now();
+        let now = self.idempotency.driver().now();
         let before = |part: u32| {
             let deadline = invocation.deadline()?;
             let last = reserve.saturating_mul(2).min(now.until(deadline) / 3);
@@ -151,7 +154,7 @@ impl<R: Record> Delivery<'_, R> {
             }
         };
         // A record that hasn't ended by then has no fate, and is redelivered.
-        let _ = self.batch.idempotency.engine().until(self.times.answer_at, all).await;
+        let _ = until(self.batch.idempotency.driver().clock(), self.times.answer_at, all).await;
         // Dropping a handler's future may panic. The response must be sent anyway.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(running)));
     }
@@ -206,15 +209,15 @@ impl<R: Record> Delivery<'_, R> {
             Ok(record) => record,
             Err(error) => return Fate::Returned(Reason::Refused(error.kind())),
         };
-        let engine = self.batch.idempotency.engine();
-        let operation = Target {
+        let driver = self.batch.idempotency.driver();
+        let target = Target {
             key: key.clone(),
             fingerprint,
             invocation: self.invocation.clone(),
             cut_off: self.times.cut_off,
             mode: self.batch.idempotency.mode(),
         };
-        match self.batch.handler.protected(engine, operation, record).await {
+        match self.batch.handler.protected(driver, target, record).await {
             Ok(Protected::Ran(Ok(())) | Protected::RanUnrecorded(Ok(()))) => Fate::Done,
             Ok(Protected::Ran(Err(Reason::FailedForGood))) => self.failed_for_good(),
             Ok(Protected::RanUnrecorded(Err(reason))) => Fate::Returned(unrecorded(reason)),
@@ -227,7 +230,7 @@ impl<R: Record> Delivery<'_, R> {
             Err(Stopped::Refused(error)) if error.kind() == ErrorKind::NotRetained => Fate::Done,
             Err(Stopped::Refused(error)) if error.kind() == ErrorKind::InProgress => {
                 let wait = error.retry_after().unwrap_or_default();
-                let until = engine.clock.now().saturating_add(wait);
+                let until = driver.now().saturating_add(wait);
                 Fate::Returned(Reason::InProgress(until))
             }
             Err(Stopped::Refused(error)) => Fate::Returned(Reason::Refused(error.kind())),
@@ -241,9 +244,9 @@ impl<R: Record> Delivery<'_, R> {
             Err(error) => return Fate::Returned(Reason::Refused(error.kind())),
         };
         observe::unprotected("missing key");
-        let surroundings = Surroundings::unprotected(self.invocation.clone());
+        let surroundings = OperationContext::unprotected(self.invocation.clone());
         let running = within(surroundings, self.batch.handler.unprotected(record));
-        match self.batch.idempotency.engine().unclaimed(running).await {
+        match unclaimed(self.batch.idempotency.driver().clock(), running).await {
             Ok(Ok(())) => Fate::Done,
             Ok(Err(failure)) => Fate::Returned(unrecorded(Reason::of(failure.0))),
             Err(_) => Fate::Returned(Reason::Panicked),
@@ -251,20 +254,20 @@ impl<R: Record> Delivery<'_, R> {
     }
 
     fn failed_for_good(&self) -> Fate {
-        match self.batch.choices.on_final_failure {
-            OnFinalFailure::Acknowledge => Fate::Done,
-            OnFinalFailure::Return => Fate::Returned(Reason::FailedForGood),
+        match self.batch.choices.on_permanent_failure {
+            OnPermanentFailure::Acknowledge => Fate::Done,
+            OnPermanentFailure::Return => Fate::Returned(Reason::FailedForGood),
         }
     }
 
     fn is_late(&self) -> bool {
-        self.times.no_claim_after.is_some_and(|at| self.batch.idempotency.engine().clock.now() >= at)
+        self.times.no_claim_after.is_some_and(|at| self.batch.idempotency.driver().now() >= at)
     }
 
     /// Hides messages that another delivery is processing until that one's lease expires.
     async fn hide(&self) {
         let Some(visibility) = &self.batch.visibility else { return };
-        let now = self.batch.idempotency.engine().clock.now();
+        let now = self.batch.idempotency.driver().now();
         let messages: Vec<_> = {
             let fates = self.fates.lock().unwrap_or_else(PoisonError::into_inner);
             let waits = fates.iter().zip(&self.records).filter_map(|(fate, raw)| match fate {
@@ -368,7 +371,7 @@ impl Reason {
     pub(super) fn of(how: How) -> Self {
         match how {
             How::Again(error_type, detail) => Self::Failed(error_type, detail),
-            How::ForGood(_) => Self::FailedForGood,
+            How::Permanent(_) => Self::FailedForGood,
         }
     }
 }

@@ -4,7 +4,7 @@ use ::http::{Response, StatusCode};
 use lambda_http::Body;
 
 use super::HttpLayer;
-use crate::policy::Execution;
+use crate::settings::Execution;
 
 /// Decides whether one response is recorded, in place of its status. Put it into the response's extensions.
 ///

@@ -1,0 +1,312 @@
+//! The front door: [`Idempotency`], its [`Builder`] and its [`Operation`]s.
+
+mod builder;
+mod operation;
+mod operator;
+#[cfg(feature = "postgres")]
+mod postgres;
+
+pub use builder::Builder;
+pub use operation::Operation;
+pub use operator::{Resolution, Resolved};
+
+use std::{borrow::Cow, fmt, sync::Arc};
+
+use crate::{
+    error::{Error, ErrorKind},
+    invocation::Invocation,
+    key::{Scope, StoredKey},
+    observe,
+    record::Record,
+    run::{context::surrounding, driver::Driver, optimistic::Mode, replay::Replay},
+    settings::Settings,
+    store::{Store, named::NamedStore},
+};
+
+/// Makes operations idempotent: one logical operation, one outcome.
+///
+/// Cheap to clone, and shared by all invocations of a process. Its memory doesn't grow with the keys it has
+/// seen. (The [local cache](Builder::local_cache), which is off by default, is bounded.)
+#[derive(Clone)]
+pub struct Idempotency {
+    driver: Driver,
+    function: Arc<str>,
+    /// The user's name for the operation, if one name isn't enough.
+    operation: Option<Arc<str>>,
+    /// The invocation, if the user set it.
+    invocation: Option<Invocation>,
+    mode: Mode,
+}
+
+impl Idempotency {
+    /// Starts building an engine over `store`.
+    pub fn builder(store: impl Store) -> Builder {
+        Builder::new(Arc::new(store))
+    }
+
+    /// Creates an engine over the store that the environment names, with default settings.
+    /// `IDEMPOTENCY_TABLE` is a DynamoDB table, or `IDEMPOTENCY_STORE` is a URL. The function's name is
+    /// `AWS_LAMBDA_FUNCTION_NAME`.
+    ///
+    /// | `IDEMPOTENCY_STORE` | store | feature |
+    /// |---|---|---|
+    /// | `dynamodb://TABLE` | that table; also `?endpoint=URL`, `&region=NAME`, `&sort_key=ATTRIBUTE`, `&attributes=id:pk,expires_at:ttl` for names other than the default ones | `dynamodb` |
+    /// | `redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE]`, `rediss://…` for TLS | that server of Redis or Valkey; also `?prefix=TEXT`, `&sslrootcert=FILE` | `redis` |
+    /// | `redis-cluster://…`, `rediss-cluster://…` for TLS | that cluster; also `&node=HOST:PORT` | `redis` |
+    /// | `postgres://USER:PASSWORD@HOST[:PORT]/DATABASE` | that PostgreSQL; also `?table=NAME`, `&sslmode=MODE`, `&sslrootcert=FILE`, `&timeouts=startup`, `transaction` or `role`, `&prepared=true` | `postgres` |
+    /// | `memory:` | this process's memory: only for trying it out on one machine. Refused inside Lambda | |
+    ///
+    /// For DynamoDB, credentials, Region and endpoint come from the environment, as with any AWS SDK. Call
+    /// this once, when the function starts.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if neither variable is set, both are, or one is malformed. It sends no request,
+    /// so a missing table or server shows up at its first use.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
+    pub async fn from_env() -> Result<Self, Error> {
+        Self::builder_from_env().await?.build()
+    }
+
+    /// Creates a builder over the store that the environment names, to change the default settings.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_env`](Self::from_env).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
+    pub async fn builder_from_env() -> Result<Builder, Error> {
+        Ok(Self::builder(NamedStore::from_env()?.open().await?))
+    }
+
+    /// Returns one operation of this function, under your name for it. Operations with different names never
+    /// share a key, even if both [`run`](Operation::run) with the same one.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if the name is empty, too long, or has characters other than ASCII letters,
+    /// digits, `-`, `_` and `.`.
+    pub fn operation(&self, name: impl AsRef<str>) -> Result<Operation, Error> {
+        Operation::new(self, name.as_ref())
+    }
+
+    /// Returns the same engine, whose layers use this name.
+    pub(crate) fn named(&self, name: &str) -> Result<Self, Error> {
+        // A colon separates the entry point from the operation's name.
+        let checked = Scope::new(&self.function, name)?;
+        if checked.operation().contains(':') {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "the scope's operation name has a colon; leave it out",
+            ));
+        }
+        Ok(Self { operation: Some(name.into()), ..self.clone() })
+    }
+
+    /// Returns the same engine for one invocation, whose deadline bounds its leases. The layers do this
+    /// automatically.
+    #[must_use]
+    pub fn for_invocation(&self, invocation: Invocation) -> Self {
+        Self { invocation: Some(invocation), ..self.clone() }
+    }
+
+    /// Returns the same engine without claims: for handlers whose only effects are the writes that they
+    /// [stage](crate::staging()).
+    ///
+    /// Nothing is written before the handler runs. When it returns, the library puts its outcome and its
+    /// writes in one transaction, if there's no outcome yet. A first run costs one request instead of two,
+    /// nothing is locked, and nothing can go stale. Concurrent deliveries all run the handler; one commits,
+    /// and the others answer with its outcome and write nothing. A later duplicate runs the handler too,
+    /// without effect. If duplicates are frequent, or the handler is slow or costly,
+    /// [`optimistic_reading_first`](Self::optimistic_reading_first) avoids that run for one read.
+    ///
+    /// Use it if the handler has no side effects besides its staged writes, so that it may run any number of
+    /// times, also concurrently. A handler that charges a card, sends a mail or calls another service needs a
+    /// claim. Inside it, [`current`](crate::current) returns `None`, and its errors and panics leave nothing
+    /// behind.
+    ///
+    /// Deliveries with and without a claim may share keys, for example while you change a function from one
+    /// to the other: a live claim is in progress, and a stale one is replaced by the outcome.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Idempotency, store::memory::MemoryStore};
+    /// # fn main() -> Result<(), lambda_idempotency::Error> {
+    /// let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?.optimistic()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] at most once: without a claim, a handler runs at every delivery.
+    pub fn optimistic(&self) -> Result<Self, Error> {
+        self.without_claims(Mode::Optimistic { reads_first: false })
+    }
+
+    /// Like [`optimistic`](Self::optimistic), with one consistent read before the handler: it answers later
+    /// duplicates, whose handler then doesn't run.
+    ///
+    /// # Errors
+    ///
+    /// As [`optimistic`](Self::optimistic).
+    pub fn optimistic_reading_first(&self) -> Result<Self, Error> {
+        self.without_claims(Mode::Optimistic { reads_first: true })
+    }
+
+    fn without_claims(&self, mode: Mode) -> Result<Self, Error> {
+        self.driver.settings.refuse_at_most_once("a handler that runs without a claim")?;
+        Ok(Self { mode, ..self.clone() })
+    }
+
+    /// Empties the [local cache](crate::Builder::local_cache) of this engine and all its clones: the next
+    /// delivery of each key asks the store. Does nothing without a cache.
+    ///
+    /// Call it when the process was restored from a memory snapshot, if your platform has a hook for that,
+    /// and when you know that a record was changed by hand elsewhere. Answers that the store gave earlier to
+    /// operations in flight aren't cached either.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Idempotency, store::memory::MemoryStore};
+    /// let idempotency =
+    ///     Idempotency::builder(MemoryStore::new()).function("orders").local_cache(4 * 1024 * 1024).build()?;
+    /// idempotency.clear_local_cache();
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    pub fn clear_local_cache(&self) {
+        if let Some(cache) = self.driver.cache() {
+            cache.clear();
+        }
+    }
+
+    /// Settles the record of `key` by hand, whatever its state is: for a person, or a job that asks the
+    /// downstream system what happened. The record must still be the version that was `seen`, or the same
+    /// claim with an extended lease.
+    ///
+    /// The record gets a new owner and a new generation, which fences a claim that's still running: its own
+    /// settlement is rejected, and it answers with the outcome that it then finds. If it finds the key
+    /// released, it records its own.
+    ///
+    /// An outcome expires [`Settings::retention`](crate::settings::Settings::retention) from now.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Idempotency, Key, Resolution, Resolved, Store, store::memory::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let store = MemoryStore::new();
+    /// # let idempotency = Idempotency::builder(store.clone()).function("orders").build()?;
+    /// # let none = async || Err::<(), _>(std::io::Error::other("no"));
+    /// let charge = idempotency.operation("charge")?;
+    /// # let _ = charge.run(Key::new("order-17")?, &"12.50 EUR", none).await;
+    /// let key = charge.stored_key(&Key::new("order-17")?);
+    /// if let Some(seen) = store.read(&key).await? {
+    ///     // The gateway says that the charge went through.
+    ///     let response = Resolution::Complete(r#"{"receipt":17}"#.into());
+    ///     match idempotency.resolve(&key, &seen, response).await? {
+    ///         Resolved::Made(record) => println!("{}", record.status().as_str()),
+    ///         Resolved::Lost(now) => println!("another was faster: {now:?}"),
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::Unavailable`]: the store couldn't be reached, or its answer was lost and can't be
+    ///   recovered. Retrying is harmless: the write applies only to the version that was seen.
+    /// - [`ErrorKind::Invalid`]: the response is over
+    ///   [`Settings::max_response`](crate::settings::Settings::max_response), or the store rejects the request itself.
+    ///   Nothing was written.
+    /// - [`ErrorKind::Corrupt`]: the current record is unreadable. Nothing was written.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the record unchanged, settled, or with the write still on its way.
+    pub async fn resolve(
+        &self,
+        key: &StoredKey,
+        seen: &Record,
+        resolution: Resolution,
+    ) -> Result<Resolved, Error> {
+        operator::resolve(self.driver(), key, seen, resolution).await
+    }
+
+    /// Returns the outcome that `record` of `key` holds, inline or in chunks: for a person who looks. No
+    /// delivery is answered with it.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::NotRetained`]: it has one, but the response wasn't kept.
+    /// - [`ErrorKind::Corrupt`]: it has none, or the response is damaged.
+    /// - [`ErrorKind::Unavailable`] or [`ErrorKind::Invalid`]: a chunk of the response couldn't be read.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
+    pub async fn outcome_of(&self, key: &StoredKey, record: &Record) -> Result<Replay, Error> {
+        self.driver().outcome_in(key, record, None).await
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The settings that the engine was built with.
+    pub fn settings(&self) -> &Settings {
+        &self.driver.settings
+    }
+
+    pub(crate) fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    /// Returns the scope of operations that arrive by `via`: `http`, `event`, `run`… An HTTP request and a
+    /// step inside its handler can then use one key without being one operation.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if a name in it isn't valid.
+    pub fn scope(&self, via: &str) -> Result<Scope, Error> {
+        Scope::new(&self.function, labelled(via, self.operation.as_deref()))
+    }
+
+    /// Returns the caller's invocation: the one that was set, or the surrounding layer's.
+    pub(crate) fn invocation(&self) -> Invocation {
+        self.invocation.clone().or_else(|| surrounding().map(|context| context.invocation)).unwrap_or_else(
+            || {
+                let shared = &self.driver.shared;
+                shared.no_invocation.call_once(|| {
+                    observe::no_invocation(&self.driver.settings, shared.is_in_lambda);
+                });
+                Invocation::unknown()
+            },
+        )
+    }
+}
+
+/// The operation's name in the scope: the entry point, and the user's name for it.
+fn labelled<'a>(via: &'a str, operation: Option<&str>) -> Cow<'a, str> {
+    match operation {
+        Some(operation) => format!("{via}:{operation}").into(),
+        None => via.into(),
+    }
+}
+
+impl fmt::Debug for Idempotency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Idempotency")
+            .field("function", &self.function)
+            .field("operation", &self.operation)
+            .field("store", self.driver.store())
+            .field("settings", &self.driver.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

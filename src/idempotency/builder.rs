@@ -1,0 +1,266 @@
+//! Builds an [`Idempotency`]: takes the components, applies defaults, and refuses invalid settings.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use crate::{
+    error::{Error, ErrorKind},
+    idempotency::Idempotency,
+    key::Scope,
+    record::Owner,
+    run::{
+        cache::LocalCache,
+        driver::{Driver, OwnerSource, Shared},
+        optimistic::Mode,
+    },
+    settings::{Execution, OnHandlerError, OnInProgress, OnStoreFailure, Settings},
+    store::Store,
+    time::{Clock, SystemClock},
+};
+
+/// Builds an [`Idempotency`]; see [`Idempotency::builder`].
+#[must_use]
+pub struct Builder {
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    owners: OwnerSource,
+    settings: Settings,
+    function: Option<String>,
+    operation: Option<String>,
+}
+
+impl Builder {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+        Self {
+            store,
+            clock: Arc::new(SystemClock),
+            owners: Arc::new(Owner::random),
+            settings: Settings::default(),
+            function: None,
+            operation: None,
+        }
+    }
+
+    /// Sets the function's name in the scope. Default: `AWS_LAMBDA_FUNCTION_NAME`, which has neither version
+    /// nor alias.
+    pub fn function(mut self, name: impl Into<String>) -> Self {
+        self.function = Some(name.into());
+        self
+    }
+
+    /// Sets the name of the operation that the layers wrap, for a function with more than one such layer.
+    /// Default: none. Operations from [`Idempotency::operation`] have their own names.
+    pub fn operation(mut self, name: impl Into<String>) -> Self {
+        self.operation = Some(name.into());
+        self
+    }
+
+    /// See [`Settings::retention`].
+    pub fn retention(mut self, retention: Duration) -> Self {
+        self.settings.retention = retention;
+        self
+    }
+
+    /// See [`Settings::skew_margin`].
+    pub fn skew_margin(mut self, margin: Duration) -> Self {
+        self.settings.skew_margin = margin;
+        self
+    }
+
+    /// See [`Settings::lease_grace`].
+    pub fn lease_grace(mut self, grace: Duration) -> Self {
+        self.settings.lease_grace = grace;
+        self
+    }
+
+    /// See [`Settings::lease_fallback`].
+    pub fn lease_fallback(mut self, fallback: Duration) -> Self {
+        self.settings.lease_fallback = fallback;
+        self
+    }
+
+    /// See [`Settings::lease_extension`].
+    pub fn lease_extension(mut self, length: Duration) -> Self {
+        self.settings.lease_extension = Some(length);
+        self
+    }
+
+    /// See [`Settings::answer_reserve`].
+    pub fn answer_reserve(mut self, reserve: Duration) -> Self {
+        self.settings.answer_reserve = reserve;
+        self
+    }
+
+    /// See [`Settings::settle_within`].
+    pub fn settle_within(mut self, limit: Duration) -> Self {
+        self.settings.settle_within = limit;
+        self
+    }
+
+    /// See [`Settings::execution`].
+    pub fn execution(mut self, execution: Execution) -> Self {
+        self.settings.execution = execution;
+        self
+    }
+
+    /// See [`Settings::on_handler_error`].
+    pub fn on_handler_error(mut self, policy: OnHandlerError) -> Self {
+        self.settings.on_handler_error = policy;
+        self
+    }
+
+    /// See [`Settings::on_in_progress`].
+    pub fn on_in_progress(mut self, policy: OnInProgress) -> Self {
+        self.settings.on_in_progress = policy;
+        self
+    }
+
+    /// See [`Settings::on_store_failure`].
+    pub fn on_store_failure(mut self, policy: OnStoreFailure) -> Self {
+        self.settings.on_store_failure = policy;
+        self
+    }
+
+    /// See [`Settings::max_response`].
+    pub fn max_response(mut self, bytes: usize) -> Self {
+        self.settings.max_response = bytes;
+        self
+    }
+
+    /// Keeps settled records in this process's memory, at most `bytes`, and answers duplicates from there
+    /// without a request. Default: 0, off. Otherwise at least 64 KiB. A few MiB hold many records.
+    ///
+    /// It's useful if the same process sees the same key again: a client that retries, a warm function. All
+    /// clones of the engine and all concurrent invocations share one cache. It holds only what the store
+    /// certainly has: an outcome that this process read or recorded. An entry counts its key, fingerprint,
+    /// response and bookkeeping. The least recently used entry is evicted first. An outcome that would fill
+    /// more than an eighth of the cache, or that wasn't retained, isn't cached.
+    ///
+    /// A cached entry is judged like the record. Another fingerprint is a [`Mismatch`](ErrorKind::Mismatch).
+    /// From the record's expiry on, the library asks the store. Before that, no executor whose clock is
+    /// within [`Settings::skew_margin`] can have replaced the record. Until its expiry, an entry answers even
+    /// when the store is down.
+    ///
+    /// An entry can't notice the following, and is replayed until the record expires:
+    ///
+    /// - An operator's write from another process, such as `idempotency release` on a completed record, or
+    ///   one whose answer was lost. After it, wait for the expiry, restart the function (a new deployment
+    ///   does), or have it call [`Idempotency::clear_local_cache`]. A [`resolve`](Idempotency::resolve) by
+    ///   this engine removes its own entry.
+    /// - A record that was removed by hand, or a table that was restored from a backup.
+    /// - A clock of this process that's behind by more than the skew margin: the entry may then be replayed
+    ///   after the record has expired elsewhere and been replaced.
+    ///
+    /// Many processes start from one SnapStart snapshot, with the same memory. If the environment announces a
+    /// snapshot (`AWS_LAMBDA_INITIALIZATION_TYPE` is `snap-start`), only operations of a known
+    /// [`Invocation`](crate::Invocation) are cached, so that the snapshot's cache is empty. After any other
+    /// restore, call [`Idempotency::clear_local_cache`].
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = MemoryStore::new();
+    /// let builder = Idempotency::builder(store.clone()).function("orders");
+    /// let idempotency = builder.local_cache(4 * 1024 * 1024).build()?;
+    ///
+    /// let charge = idempotency.operation("charge")?;
+    /// let work = async || Ok::<_, std::io::Error>(String::from("receipt 1"));
+    /// let first: String = charge.run(Key::new("order-17")?, &"12.50 EUR", work).await?;
+    /// // From here on, the cache answers even without the record.
+    /// for (key, _) in store.all() {
+    ///     store.set(&key, None);
+    /// }
+    /// let again: String = charge.run(Key::new("order-17")?, &"12.50 EUR", work).await?;
+    /// assert_eq!(first, again);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn local_cache(mut self, bytes: usize) -> Self {
+        self.settings.local_cache = bytes;
+        self
+    }
+
+    /// Sets all settings at once.
+    pub fn settings(mut self, settings: Settings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// Sets the clock, for tests.
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.clock = Arc::new(clock);
+        self
+    }
+
+    /// Sets the source of owners, for simulations that must be repeatable. In production leave the default,
+    /// the operating system: two executors that draw the same owner are the same executor to the protocol.
+    pub fn owner_source(mut self, draw: impl Fn() -> Result<Owner, Error> + Send + Sync + 'static) -> Self {
+        self.owners = Arc::new(draw);
+        self
+    }
+
+    /// Checks everything and builds the engine. No request is sent.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] for a duration that's zero or out of bounds, a local cache of under 64 KiB, an
+    /// empty or malformed name, or a function whose name is neither given nor in the environment.
+    pub fn build(self) -> Result<Idempotency, Error> {
+        self.build_in(|name| std::env::var(name).ok())
+    }
+
+    /// Like [`build`](Self::build), in an environment with these variables.
+    pub(super) fn build_in(
+        self,
+        environment: impl Fn(&'static str) -> Option<String>,
+    ) -> Result<Idempotency, Error> {
+        let variable = |name| environment(name).filter(|value| !value.is_empty());
+        self.settings.validate()?;
+        let initialization = variable("AWS_LAMBDA_INITIALIZATION_TYPE");
+        let function = match self.function {
+            Some(function) => function,
+            None => variable("AWS_LAMBDA_FUNCTION_NAME").ok_or_else(no_function)?,
+        };
+        Scope::new(&function, "x")?;
+        let is_snapshotted = initialization.as_deref() == Some("snap-start");
+        let shared = Shared {
+            cache: LocalCache::new(self.settings.local_cache, is_snapshotted),
+            store: self.store,
+            clock: self.clock,
+            owners: self.owners,
+            is_in_lambda: variable("AWS_LAMBDA_RUNTIME_API").is_some(),
+            no_invocation: std::sync::Once::new(),
+            #[cfg(feature = "events")]
+            unknown_deadline: std::sync::Once::new(),
+        };
+        let idempotency = Idempotency {
+            driver: Driver { shared: Arc::new(shared), settings: Arc::new(self.settings) },
+            function: function.into(),
+            operation: None,
+            invocation: None,
+            mode: Mode::default(),
+        };
+        match self.operation {
+            Some(operation) => idempotency.named(&operation),
+            None => Ok(idempotency),
+        }
+    }
+}
+
+fn no_function() -> Error {
+    Error::new(
+        ErrorKind::Invalid,
+        "the scope has no function name: AWS_LAMBDA_FUNCTION_NAME is not set; outside Lambda, give one to the builder",
+    )
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("store", &self.store)
+            .field("function", &self.function)
+            .field("operation", &self.operation)
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}

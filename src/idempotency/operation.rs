@@ -1,0 +1,205 @@
+//! An [`Operation`]: a named piece of work that runs once per key, such as charging a card.
+
+use std::{borrow::Borrow, fmt, future::Future};
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{
+    error::{Error, RecordedFailure, RunError},
+    fingerprint::Fingerprint,
+    idempotency::Idempotency,
+    invocation::Invocation,
+    key::{Key, Scope, StoredKey},
+    run::{
+        begin::begin,
+        claim::Begun,
+        context::refused_within,
+        protect::{Protected, Target, as_it_is, protect},
+        response::Verdict,
+    },
+    settings::OnHandlerError,
+};
+
+/// One operation of a function, by name: [`run`](Self::run) it, or [`begin`](Self::begin) and settle it yourself.
+///
+/// [`Idempotency::operation`] creates it. Two operations never share a key, even if both get the same one.
+/// You can run one operation for any number of keys, and for one key again and again. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Operation {
+    idempotency: Idempotency,
+    scope: Scope,
+}
+
+impl Operation {
+    pub(crate) fn new(idempotency: &Idempotency, name: &str) -> Result<Self, Error> {
+        let idempotency = idempotency.named(name)?;
+        let scope = idempotency.scope("run")?;
+        Ok(Self { idempotency, scope })
+    }
+
+    /// Returns the same operation for one caller or tenant. Callers don't share keys. Pass a verified
+    /// identity, never a token: the caller's next token would count as another caller.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?;
+    /// let charge = idempotency.operation("charge")?;
+    /// let receipt = async |by: &'static str| {
+    ///     let run = || async move { Ok::<_, std::io::Error>(format!("{by}'s receipt")) };
+    ///     charge.for_caller(by)?.run(Key::new("order-17")?, &"12.50 EUR", run).await
+    /// };
+    /// assert_eq!(receipt("anna").await?, "anna's receipt");
+    /// assert_eq!(receipt("otto").await?, "otto's receipt");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the caller is empty or over 2,048 bytes.
+    pub fn for_caller(&self, caller: impl AsRef<str>) -> Result<Self, Error> {
+        Ok(Self { scope: self.scope.with_caller(caller)?, ..self.clone() })
+    }
+
+    /// Returns the same operation in one invocation, whose deadline limits its leases. The layers set it; a
+    /// spawned task needs it (see [`Invocation::current`]).
+    #[must_use]
+    pub fn for_invocation(&self, invocation: Invocation) -> Self {
+        Self { idempotency: self.idempotency.for_invocation(invocation), ..self.clone() }
+    }
+
+    /// Returns the ID of `key`'s record in the store, for operators' tools.
+    pub fn stored_key(&self, key: &Key) -> StoredKey {
+        StoredKey::new(&self.scope, key)
+    }
+
+    #[cfg(feature = "postgres")]
+    pub(crate) fn idempotency(&self) -> &Idempotency {
+        &self.idempotency
+    }
+
+    /// Claims `key`, or finds its outcome: the low level, for operations that aren't a single closure.
+    ///
+    /// The claim has a lease. It ends [`lease_grace`](crate::settings::Settings::lease_grace) after the invocation's
+    /// deadline, or after [`lease_fallback`](crate::settings::Settings::lease_fallback) if the deadline is unknown.
+    /// With [`lease_extension`](crate::settings::Settings::lease_extension) it's that long instead.
+    /// Only [`Claim::extend`](crate::Claim::extend) extends it, and the library doesn't cut your work off:
+    /// settle the claim before [`ClaimHandle::lease_until`](crate::ClaimHandle::lease_until). Once the lease
+    /// and the skew margin have passed, the next delivery takes over and runs too.
+    ///
+    /// # Errors
+    ///
+    /// Nothing ran, and nothing is claimed:
+    ///
+    /// - [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch): the key was used with another fingerprint.
+    /// - [`ErrorKind::InProgress`](crate::ErrorKind::InProgress): another claim is live; see
+    ///   [`Error::retry_after`].
+    /// - [`ErrorKind::OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown): at most once, and an earlier claim
+    ///   ended without an answer.
+    /// - [`ErrorKind::NotRetained`](crate::ErrorKind::NotRetained): it's done, but the response wasn't kept.
+    /// - [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable): the store couldn't be reached, or no time
+    ///   is left.
+    /// - [`ErrorKind::Corrupt`](crate::ErrorKind::Corrupt): the record is unreadable.
+    /// - [`ErrorKind::Invalid`](crate::ErrorKind::Invalid): the store rejects the request itself: see the
+    ///   source error.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future may leave a claim that no executor holds; its lease frees the key.
+    pub async fn begin(&self, key: impl Borrow<Key>, fingerprint: Fingerprint) -> Result<Begun, Error> {
+        let key = self.stored_key(key.borrow());
+        let invocation = self.idempotency.invocation().without_short_leases();
+        let begun = begin(self.idempotency.driver(), &key, fingerprint, &invocation).await;
+        begun.map_err(|refused| refused_within(refused.error))
+    }
+
+    /// Runs `operation` once for `key`, and answers every later call with its recorded result.
+    ///
+    /// `payload` must be the same each time the key is used. A retry must serialise it to the same JSON: a
+    /// `HashSet` changes its order every time, which makes each retry a mismatch, so sort it first.
+    ///
+    /// The result is recorded as JSON. Integers and finite floats are replayed to the last bit. A result that
+    /// can't be read back, such as NaN, isn't recorded: this call returns it, and duplicates get
+    /// [`ErrorKind::NotRetained`](crate::ErrorKind::NotRetained).
+    ///
+    /// An error releases the key. With [`OnHandlerError::Record`] it's recorded instead: this call and every
+    /// later one then fail with [`RunError::Recorded`] and the same error type, so that a Step Functions
+    /// `Catch` handles them alike.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?;
+    /// let charge = idempotency.operation("charge")?;
+    /// let mut charged = 0;
+    /// for _ in 0..2 {
+    ///     let receipt: String = charge
+    ///         .run(Key::new("order-17")?, &"12.50 EUR", || async {
+    ///             charged += 1;
+    ///             Ok::<_, std::io::Error>("receipt 1".to_owned())
+    ///         })
+    ///         .await?;
+    ///     assert_eq!(receipt, "receipt 1");
+    /// }
+    /// assert_eq!(charged, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`RunError::Handler`] with the operation's own error, if it isn't recorded; [`RunError::Recorded`]
+    /// with one that this call or an earlier one recorded; or [`RunError::Idempotency`] as in
+    /// [`begin`](Self::begin).
+    ///
+    /// # Panics
+    ///
+    /// If `operation` panics: the claim is settled, and the panic resumes.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the operation and settles nothing; the lease frees the key.
+    pub async fn run<T, E, P, F, Fut>(
+        &self,
+        key: impl Borrow<Key>,
+        payload: &P,
+        operation: F,
+    ) -> Result<T, RunError<E>>
+    where
+        T: Serialize + DeserializeOwned + 'static,
+        E: fmt::Display + 'static,
+        P: Serialize + ?Sized,
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        let target_key = self.stored_key(key.borrow());
+        let target = Target {
+            key: target_key.clone(),
+            fingerprint: Fingerprint::of(payload)?,
+            invocation: self.idempotency.invocation(),
+            cut_off: None,
+            mode: self.idempotency.mode(),
+        };
+        let judge = |result: Result<T, E>, on_error| match (result, on_error) {
+            (Ok(value), _) => (Verdict::result(&target_key, &value), Ok(value)),
+            (Err(error), OnHandlerError::Release) => (Verdict::Release, Err((error, None))),
+            (Err(error), OnHandlerError::Record) => {
+                let failure = RecordedFailure::new(std::any::type_name::<E>(), error.to_string());
+                (Verdict::failure(&failure), Err((error, Some(failure))))
+            }
+        };
+        let protected = protect(self.idempotency.driver(), target, operation, judge, as_it_is).await;
+        match protected.map_err(refused_within)? {
+            // Every call gets the recorded result, this one included.
+            Protected::Ran(result) => result.map_err(|(error, recorded)| match recorded {
+                Some(failure) => RunError::Recorded(failure),
+                None => RunError::Handler(error),
+            }),
+            Protected::RanUnrecorded(result) => result.map_err(|(error, _)| RunError::Handler(error)),
+            Protected::Replayed(replay) => replay.result(),
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The operator's actions: reading an outcome, and settling a record whatever its state is.
+
+use bytes::Bytes;
+
+use crate::{
+    error::{Error, ErrorKind},
+    key::StoredKey,
+    observe,
+    outcome::Outcome,
+    protocol::{self, Intent},
+    record::{Owner, Record},
+    run::{cache::Forget, driver::Driver, refusal::store_error},
+    store::{Revision, StoreErrorKind, Write, WriteOutcome},
+};
+
+/// How many lease extensions an operator's write is retried after. There's at most one every few seconds.
+const MAX_EXTENSIONS: u32 = 5;
+
+/// How an operator settles a record.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Resolution {
+    /// The operation is done, and this is its response, in the format that the key's wrapper replays. For
+    /// typed events and [`Operation::run`](crate::Operation::run) it's the result as JSON; for HTTP, the
+    /// output of [`lambda::http::recorded`](crate::lambda::http::recorded).
+    Complete(Bytes),
+    /// The operation is done, and its response is unknown: duplicates get [`ErrorKind::NotRetained`].
+    CompleteWithoutResponse,
+    /// The operation failed permanently, and won't run again: a [`RecordedFailure`](crate::RecordedFailure)
+    /// as JSON.
+    Fail(Bytes),
+    /// Nothing happened, or it may happen again: the next delivery runs.
+    Release,
+}
+
+/// The result of an operator's write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Resolved {
+    /// The write was applied; this is the record now.
+    Made(Record),
+    /// The write wasn't applied: the record is no longer the version that was seen. This is the current
+    /// record, if there is one. (Or the write's answer was lost, and the record has been replaced since.)
+    Lost(Option<Record>),
+}
+
+impl std::fmt::Debug for Resolution {
+    /// Shows the shape, never the response.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Complete(response) => write!(f, "Complete(<{} bytes>)", response.len()),
+            Self::CompleteWithoutResponse => f.write_str("CompleteWithoutResponse"),
+            Self::Fail(failure) => write!(f, "Fail(<{} bytes>)", failure.len()),
+            Self::Release => f.write_str("Release"),
+        }
+    }
+}
+
+/// Settles the record of `key` by hand; see [`Idempotency::resolve`](crate::Idempotency::resolve).
+pub(super) async fn resolve(
+    driver: &Driver,
+    key: &StoredKey,
+    seen: &Record,
+    resolution: Resolution,
+) -> Result<Resolved, Error> {
+    let owner = driver.owner()?;
+    let intent = match resolution {
+        Resolution::Complete(response) => Intent::Complete(kept(driver, key, owner, response).await?),
+        Resolution::CompleteWithoutResponse => Intent::Complete(Outcome::Omitted),
+        Resolution::Fail(failure) => Intent::Fail(kept(driver, key, owner, failure).await?),
+        Resolution::Release => Intent::Release { interrupted: false },
+    };
+    // Also if the write isn't known to be applied, or if the caller drops this future.
+    let _forget = Forget::new(driver.cache(), key);
+    let mut seen = seen.clone();
+    let mut extensions = 0;
+    let resolved = loop {
+        let (retention, now) = (driver.settings.retention, driver.now());
+        let write = protocol::resolve(&seen, owner, intent.clone(), retention, now);
+        match apply(driver, key, &seen, owner, &write).await? {
+            Resolved::Lost(Some(record))
+                if extensions < MAX_EXTENSIONS && protocol::is_same_claim(&seen, &record) =>
+            {
+                (seen, extensions) = (record, extensions + 1);
+            }
+            resolved => break resolved,
+        }
+    };
+    if let Resolved::Made(record) = &resolved {
+        observe::resolved(key, record);
+    }
+    Ok(resolved)
+}
+
+/// Prepares an operator's response. One that can't be kept is an error here, since a person can try
+/// again. A handler's outcome would be recorded without its response instead.
+async fn kept(driver: &Driver, key: &StoredKey, owner: Owner, response: Bytes) -> Result<Outcome, Error> {
+    let (length, most) = (response.len(), driver.settings.max_response);
+    if length > most {
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            format!(
+                "{key}: the response has {length} bytes, and at most {most} are kept; nothing was written"
+            ),
+        ));
+    }
+    let what = "the response could not be stored, and the record is as it was";
+    let stored = driver.keep(key, owner, response, None).await;
+    stored.map(Outcome::Retained).map_err(|error| store_error(key, what, error))
+}
+
+/// Sends `write`. If the answer is ambiguous, reads the record: its owner shows whether the write was applied.
+async fn apply(
+    driver: &Driver,
+    key: &StoredKey,
+    seen: &Record,
+    owner: Owner,
+    write: &Write,
+) -> Result<Resolved, Error> {
+    let found = |record: Option<Record>| match record {
+        Some(record) if record.owner == owner => Resolved::Made(record),
+        other => Resolved::Lost(other),
+    };
+    let mut last_error = None;
+    // Sends it once more if it didn't arrive: the same write can't be applied twice.
+    for _ in 0..2 {
+        match driver.store().apply(key, write).await {
+            Ok(WriteOutcome::Applied) => {
+                return Ok(write.apply_to(Some(seen)).map_or(Resolved::Lost(None), Resolved::Made));
+            }
+            Ok(WriteOutcome::Refused(record)) => return Ok(found(record)),
+            Err(error) if error.is_maybe_applied() && error.kind() != StoreErrorKind::Corrupt => {
+                last_error = Some(error);
+            }
+            Err(error) => return Err(store_error(key, "nothing was written", error)),
+        }
+        match driver.store().read(key).await {
+            Ok(Some(record)) if Revision::of(&record) == Revision::of(seen) => {}
+            Ok(record) => return Ok(found(record)),
+            Err(error) => {
+                last_error = Some(error);
+                break;
+            }
+        }
+    }
+    let error = Error::new(
+        ErrorKind::Unavailable,
+        format!("{key}: the answer was lost, and it is not known whether the record was written; look at it"),
+    );
+    Err(match last_error {
+        Some(cause) => error.with_source(cause),
+        None => error,
+    })
+}

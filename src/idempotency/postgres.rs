@@ -1,0 +1,162 @@
+//! Operations in a PostgreSQL transaction of the caller's.
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{
+    error::{Error, ErrorKind, RunError},
+    fingerprint::Fingerprint,
+    idempotency::Operation,
+    key::Key,
+    observe,
+    protocol::Refusal,
+    run::{
+        claim::{Begun, Settled},
+        context::{OperationContext, within},
+        lease::Timing,
+        postgres::{InTransaction, find_out_whether_committed},
+        refusal::{not_committed, refusal_error},
+        response::Verdict,
+    },
+    store::postgres::{PostgresStore, PostgresTransaction, tokio_postgres},
+};
+
+impl Operation {
+    /// Locks `key` in your transaction, or finds its outcome.
+    ///
+    /// While the transaction is open, every other delivery of the key is refused as in progress, without
+    /// waiting: an advisory lock holds the key. The lock ends with the transaction, so there's no lease and
+    /// no takeover. A crash rolls back the work and the record. If a process freezes or hangs in the middle,
+    /// it keeps the key until its session ends: set `idle_in_transaction_session_timeout` for the role or the
+    /// connection, to a little more than the work takes between two statements (PostgreSQL's default is
+    /// never).
+    ///
+    /// Build the engine over the same [`PostgresStore`] as the transaction's records.
+    /// [`run_in`](Self::run_in) does all of this in one call.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Begun, Fingerprint, Key, Operation, Settled};
+    /// # use lambda_idempotency::store::postgres::{PostgresStore, tokio_postgres::Client};
+    /// # async fn example(
+    /// #     place: Operation, store: PostgresStore, client: &mut Client,
+    /// # ) -> Result<(), Box<dyn std::error::Error>> {
+    /// let transaction = client.transaction().await?;
+    /// let key = Key::new("order-17")?;
+    /// match place.begin_in(store.in_transaction(&transaction), &key, Fingerprint::of(&12)?).await? {
+    ///     Begun::Replay(replay) => println!("placed before: {:?}", replay.response()),
+    ///     Begun::Claimed(operation) => {
+    ///         transaction.execute("INSERT INTO orders (id) VALUES ($1)", &[&"order-17"]).await?;
+    ///         match operation.complete("placed").await? {
+    ///             Settled::Recorded => transaction.commit().await?,
+    ///             Settled::Superseded(replay) => println!("placed by another: {:?}", replay.response()),
+    ///         }
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`begin`](Self::begin), and [`ErrorKind::Invalid`] at most once: a rollback removes the claim, so
+    /// the work could run again. Nothing was written; roll the transaction back.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future may leave the key locked until the transaction ends.
+    pub async fn begin_in<'t>(
+        &self,
+        records: PostgresTransaction<'t>,
+        key: &Key,
+        fingerprint: Fingerprint,
+    ) -> Result<Begun<InTransaction<'t>>, Error> {
+        let idempotency = self.idempotency();
+        idempotency
+            .settings()
+            .refuse_at_most_once("an operation in a transaction of the caller's, which a rollback undoes")?;
+        let key = self.stored_key(key);
+        let (driver, invocation) = (idempotency.driver(), idempotency.invocation());
+        InTransaction::begin(driver, records, key.clone(), fingerprint, &invocation).await.inspect_err(
+            |error| {
+                observe::refused(&key, error, error.kind() == ErrorKind::Unavailable);
+            },
+        )
+    }
+
+    /// Runs `operation` once for `key` in a transaction on `client`, and commits it together with its
+    /// recorded result. Every later call gets that result. So the operation's effects in the transaction
+    /// happen exactly once.
+    ///
+    /// An error of the operation rolls everything back, and the next call runs it again. If the commit's
+    /// answer is lost, the library reads the record over another connection, until the disconnected session
+    /// has ended: the record shows whether the commit succeeded.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Key, Operation, RunError};
+    /// # use lambda_idempotency::store::postgres::{PostgresStore, tokio_postgres::{Client, Error}};
+    /// # async fn example(
+    /// #     place: Operation, store: PostgresStore, client: &mut Client,
+    /// # ) -> Result<(), RunError<Error>> {
+    /// let placed: String = place
+    ///     .run_in(&store, client, &Key::new("order-17")?, &12, async |transaction| {
+    ///         transaction.execute("INSERT INTO orders (id) VALUES ($1)", &[&"order-17"]).await?;
+    ///         Ok("placed".to_owned())
+    ///     })
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`RunError::Handler`] with the operation's own error, or [`RunError::Idempotency`] as in
+    /// [`begin`](Self::begin). Nothing was written. The exception is [`ErrorKind::InProgress`], which can
+    /// also mean that it's unknown whether the commit succeeded: a retry finds out.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future rolls everything back, or leaves everything committed.
+    pub async fn run_in<T, E, P>(
+        &self,
+        store: &PostgresStore,
+        client: &mut tokio_postgres::Client,
+        key: &Key,
+        payload: &P,
+        operation: impl AsyncFnOnce(&tokio_postgres::Transaction<'_>) -> Result<T, E>,
+    ) -> Result<T, RunError<E>>
+    where
+        T: Serialize + DeserializeOwned,
+        P: Serialize + ?Sized,
+    {
+        let fingerprint = Fingerprint::of(payload)?;
+        let (shown, driver) = (self.stored_key(key), self.idempotency().driver());
+        let now = driver.now();
+        let ask_by = Timing::of(&driver.settings, now, &self.idempotency().invocation()).limits.ask_by;
+        let beginning =
+            Box::pin(async { client.transaction().await.map_err(|error| store.fault_of(&error)) });
+        let transaction = driver
+            .in_time(now, ask_by, beginning)
+            .await
+            .map_err(|error| refusal_error(&shown, Refusal::Unavailable, Some(error), now))?;
+        let open = match self.begin_in(store.in_transaction(&transaction), key, fingerprint).await? {
+            Begun::Claimed(open) => open,
+            Begun::Replay(replay) => return replay.result(),
+        };
+        let context = OperationContext::unprotected(self.idempotency().invocation());
+        let result = within(context, async { operation(&transaction).await }).await;
+        let value = result.map_err(RunError::Handler)?;
+        let (owner, answer_by) = (open.owner(), open.answer_by());
+        match open.settle(Verdict::result(&shown, &value)).await? {
+            Settled::Recorded => {}
+            Settled::Superseded(replay) => return replay.result(),
+        }
+        match driver.in_time(driver.now(), answer_by, Box::pin(store.commit(transaction))).await {
+            Ok(()) => {}
+            Err(error) if error.is_maybe_applied() => {
+                find_out_whether_committed(driver, store, &shown, owner, error, answer_by).await?;
+            }
+            Err(error) => return Err(not_committed(&shown, error).into()),
+        }
+        observe::concluded(&shown);
+        Ok(value)
+    }
+}

@@ -1,0 +1,558 @@
+//! The engine over a memory store that fails on command, under tokio's paused clock.
+
+#![expect(clippy::large_futures, reason = "operations nested in tests")]
+#![expect(clippy::disallowed_methods, reason = "tokio's paused clock is the test's own")]
+
+mod bank;
+mod cache;
+mod fencing;
+mod lease;
+#[cfg(feature = "metrics")]
+mod metrics;
+mod operator;
+mod optimistic;
+mod outages;
+mod results;
+mod support;
+mod transactions;
+mod wait;
+
+use std::{future::pending, sync::atomic::Ordering, time::Duration};
+
+use support::{Bench, Script, TestError};
+
+use crate::{
+    ErrorKind, Key, RunError, current,
+    fingerprint::Fingerprint,
+    invocation::Invocation,
+    outcome::{Outcome, Place, StoredResponse},
+    record::{Owner, Record, State, Status},
+    settings::{Execution, OnHandlerError, OnStoreFailure},
+    time::Timestamp,
+};
+
+fn kind<T: std::fmt::Debug, E: std::fmt::Debug>(result: Result<T, RunError<E>>) -> ErrorKind {
+    match result {
+        Err(RunError::Idempotency(error)) => error.kind(),
+        other => panic!("not the library's error: {other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_runs_once_and_is_replayed_for_one_request() {
+    let bench = Bench::new();
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+    assert_eq!(bench.store.take_calls(), ["claim", "settle"]);
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+    assert_eq!(bench.store.take_calls(), ["claim"]);
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_takeover_costs_two_requests_and_the_completion() {
+    let bench = Bench::new();
+    bench.abandon("k", 1).await;
+    bench.store.take_calls();
+    tokio::time::sleep(Duration::from_secs(63)).await;
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+    assert_eq!(bench.store.take_calls(), ["claim", "take over", "settle"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_payload_neither_replays_nor_runs() {
+    let bench = Bench::new();
+    bench.run("k", 1).await.unwrap();
+    assert_eq!(kind(bench.run("k", 2).await), ErrorKind::Mismatch);
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_gives_the_key_back() {
+    let bench = Bench::new();
+    assert!(matches!(bench.fail("k", 1).await, Err(RunError::Handler(TestError))));
+    assert_eq!(bench.record("k").status(), Status::Released);
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+    assert_eq!(bench.record("k").attempt, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_is_recorded_by_policy_and_replayed() {
+    for bench in [
+        Bench::with(|builder| builder.on_handler_error(OnHandlerError::Record)),
+        Bench::with(|builder| builder.execution(Execution::AtMostOnce)),
+    ] {
+        assert!(bench.fail("k", 1).await.is_err());
+        let Err(RunError::Recorded(failure)) = bench.run("k", 1).await else { panic!("not replayed") };
+        assert_eq!(failure.error_message, "the test's own error");
+        assert_eq!(bench.runs(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_gives_the_key_back_and_goes_on_as_it_was() {
+    let bench = Bench::new();
+    let panic = bench.panic("k", 1).await;
+    assert_eq!(*panic.downcast::<&str>().unwrap(), "the handler's own panic");
+    assert_eq!(bench.record("k").status(), Status::Released);
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_most_once_a_panic_is_final() {
+    let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
+    bench.panic("k", 1).await;
+    assert!(matches!(bench.run("k", 1).await, Err(RunError::Recorded(_))));
+    assert_eq!(bench.runs(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_most_once_a_stale_claim_is_never_run_again() {
+    let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
+    bench.abandon("k", 1).await;
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert_eq!(kind(bench.run("k", 1).await), ErrorKind::OutcomeUnknown);
+    assert_eq!(bench.runs(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_whose_answer_was_lost_runs_all_the_same_and_once() {
+    let bench = Bench::new();
+    bench.store.script([Script::LoseAnswer]);
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+    assert_eq!(bench.store.take_calls(), ["claim", "read", "settle"]);
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_was_lost_before_the_store_is_made_again() {
+    let bench = Bench::new();
+    bench.store.script([Script::LoseRequest]);
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+    assert_eq!(bench.store.take_calls(), ["claim", "read", "claim", "settle"]);
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_completion_lost_on_either_side_is_recorded() {
+    for lost in [Script::LoseAnswer, Script::LoseRequest] {
+        let bench = Bench::new();
+        bench.store.script([Script::Pass, lost]);
+        assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+        assert_eq!(bench.record("k").status(), Status::Completed);
+        assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+        assert_eq!(bench.runs(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_takeover_lost_on_either_side_runs_once() {
+    for lost in [Script::LoseAnswer, Script::LoseRequest] {
+        let bench = Bench::new();
+        bench.abandon("k", 1).await;
+        tokio::time::sleep(Duration::from_secs(63)).await;
+        bench.store.script([Script::Pass, lost]);
+        assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+        assert_eq!((bench.runs(), bench.record("k").attempt), (1, 2));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_completion_that_cannot_be_resolved_still_answers() {
+    let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO));
+    bench.store.script([Script::Pass, Script::LoseRequest, Script::Down]);
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1", "an error would make sure of a second run");
+    assert_eq!(bench.record("k").status(), Status::Started);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_store_is_down_so_nothing_runs() {
+    let bench = Bench::new();
+    bench.store.script([Script::Down]);
+    assert_eq!(kind(bench.run("k", 1).await), ErrorKind::Unavailable);
+    bench.store.script([Script::LoseRequest, Script::Down]);
+    assert_eq!(kind(bench.run("k", 1).await), ErrorKind::Unavailable);
+    assert_eq!(bench.runs(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn running_unprotected_has_to_be_chosen() {
+    let bench = Bench::with(|builder| builder.on_store_failure(OnStoreFailure::RunUnprotected));
+    bench.store.script([Script::Down]);
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+    // Only for the store's failure: a refusal by a rule stays a refusal.
+    bench.run("m", 1).await.unwrap();
+    assert_eq!(kind(bench.run("m", 2).await), ErrorKind::Mismatch);
+    assert_eq!(bench.runs(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rejected_request_says_why() {
+    let bench = Bench::new();
+    bench.store.script([Script::Reject]);
+    let Err(RunError::Idempotency(error)) = bench.run("k", 1).await else { panic!("ran") };
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("scripted"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_is_cut_off_before_its_lease_ends_where_no_deadline_is_known() {
+    let bench = Bench::new();
+    let before = bench.now();
+    let result = bench.pend("k", 1).await;
+    assert_eq!(kind(result), ErrorKind::InProgress);
+    assert_eq!(before.until(bench.now()), Duration::from_secs(58));
+    assert_eq!(bench.record("k").status(), Status::Started, "nothing is settled: its effect may still come");
+    assert_eq!(kind(bench.run("k", 1).await), ErrorKind::InProgress);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_known_deadline_bounds_lease_and_handler() {
+    let bench = Bench::new();
+    let deadline = bench.now().saturating_add(Duration::from_secs(10));
+    assert_eq!(kind(bench.in_invocation(deadline).pend("k", 1).await), ErrorKind::InProgress);
+    assert_eq!(bench.now(), deadline, "cut off on every platform: code can run on after a time-out");
+    assert_eq!(bench.record("k").lease_until(), Some(deadline.saturating_add(Duration::from_secs(2))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_inside_itself_is_refused_at_once() {
+    let bench = Bench::with(|builder| {
+        builder.on_in_progress(crate::settings::OnInProgress::Wait(Duration::from_secs(60)))
+    });
+    for free in [false, true] {
+        let bench = if free { bench.optimistic(true) } else { bench.clone() };
+        let (inner, start) = (bench.clone(), bench.now());
+        let outer = bench.with_handler("k", 1, async {
+            let other = inner.run("another", 1).await.unwrap();
+            let Err(RunError::Idempotency(error)) = inner.run("k", 1).await else { panic!("ran") };
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().contains("already runs"), "{error}");
+            Ok(other)
+        });
+        assert!(outer.await.unwrap().starts_with("run"));
+        assert_eq!(bench.now(), start, "without a wait");
+        bench.store.remove_all();
+    }
+    // Two runs in sequence are a run and a replay.
+    let outer = bench.with_handler("m", 1, async {
+        assert_eq!(bench.run("twice", 1).await.unwrap(), bench.run("twice", 1).await.unwrap());
+        Ok("done".to_owned())
+    });
+    assert_eq!(outer.await.unwrap(), "done");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_spawned_task_can_keep_the_deadline() {
+    let bench = Bench::new();
+    let deadline = bench.now().saturating_add(Duration::from_secs(10));
+    let (inner, outside) = (bench.clone(), bench.in_invocation(deadline));
+    let outer = outside.with_handler("k", 1, async move {
+        let invocation = Invocation::current().unwrap();
+        let step = inner.within(invocation);
+        tokio::spawn(async move { step.abandon("step", 1).await }).await.unwrap();
+        Ok("done".to_owned())
+    });
+    assert_eq!(outer.await.unwrap(), "done");
+    assert_eq!(bench.record("step").lease_until(), Some(deadline.saturating_add(Duration::from_secs(2))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_set_back_does_not_prolong_a_handler() {
+    let bench = Bench::new();
+    bench.jump.store(120_000, Ordering::SeqCst);
+    let (began, jump) = (tokio::time::Instant::now(), bench.jump.clone());
+    let deadline = bench.now().saturating_add(Duration::from_secs(10));
+    let handler = async move {
+        jump.store(0, Ordering::SeqCst);
+        pending().await
+    };
+    assert_eq!(
+        kind(bench.in_invocation(deadline).with_handler("k", 1, handler).await),
+        ErrorKind::InProgress
+    );
+    assert_eq!(began.elapsed(), Duration::from_secs(10), "by the timer");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_that_passes_later_leaves_no_time() {
+    let bench = Bench::new();
+    let inside = bench.in_invocation(bench.now().saturating_add(Duration::from_secs(10)));
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(kind(inside.run("k", 1).await), ErrorKind::Unavailable);
+    assert!(bench.store.take_calls().is_empty(), "no claim without time to run");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_clock_is_asked_before_each_poll() {
+    // The timer doesn't count the time that a sandbox is frozen; the clock does.
+    let bench = Bench::new();
+    let jump = bench.jump.clone();
+    let result = bench
+        .with_handler("k", 1, async move {
+            jump.store(59_000, Ordering::SeqCst);
+            tokio::task::yield_now().await;
+            unreachable!("polled again after its time was over")
+        })
+        .await;
+    assert_eq!(kind(result), ErrorKind::InProgress);
+}
+
+#[tokio::test(start_paused = true)]
+async fn frozen_between_claim_and_handler_the_key_is_given_back() {
+    let mut given_back = 0;
+    for looks in 0..10 {
+        let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
+        bench.freeze_after(looks, 59_000);
+        let result = bench.run("k", 1).await;
+        let calls = bench.store.take_calls();
+        if bench.runs() == 1 {
+            assert_eq!((result.unwrap().as_str(), bench.record("k").status()), ("run 1", Status::Completed));
+            continue;
+        }
+        assert_eq!(kind(result), ErrorKind::Unavailable, "nothing ran, frozen after {looks} looks");
+        if !calls.is_empty() {
+            given_back += 1;
+            assert_eq!((calls, bench.record("k").status()), (vec!["claim", "settle"], Status::Released));
+        }
+        assert_eq!(bench.run("k", 1).await.unwrap(), "run 1", "the next delivery need not wait");
+    }
+    assert!(given_back >= 2, "by the machine, and before the first poll; {given_back} times");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_over_the_limit_is_done_and_not_retained() {
+    let bench = Bench::with(|builder| builder.max_response(3));
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+    assert_eq!(kind(bench.run("k", 1).await), ErrorKind::NotRetained);
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_at_the_limit_is_retained() {
+    let bench = Bench::with(|builder| builder.max_response(r#""run 1""#.len()));
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_over_the_inline_limit_goes_into_parts() {
+    for (limit, calls) in [(7, vec!["claim", "settle"]), (6, vec!["claim", "write parts", "settle"])] {
+        let bench = Bench::new();
+        bench.store.limit_inline(limit);
+        assert_eq!(bench.run("k", 1).await.unwrap().len(), 5, "and two quotes");
+        assert_eq!(bench.store.take_calls(), calls, "{limit}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn damaged_bytes_are_corrupt_and_nothing_runs() {
+    let bench = Bench::new();
+    bench.run("k", 1).await.unwrap();
+    let mut record = bench.record("k");
+    let State::Completed(Outcome::Retained(response)) = &mut record.state else { panic!("not completed") };
+    response.sha256[0] ^= 1;
+    bench.store.put("k", record);
+    assert_eq!(kind(bench.run("k", 1).await), ErrorKind::Corrupt);
+    bench.store.script([Script::Corrupt]);
+    assert_eq!(kind(bench.run("k", 1).await), ErrorKind::Corrupt);
+    assert_eq!(bench.runs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_result_of_another_type_is_corrupt_and_shows_nothing() {
+    let bench = Bench::new();
+    bench.run("k", 1).await.unwrap();
+    let result: Result<u64, RunError<TestError>> =
+        bench.operation().run(Key::new("k").unwrap(), &1, || async { panic!("ran") }).await;
+    let Err(RunError::Idempotency(error)) = result else { panic!("{result:?}") };
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(!format!("{error:?}").contains("run 1"), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_future_settles_nothing_and_warns_once() {
+    let bench = Bench::new();
+    let events = bench.recorded(bench.abandon("k", 1)).await;
+    assert_eq!(bench.record("k").status(), Status::Started);
+    let told: Vec<_> = events.iter().filter(|event| event.contains("abandoned")).collect();
+    assert_eq!(told.len(), 1, "{events:?}");
+    let lease_until = bench.record("k").lease_until().unwrap();
+    let frees_at = bench.idempotency.driver().rules().claimable_at(lease_until);
+    assert!(told[0].contains(&format!("frees_at_ms={}", frees_at.as_millis())), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_most_once_no_lease_frees_a_dropped_claim() {
+    let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
+    let events = bench.recorded(bench.abandon("k", 1)).await;
+    let told = events.iter().find(|event| event.contains("abandoned")).unwrap();
+    assert!(!told.contains("frees") && told.contains("idempotency inspect"), "{told}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_event_shows_a_key_a_payload_or_a_response() {
+    let bench = Bench::new();
+    let events = bench
+        .recorded(async {
+            bench.run("secret-key", "secret-payload").await.unwrap();
+            bench.run("secret-key", "secret-payload").await.unwrap();
+            let _ = bench.run("secret-key", "other-payload").await;
+            bench.store.script([Script::Pass, Script::LoseRequest, Script::Down]);
+            let _ = bench.run("secret-two", "secret-payload").await;
+            let _ = bench.fail("secret-three", "secret-payload").await;
+            bench.panic("secret-four", "secret-payload").await;
+        })
+        .await;
+    assert!(events.len() > 5, "{events:?}");
+    for event in events {
+        assert!(!event.contains("secret") && !event.contains("run 1"), "{event}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_knows_its_claim_and_nested_operations_have_their_own() {
+    let bench = Bench::new();
+    assert!(current().is_none());
+    let inner = bench.clone();
+    bench
+        .with_handler("k", 1, async move {
+            let outer = current().unwrap();
+            assert_eq!((outer.attempt(), outer.is_takeover()), (1, false));
+            assert_eq!(Some(outer.lease_until()), inner.record("k").lease_until());
+            let step = inner.idempotency.operation("inner").unwrap();
+            let nested = step
+                .run(Key::new("k").unwrap(), &1, || async {
+                    Ok::<_, TestError>(current().unwrap().key().as_str().to_owned())
+                })
+                .await
+                .unwrap();
+            assert_ne!(nested, outer.key().as_str());
+            assert!(nested.starts_with("tests/run:inner#"), "{nested}");
+            assert_eq!(current().unwrap().key(), outer.key(), "the outer claim is back");
+            Ok(String::new())
+        })
+        .await
+        .unwrap();
+    assert!(current().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_derived_key_is_the_same_in_a_takeover_whose_generation_is_higher() {
+    let bench = Bench::new();
+    let seen = || async {
+        let claim = current().unwrap();
+        assert_ne!(claim.derive_key("charge"), claim.derive_key("refund"));
+        let (key, attempt) = (claim.derive_key("charge"), claim.attempt());
+        Ok(format!("{key} {} {} {attempt}", claim.is_takeover(), claim.generation()))
+    };
+    let first = bench.abandon_with("k", 1, seen()).await;
+    tokio::time::sleep(Duration::from_secs(63)).await;
+    let second = bench.with_handler("k", 1, seen()).await.unwrap();
+    let (first, second): (Vec<_>, Vec<_>) = (first.split(' ').collect(), second.split(' ').collect());
+    assert_eq!(first[0], second[0]);
+    assert_eq!((first[1], second[1]), ("false", "true"));
+    assert_eq!((first[3], second[3]), ("1", "2"));
+    assert!(first[2].parse::<u64>().unwrap() < second[2].parse::<u64>().unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_nested_operation_inherits_the_invocations_deadline() {
+    let bench = Bench::new();
+    let deadline = bench.now().saturating_add(Duration::from_secs(10));
+    let inner = bench.clone();
+    bench
+        .in_invocation(deadline)
+        .with_handler("outer", 1, async move {
+            inner.abandon("inner", 1).await;
+            Ok(String::new())
+        })
+        .await
+        .unwrap();
+    assert_eq!(bench.record("inner").lease_until(), Some(deadline.saturating_add(Duration::from_secs(2))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn retry_after_ends_when_the_key_can_be_claimed() {
+    let bench = Bench::new();
+    bench.abandon("k", 1).await;
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    let Err(RunError::Idempotency(error)) = bench.run("k", 1).await else { panic!("ran") };
+    // The lease, the margin, and one millisecond.
+    assert_eq!(error.retry_after(), Some(Duration::from_millis(42_001)));
+    tokio::time::sleep(Duration::from_millis(42_000)).await;
+    assert_eq!(kind(bench.run("k", 1).await), ErrorKind::InProgress);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn sixty_four_at_once_run_once() {
+    let bench = Bench::new();
+    let all = (0..64).map(|_| {
+        let bench = bench.clone();
+        tokio::spawn(async move { bench.run("k", 1).await.is_ok() })
+    });
+    let mut answered = 0;
+    for task in all.collect::<Vec<_>>() {
+        answered += usize::from(task.await.unwrap());
+    }
+    assert_eq!(bench.runs(), 1);
+    assert!(answered >= 1);
+}
+
+#[test]
+fn what_is_wrong_is_refused_when_built() {
+    use crate::{Idempotency, store::memory::MemoryStore};
+    let builder = || Idempotency::builder(MemoryStore::new());
+    for (built, says) in [
+        (builder().function("").build(), "empty"),
+        (builder().function("f").operation("").build(), "operation"),
+        (builder().function("f").operation("a/b").build(), "'/'"),
+        (builder().function("f").retention(Duration::ZERO).build(), "retention"),
+        (builder().function("f").retention(Duration::MAX).build(), "retention"),
+        (builder().function("f").skew_margin(Duration::from_secs(3601)).build(), "skew_margin"),
+        (builder().function("f").lease_grace(Duration::MAX).build(), "lease_grace"),
+        (builder().function("f").lease_fallback(Duration::from_secs(86_401)).build(), "lease_fallback"),
+        (builder().function("f").lease_extension(Duration::MAX).build(), "lease_extension"),
+        (builder().build(), "AWS_LAMBDA_FUNCTION_NAME"),
+    ] {
+        let error = built.err().unwrap_or_else(|| panic!("built: {says}"));
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains(says), "{error}");
+    }
+}
+
+#[test]
+fn the_environment_names_the_function() {
+    use crate::{Idempotency, store::memory::MemoryStore};
+    let build = |variables: &'static [(&str, &str)]| {
+        let builder = Idempotency::builder(MemoryStore::new()).retention(Duration::from_secs(7));
+        builder.build_in(move |name| {
+            variables.iter().find(|(one, _)| *one == name).map(|(_, value)| (*value).to_owned())
+        })
+    };
+    const FUNCTION: (&str, &str) = ("AWS_LAMBDA_FUNCTION_NAME", "payments");
+    let lambda = build(&[FUNCTION]).unwrap();
+    assert_eq!(lambda.settings().retention, Duration::from_secs(7));
+    for without in [&[][..], &[("AWS_LAMBDA_FUNCTION_NAME", "")]] {
+        assert_eq!(build(without).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+}
+
+#[test]
+fn futures_and_handles_can_be_sent() {
+    fn is_send<T: Send>(_: T) {}
+    fn is_shared<T: Clone + Send + Sync + 'static>() {}
+    is_shared::<crate::Idempotency>();
+    is_shared::<crate::ClaimHandle>();
+    let bench = Bench::new();
+    let key = Key::new("k").unwrap();
+    is_send(bench.operation().run(key, &1, pending::<Result<String, TestError>>));
+    is_send(bench.idempotency.for_invocation(Invocation::unknown()));
+    let _: Timestamp = bench.now();
+    let _: fn(&Record) -> Status = Record::status;
+}

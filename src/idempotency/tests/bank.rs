@@ -1,0 +1,176 @@
+//! A bank beside the records: the tests' handlers write to it, in one transaction with their outcome.
+
+use std::{
+    any::Any,
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use super::support::{Script, ScriptedStore, after, silent_if};
+use crate::{
+    StoredKey,
+    future::BoxFuture,
+    store::{
+        CommitOutcome, OwnWrites, StoreError, StoreErrorKind, Transactions, Write, WriteOutcome, Writes,
+    },
+};
+
+/// A deposit to one account, and the balance that it requires.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Deposit {
+    account: &'static str,
+    cents: i64,
+    at_least: i64,
+}
+
+/// Deposits, as a handler stages them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Deposits(Vec<Deposit>);
+
+impl Deposits {
+    pub(super) fn of(account: &'static str, cents: i64) -> Self {
+        Self(vec![Deposit { account, cents, at_least: i64::MIN }])
+    }
+
+    /// The same deposits, if the balance is at least `at_least`.
+    pub(super) fn if_there_is(mut self, at_least: i64) -> Self {
+        self.0.iter_mut().for_each(|deposit| deposit.at_least = at_least);
+        self
+    }
+}
+
+impl Writes for Deposits {
+    fn append(&mut self, more: Self) {
+        self.0.extend(more.0);
+    }
+}
+
+/// The bank's details about a failed condition.
+#[derive(Debug, PartialEq)]
+pub(super) struct Short {
+    pub(super) account: &'static str,
+    pub(super) has: i64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Order {
+    key: StoredKey,
+    write: Write,
+    deposits: Deposits,
+    token: String,
+}
+
+#[derive(Debug, Default)]
+struct Books {
+    balances: BTreeMap<&'static str, i64>,
+    /// The order sent under each token.
+    sent: HashMap<String, Order>,
+    /// The tokens, in order.
+    tokens: Vec<String>,
+    made: Vec<String>,
+    late: Option<Order>,
+    knows_no_tokens: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Bank(Arc<Mutex<Books>>);
+
+impl Bank {
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.0.lock().unwrap()
+    }
+
+    pub(super) fn balance(&self, account: &str) -> i64 {
+        self.books().balances.get(account).copied().unwrap_or_default()
+    }
+
+    pub(super) fn pay_in(&self, account: &'static str, cents: i64) {
+        *self.books().balances.entry(account).or_default() += cents;
+    }
+
+    /// The token of each transaction, in the order in which they were sent.
+    pub(super) fn tokens(&self) -> Vec<String> {
+        self.books().tokens.clone()
+    }
+
+    /// Simulates a server that doesn't recognize a transaction by its token.
+    pub(super) fn forget_tokens(&self) {
+        self.books().knows_no_tokens = true;
+    }
+}
+
+impl ScriptedStore {
+    /// Applies the late transaction.
+    pub(super) fn make_late(&self) -> CommitOutcome {
+        let order = self.bank.books().late.take().unwrap();
+        self.make(&order)
+    }
+
+    /// There's no await in here, so it's one atomic step.
+    fn make(&self, order: &Order) -> CommitOutcome {
+        let mut books = self.bank.books();
+        if !books.knows_no_tokens && books.made.contains(&order.token) {
+            return CommitOutcome::Answered(WriteOutcome::Applied);
+        }
+        let there = self.inner.get(&order.key);
+        let Some(record) = order.write.apply_to(there.as_ref()) else {
+            return CommitOutcome::Answered(WriteOutcome::Refused(there));
+        };
+        for deposit in &order.deposits.0 {
+            let has = books.balances.get(deposit.account).copied().unwrap_or_default();
+            if has < deposit.at_least {
+                return CommitOutcome::Declined(Box::new(Short { account: deposit.account, has }));
+            }
+        }
+        for deposit in &order.deposits.0 {
+            *books.balances.entry(deposit.account).or_default() += deposit.cents;
+        }
+        books.made.push(order.token.clone());
+        self.inner.set(&order.key, Some(record));
+        CommitOutcome::Answered(WriteOutcome::Applied)
+    }
+}
+
+impl Transactions for ScriptedStore {
+    fn check(&self, _: &StoredKey, writes: &OwnWrites) -> Result<(), StoreError> {
+        let writes: &dyn Any = writes;
+        let rejected = |why| Err(StoreError::new(StoreErrorKind::Rejected, why));
+        match writes.downcast_ref::<Deposits>() {
+            None => rejected("the bank takes deposits"),
+            Some(deposits) if deposits.0.len() > 3 => rejected("the bank takes three deposits at once"),
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn commit<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+        writes: &'a OwnWrites,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
+        let writes: &dyn Any = writes;
+        let deposits = writes.downcast_ref::<Deposits>().unwrap().clone();
+        let order = Order { key: key.clone(), write: write.clone(), deposits, token: token.to_owned() };
+        assert!((1..=36).contains(&token.len()), "{token}");
+        {
+            let mut books = self.bank.books();
+            let first = books.sent.entry(token.to_owned()).or_insert_with(|| order.clone());
+            assert_eq!(*first, order, "the same token is the same request");
+            books.tokens.push(token.to_owned());
+        }
+        Box::pin(async move {
+            let script = self.next("commit")?;
+            silent_if(script, Script::Silent).await;
+            if script == Script::Late {
+                self.bank.books().late = Some(order);
+                return after(Script::LoseAnswer, CommitOutcome::Answered(WriteOutcome::Applied));
+            }
+            let committed = self.make(&order);
+            silent_if(script, Script::SilentAfter).await;
+            // Takes a moment, so that other calls can come in between.
+            tokio::task::yield_now().await;
+            after(script, committed)
+        })
+    }
+}

@@ -1,0 +1,135 @@
+//! A claim that was taken over, and a low-level claim that's settled too late.
+
+use super::{
+    support::{Script, elsewhere},
+    *,
+};
+
+#[tokio::test(start_paused = true)]
+async fn fenced_the_caller_gets_the_successors_outcome() {
+    let bench = Bench::new();
+    let successor = bench.clone();
+    let result = bench
+        .with_handler("k", 1, async move {
+            successor.jump.store(70_000, Ordering::SeqCst);
+            assert_eq!(elsewhere(successor.run("k", 1)).await.unwrap(), "run 1");
+            successor.jump.store(0, Ordering::SeqCst);
+            Ok("too late".to_owned())
+        })
+        .await;
+    assert_eq!(result.unwrap(), "run 1");
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn fenced_and_the_successors_response_cannot_be_read_it_is_not_said_that_nothing_ran() {
+    for (script, expected) in [(Script::Down, ErrorKind::InProgress), (Script::Corrupt, ErrorKind::Corrupt)] {
+        let bench = Bench::new();
+        let taken_over = bench.clone();
+        let result = bench
+            .with_handler("k", 1, async move {
+                let mut record = taken_over.record("k");
+                record.owner = Owner::from_bytes([9; 16]);
+                let response =
+                    StoredResponse { place: Place::Chunks(1), ..StoredResponse::new("elsewhere".into()) };
+                record.state = State::Completed(Outcome::Retained(response));
+                taken_over.store.put("k", record);
+                taken_over.store.script([Script::Pass, script]);
+                Ok("too late".to_owned())
+            })
+            .await;
+        let Err(RunError::Idempotency(error)) = result else { panic!("{result:?}") };
+        assert_eq!(
+            (error.kind(), bench.store.take_calls()),
+            (expected, vec!["claim", "settle", "read parts"])
+        );
+        assert!(!error.to_string().contains("nothing ran"), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn fenced_while_the_successor_works_is_in_progress() {
+    let bench = Bench::new();
+    let successor = bench.clone();
+    let result = bench
+        .with_handler("k", 1, async move {
+            successor.jump.store(70_000, Ordering::SeqCst);
+            elsewhere(successor.abandon("k", 1)).await;
+            Ok("too late".to_owned())
+        })
+        .await;
+    assert_eq!(kind(result), ErrorKind::InProgress);
+    assert_eq!(bench.record("k").attempt, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn fenced_and_gone_the_outcome_is_recorded_anew() {
+    let bench = Bench::new();
+    let sweeper = bench.clone();
+    let result = bench
+        .with_handler("k", 1, async move {
+            sweeper.store.remove_all();
+            Ok("in hand".to_owned())
+        })
+        .await;
+    assert_eq!(result.unwrap(), "in hand");
+    assert_eq!(bench.run("k", 1).await.unwrap(), "in hand");
+    assert_eq!(bench.runs(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_low_level_settles_by_value() {
+    use crate::{Begun, Settled};
+    let bench = Bench::new();
+    let key = Key::new("k").unwrap();
+    let fingerprint = Fingerprint::of(&1).unwrap();
+    let Begun::Claimed(claim) = bench.operation().begin(&key, fingerprint).await.unwrap() else {
+        panic!("replay")
+    };
+    assert_eq!(bench.operation().begin(&key, fingerprint).await.unwrap_err().kind(), ErrorKind::InProgress);
+    claim.release().await.unwrap();
+    let Begun::Claimed(claim) = bench.operation().begin(&key, fingerprint).await.unwrap() else {
+        panic!("replay")
+    };
+    assert!(matches!(claim.complete("done").await.unwrap(), Settled::Recorded));
+    let Begun::Replay(replay) = bench.operation().begin(&key, fingerprint).await.unwrap() else {
+        panic!("claimed")
+    };
+    assert_eq!((replay.response().as_ref(), replay.is_failure()), (&b"done"[..], false));
+    assert_eq!(replay.generation(), bench.record("k").generation);
+
+    let other = Key::new("m").unwrap();
+    let Begun::Claimed(claim) = bench.operation().begin(&other, fingerprint).await.unwrap() else {
+        panic!("replay")
+    };
+    assert!(matches!(claim.fail("never").await.unwrap(), Settled::Recorded));
+    let Begun::Replay(replay) = bench.operation().begin(&other, fingerprint).await.unwrap() else {
+        panic!("claimed")
+    };
+    assert!(replay.is_failure());
+    assert_eq!(replay.into_response().as_ref(), b"never");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_low_level_tells_fenced_from_unrecorded() {
+    use crate::Begun;
+    let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO));
+    let fingerprint = Fingerprint::of(&1).unwrap();
+    let begin = |key: &'static str| {
+        let bench = bench.clone();
+        async move {
+            match bench.operation().begin(Key::new(key).unwrap(), fingerprint).await.unwrap() {
+                Begun::Claimed(claim) => claim,
+                Begun::Replay(_) => panic!("replay"),
+            }
+        }
+    };
+    let fenced = begin("k").await;
+    tokio::time::sleep(Duration::from_secs(63)).await;
+    drop(begin("k").await);
+    assert_eq!(fenced.complete("late").await.unwrap_err().kind(), ErrorKind::Fenced);
+    let lost = begin("m").await;
+    bench.store.script([Script::LoseRequest, Script::Down]);
+    let error = lost.complete("x").await.unwrap_err();
+    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unrecorded, false));
+}

@@ -1,0 +1,214 @@
+//! An operator's write fences the claim that still runs, and resolves unknown outcomes.
+
+use super::{support::Script, *};
+use bytes::Bytes;
+
+use crate::{Error, Resolution, Resolved, StoredKey};
+
+impl Bench {
+    pub(super) fn stored_key(&self, key: &str) -> StoredKey {
+        self.operation().stored_key(&Key::new(key).unwrap())
+    }
+
+    /// Resolves the record as it is.
+    async fn resolve(&self, key: &str, resolution: Resolution) -> Result<Resolved, Error> {
+        let seen = self.record(key);
+        self.idempotency.resolve(&self.stored_key(key), &seen, resolution).await
+    }
+
+    async fn made(&self, key: &str, resolution: Resolution) -> Record {
+        match self.resolve(key, resolution).await.unwrap() {
+            Resolved::Made(record) => record,
+            Resolved::Lost(record) => panic!("lost to {record:?}"),
+        }
+    }
+
+    async fn outcome(&self, key: &str) -> String {
+        let outcome = self.idempotency.outcome_of(&self.stored_key(key), &self.record(key)).await.unwrap();
+        String::from_utf8(outcome.response().to_vec()).unwrap()
+    }
+}
+
+fn complete(response: &'static str) -> Resolution {
+    Resolution::Complete(Bytes::from_static(response.as_bytes()))
+}
+
+fn both() -> [Bench; 2] {
+    [Execution::AtLeastOnce, Execution::AtMostOnce]
+        .map(|execution| Bench::with(|builder| builder.execution(execution)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn completed_by_an_operator_the_late_executor_answers_with_that() {
+    for bench in both() {
+        let operator = bench.clone();
+        let result = bench
+            .with_handler("k", 1, async move {
+                let before = operator.record("k");
+                let after = operator.made("k", complete("\"by hand\"")).await;
+                assert_ne!(after.owner, before.owner);
+                assert!(after.generation > before.generation);
+                assert_eq!((after.status(), after.attempt), (Status::Completed, before.attempt));
+                Ok("too late".to_owned())
+            })
+            .await;
+        assert_eq!(result.unwrap(), "by hand");
+        assert_eq!(bench.run("k", 1).await.unwrap(), "by hand");
+        assert_eq!((bench.runs(), bench.outcome("k").await.as_str()), (0, "\"by hand\""));
+    }
+}
+
+/// The claim's lease is extended between an operator's read and write: it's the same claim, and is fenced.
+#[tokio::test(start_paused = true)]
+async fn a_claim_whose_lease_is_extended_is_fenced_by_an_operator() {
+    let bench = Bench::with(|builder| builder.lease_extension(Duration::from_secs(30)));
+    let operator = bench.clone();
+    let result = bench
+        .with_handler("k", 1, async move {
+            let seen = operator.record("k");
+            tokio::time::sleep(Duration::from_secs(25)).await;
+            let extended = operator.record("k");
+            assert!(extended.lease_until() > seen.lease_until());
+            let key = operator.stored_key("k");
+            let resolved = operator.idempotency.resolve(&key, &seen, complete("\"by hand\"")).await.unwrap();
+            assert!(matches!(resolved, Resolved::Made(_)), "{resolved:?}");
+            // It replaced that version, so another decision about it comes too late.
+            let resolved = operator.idempotency.resolve(&key, &seen, Resolution::Release).await.unwrap();
+            assert!(matches!(resolved, Resolved::Lost(_)), "{resolved:?}");
+            Ok("too late".to_owned())
+        })
+        .await;
+    assert_eq!(result.unwrap(), "by hand");
+}
+
+#[tokio::test(start_paused = true)]
+async fn released_by_an_operator_the_late_executor_records_its_outcome_at_once() {
+    for bench in both() {
+        let operator = bench.clone();
+        let result = bench
+            .with_handler("k", 1, async move {
+                let after = operator.made("k", Resolution::Release).await;
+                assert_eq!(after.status(), Status::Released);
+                operator.store.take_calls();
+                Ok("in hand".to_owned())
+            })
+            .await;
+        assert_eq!(result.unwrap(), "in hand");
+        assert_eq!(bench.store.take_calls(), ["settle", "reclaim", "settle"]);
+        assert_eq!(bench.run("k", 1).await.unwrap(), "in hand");
+        assert_eq!(bench.runs(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operator_resolves_what_is_unknown() {
+    let unknown = async || {
+        let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
+        bench.abandon("k", 1).await;
+        tokio::time::sleep(Duration::from_secs(63)).await;
+        assert_eq!(kind(bench.run("k", 1).await), ErrorKind::OutcomeUnknown);
+        bench
+    };
+    let bench = unknown().await;
+    let record = bench.made("k", complete("\"it was charged\"")).await;
+    let retention = bench.idempotency.settings().retention;
+    let expires_at = bench.now().saturating_add(retention).rounded_up_to_second();
+    assert_eq!(record.expires_at, Some(expires_at));
+    assert_eq!(bench.run("k", 1).await.unwrap(), "it was charged");
+    assert_eq!(kind(bench.run("k", 2).await), ErrorKind::Mismatch);
+
+    let bench = unknown().await;
+    bench.made("k", Resolution::Release).await;
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+    assert_eq!(bench.record("k").attempt, 2, "the same operation's next attempt");
+
+    let bench = unknown().await;
+    bench.made("k", Resolution::CompleteWithoutResponse).await;
+    assert_eq!(kind(bench.run("k", 1).await), ErrorKind::NotRetained);
+
+    let bench = unknown().await;
+    let failure = serde_json::to_vec(&crate::RecordedFailure::new("Declined", "no cover")).unwrap();
+    bench.made("k", Resolution::Fail(failure.into())).await;
+    let Err(RunError::Recorded(failure)) = bench.run("k", 1).await else { panic!("no failure") };
+    assert_eq!((failure.error_type.as_str(), failure.error_message.as_str()), ("Declined", "no cover"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outcome_can_be_replaced_and_taken_back() {
+    let bench = Bench::new();
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+    bench.made("k", complete("\"corrected\"")).await;
+    assert_eq!(bench.run("k", 1).await.unwrap(), "corrected");
+    bench.made("k", Resolution::Release).await;
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_version_that_is_gone_is_not_resolved() {
+    let bench = Bench::new();
+    let key = bench.stored_key("k");
+    bench.abandon("k", 1).await;
+    let seen = bench.record("k");
+    tokio::time::sleep(Duration::from_secs(63)).await;
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+    let there = bench.record("k");
+    let lost = bench.idempotency.resolve(&key, &seen, Resolution::Release).await.unwrap();
+    assert_eq!(lost, Resolved::Lost(Some(there.clone())));
+    assert_eq!(bench.record("k"), there);
+    bench.store.remove_all();
+    let lost = bench.idempotency.resolve(&key, &seen, Resolution::Release).await.unwrap();
+    assert_eq!(lost, Resolved::Lost(None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operators_write_whose_answer_is_lost_is_known_by_its_owner() {
+    use Script::{Down, LoseAnswer, LoseRequest, Pass};
+    for (script, calls) in [
+        (vec![LoseAnswer], vec!["resolve", "read"]),
+        (vec![LoseRequest], vec!["resolve", "read", "resolve"]),
+        (vec![LoseRequest, Pass, LoseAnswer], vec!["resolve", "read", "resolve", "read"]),
+    ] {
+        let bench = Bench::new();
+        bench.abandon("k", 1).await;
+        bench.store.take_calls();
+        bench.store.script(script);
+        let record = bench.made("k", complete("1")).await;
+        assert_eq!((&record, bench.store.take_calls()), (&bench.record("k"), calls));
+    }
+    for (script, says) in [
+        (vec![LoseRequest, Pass, LoseRequest], "it is not known"),
+        (vec![LoseAnswer, Down], "it is not known"),
+        (vec![Down], "nothing was written"),
+    ] {
+        let bench = Bench::new();
+        bench.abandon("k", 1).await;
+        bench.store.script(script);
+        let error = bench.resolve("k", complete("1")).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.to_string().contains(says), "{error}");
+    }
+    let bench = Bench::new();
+    bench.abandon("k", 1).await;
+    bench.store.script([Script::Reject]);
+    assert_eq!(bench.resolve("k", complete("1")).await.unwrap_err().kind(), ErrorKind::Invalid);
+    bench.store.script([Script::Corrupt]);
+    assert_eq!(bench.resolve("k", complete("1")).await.unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operators_response_that_cannot_be_kept_is_an_error_and_not_omitted() {
+    let bench = Bench::with(|builder| builder.max_response(10).settle_within(Duration::ZERO));
+    bench.abandon("k", 1).await;
+    let before = bench.record("k");
+    bench.store.take_calls();
+    let error = bench.resolve("k", complete("\"12345678901\"")).await.unwrap_err();
+    assert_eq!((error.kind(), bench.store.take_calls()), (ErrorKind::Invalid, vec![]));
+    bench.store.limit_inline(3);
+    bench.store.script([Script::Down]);
+    let error = bench.resolve("k", complete("\"1234\"")).await.unwrap_err();
+    assert_eq!((error.kind(), bench.store.take_calls()), (ErrorKind::Unavailable, vec!["write parts"]));
+    assert_eq!(bench.record("k"), before);
+    let record = bench.made("k", complete("\"1234\"")).await;
+    let State::Completed(Outcome::Retained(response)) = record.state else { panic!("{record:?}") };
+    assert_eq!(response.place, Place::Chunks(1));
+}

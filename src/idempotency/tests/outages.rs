@@ -1,0 +1,370 @@
+//! Store outages: outcomes are recorded after them, and every answer leaves in time.
+
+use super::{bank::Deposits, support::elsewhere, *};
+use crate::{settings::OnInProgress, staging};
+
+const DEFINITE: [Script; 3] = [Script::Down, Script::Reject, Script::Conflict];
+const AMBIGUOUS: [Script; 4] = [Script::LoseRequest, Script::LoseAnswer, Script::Silent, Script::SilentAfter];
+
+fn all() -> impl Iterator<Item = Script> {
+    DEFINITE.into_iter().chain(AMBIGUOUS)
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds)
+}
+
+/// Runs a delivery with `left` time, whose store fails for `outage` from the moment when its handler returns.
+/// Returns its answer, and how long it took.
+async fn settles_through(
+    bench: &Bench,
+    left: Duration,
+    outage: (Duration, Script),
+) -> (Result<String, RunError<TestError>>, Duration) {
+    let start = bench.now();
+    let store = bench.store.clone();
+    let inside = bench.in_invocation(start.saturating_add(left));
+    let handler = async move {
+        store.fail_for(outage.0, outage.1);
+        Ok("done".to_owned())
+    };
+    let result = inside.with_handler("k", 1, handler).await;
+    (result, start.until(bench.now()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn outcomes_are_recorded_through_outages() {
+    for left in [seconds(3.0), seconds(30.0), seconds(900.0)] {
+        for share in [0.01, 0.1, 0.5, 0.75, 0.9, 0.95] {
+            for script in all() {
+                let bench = Bench::new();
+                let outage = (left.min(seconds(30.0)).saturating_sub(seconds(0.25))).mul_f64(share);
+                let (result, took) = settles_through(&bench, left, (outage, script)).await;
+                let what = format!("{left:?}, {outage:?} of {script:?}, took {took:?}");
+                assert_eq!(result.unwrap(), "done", "{what}");
+                assert_eq!(bench.record("k").status(), Status::Completed, "{what}");
+                assert!(took <= left - seconds(0.25), "{what}");
+                assert_eq!(bench.run("k", 1).await.unwrap(), "done", "{what}");
+                assert_eq!(bench.runs(), 0, "{what}");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn transactions_are_committed_through_outages() {
+    for script in all() {
+        for is_claimed in [true, false] {
+            let bench = Bench::new();
+            let free = if is_claimed { bench.clone() } else { bench.optimistic(false) };
+            let inside = free.in_invocation(bench.now().saturating_add(seconds(30.0)));
+            let store = bench.store.clone();
+            let handler = async move {
+                staging().unwrap().add(Deposits::of("till", 1)).unwrap();
+                store.fail_for(seconds(20.0), script);
+                Ok("paid".to_owned())
+            };
+            let result = inside.with_handler("k", 1, handler).await;
+            assert_eq!(result.unwrap(), "paid", "{script:?}, {is_claimed}");
+            assert_eq!(bench.record("k").status(), Status::Completed);
+            assert_eq!(bench.store.bank.balance("till"), 1);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_endless_outage_ends_with_the_reserve() {
+    for script in all() {
+        for (left, limit) in [(3.0, 2.75), (20.0, 19.75), (900.0, 30.0)] {
+            let bench = Bench::new();
+            let (result, took) =
+                settles_through(&bench, seconds(left), (Duration::from_secs(10_000), script)).await;
+            assert_eq!(result.unwrap(), "done", "an error would invite a second run");
+            assert!(took <= seconds(limit), "{script:?}, {left} s left: took {took:?}");
+            let status = match script {
+                // It was applied, though its answer was lost.
+                Script::LoseAnswer | Script::SilentAfter => Status::Completed,
+                _ => Status::Started,
+            };
+            assert_eq!(bench.record("k").status(), status, "{script:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_front_ends_limit_ends_the_retries() {
+    let bench = Bench::new();
+    let now = bench.now();
+    let invocation = Invocation::entered(now, now.saturating_add(seconds(900.0)), "id")
+        .with_caller_waiting_until(now.saturating_add(seconds(20.0)));
+    let inside = bench.within(invocation);
+    let store = bench.store.clone();
+    let handler = async move {
+        store.fail_for(Duration::from_secs(1000), Script::Down);
+        Ok("done".to_owned())
+    };
+    assert_eq!(inside.with_handler("k", 1, handler).await.unwrap(), "done");
+    let took = now.until(bench.now());
+    assert!(took > seconds(19.0) && took <= seconds(20.0), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_down_is_answered_in_time() {
+    for script in all() {
+        let bench = Bench::new();
+        bench.store.fail_for(Duration::from_secs(1000), script);
+        let start = bench.now();
+        let inside = bench.in_invocation(start.saturating_add(seconds(3.0)));
+        let refused = kind(inside.run("k", 1).await);
+        let took = start.until(bench.now());
+        assert!(took <= seconds(2.75), "{script:?} took {took:?}");
+        let expected = match script {
+            Script::Reject => ErrorKind::Invalid,
+            Script::Conflict => ErrorKind::InProgress,
+            _ => ErrorKind::Unavailable,
+        };
+        assert_eq!((refused, bench.runs()), (expected, 0), "{script:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn unprotected_runs_keep_half_of_the_time() {
+    for script in [Script::Down, Script::Reject, Script::LoseRequest, Script::Silent] {
+        let bench = Bench::with(|builder| builder.on_store_failure(OnStoreFailure::RunUnprotected));
+        bench.store.fail_for(Duration::from_secs(1000), script);
+        let start = bench.now();
+        let inside = bench.in_invocation(start.saturating_add(seconds(3.0)));
+        let began =
+            inside.with_handler("k", 1, async { Ok(format!("{:?}", start.until(bench.now()))) }).await;
+        assert!(began.as_deref().is_ok_and(|began| began <= "1.7s"), "{script:?}: {began:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_handler_gets_one_attempt() {
+    for (script, status) in [
+        (Script::Pass, Status::Completed),
+        (Script::Down, Status::Started),
+        (Script::Silent, Status::Started),
+    ] {
+        let bench = Bench::new();
+        let start = bench.now();
+        let inside = bench.in_invocation(start.saturating_add(seconds(3.0)));
+        let store = bench.store.clone();
+        let handler = async move {
+            tokio::time::sleep(seconds(2.8)).await;
+            store.fail_for(Duration::from_secs(1000), script);
+            Ok("late".to_owned())
+        };
+        assert_eq!(inside.with_handler("k", 1, handler).await.unwrap(), "late");
+        assert_eq!(bench.record("k").status(), status, "{script:?}");
+        assert!(start.until(bench.now()) <= seconds(2.95), "{script:?}");
+    }
+}
+
+/// The process is frozen while its completion is on the way, and thaws after its deadline. The answer was
+/// lost or comes too late, and a successor has run in between.
+#[tokio::test(start_paused = true)]
+async fn a_thawed_executor_answers_with_its_successors_outcome() {
+    for script in [Script::Silent, Script::SilentAfter] {
+        let bench = Bench::new();
+        let inside = bench.in_invocation(bench.now().saturating_add(seconds(3.0)));
+        let (store, frozen) = (bench.store.clone(), bench.clone());
+        let handler = async move {
+            store.script([script]);
+            tokio::spawn(async move {
+                tokio::time::sleep(seconds(0.1)).await;
+                frozen.jump.fetch_add(60_000, Ordering::SeqCst);
+                frozen.run("k", 1).await.unwrap()
+            });
+            Ok("own".to_owned())
+        };
+        let answer = inside.with_handler("k", 1, handler).await.unwrap();
+        let expected = if script == Script::Silent { "run 1" } else { "own" };
+        assert_eq!(answer, expected, "{script:?}");
+        assert_eq!(bench.run("k", 1).await.unwrap(), expected, "{script:?}");
+    }
+}
+
+/// The process is frozen in its handler, which returns as soon as it thaws.
+#[tokio::test(start_paused = true)]
+async fn a_thawed_handler_records_its_outcome() {
+    for is_taken_over in [false, true] {
+        let bench = Bench::new();
+        let inside = bench.in_invocation(bench.now().saturating_add(seconds(3.0)));
+        let frozen = bench.clone();
+        let handler = async move {
+            frozen.jump.fetch_add(60_000, Ordering::SeqCst);
+            if is_taken_over {
+                elsewhere(frozen.run("k", 1)).await.unwrap();
+            }
+            Ok("own".to_owned())
+        };
+        let answer = inside.with_handler("k", 1, handler).await.unwrap();
+        assert_eq!(answer, if is_taken_over { "run 1" } else { "own" });
+        assert_eq!(bench.record("k").status(), Status::Completed, "{is_taken_over}");
+    }
+}
+
+/// As the test above, but the store doesn't answer the thawed process either.
+#[tokio::test(start_paused = true)]
+async fn a_thawed_executor_asks_only_briefly() {
+    let bench = Bench::new();
+    let inside = bench.in_invocation(bench.now().saturating_add(seconds(3.0)));
+    let (store, frozen, start) = (bench.store.clone(), bench.clone(), bench.now());
+    let handler = async move {
+        store.script([Script::Silent]);
+        store.fail_after(seconds(0.2), Duration::from_secs(1000), Script::Silent);
+        tokio::spawn(async move {
+            tokio::time::sleep(seconds(0.1)).await;
+            frozen.jump.fetch_add(60_000, Ordering::SeqCst);
+        });
+        Ok("own".to_owned())
+    };
+    assert_eq!(inside.with_handler("k", 1, handler).await.unwrap(), "own");
+    let took = start.until(bench.now()) - seconds(60.0);
+    assert!(took <= seconds(2.0), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn chunks_that_do_not_fit_in_the_time_are_omitted() {
+    for (outage, is_kept) in [(0.5, true), (1.5, false)] {
+        for script in [Script::Down, Script::LoseRequest] {
+            let bench = Bench::new();
+            bench.store.limit_inline(1);
+            let start = bench.now();
+            let inside = bench.in_invocation(start.saturating_add(seconds(3.0)));
+            let store = bench.store.clone();
+            let handler = async move {
+                store.fail_for(seconds(outage), script);
+                Ok("a response".to_owned())
+            };
+            assert_eq!(inside.with_handler("k", 1, handler).await.unwrap(), "a response");
+            let State::Completed(outcome) = bench.record("k").state else { panic!("not completed") };
+            assert_eq!(matches!(outcome, Outcome::Retained(_)), is_kept, "{script:?} for {outage} s");
+            assert!(start.until(bench.now()) <= seconds(2.75));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn silent_chunks_are_given_up_at_half_time() {
+    let bench = Bench::new();
+    bench.store.limit_inline(1);
+    let start = bench.now();
+    let inside = bench.in_invocation(start.saturating_add(seconds(3.0)));
+    bench.store.script([Script::Pass, Script::Silent]);
+    assert_eq!(inside.run("k", 1).await.unwrap(), "run 1");
+    assert_eq!(bench.store.take_calls(), ["claim", "write parts", "settle"]);
+    assert_eq!(start.until(bench.now()), seconds(1.375));
+    assert_eq!(bench.record("k").state, State::Completed(Outcome::Omitted));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unanswered_claim_is_released() {
+    let bench = Bench::new();
+    bench.store.script([Script::LoseAnswer, Script::Down]);
+    let Err(RunError::Idempotency(error)) = bench.run("k", 1).await else { panic!("ran") };
+    assert_eq!((error.kind(), error.retry_after()), (ErrorKind::Unavailable, Some(Duration::from_secs(1))));
+    assert_eq!(bench.store.take_calls(), ["claim", "read", "settle"]);
+    assert_eq!(bench.record("k").status(), Status::Released);
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1", "the next delivery does not wait for the lease");
+
+    // The release got no answer either: the key may be blocked until the lease is stale.
+    bench.store.script([Script::LoseAnswer, Script::Down, Script::Down]);
+    let Err(RunError::Idempotency(error)) = bench.run("m", 1).await else { panic!("ran") };
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    tokio::time::sleep(error.retry_after().unwrap() - Duration::from_millis(1)).await;
+    assert_eq!(kind(bench.run("m", 1).await), ErrorKind::InProgress);
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    assert_eq!(bench.run("m", 1).await.unwrap(), "run 2");
+}
+
+/// Runs, and returns whether the handler learned of an earlier attempt that ended without an answer.
+async fn is_told(bench: &Bench, key: &str, fails: bool) -> bool {
+    let told = std::sync::Arc::new(std::sync::Mutex::new(None));
+    let saw = std::sync::Arc::clone(&told);
+    let handler = async move {
+        *saw.lock().unwrap() = current().map(|claim| claim.is_takeover());
+        if fails { Err(TestError) } else { Ok("done".to_owned()) }
+    };
+    let _ = bench.with_handler(key, 1, handler).await;
+    let told = told.lock().unwrap().take();
+    told.expect("the handler ran")
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interrupted_attempt_is_never_forgotten() {
+    let bench = Bench::new();
+    // The first run is killed. The takeover fails to reach its gateway, and releases; so does the next run.
+    bench.abandon("k", 1).await;
+    tokio::time::sleep(Duration::from_secs(63)).await;
+    for fails in [true, true, false] {
+        assert!(is_told(&bench, "k", fails).await);
+    }
+    assert_eq!(bench.record("k").attempt, 4);
+    // A panic gives no answer either.
+    bench.panic("m", 1).await;
+    for fails in [true, false] {
+        assert!(is_told(&bench, "m", fails).await);
+    }
+    // An error is an answer.
+    for fails in [true, true, false] {
+        assert!(!is_told(&bench, "n", fails).await);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_most_once_a_retryable_refusal_of_a_step_is_released() {
+    let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
+    let steps = bench.beside(|builder| builder);
+    // Another delivery runs the step.
+    steps.abandon("step", 1).await;
+    for (passes_on, status) in [(true, Status::Released), (false, Status::Failed)] {
+        let step = steps.clone();
+        let key = if passes_on { "passed on" } else { "swallowed" };
+        let operation = bench.operation();
+        let outer = operation.run(Key::new(key).unwrap(), &1, || async move {
+            match step.run("step", 1).await {
+                Err(error) if passes_on => Err(Box::new(error)),
+                Err(_) => Err(Box::new(RunError::Handler(TestError))),
+                Ok(answer) => Ok(answer),
+            }
+        });
+        assert!(outer.await.is_err());
+        assert_eq!(bench.record(key).status(), status, "{key}");
+    }
+    tokio::time::sleep(Duration::from_secs(63)).await;
+    assert_eq!(bench.run("passed on", 1).await.unwrap(), "run 1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_most_once_a_claim_outlives_every_retention() {
+    let bench =
+        Bench::with(|builder| builder.execution(Execution::AtMostOnce).retention(Duration::from_secs(60)));
+    bench.abandon("k", 1).await;
+    assert_eq!(bench.record("k").expires_at, None);
+    tokio::time::sleep(Duration::from_secs(400 * 86_400)).await;
+    assert_eq!(kind(bench.run("k", 1).await), ErrorKind::OutcomeUnknown);
+    assert_eq!(bench.run("m", 1).await.unwrap(), "run 1");
+    assert!(bench.record("m").expires_at.is_some());
+}
+
+#[tokio::test]
+async fn at_most_once_refuses_unprotected_runs() {
+    let builder = crate::Idempotency::builder(crate::store::memory::MemoryStore::new()).function("tests");
+    let builder = builder.execution(Execution::AtMostOnce).on_store_failure(OnStoreFailure::RunUnprotected);
+    let error = builder.build().unwrap_err();
+    assert!(error.to_string().contains("on_store_failure"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_ends_before_the_deadline_when_the_store_is_silent() {
+    let bench = Bench::with(|builder| builder.on_in_progress(OnInProgress::Wait(Duration::from_secs(10))));
+    bench.abandon("k", 1).await;
+    bench.store.fail_after(seconds(0.2), Duration::from_secs(1000), Script::Silent);
+    let start = bench.now();
+    let inside = bench.in_invocation(start.saturating_add(seconds(3.0)));
+    assert_eq!(kind(inside.run("k", 1).await), ErrorKind::Unavailable);
+    assert!(start.until(bench.now()) <= seconds(2.75));
+}

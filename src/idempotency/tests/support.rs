@@ -1,0 +1,496 @@
+//! A test bench for the engine: a store that fails on command, a clock that can jump, and an event recorder.
+
+use std::{
+    any::Any,
+    collections::VecDeque,
+    fmt,
+    future::{Future, pending},
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc, LazyLock, Mutex,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use serde::Serialize;
+
+use super::bank::Bank;
+
+use crate::{
+    Builder, Idempotency, Invocation, Key, Operation, RunError, StoredKey,
+    future::BoxFuture,
+    run::context::{OperationContext, within},
+    store::{
+        Owner, Record, ResponseChunks, Store, StoreError, StoreErrorKind, Transactions, Write, WriteOutcome,
+        memory::MemoryStore,
+    },
+    time::{Clock, Timestamp},
+};
+
+#[derive(Debug)]
+pub(super) struct TestError;
+
+impl fmt::Display for TestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the test's own error")
+    }
+}
+
+/// The fate of the next call.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Script {
+    /// It succeeds.
+    Pass,
+    /// It's applied, and its answer is lost.
+    LoseAnswer,
+    /// It isn't applied, and the error is ambiguous.
+    LoseRequest,
+    /// The store is down.
+    Down,
+    /// The store rejects the request itself.
+    Reject,
+    /// The store will never accept this content.
+    Unstorable,
+    /// It isn't applied, and never answered.
+    Silent,
+    /// It's applied, and never answered.
+    SilentAfter,
+    /// The record is unreadable.
+    Corrupt,
+    /// Another transaction has one of the items.
+    Conflict,
+    /// An earlier attempt of the same transaction is, or may be, still on its way.
+    InFlight,
+    /// It isn't applied now, and the error is ambiguous. The test applies the transaction later.
+    Late,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct ScriptedStore {
+    pub(super) inner: MemoryStore,
+    pub(super) bank: Bank,
+    script: Arc<Mutex<VecDeque<Script>>>,
+    calls: Arc<Mutex<Vec<&'static str>>>,
+    outage: Arc<Mutex<Option<Outage>>>,
+    /// The limit plus one; 0 means no limit.
+    inline_limit: Arc<AtomicUsize>,
+}
+
+/// The fate of every call during an outage.
+#[derive(Clone, Copy, Debug)]
+struct Outage {
+    from: tokio::time::Instant,
+    until: tokio::time::Instant,
+    script: Script,
+}
+
+impl ScriptedStore {
+    /// Makes every call end with `script` for `length`, from now on.
+    pub(super) fn fail_for(&self, length: Duration, script: Script) {
+        self.fail_after(Duration::ZERO, length, script);
+    }
+
+    /// Like `fail_for`, but after `delay`.
+    pub(super) fn fail_after(&self, delay: Duration, length: Duration, script: Script) {
+        let from = tokio::time::Instant::now() + delay;
+        *self.outage.lock().unwrap() = Some(Outage { from, until: from + length, script });
+    }
+
+    fn outage(&self) -> Option<Script> {
+        let outage = (*self.outage.lock().unwrap())?;
+        let now = tokio::time::Instant::now();
+        (outage.from <= now && now < outage.until).then_some(outage.script)
+    }
+
+    pub(super) fn limit_inline(&self, bytes: usize) {
+        self.inline_limit.store(bytes + 1, Ordering::SeqCst);
+    }
+
+    pub(super) fn script(&self, script: impl IntoIterator<Item = Script>) {
+        let mut scripted = self.script.lock().unwrap();
+        assert!(scripted.is_empty(), "an earlier script was not used up: {scripted:?}");
+        scripted.extend(script);
+    }
+
+    /// Drops the unused rest of the script.
+    pub(super) fn end_script(&self) {
+        self.script.lock().unwrap().clear();
+    }
+
+    pub(super) fn take_calls(&self) -> Vec<&'static str> {
+        std::mem::take(&mut self.calls.lock().unwrap())
+    }
+
+    pub(super) fn put(&self, key: &str, record: Record) {
+        self.inner.set(&self.stored(key), Some(record));
+    }
+
+    pub(super) fn remove_all(&self) {
+        for (key, _) in self.inner.all() {
+            self.inner.set(&key, None);
+        }
+    }
+
+    fn stored(&self, key: &str) -> StoredKey {
+        StoredKey::new(&crate::Scope::new("tests", "run:step").unwrap(), &Key::new(key).unwrap())
+    }
+
+    pub(super) fn next(&self, call: &'static str) -> Result<Script, StoreError> {
+        self.calls.lock().unwrap().push(call);
+        let scripted = self.script.lock().unwrap().pop_front().or_else(|| self.outage());
+        let script = scripted.unwrap_or(Script::Pass);
+        let failed = |kind| Err(StoreError::new(kind, "scripted"));
+        match script {
+            Script::Pass | Script::LoseAnswer | Script::Late | Script::Silent | Script::SilentAfter => {
+                Ok(script)
+            }
+            Script::LoseRequest => {
+                failed(StoreErrorKind::Unavailable).map_err(|error| error.maybe_applied(true))
+            }
+            Script::Down => failed(StoreErrorKind::Unavailable),
+            Script::Reject => failed(StoreErrorKind::Rejected),
+            Script::Unstorable => failed(StoreErrorKind::Unstorable),
+            Script::Corrupt => failed(StoreErrorKind::Corrupt),
+            Script::Conflict => failed(StoreErrorKind::Conflict),
+            Script::InFlight => failed(StoreErrorKind::Conflict).map_err(|error| error.maybe_applied(true)),
+        }
+    }
+}
+
+/// Waits forever if `script` is `silent`.
+pub(super) async fn silent_if(script: Script, silent: Script) {
+    if script == silent {
+        pending::<()>().await;
+    }
+}
+
+pub(super) fn after<T>(script: Script, answer: T) -> Result<T, StoreError> {
+    match script {
+        Script::LoseAnswer => {
+            Err(StoreError::new(StoreErrorKind::Unavailable, "scripted").maybe_applied(true))
+        }
+        _ => Ok(answer),
+    }
+}
+
+impl Store for ScriptedStore {
+    fn apply<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
+        let call = match write {
+            Write::Claim(_) => "claim",
+            Write::Reclaim { .. } => "reclaim",
+            Write::TakeOver { .. } => "take over",
+            Write::Settle { .. } => "settle",
+            Write::Extend { .. } => "extend",
+            Write::Conclude { .. } => "conclude",
+            Write::Resolve { .. } => "resolve",
+        };
+        Box::pin(async move {
+            let script = self.next(call)?;
+            silent_if(script, Script::Silent).await;
+            let written = self.inner.apply(key, write).await?;
+            silent_if(script, Script::SilentAfter).await;
+            after(script, written)
+        })
+    }
+
+    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(async move {
+            let script = self.next("read")?;
+            silent_if(script, Script::Silent).await;
+            silent_if(script, Script::SilentAfter).await;
+            after(script, self.inner.read(key).await?)
+        })
+    }
+
+    fn chunks(&self) -> Option<&dyn ResponseChunks> {
+        Some(self)
+    }
+
+    fn transactions(&self) -> Option<&dyn Transactions> {
+        Some(self)
+    }
+}
+
+/// Accepts chunks, and drops them.
+impl ResponseChunks for ScriptedStore {
+    fn inline_limit(&self) -> usize {
+        self.inline_limit.load(Ordering::SeqCst).wrapping_sub(1)
+    }
+
+    fn write_chunks<'a>(
+        &'a self,
+        _: &'a StoredKey,
+        _: Owner,
+        _: &'a Bytes,
+        _: Timestamp,
+    ) -> BoxFuture<'a, Result<u32, StoreError>> {
+        Box::pin(async move {
+            let script = self.next("write parts")?;
+            silent_if(script, Script::Silent).await;
+            after(script, 1)
+        })
+    }
+
+    fn read_chunks<'a>(
+        &'a self,
+        _: &'a StoredKey,
+        _: Owner,
+        _: u32,
+        _: u64,
+    ) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+        Box::pin(async move {
+            let script = self.next("read parts")?;
+            silent_if(script, Script::Silent).await;
+            Err(StoreError::new(StoreErrorKind::Corrupt, "no part"))
+        })
+    }
+}
+
+/// Tokio's clock plus a jump: the clock sees the jump, the timer doesn't.
+#[derive(Clone, Debug)]
+struct TestClock {
+    start: tokio::time::Instant,
+    jump: Arc<AtomicU64>,
+    jump_later: JumpLater,
+}
+
+/// How many more reads of the clock until it jumps, and by how many ms.
+type JumpLater = Arc<Mutex<Option<(u32, u64)>>>;
+
+impl Clock for TestClock {
+    fn now(&self) -> Timestamp {
+        let mut later = self.jump_later.lock().unwrap();
+        match later.take() {
+            Some((0, ms)) => self.jump.store(ms, Ordering::SeqCst),
+            Some((looks, ms)) => *later = Some((looks - 1, ms)),
+            None => {}
+        }
+        Timestamp::from_millis(1_795_000_000_000 + self.jump.load(Ordering::SeqCst))
+            .saturating_add(self.start.elapsed())
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(duration))
+    }
+}
+
+/// Runs `future` as if in another process, outside the handler's context.
+pub(super) fn elsewhere<F: Future>(future: F) -> impl Future<Output = F::Output> {
+    let context = OperationContext { running: None, ..OperationContext::unprotected(Invocation::unknown()) };
+    within(context, future)
+}
+
+#[derive(Clone)]
+pub(super) struct Bench {
+    pub(super) idempotency: Idempotency,
+    pub(super) store: ScriptedStore,
+    /// How many milliseconds the clock is ahead of the timer.
+    pub(super) jump: Arc<AtomicU64>,
+    /// The operation that it runs.
+    pub(super) name: &'static str,
+    clock: TestClock,
+    runs: Arc<AtomicUsize>,
+}
+
+impl Bench {
+    pub(super) fn operation(&self) -> Operation {
+        self.idempotency.operation(self.name).unwrap()
+    }
+
+    pub(super) fn new() -> Self {
+        Self::with(|builder| builder)
+    }
+
+    pub(super) fn with(configure: impl FnOnce(Builder) -> Builder) -> Self {
+        let store = ScriptedStore::default();
+        let start = tokio::runtime::Handle::try_current()
+            .map_or_else(|_| std::time::Instant::now().into(), |_| tokio::time::Instant::now());
+        let clock = TestClock { start, jump: Arc::default(), jump_later: JumpLater::default() };
+        Self::over(store, clock, Arc::default(), configure)
+    }
+
+    fn over(
+        store: ScriptedStore,
+        clock: TestClock,
+        runs: Arc<AtomicUsize>,
+        configure: impl FnOnce(Builder) -> Builder,
+    ) -> Self {
+        let builder = Idempotency::builder(store.clone()).function("tests").clock(clock.clone());
+        let idempotency = configure(builder).build().unwrap();
+        Self { idempotency, store, jump: clock.jump.clone(), name: "step", clock, runs }
+    }
+
+    /// Another process: another engine over the same store, with the same clock.
+    pub(super) fn beside(&self, configure: impl FnOnce(Builder) -> Builder) -> Self {
+        Self::over(self.store.clone(), self.clock.clone(), Arc::clone(&self.runs), configure)
+    }
+
+    /// The same bench, optimistic.
+    pub(super) fn optimistic(&self, reads_first: bool) -> Self {
+        let idempotency = match reads_first {
+            false => self.idempotency.optimistic(),
+            true => self.idempotency.optimistic_reading_first(),
+        };
+        Self { idempotency: idempotency.unwrap(), ..self.clone() }
+    }
+
+    /// Simulates a process that freezes for `ms` after `looks` reads of the clock.
+    pub(super) fn freeze_after(&self, looks: u32, ms: u64) {
+        *self.clock.jump_later.lock().unwrap() = Some((looks, ms));
+    }
+
+    pub(super) fn in_invocation(&self, deadline: Timestamp) -> Self {
+        self.within(Invocation::entered(self.now(), deadline, "request"))
+    }
+
+    pub(super) fn within(&self, invocation: Invocation) -> Self {
+        Self { idempotency: self.idempotency.for_invocation(invocation), ..self.clone() }
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.idempotency.driver().now()
+    }
+
+    pub(super) fn runs(&self) -> usize {
+        self.runs.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn record(&self, key: &str) -> Record {
+        self.store.inner.get(&self.store.stored(key)).unwrap()
+    }
+
+    pub(super) async fn with_handler(
+        &self,
+        key: &str,
+        payload: impl Serialize,
+        handler: impl Future<Output = Result<String, TestError>>,
+    ) -> Result<String, RunError<TestError>> {
+        self.operation().run(Key::new(key).unwrap(), &payload, || handler).await
+    }
+
+    pub(super) async fn run(
+        &self,
+        key: &str,
+        payload: impl Serialize,
+    ) -> Result<String, RunError<TestError>> {
+        let runs = Arc::clone(&self.runs);
+        let handler = async move { Ok(format!("run {}", runs.fetch_add(1, Ordering::SeqCst) + 1)) };
+        self.with_handler(key, payload, handler).await
+    }
+
+    pub(super) async fn fail(
+        &self,
+        key: &str,
+        payload: impl Serialize,
+    ) -> Result<String, RunError<TestError>> {
+        self.with_handler(key, payload, async { Err(TestError) }).await
+    }
+
+    pub(super) async fn pend(
+        &self,
+        key: &str,
+        payload: impl Serialize,
+    ) -> Result<String, RunError<TestError>> {
+        self.with_handler(key, payload, pending()).await
+    }
+
+    /// Runs a handler that panics, and returns the panic's payload.
+    pub(super) async fn panic(&self, key: &str, payload: impl Serialize) -> Box<dyn Any + Send> {
+        let run = self.with_handler(key, payload, async { std::panic::panic_any("the handler's own panic") });
+        let mut run = std::pin::pin!(run);
+        std::future::poll_fn(|cx| {
+            match std::panic::catch_unwind(AssertUnwindSafe(|| run.as_mut().poll(cx))) {
+                Ok(poll) => poll.map(|result| panic!("no panic came out: {result:?}")),
+                Err(payload) => std::task::Poll::Ready(payload),
+            }
+        })
+        .await
+    }
+
+    /// Claims, and drops the future during the handler, like a client that hangs up.
+    pub(super) async fn abandon(&self, key: &str, payload: impl Serialize) {
+        self.abandon_with(key, payload, async { Ok(String::new()) }).await;
+    }
+
+    /// The same, after `seen` has run inside the handler; returns its result.
+    pub(super) async fn abandon_with(
+        &self,
+        key: &str,
+        payload: impl Serialize,
+        seen: impl Future<Output = Result<String, TestError>>,
+    ) -> String {
+        let saw = Arc::new(Mutex::new(None));
+        let shared = Arc::clone(&saw);
+        let handler = async move {
+            *shared.lock().unwrap() = Some(seen.await.unwrap());
+            pending().await
+        };
+        let run = self.with_handler(key, payload, handler);
+        let mut run = std::pin::pin!(run);
+        while saw.lock().unwrap().is_none() {
+            let polled = std::future::poll_fn(|cx| std::task::Poll::Ready(run.as_mut().poll(cx))).await;
+            assert!(polled.is_pending(), "did not get to the handler: {polled:?}");
+        }
+        saw.lock().unwrap().take().unwrap()
+    }
+
+    /// Returns the library's events while `future` runs.
+    pub(super) async fn recorded<F: Future>(&self, future: F) -> Vec<String> {
+        // With only one live dispatcher, an event's first use in a thread without one would switch that event
+        // off for every thread. With a second one alive, each event asks both.
+        static SECOND: LazyLock<tracing::Dispatch> =
+            LazyLock::new(|| tracing::Dispatch::new(Recorder::default()));
+        LazyLock::force(&SECOND);
+        let recorder = Recorder::default();
+        let events = Arc::clone(&recorder.events);
+        let guard = tracing::subscriber::set_default(recorder);
+        future.await;
+        drop(guard);
+        let events = events.lock().unwrap();
+        events.clone()
+    }
+}
+
+#[derive(Clone, Default)]
+struct Recorder {
+    events: Arc<Mutex<Vec<String>>>,
+}
+
+impl tracing::Subscriber for Recorder {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Text(String);
+        impl tracing::field::Visit for Text {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn fmt::Debug) {
+                self.0 += &format!("{field}={value:?} ");
+            }
+        }
+        if event.metadata().target() != "lambda_idempotency" {
+            return;
+        }
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        self.events.lock().unwrap().push(text.0);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}

@@ -1,0 +1,70 @@
+//! Waits for another delivery's outcome.
+
+use std::time::Duration;
+
+use super::{
+    kind,
+    support::{Bench, Script},
+};
+use crate::{ErrorKind, settings::OnInProgress};
+
+fn waiting(budget: Duration) -> Bench {
+    Bench::with(|builder| builder.on_in_progress(OnInProgress::Wait(budget)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_duplicate_waits_and_is_answered_with_the_outcome() {
+    let bench = waiting(Duration::from_secs(10));
+    let slow = async { tokio::time::sleep(Duration::from_secs(3)).await };
+    let first = bench.with_handler("k", 1, async move {
+        slow.await;
+        Ok("slow".to_owned())
+    });
+    let began = bench.now();
+    let duplicate = async {
+        tokio::task::yield_now().await;
+        let answer = bench.run("k", 1).await;
+        (answer, began.until(bench.now()))
+    };
+    let (first, (again, took)) = tokio::join!(first, duplicate);
+    assert_eq!((first.unwrap().as_str(), again.unwrap().as_str()), ("slow", "slow"));
+    assert_eq!(bench.runs(), 0, "the duplicate's own handler has not run");
+    assert!(took >= Duration::from_secs(3) && took < Duration::from_secs(5), "{took:?}");
+    let asked = bench.store.take_calls().iter().filter(|call| **call == "claim").count();
+    assert!((4..12).contains(&asked), "asked {asked} times in 3 s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_wait_ends_with_its_budget_and_leaves_half_of_the_time() {
+    let bench = waiting(Duration::from_secs(5));
+    bench.abandon("k", 1).await;
+    let began = bench.now();
+    assert_eq!(kind(bench.run("k", 1).await), ErrorKind::InProgress);
+    let took = began.until(bench.now());
+    assert_eq!(took, Duration::from_secs(5), "the whole budget, and one more question at its end");
+
+    let soon = bench.in_invocation(bench.now().saturating_add(Duration::from_secs(2)));
+    let began = bench.now();
+    assert_eq!(kind(soon.run("k", 1).await), ErrorKind::InProgress);
+    let took = began.until(bench.now());
+    assert_eq!(took, Duration::from_secs(1), "half of the time that was left");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_waits_takes_over_when_the_lease_has_ended() {
+    let bench = Bench::with(|builder| builder.on_in_progress(OnInProgress::Wait(Duration::from_secs(90))));
+    bench.abandon("k", 1).await;
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
+    assert_eq!(bench.record("k").attempt, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_another_claim_is_waited_for() {
+    let bench = waiting(Duration::from_secs(10));
+    bench.run("k", 1).await.unwrap();
+    let began = bench.now();
+    assert_eq!(kind(bench.run("k", 2).await), ErrorKind::Mismatch);
+    bench.store.script([Script::Down]);
+    assert_eq!(kind(bench.run("m", 1).await), ErrorKind::Unavailable);
+    assert_eq!(began, bench.now());
+}

@@ -1,0 +1,125 @@
+//! What the machine answers: the next action, and how a claim or a settlement ended.
+
+use crate::{
+    record::{Generation, Owner, Record},
+    store::{StoreErrorKind, Write},
+    time::Timestamp,
+};
+
+/// The next thing to do.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Send this write to the store, and feed back [`Event::Answered`] or [`Event::Failed`].
+    Apply(Write),
+    /// Send this write to the store together with the handler's own writes, in one transaction whose token
+    /// names this submission. Feed back [`Event::Answered`], [`Event::Declined`] or [`Event::Failed`].
+    Commit {
+        /// The write.
+        write: Write,
+        /// The submission's number. Sending the same number again sends the same request.
+        submission: u32,
+    },
+    /// Read the record, and feed back [`Event::Found`] or [`Event::Failed`].
+    Read,
+    /// Wait a little, longer each time, and feed back [`Event::Resumed`].
+    Pause(u8),
+    /// The claim is held: run the handler, then feed back [`Event::Settle`].
+    Claimed(Held),
+    /// There's an outcome: answer with it. The machine is done.
+    Replay(Record),
+    /// The claim failed, and the handler must not run. The machine is done.
+    Refused(Refusal),
+    /// There's no live record, and nothing is claimed: run the handler, then feed back [`Event::Settle`].
+    Open,
+    /// The lease was extended: the claim is now held like this.
+    Extended(Held),
+    /// The lease couldn't be extended now: the claim is held as before.
+    NotExtended,
+    /// The claim has been taken over, or its record is gone or unreadable: stop the handler.
+    Lost,
+    /// The transaction was definitely not applied. If there's a claim, it's held as before: feed back
+    /// [`Event::Settle`].
+    Declined(Decline),
+    /// The settlement ended. The machine is done.
+    Settled(End),
+    /// The input doesn't belong to the state; nothing changes.
+    Nothing,
+}
+
+/// Why a claim failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Refusal {
+    /// The key is in use with another fingerprint.
+    Mismatch,
+    /// Another claim is live. The key becomes claimable at this time, if it's known.
+    InProgress(Option<Timestamp>),
+    /// An earlier claim ended without an outcome, and only one run is allowed.
+    OutcomeUnknown,
+    /// The store couldn't be reached.
+    Unavailable,
+    /// The store answered neither the claim nor its release, so the claim may hold the key. The key becomes
+    /// claimable at this time. Nothing ran.
+    Abandoned(Timestamp),
+    /// The store rejects the request itself.
+    Rejected,
+    /// The record is unreadable.
+    Corrupt,
+    /// There's no time left to run the handler.
+    NoTimeLeft,
+}
+
+/// Why a transaction wasn't applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Decline {
+    /// A condition of the handler's writes failed.
+    Condition,
+    /// The store couldn't apply it, or rejected it.
+    Store(StoreErrorKind),
+}
+
+/// How a settlement ended.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum End {
+    /// The settlement is stored.
+    Recorded,
+    /// The claim had been taken over, and this is the successor's outcome.
+    Superseded(Record),
+    /// The claim had been taken over, and the successor is still running. The key becomes claimable at this
+    /// time, if it's known.
+    Fenced(Option<Timestamp>),
+    /// The settlement isn't known to be stored, for this reason.
+    Unrecorded(Refusal),
+    /// Neither the outcome nor the handler's writes are stored, no claim is held, and this is why.
+    NotCommitted(Refusal),
+    /// The outcome and the handler's own writes may be stored, now or later, or neither may be. If there's a
+    /// claim, the key becomes claimable at this time.
+    Unresolved(Option<Timestamp>),
+}
+
+/// A claim that this executor holds.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Held {
+    /// The claim's owner.
+    pub owner: Owner,
+    /// The claim's generation.
+    pub generation: Generation,
+    /// How many claims the operation has had, this one included.
+    pub attempt: u32,
+    /// When the claim's lease ends, as the record says.
+    pub lease_until: Timestamp,
+    /// Whether an earlier attempt ended without an answer, so that its handler may have had an effect; see
+    /// [`Record::interrupted`].
+    pub is_takeover: bool,
+    /// Whether the answer to the claim was lost, and the owner in the record identified the claim.
+    pub is_recovered: bool,
+}
+
+/// Maps a store's error to the refusal of a claim.
+pub(crate) fn refusal_for(kind: StoreErrorKind) -> Refusal {
+    match kind {
+        StoreErrorKind::Unavailable => Refusal::Unavailable,
+        StoreErrorKind::Conflict => Refusal::InProgress(None),
+        StoreErrorKind::Rejected | StoreErrorKind::Unstorable => Refusal::Rejected,
+        StoreErrorKind::Corrupt => Refusal::Corrupt,
+    }
+}

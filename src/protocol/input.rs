@@ -1,0 +1,50 @@
+//! What the machine is told.
+
+use crate::{
+    protocol::Intent,
+    record::Record,
+    store::{StoreErrorKind, WriteOutcome},
+    time::Timestamp,
+};
+
+/// An event and its time.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Input {
+    /// The time, read after the event.
+    pub now: Timestamp,
+    /// The event.
+    pub event: Event,
+}
+
+/// An event that the engine reports to the machine.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// Start claiming.
+    Begin,
+    /// The store answered an [`Action::Apply`].
+    Answered(WriteOutcome),
+    /// The store answered an [`Action::Read`].
+    Found(Option<Record>),
+    /// The store failed at either.
+    Failed(Fault),
+    /// An [`Action::Pause`] is over.
+    Resumed,
+    /// Settle the claim that's held, or conclude an optimistic run.
+    Settle(Intent),
+    /// Read the record without claiming.
+    Look,
+    /// Extend the held claim's lease to this time.
+    Extend(Timestamp),
+    /// The store answered an [`Action::Commit`]: the record's condition held, but a condition of the
+    /// handler's writes failed. Nothing was written.
+    Declined,
+}
+
+/// The facts about a store's error that the rules depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fault {
+    /// The category of the store's error.
+    pub kind: StoreErrorKind,
+    /// Whether the write may have been applied despite the error.
+    pub maybe_applied: bool,
+}

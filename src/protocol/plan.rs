@@ -1,0 +1,183 @@
+//! What a claim is decided by: the rules, the claim's parameters, and how it's to be settled.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    fingerprint::Fingerprint,
+    outcome::Outcome,
+    protocol::{
+        Limits,
+        acquire::{Goal, RECORDING_LEASE},
+    },
+    record::{Generation, Lock, Owner, Status},
+    settings::Execution,
+    time::Timestamp,
+};
+
+/// A STARTED record outlives its lease by at least this much, so that the sweeper never removes a lock that
+/// may still be live.
+pub(super) const MIN_LOCK_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
+/// A settlement isn't retried with less time than this left, since no store answers sooner.
+pub(super) const LAST_TRY: Duration = Duration::from_millis(10);
+
+/// The settings that the rules depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rules {
+    /// The maximum difference between the executors' clocks.
+    pub skew_margin: Duration,
+    /// How long a settled record is replayed.
+    pub retention: Duration,
+    /// How stale claims are handled.
+    pub execution: Execution,
+}
+
+impl Rules {
+    /// Returns when a key becomes claimable, given its claim's `lease_until`. This is the only place that
+    /// computes it.
+    #[must_use]
+    pub fn claimable_at(&self, lease_until: Timestamp) -> Timestamp {
+        lease_until.saturating_add(self.skew_margin).saturating_add(Duration::from_millis(1))
+    }
+
+    /// Whether `time` has passed at `now` on every executor's clock.
+    pub(super) fn have_passed(&self, time: Timestamp, now: Timestamp) -> bool {
+        time.saturating_add(self.skew_margin) < now
+    }
+}
+
+/// The parameters of one claim, fixed before the first request.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Plan {
+    /// The rules to apply.
+    pub rules: Rules,
+    /// The owner drawn for this claim.
+    pub owner: Owner,
+    /// The request's fingerprint.
+    pub fingerprint: Fingerprint,
+    /// When the claim's lease ends.
+    pub lease_until: Timestamp,
+    /// After this, it's too late to start the handler. It's before the lease's end, by the same reserve for
+    /// every claim.
+    pub usable_until: Timestamp,
+    /// When calls to the store must end.
+    pub limits: Limits,
+    /// The invocation's request ID, for people who search the logs.
+    pub request_id: Option<Arc<str>>,
+}
+
+impl Plan {
+    pub(super) fn reserve(&self) -> Duration {
+        self.usable_until.until(self.lease_until)
+    }
+
+    pub(super) fn has_time_left(&self, lease_until: Timestamp, now: Timestamp) -> bool {
+        now < lease_until.saturating_sub(self.reserve())
+    }
+
+    /// When the retries of a settlement that begins at `now` end.
+    pub(super) fn settle_by(&self, now: Timestamp) -> Timestamp {
+        let by = now.saturating_add(self.limits.settle_within);
+        self.limits.answer_by.map_or(by, |answer_by| answer_by.min(by))
+    }
+
+    pub(super) fn lock(
+        &self,
+        now: Timestamp,
+        generation: Generation,
+        attempt: u32,
+        interrupted: bool,
+        goal: &Goal,
+    ) -> Lock {
+        let lease_until = match goal {
+            Goal::Run => self.lease_until,
+            Goal::Record(_) => self.lease_until.max(now.saturating_add(RECORDING_LEASE)),
+        };
+        Lock {
+            owner: self.owner,
+            generation,
+            attempt,
+            fingerprint: self.fingerprint,
+            lock_acquired_at: now,
+            lease_until,
+            expires_at: self.lock_expiry(lease_until),
+            interrupted,
+            request_id: self.request_id.clone(),
+        }
+    }
+
+    /// When a STARTED record under this lease expires. At most once, it never does: the outcome of that run
+    /// stays unknown.
+    pub(super) fn lock_expiry(&self, lease_until: Timestamp) -> Option<Timestamp> {
+        match self.rules.execution {
+            Execution::AtLeastOnce => Some(self.release_expiry(lease_until)),
+            Execution::AtMostOnce => None,
+        }
+    }
+
+    /// When a record that's released under this lease expires.
+    pub(super) fn release_expiry(&self, lease_until: Timestamp) -> Timestamp {
+        let retention = self.rules.retention.max(MIN_LOCK_RETENTION);
+        lease_until.saturating_add(retention).rounded_up_to_second()
+    }
+}
+
+/// How to settle a claim.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Intent {
+    /// Store this outcome.
+    Complete(Outcome),
+    /// Store this outcome together with the handler's own writes, atomically.
+    Commit(Outcome),
+    /// Store this permanent failure.
+    Fail(Outcome),
+    /// Release the key.
+    Release {
+        /// Whether this attempt ended without an answer, for example by a panic.
+        interrupted: bool,
+    },
+}
+
+impl Intent {
+    /// The status that the record gets.
+    pub const fn status(&self) -> Status {
+        match self {
+            Self::Complete(_) | Self::Commit(_) => Status::Completed,
+            Self::Fail(_) => Status::Failed,
+            Self::Release { .. } => Status::Released,
+        }
+    }
+
+    /// Adds the handler's own writes to a success. Any other intent stays as it is.
+    pub(crate) fn committed(self) -> Self {
+        match self {
+            Self::Complete(outcome) => Self::Commit(outcome),
+            other => other,
+        }
+    }
+}
+
+/// A settlement: its intent, until when it's retried, and how many retries it has had.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Task {
+    pub(super) intent: Intent,
+    pub(super) by: Timestamp,
+    pub(super) retries: u8,
+    /// Whether a transaction of this claim was declined after an ambiguous answer. Then it may still be applied,
+    /// as long as nothing fences it.
+    pub(super) is_in_doubt: bool,
+}
+
+impl Task {
+    pub(super) fn new(plan: &Plan, now: Timestamp, intent: Intent, is_in_doubt: bool) -> Self {
+        Self { intent, by: plan.settle_by(now), retries: 0, is_in_doubt }
+    }
+
+    /// Counts one more retry and returns its number. Returns the task as the error if there's no time for another.
+    pub(super) fn again(self, plan: &Plan, now: Timestamp) -> Result<(Self, u8), Self> {
+        let nth = self.retries;
+        if nth >= plan.limits.max_retries || now.until(self.by) < LAST_TRY {
+            return Err(self);
+        }
+        Ok((Self { retries: nth + 1, ..self }, nth))
+    }
+}

@@ -1,0 +1,38 @@
+//! What happens around one operation: it's claimed, its handler runs, and its outcome is recorded or replayed. The
+//! rules are the protocol's; this performs its actions.
+//!
+//! Each module names only those above it in this list; `tests/architecture.rs` checks that.
+
+pub(crate) mod handle;
+pub(crate) mod staging;
+
+pub(crate) mod context;
+
+pub(crate) mod watch;
+
+pub(crate) mod lease;
+
+pub(crate) mod replay;
+
+pub(crate) mod refusal;
+
+pub(crate) mod cache;
+
+pub(crate) mod driver;
+
+pub(crate) mod response;
+
+pub(crate) mod claim;
+
+pub(crate) mod commit;
+
+pub(crate) mod optimistic;
+
+pub(crate) mod begin;
+
+pub(crate) mod extension;
+
+pub(crate) mod protect;
+
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;

@@ -1,0 +1,112 @@
+//! Claims a key or finds its outcome, and waits for another delivery's outcome if the settings allow it.
+
+use std::time::Duration;
+
+use crate::{
+    error::ErrorKind,
+    fingerprint::Fingerprint,
+    invocation::Invocation,
+    key::StoredKey,
+    observe,
+    protocol::{Action, Event, Refusal},
+    record::Owner,
+    run::{
+        claim::{Begun, Claim},
+        context::refuse_within_itself,
+        driver::{Driver, spread},
+        lease::Timing,
+        refusal::{Refused, RefusedBy, refusal_error},
+    },
+    settings::OnInProgress,
+    store::Write,
+    time::{Stopwatch, Timestamp},
+};
+
+/// The first pause. Each further one is twice as long, up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Claims `key`, or finds its outcome. While another claim is live, polls for as long as the settings say.
+pub(crate) async fn begin(
+    driver: &Driver,
+    key: &StoredKey,
+    fingerprint: Fingerprint,
+    invocation: &Invocation,
+) -> Result<Begun, Refused> {
+    refuse_within_itself(key).inspect_err(|error| observe::refused(key, error, false))?;
+    let until = waits_until(driver, invocation);
+    let mut asked = 0;
+    loop {
+        let refused = match ask(driver, key, fingerprint, invocation).await {
+            Ok(begun) => return Ok(begun),
+            Err(refused) => refused,
+        };
+        if refused.error.kind() == ErrorKind::InProgress
+            && let Some(until) = until
+        {
+            let pause = pause(asked, driver.owner()?);
+            asked += 1;
+            let left = driver.now().until(until);
+            if !left.is_zero() {
+                // The last pause ends with the budget, and one more attempt follows.
+                driver.clock().sleep(pause.min(left)).await;
+                continue;
+            }
+        }
+        return Err(refused.reported(key));
+    }
+}
+
+/// Claims `key`, or finds its outcome, in one attempt.
+async fn ask(
+    driver: &Driver,
+    key: &StoredKey,
+    fingerprint: Fingerprint,
+    invocation: &Invocation,
+) -> Result<Begun, Refused> {
+    let (stopwatch, now) = (Stopwatch::start(), driver.now());
+    let cache = driver.cache();
+    if let Some(answer) = cache.and_then(|cache| cache.recall(&driver.rules(), key, fingerprint, now)) {
+        observe::asked(stopwatch);
+        return answer.map(Begun::Replay);
+    }
+    let ticket = cache.and_then(|cache| cache.ticket_in(invocation));
+    let timing = Timing::of(&driver.settings, now, invocation);
+    let mut state = driver.machine(driver.owner()?, fingerprint, invocation, &timing);
+    let driven = driver.drive(key, &mut state, Event::Begin, &driver.to_store(None)).await;
+    observe::asked(stopwatch);
+    let refusal = match driven.action {
+        Action::Claimed(held) => {
+            observe::claimed(key, &held);
+            let lock = driven.applied.as_ref().filter(|_| ticket.is_some()).and_then(Write::lock);
+            let lock = lock.cloned().map(Box::new);
+            return Ok(Begun::Claimed(Claim::new(driver.clone(), key.clone(), state, held, timing, lock)));
+        }
+        Action::Replay(record) => {
+            let refused = |error| Refused { error, by: RefusedBy::Outcome };
+            let replay = driver.replay(key, &record, timing.limits.answer_by).await.map_err(refused)?;
+            if let Some(cache) = cache {
+                cache.keep_copy(ticket, key, &record, &replay.response);
+            }
+            return Ok(Begun::Replay(replay));
+        }
+        Action::Refused(refusal) => refusal,
+        _ => Refusal::Unavailable,
+    };
+    Err(Refused::of(refusal, refusal_error(key, refusal, driven.store_error, driver.now())))
+}
+
+/// When waiting ends: at most half of the time that's left. The last attempt may find the key free, and
+/// then the handler has the other half.
+fn waits_until(driver: &Driver, invocation: &Invocation) -> Option<Timestamp> {
+    let OnInProgress::Wait(budget) = driver.settings.on_in_progress else { return None };
+    let now = driver.now();
+    let half = invocation.deadline().map(|deadline| now.until(deadline) / 2);
+    let until = now.saturating_add(half.map_or(budget, |half| half.min(budget)));
+    Some(invocation.last_wait().map_or(until, |last| last.min(until)))
+}
+
+/// The owner's random bits spread the waiters.
+fn pause(nth: u32, owner: Owner) -> Duration {
+    spread(FIRST_PAUSE.saturating_mul(1 << nth.min(5)).min(LONGEST_PAUSE), owner.as_bytes()[0])
+}

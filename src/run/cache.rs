@@ -1,0 +1,332 @@
+//! The local cache of settled records: copies in this process's memory, which answer a duplicate without a
+//! request. It contains no rules: the protocol decides the answer of a copy, and when to ask the store.
+
+mod lru;
+
+use std::{
+    mem::size_of,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use bytes::Bytes;
+
+use crate::{
+    fingerprint::Fingerprint,
+    invocation::Invocation,
+    key::StoredKey,
+    observe,
+    outcome::{Encoding, Outcome, Place, StoredResponse},
+    protocol::{Recalled, Refusal, Rules, recall},
+    record::{Record, State},
+    run::{
+        refusal::{Refused, refusal_error},
+        replay::{Replay, outcome_of},
+    },
+    time::Timestamp,
+};
+use lru::Lru;
+
+/// The largest part of the cache that one copy may take, so that a large response can't evict everything else.
+const LARGEST_SHARE: usize = 8;
+/// The size of a copy's bookkeeping: its places in the two maps, with the room that a growing map leaves
+/// free, and the allocator's overhead. It's rounded up: measured with 20,000 copies, it was 315.
+const BOOKKEEPING: usize = 384;
+
+/// The copies, and the rules for adding to them. All clones of an engine share one.
+#[derive(Debug)]
+pub(crate) struct LocalCache {
+    shelf: Mutex<Shelf>,
+    largest: usize,
+    /// Whether only operations inside an invocation add copies.
+    only_in_invocations: bool,
+}
+
+#[derive(Debug)]
+struct Shelf {
+    copies: Lru<Arc<Copied>>,
+    /// How often something was forgotten that must not be added again.
+    epoch: u64,
+}
+
+/// An immutable copy of a settled record and its outcome.
+#[derive(Debug)]
+struct Copied {
+    record: Record,
+    replay: Replay,
+}
+
+/// The right to add a copy of what the store answers from now on. Forgetting anything ends it: an answer that
+/// was read before may be older than what was forgotten.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ticket(u64);
+
+impl LocalCache {
+    /// Creates a cache of `bytes`, unless that's 0. Many processes start from one snapshot's memory, so a
+    /// snapshotted process adds nothing before its first invocation: the snapshot's cache is empty.
+    pub(crate) fn new(bytes: usize, is_snapshotted: bool) -> Option<Self> {
+        let shelf = Shelf { copies: Lru::new(bytes), epoch: 0 };
+        (bytes > 0).then(|| Self {
+            shelf: Mutex::new(shelf),
+            largest: bytes / LARGEST_SHARE,
+            only_in_invocations: is_snapshotted,
+        })
+    }
+
+    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+        self.shelf.lock().unwrap_or_else(|poisoned| {
+            // The thread that panicked may have left it half changed. Forgetting everything only costs requests.
+            self.shelf.clear_poison();
+            let mut shelf = PoisonError::into_inner(poisoned);
+            shelf.copies.clear();
+            shelf.epoch += 1;
+            shelf
+        })
+    }
+
+    /// Returns the answer of the copy of `key`, or `None` if the store has to be asked.
+    pub(super) fn recall(
+        &self,
+        rules: &Rules,
+        key: &StoredKey,
+        fingerprint: Fingerprint,
+        now: Timestamp,
+    ) -> Option<Result<Replay, Refused>> {
+        let copy = self.get(key)?;
+        match recall(rules, fingerprint, &copy.record, now) {
+            Recalled::Replay => {
+                observe::recalled(key, &copy.record);
+                observe::replayed(key, &copy.record);
+                Some(Ok(copy.replay.clone()))
+            }
+            Recalled::Mismatch => {
+                observe::recalled(key, &copy.record);
+                Some(Err(refusal_error(key, Refusal::Mismatch, None, now).into()))
+            }
+            Recalled::Unknown => {
+                self.remove(key, &copy);
+                None
+            }
+        }
+    }
+
+    /// Returns a ticket for the next request to the store, if its answer may be cached.
+    pub(super) fn ticket_in(&self, invocation: &Invocation) -> Option<Ticket> {
+        (invocation.is_known() || !self.only_in_invocations).then(|| self.ticket())
+    }
+
+    /// Returns a ticket for a claim's settlement. Whether it may be cached was decided when the key was claimed.
+    pub(super) fn ticket(&self) -> Ticket {
+        Ticket(self.shelf().epoch)
+    }
+
+    /// Caches a copy of `record`, which the store holds, with its `response`.
+    pub(super) fn keep_copy(
+        &self,
+        ticket: Option<Ticket>,
+        key: &StoredKey,
+        record: &Record,
+        response: &Bytes,
+    ) {
+        if let Some(ticket) = ticket
+            && response.len() <= self.largest
+            && let Some(copy) = Copied::new(record, response)
+        {
+            self.put(ticket, key, copy);
+        }
+    }
+
+    fn get(&self, key: &StoredKey) -> Option<Arc<Copied>> {
+        self.shelf().copies.get(key).cloned()
+    }
+
+    /// Forgets this copy, but not another that has replaced it.
+    fn remove(&self, key: &StoredKey, copy: &Arc<Copied>) {
+        let mut shelf = self.shelf();
+        if shelf.copies.get(key).is_some_and(|there| Arc::ptr_eq(there, copy)) {
+            shelf.copies.remove(key);
+        }
+    }
+
+    /// Adds a copy, unless something was forgotten since the ticket was drawn, or a later copy is there.
+    fn put(&self, ticket: Ticket, key: &StoredKey, copy: Copied) {
+        let bytes = copy.bytes(key);
+        let mut shelf = self.shelf();
+        let is_later = |there: &Arc<Copied>| there.record.generation > copy.record.generation;
+        if shelf.epoch != ticket.0 || shelf.copies.get(key).is_some_and(is_later) {
+            return;
+        }
+        if bytes > self.largest {
+            shelf.copies.remove(key);
+        } else {
+            shelf.copies.put(key.clone(), Arc::new(copy), bytes);
+        }
+    }
+
+    fn forget(&self, key: &StoredKey) {
+        let mut shelf = self.shelf();
+        shelf.copies.remove(key);
+        shelf.epoch += 1;
+    }
+
+    pub(crate) fn clear(&self) {
+        let mut shelf = self.shelf();
+        shelf.copies.clear();
+        shelf.epoch += 1;
+    }
+}
+
+impl Copied {
+    /// Copies `record`, if it has an outcome with a response. The response gets its own allocation:
+    /// `response` may be a small piece of a large buffer, which would stay in memory.
+    fn new(record: &Record, response: &Bytes) -> Option<Self> {
+        let (outcome, is_failure) = outcome_of(record)?;
+        let Outcome::Retained(stored) = outcome else { return None };
+        let response = Bytes::copy_from_slice(response);
+        let stored = StoredResponse {
+            encoding: Encoding::Identity,
+            length: stored.length,
+            sha256: stored.sha256,
+            place: Place::Inline(response.clone()),
+        };
+        let state = match is_failure {
+            true => State::Failed(Outcome::Retained(stored)),
+            false => State::Completed(Outcome::Retained(stored)),
+        };
+        let replay = Replay { is_failure, response, generation: record.generation };
+        // A copy isn't used to search the logs.
+        Some(Self { record: Record { request_id: None, state, ..record.clone() }, replay })
+    }
+
+    /// The copy's size: key, fingerprint, response and bookkeeping.
+    fn bytes(&self, key: &StoredKey) -> usize {
+        key.as_str().len() + self.replay.response.len() + size_of::<Self>() + BOOKKEEPING
+    }
+}
+
+/// Forgets a key's copy when it's dropped, for whatever reason.
+#[must_use]
+pub(crate) struct Forget<'a> {
+    cache: Option<&'a LocalCache>,
+    key: &'a StoredKey,
+}
+
+impl<'a> Forget<'a> {
+    pub(crate) fn new(cache: Option<&'a LocalCache>, key: &'a StoredKey) -> Self {
+        Self { cache, key }
+    }
+}
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        if let Some(cache) = self.cache {
+            cache.forget(self.key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Generation, Owner};
+
+    const BYTES: usize = 64 * 1024;
+
+    fn key() -> StoredKey {
+        StoredKey::from_stored("f/run#1")
+    }
+
+    fn copied(generation: u64, response: &'static [u8]) -> Copied {
+        let stored = StoredResponse::new(Bytes::from_static(response));
+        let record = Record {
+            owner: Owner::from_bytes([7; 16]),
+            generation: Generation::new(generation),
+            attempt: 1,
+            fingerprint: Fingerprint::of_bytes(b"request"),
+            lock_acquired_at: Timestamp::from_secs(1000),
+            expires_at: Some(Timestamp::from_secs(2000)),
+            interrupted: false,
+            request_id: Some("invocation".into()),
+            state: State::Failed(Outcome::Retained(stored)),
+        };
+        Copied::new(&record, &Bytes::from_static(response)).unwrap()
+    }
+
+    fn generation(cache: &LocalCache) -> Option<u64> {
+        cache.get(&key()).map(|copy| copy.record.generation.get())
+    }
+
+    #[test]
+    fn a_later_generation_is_not_replaced_by_an_earlier_one() {
+        let cache = LocalCache::new(BYTES, false).unwrap();
+        for (put, then) in [(2, 2), (1, 2), (3, 3), (3, 3)] {
+            cache.put(cache.ticket(), &key(), copied(put, b"response"));
+            assert_eq!(generation(&cache), Some(then));
+        }
+        // A copy that's too large removes the outdated one.
+        static LARGE: [u8; BYTES] = [0; BYTES];
+        cache.put(cache.ticket(), &key(), copied(2, &LARGE));
+        assert_eq!(generation(&cache), Some(3));
+        cache.put(cache.ticket(), &key(), copied(4, &LARGE));
+        assert_eq!(generation(&cache), None);
+    }
+
+    #[test]
+    fn a_ticket_ends_when_anything_is_forgotten() {
+        type Forgets = fn(&LocalCache);
+        let forgets: [Forgets; 2] =
+            [LocalCache::clear, |cache| cache.forget(&StoredKey::from_stored("another"))];
+        for forget in forgets {
+            let cache = LocalCache::new(BYTES, false).unwrap();
+            let ticket = cache.ticket();
+            cache.put(ticket, &key(), copied(1, b"response"));
+            forget(&cache);
+            cache.put(ticket, &key(), copied(2, b"response"));
+            assert_ne!(generation(&cache), Some(2));
+        }
+    }
+
+    #[test]
+    fn only_the_copy_that_was_seen_is_removed() {
+        let cache = LocalCache::new(BYTES, false).unwrap();
+        cache.put(cache.ticket(), &key(), copied(1, b"response"));
+        let seen = cache.get(&key()).unwrap();
+        cache.put(cache.ticket(), &key(), copied(2, b"response"));
+        cache.remove(&key(), &seen);
+        assert_eq!(generation(&cache), Some(2));
+        cache.remove(&key(), &cache.get(&key()).unwrap());
+        assert_eq!(generation(&cache), None);
+    }
+
+    #[test]
+    fn after_a_panic_under_the_lock_it_is_empty_and_goes_on() {
+        let cache = LocalCache::new(BYTES, false).unwrap();
+        let ticket = cache.ticket();
+        cache.put(ticket, &key(), copied(1, b"response"));
+        std::thread::scope(|scope| {
+            let panics = scope.spawn(|| {
+                let _shelf = cache.shelf.lock();
+                panic!("under the lock");
+            });
+            assert!(panics.join().is_err());
+        });
+        assert_eq!(generation(&cache), None);
+        cache.put(ticket, &key(), copied(2, b"response"));
+        assert_eq!(generation(&cache), None, "the ticket is of before");
+        cache.put(cache.ticket(), &key(), copied(2, b"response"));
+        assert_eq!(generation(&cache), Some(2));
+    }
+
+    #[test]
+    fn a_copy_is_the_record_without_what_nobody_asks_it_for() {
+        let copy = copied(1, b"response");
+        assert_eq!((copy.record.request_id.as_deref(), copy.replay.is_failure), (None, true));
+        let Some((Outcome::Retained(stored), true)) = outcome_of(&copy.record) else { panic!("no failure") };
+        let Place::Inline(kept) = &stored.place else { panic!("in chunks") };
+        assert_eq!(stored.decode(kept).unwrap(), copy.replay.response);
+        assert_eq!(
+            copy.bytes(&key()),
+            "f/run#1".len() + "response".len() + size_of::<Copied>() + BOOKKEEPING
+        );
+        assert!(!format!("{copy:?}").contains("response\""), "{copy:?}");
+    }
+}

@@ -1,0 +1,288 @@
+//! The [`Claim`]: the exclusive right to run one operation.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use crate::{
+    error::{Error, ErrorKind},
+    key::StoredKey,
+    observe,
+    protocol::{Action, End, Event, Held, Refusal, State},
+    record::{Lock, Status},
+    run::{
+        driver::{Declined, Driver, Ending},
+        handle::ClaimHandle,
+        lease::Timing,
+        refusal::{fenced, unrecorded},
+        replay::Replay,
+        response::{Copying, Verdict},
+    },
+    settings::Execution,
+    store::OwnWrites,
+    time::Timestamp,
+};
+
+/// The exclusive right to run one operation, held under a lease.
+///
+/// Settle it by [`complete`](Self::complete), [`fail`](Self::fail) or [`release`](Self::release), each of
+/// which consumes it. Dropping a claim settles nothing: the library logs one warning. At least once, the key is
+/// free when the lease has ended, and the warning says when that is. At most once, an operator must settle it.
+#[must_use = "a claim that is not settled blocks its key until the lease ends"]
+pub struct Claim {
+    driver: Driver,
+    handle: ClaimHandle,
+    state: Box<State>,
+    timing: Timing,
+    /// The record that the claim wrote, if a copy of its outcome may be cached.
+    lock: Option<Box<Lock>>,
+}
+
+/// The result of beginning an operation: [`Operation::begin`](crate::Operation::begin), and, in a transaction of your
+/// own, `begin_in`.
+#[derive(Debug)]
+#[must_use]
+pub enum Begun<R = Claim> {
+    /// The key is claimed: run the operation, then settle the claim.
+    Claimed(R),
+    /// The operation has its outcome: answer with it.
+    Replay(Replay),
+}
+
+/// How a claim was settled.
+#[derive(Debug)]
+#[must_use = "a superseded claim's own result is not the operation's outcome"]
+pub enum Settled {
+    /// The outcome is stored, and the handler's own writes with it. In a transaction of your own, it's in that:
+    /// commit it.
+    Recorded,
+    /// Another run of the operation settled first: answer with its outcome. Nothing was written. Roll back a
+    /// transaction of your own.
+    Superseded(Replay),
+}
+
+impl Claim {
+    pub(super) fn new(
+        driver: Driver,
+        key: StoredKey,
+        state: Box<State>,
+        held: Held,
+        timing: Timing,
+        lock: Option<Box<Lock>>,
+    ) -> Self {
+        Self { driver, handle: ClaimHandle::new(key, held), state, timing, lock }
+    }
+
+    /// Returns the handler's view of the claim.
+    pub fn handle(&self) -> ClaimHandle {
+        self.handle.clone()
+    }
+
+    /// The lease's length, and when the handler is cut off.
+    pub(super) fn timing(&self) -> &Timing {
+        &self.timing
+    }
+
+    pub(super) fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    pub(super) fn key(&self) -> &StoredKey {
+        self.handle.key()
+    }
+
+    /// The claim with its current lease.
+    pub(super) fn held(&self) -> Held {
+        self.handle.held()
+    }
+
+    /// When the caller's answer is due.
+    pub(super) fn answer_by(&self) -> Option<Timestamp> {
+        self.timing.limits.answer_by
+    }
+
+    /// T4: stores `response` as the operation's outcome.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::Fenced`]: another claim took over, and is still running, or its response can't be read
+    ///   right now.
+    /// - [`ErrorKind::NotRetained`]: the successor settled first, without keeping its response.
+    /// - [`ErrorKind::Unrecorded`]: the outcome isn't known to be stored. The operation happened; answer with
+    ///   its response, since an error would make the caller repeat it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the outcome stored, not stored, or about to be stored. If it isn't stored, the
+    /// claim is like one that was dropped.
+    pub async fn complete(self, response: impl Into<Bytes>) -> Result<Settled, Error> {
+        self.record(Verdict::Complete(response.into())).await
+    }
+
+    /// T5: stores `failure` as the operation's outcome: it failed permanently, and won't run again.
+    ///
+    /// # Errors
+    ///
+    /// As [`complete`](Self::complete).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`complete`](Self::complete).
+    pub async fn fail(self, failure: impl Into<Bytes>) -> Result<Settled, Error> {
+        self.record(Verdict::Fail(Some(failure.into()))).await
+    }
+
+    /// T6: releases the key; the next delivery runs the handler.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::Fenced`]: the claim had been taken over, so there's nothing left to release.
+    /// - [`ErrorKind::Unrecorded`]: the key isn't known to be released. If it isn't, the claim is like one that was
+    ///   dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the key released, or the claim like one that was dropped.
+    pub async fn release(mut self) -> Result<(), Error> {
+        match self.settle(Verdict::Release).await {
+            Ending { end: End::Recorded, .. } => Ok(()),
+            Ending { end, store_error, .. } => Err(unrecorded(self.key(), &end, store_error)),
+        }
+    }
+
+    async fn record(mut self, verdict: Verdict) -> Result<Settled, Error> {
+        match self.settle(verdict).await {
+            Ending { end: End::Recorded, .. } => Ok(Settled::Recorded),
+            Ending { end: End::Superseded(record), .. } => {
+                let (key, until) = (self.key(), self.answer_by());
+                let outcome = self.driver.successors_outcome(key, &record, ErrorKind::Fenced, until).await;
+                outcome.map(Settled::Superseded)
+            }
+            Ending { end, store_error, .. } => Err(unrecorded(self.key(), &end, store_error)),
+        }
+    }
+
+    /// Settles the claim, and reports how that ended.
+    pub(super) async fn settle(&mut self, verdict: Verdict) -> Ending {
+        match self.settle_with(verdict, None).await {
+            Ok(ending) => ending,
+            // Unreachable: only a transaction is declined.
+            Err(Declined { store_error, .. }) => {
+                Ending { end: End::Unrecorded(Refusal::Unavailable), store_error, applied: None }
+            }
+        }
+    }
+
+    /// Settles the claim, together with the handler's own `writes` if there are any (T8), and reports how that ended.
+    ///
+    /// # Errors
+    ///
+    /// The transaction was definitely not applied, and the claim is still held.
+    pub(super) async fn settle_with(
+        &mut self,
+        verdict: Verdict,
+        writes: Option<&OwnWrites>,
+    ) -> Result<Ending, Declined> {
+        let status = verdict.status();
+        let copying = self.lock.as_deref().map_or(Copying::No, Copying::Over);
+        let key = self.handle.key();
+        let ending = self.driver.settle(key, &mut self.state, verdict, writes, copying).await?;
+        self.report(&ending, status);
+        Ok(ending)
+    }
+
+    fn report(&self, ending: &Ending, status: Status) {
+        let (key, held) = (self.key(), self.held());
+        let cause = ending.store_error.as_ref().map(|error| error as _);
+        match &ending.end {
+            End::Recorded => observe::settled(key, &held, status),
+            End::Superseded(_) | End::Fenced(_) => observe::fenced(key, &held),
+            End::Unrecorded(_) => observe::unrecorded(key, &held, cause),
+            End::Unresolved(_) => observe::unresolved(key, cause),
+            // The code that answers has the error, and logs it.
+            End::NotCommitted(_) => {}
+        }
+    }
+
+    /// T7: extends the lease to `length` from now, for work that takes longer than its lease. It never
+    /// shortens a lease. The wrappers do this automatically if
+    /// [`Settings::lease_extension`](crate::settings::Settings::lease_extension) is set.
+    ///
+    /// # Errors
+    ///
+    /// - [`ErrorKind::Fenced`]: the claim has been taken over. Stop.
+    /// - [`ErrorKind::Unavailable`]: the lease couldn't be extended now, and is unchanged: try again before
+    ///   it ends.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the lease extended or unchanged; it's never shorter than before.
+    pub async fn extend(&mut self, length: std::time::Duration) -> Result<(), Error> {
+        let until = self.driver.now().saturating_add(length);
+        if until <= self.handle.lease_until() {
+            return Ok(());
+        }
+        match self.extend_until(until).await {
+            Extended::Until(_) => Ok(()),
+            Extended::Lost => Err(fenced(self.key(), None)),
+            Extended::NotNow => Err(Error::new(
+                ErrorKind::Unavailable,
+                format!("{}: the lease couldn't be extended now, and is unchanged", self.key()),
+            )),
+        }
+    }
+
+    /// T7: extends the lease to `until`. The state stays in the claim, so dropping the future doesn't lose it.
+    pub(super) async fn extend_until(&mut self, until: Timestamp) -> Extended {
+        let (key, requests) = (self.handle.key(), self.driver.to_store(None));
+        let driven = self.driver.drive(key, &mut self.state, Event::Extend(until), &requests).await;
+        match driven.action {
+            Action::Extended(held) => {
+                self.handle.move_lease(held.lease_until);
+                observe::extended(key, &held);
+                Extended::Until(held.lease_until)
+            }
+            Action::Lost => {
+                observe::fenced(key, &self.held());
+                Extended::Lost
+            }
+            _ => {
+                // Nothing was sent if a lease of this length isn't allowed, or not needed.
+                if driven.store_error.is_some() {
+                    observe::not_extended(key, &self.held());
+                }
+                Extended::NotNow
+            }
+        }
+    }
+}
+
+/// The result of an extension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extended {
+    /// The lease now ends at this time.
+    Until(Timestamp),
+    /// The lease is unchanged.
+    NotNow,
+    /// The claim has been taken over.
+    Lost,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.state.held().is_some() {
+            let (rules, held) = (self.driver.rules(), self.held());
+            let frees_at = match rules.execution {
+                Execution::AtLeastOnce => Some(rules.claimable_at(held.lease_until)),
+                Execution::AtMostOnce => None,
+            };
+            observe::abandoned(self.key(), &held, frees_at);
+        }
+    }
+}
+
+impl fmt::Debug for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Claim").field("key", self.key()).field("held", &self.held()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,172 @@
+//! Settles a claim together with the handler's own writes, for code that holds the claim itself.
+
+use std::{any::Any, error::Error as StdError, fmt};
+
+use bytes::Bytes;
+
+use crate::{
+    error::{Error, ErrorKind},
+    observe,
+    protocol::{Decline, End},
+    run::{
+        claim::{Claim, Settled},
+        driver::Declined,
+        refusal::{declined, fenced, not_concluded},
+        response::Verdict,
+    },
+    store::{StoreErrorKind, Writes},
+};
+
+/// Why [`Claim::commit`] stored neither the outcome nor the writes.
+#[derive(Debug)]
+#[must_use = "the claim may still be held"]
+pub struct NotCommitted {
+    error: Error,
+    claim: Option<Box<Claim>>,
+    details: Option<Details>,
+}
+
+/// The store's details about a failed condition, in its own types.
+struct Details(Box<dyn Any + Send + Sync>);
+
+impl NotCommitted {
+    /// The reason; see [`Claim::commit`].
+    pub fn error(&self) -> &Error {
+        &self.error
+    }
+
+    /// The store's details about a failed condition of the handler's writes. For DynamoDB it's a
+    /// [`Declined`](crate::store::dynamodb::Declined).
+    pub fn details<D: Any>(&self) -> Option<&D> {
+        let details: &dyn Any = &*self.details.as_ref()?.0;
+        details.downcast_ref()
+    }
+
+    /// Returns the claim, to settle it in another way. Returns the reason if the claim isn't held anymore.
+    ///
+    /// # Errors
+    ///
+    /// The reason.
+    pub fn into_claim(self) -> Result<Claim, Error> {
+        match self.claim {
+            Some(claim) => Ok(*claim),
+            None => Err(self.error),
+        }
+    }
+}
+
+impl From<Error> for NotCommitted {
+    fn from(error: Error) -> Self {
+        Self { error, claim: None, details: None }
+    }
+}
+
+impl From<NotCommitted> for Error {
+    /// Drops the claim, if it's still held.
+    fn from(not_committed: NotCommitted) -> Self {
+        not_committed.error
+    }
+}
+
+impl fmt::Display for NotCommitted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl StdError for NotCommitted {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.error.source()
+    }
+}
+
+impl fmt::Debug for Details {
+    /// Never the details, which may hold items.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Details(…)")
+    }
+}
+
+impl Claim {
+    /// T8: stores `response` as the operation's outcome and commits `writes`, in one transaction: all or nothing.
+    ///
+    /// If the answer is lost, the library sends the same transaction again under the same token, for which
+    /// DynamoDB repeats its first answer for ten minutes ("TransactWriteItems", API reference). Then it reads
+    /// the record, which has the outcome if, and only if, the writes were applied.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Begun, Error, Idempotency, Key, Fingerprint, Settled};
+    /// # use lambda_idempotency::store::dynamodb::{Declined, Transaction};
+    /// # async fn example(idempotency: Idempotency, withdraw: aws_sdk_dynamodb::types::Update) -> Result<(), Error> {
+    /// let Begun::Claimed(claim) = idempotency.operation("pay")?.begin(Key::new("payment-17")?, Fingerprint::of(&12)?).await? else {
+    ///     return Ok(());
+    /// };
+    /// match claim.commit("receipt 17", Transaction::new().update(withdraw)).await {
+    ///     Ok(Settled::Recorded) => println!("paid"),
+    ///     Ok(Settled::Superseded(replay)) => println!("paid by another run: {:?}", replay.response()),
+    ///     Err(not_committed) if not_committed.details::<Declined>().is_some() => {
+    ///         let _ = not_committed.into_claim()?.complete("not enough money").await?;
+    ///     }
+    ///     Err(not_committed) => not_committed.into_claim()?.release().await?,
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// With the claim, which is still held, if nothing was written:
+    ///
+    /// - [`ErrorKind::Declined`]: a condition of the handler's writes failed.
+    /// - [`ErrorKind::Invalid`]: the store doesn't accept these writes.
+    /// - [`ErrorKind::Unavailable`]: the store couldn't apply them, or every attempt conflicted.
+    ///
+    /// Without it:
+    ///
+    /// - [`ErrorKind::Fenced`] or [`ErrorKind::NotRetained`]: as [`complete`](Self::complete); nothing was written.
+    /// - [`ErrorKind::InProgress`]: it's unknown whether the transaction was applied. A retry gets its
+    ///   outcome, or another claim once this one is stale, which fences the transaction if it's still on its
+    ///   way. So retrying is safe.
+    /// - Any other: the claim was lost, and the key is now used for something else; nothing was written.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves everything written, nothing written, or the write still on its way. If nothing
+    /// is written, the claim is like one that was dropped.
+    pub async fn commit<W: Writes>(
+        mut self,
+        response: impl Into<Bytes>,
+        writes: W,
+    ) -> Result<Settled, NotCommitted> {
+        let store = self.driver().store();
+        let checked = store.transactions().map_or(Ok(()), |store| store.check(self.key(), &writes));
+        if let Err(wrong) = checked {
+            let error = declined(self.key(), Decline::Store(StoreErrorKind::Rejected), Some(wrong));
+            return Err(NotCommitted { error, claim: Some(Box::new(self)), details: None });
+        }
+        let verdict = Verdict::Complete(response.into());
+        let ending = match self.settle_with(verdict, Some(&writes)).await {
+            Ok(ending) => ending,
+            Err(Declined { why, details, store_error }) => {
+                let error = declined(self.key(), why, store_error);
+                observe::not_committed(self.key(), &error);
+                return Err(NotCommitted {
+                    error,
+                    claim: Some(Box::new(self)),
+                    details: details.map(Details),
+                });
+            }
+        };
+        let (key, driver) = (self.key(), self.driver());
+        match ending.end {
+            End::Recorded => Ok(Settled::Recorded),
+            End::Superseded(record) => {
+                let until = self.answer_by();
+                let outcome = driver.successors_outcome(key, &record, ErrorKind::Fenced, until).await?;
+                Ok(Settled::Superseded(outcome))
+            }
+            End::Fenced(_) => Err(fenced(key, ending.store_error).into()),
+            end => Err(not_concluded(key, &end, ending.store_error, driver.now()).into()),
+        }
+    }
+}

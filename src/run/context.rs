@@ -1,0 +1,188 @@
+//! The context of a handler's future: its invocation, its claim, and what nested operations inherit from it.
+
+use std::{
+    future::Future,
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
+
+use crate::{
+    error::Error,
+    invocation::Invocation,
+    key::StoredKey,
+    run::{handle::ClaimHandle, staging::Staging},
+};
+
+/// The context of a handler's future.
+#[derive(Clone, Debug)]
+pub(crate) struct OperationContext {
+    pub(crate) invocation: Invocation,
+    pub(crate) claim: Option<ClaimHandle>,
+    pub(crate) staging: Option<Staging>,
+    pub(crate) refusals: Refusals,
+    pub(crate) running: Option<Arc<Running>>,
+}
+
+/// The operations that the calling code runs inside of, innermost first.
+#[derive(Debug)]
+pub(crate) struct Running {
+    key: StoredKey,
+    outer: Option<Arc<Self>>,
+}
+
+impl Running {
+    /// Nests `key` inside the caller's current operations.
+    pub(crate) fn inside(key: StoredKey) -> Arc<Self> {
+        Arc::new(Self { key, outer: outer() })
+    }
+}
+
+/// The operation that the calling code runs inside of.
+fn outer() -> Option<Arc<Running>> {
+    CURRENT.try_with(|context| context.running.clone()).ok().flatten()
+}
+
+/// Refuses an operation inside itself, which would wait for itself and blame another delivery.
+///
+/// # Errors
+///
+/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid).
+pub(crate) fn refuse_within_itself(key: &StoredKey) -> Result<(), Error> {
+    let mut running = outer();
+    while let Some(operation) = running {
+        if operation.key == *key {
+            return Err(Error::misuse(format!(
+                "{key}: this call is inside the same operation, which this invocation already runs: either two layers \
+                     wrap one handler, or a step has the key and the name of the operation around it. Leave one layer \
+                     out, or name the step with `operation(…)`"
+            )));
+        }
+        running = operation.outer.clone();
+    }
+    Ok(())
+}
+
+impl OperationContext {
+    /// The context of an unprotected handler.
+    pub(crate) fn unprotected(invocation: Invocation) -> Self {
+        Self { invocation, claim: None, staging: None, refusals: Refusals::default(), running: outer() }
+    }
+}
+
+/// The library's own retryable errors that nested operations returned to a handler. The library watches them
+/// without holding them: an error that still exists when the handler has returned is inside the handler's
+/// result.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Refusals(Arc<Mutex<Vec<Weak<()>>>>);
+
+impl Refusals {
+    fn watch(&self, error: Error) -> Error {
+        if !error.is_retryable() {
+            return error;
+        }
+        let (error, watched) = error.watched();
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(watched);
+        error
+    }
+
+    /// Whether the handler kept one.
+    pub(crate) fn is_any_kept(&self) -> bool {
+        let watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.iter().any(|error| error.strong_count() > 0)
+    }
+}
+
+/// Registers the error of an operation inside a handler, which the handler may pass on.
+pub(crate) fn refused_within(error: Error) -> Error {
+    match surrounding() {
+        Some(context) => context.refusals.watch(error),
+        None => error,
+    }
+}
+
+tokio::task_local! {
+    static CURRENT: OperationContext;
+}
+
+/// Returns the calling code's context, if it's inside a wrapped handler.
+pub(crate) fn surrounding() -> Option<OperationContext> {
+    CURRENT.try_with(Clone::clone).ok()
+}
+
+/// Runs `future` in this context.
+pub(crate) fn within<F: Future>(context: OperationContext, future: F) -> impl Future<Output = F::Output> {
+    CURRENT.scope(context, future)
+}
+
+impl Invocation {
+    /// Returns the invocation that the calling code runs in. A task that a handler spawns isn't inside it:
+    /// call this before you spawn, and pass the result to the task's operations with
+    /// [`Idempotency::for_invocation`](crate::Idempotency::for_invocation), so that their leases and answers
+    /// keep the deadline.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Idempotency, Invocation, Key, store::memory::MemoryStore};
+    /// # async fn handler(idempotency: Idempotency) {
+    /// let idempotency = idempotency.for_invocation(Invocation::current().unwrap_or_default());
+    /// tokio::spawn(async move {
+    ///     let (mail, key) = (idempotency.operation("mail")?, Key::new("order-17")?);
+    ///     mail.run(key, &12, || async { Ok::<_, std::io::Error>("sent".to_owned()) }).await
+    /// });
+    /// # }
+    /// ```
+    pub fn current() -> Option<Self> {
+        CURRENT.try_with(|context| context.invocation.clone()).ok()
+    }
+}
+
+/// Returns the claim that the calling handler runs under, if there is one.
+///
+/// It's set inside the handler's future, not in tasks that the handler spawns: pass it on to those.
+///
+/// ```
+/// if let Some(claim) = lambda_idempotency::current() {
+///     println!("attempt {} under generation {}", claim.attempt(), claim.generation());
+/// }
+/// ```
+pub fn current() -> Option<ClaimHandle> {
+    surrounding().and_then(|context| context.claim)
+}
+
+/// Returns the calling handler's [`Staging`], if it's a wrapped handler that runs under a claim or optimistically.
+///
+/// It's set inside the handler's future, not in tasks that the handler spawns: pass it on to those. For HTTP,
+/// it's in the request's extensions too.
+///
+/// ```
+/// # #[cfg(feature = "dynamodb")] {
+/// use aws_sdk_dynamodb::types::{AttributeValue, Update};
+/// use lambda_idempotency::{Idempotency, Key, RunError, staging, store::dynamodb::Transaction};
+///
+/// type Error = Box<dyn std::error::Error + Send + Sync>;
+///
+/// /// Withdraws the money and records the receipt: both or neither, and exactly once.
+/// async fn pay(idempotency: &Idempotency, account: &str, cents: u64) -> Result<String, RunError<Error>> {
+///     let withdraw = || {
+///         Update::builder()
+///             .table_name("accounts")
+///             .key("id", AttributeValue::S(account.to_owned()))
+///             .update_expression("ADD balance :minus")
+///             .condition_expression("balance >= :cents")
+///             .expression_attribute_values(":minus", AttributeValue::N(format!("-{cents}")))
+///             .expression_attribute_values(":cents", AttributeValue::N(cents.to_string()))
+///             .build()
+///     };
+///     idempotency
+///         .operation("withdraw")?
+///         .run(Key::new("payment-17")?, &(account, cents), || async {
+///             // Each failure here is an error, so there's no receipt without the withdrawal.
+///             let staging = staging().ok_or("this runs without protection")?;
+///             staging.add(Transaction::new().update(withdraw()?))?;
+///             Ok("receipt 17".to_owned())
+///         })
+///         .await
+/// }
+/// # }
+/// ```
+pub fn staging() -> Option<Staging> {
+    surrounding().and_then(|context| context.staging)
+}

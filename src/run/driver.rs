@@ -1,0 +1,354 @@
+//! [`Driver`]: performs the machine's actions, and feeds the answers back.
+
+use std::{
+    any::Any,
+    future::poll_fn,
+    sync::{Arc, Once},
+    task::Poll,
+    time::Duration,
+};
+
+use crate::{
+    error::Error,
+    fingerprint::Fingerprint,
+    future::BoxFuture,
+    invocation::Invocation,
+    key::StoredKey,
+    protocol::{Action, Decline, End, Event, Fault, Input, Plan, Rules, State, refusal_for, step},
+    record::{Owner, Record},
+    run::{cache::LocalCache, lease::Timing},
+    settings::Settings,
+    store::{CommitOutcome, OwnWrites, Store, StoreError, StoreErrorKind, Write, WriteOutcome},
+    time::{Clock, Timestamp},
+};
+
+/// The first pause after a transaction conflict; each further one is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(25);
+
+/// Draws a claim's owner. Only simulations replace it, to be repeatable.
+pub(crate) type OwnerSource = Arc<dyn Fn() -> Result<Owner, Error> + Send + Sync>;
+
+/// What it takes to perform the machine's actions. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Driver {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) settings: Arc<Settings>,
+}
+
+/// The part that all operations of a process share.
+pub(crate) struct Shared {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) owners: OwnerSource,
+    pub(crate) cache: Option<LocalCache>,
+    /// Whether it runs in a Lambda function, so that there are invocations.
+    pub(crate) is_in_lambda: bool,
+    /// Makes sure that an operation outside any invocation is logged once.
+    pub(crate) no_invocation: Once,
+    /// Makes sure that an unknown deadline is logged once.
+    #[cfg(feature = "events")]
+    pub(crate) unknown_deadline: Once,
+}
+
+/// The requests that settle one operation, or claim it: to the store, or in a transaction of the caller's.
+pub(super) trait Requests: Sync {
+    fn apply<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>>;
+
+    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>>;
+
+    /// Applies `write` together with the handler's own writes.
+    fn commit<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+        submission: u32,
+    ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>>;
+
+    /// Whether a write that failed can't be sent again.
+    fn end_with_an_error(&self) -> bool {
+        false
+    }
+}
+
+/// Requests to a store, with the handler's own writes if there are any.
+pub(super) struct ToStore<'a> {
+    store: &'a dyn Store,
+    writes: Option<&'a OwnWrites>,
+}
+
+/// The result of driving the machine.
+pub(super) struct Driven {
+    /// The machine's last action.
+    pub(super) action: Action,
+    /// The store's last error on the way.
+    pub(super) store_error: Option<StoreError>,
+    /// The last answered write, if it was applied.
+    pub(super) applied: Option<Write>,
+    /// The store's details about a failed condition of the handler's writes.
+    details: Option<Box<dyn Any + Send + Sync>>,
+}
+
+/// How a settlement ended, and the store's last error on the way.
+pub(super) struct Ending {
+    pub(super) end: End,
+    pub(super) store_error: Option<StoreError>,
+    /// The write that ended it, if the outcome is recorded.
+    pub(super) applied: Option<Write>,
+}
+
+/// A transaction that was definitely not applied. What the machine held, it holds as before.
+pub(super) struct Declined {
+    pub(super) why: Decline,
+    /// The store's details about the failed condition.
+    pub(super) details: Option<Box<dyn Any + Send + Sync>>,
+    pub(super) store_error: Option<StoreError>,
+}
+
+impl Driver {
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
+        &self.shared.store
+    }
+
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        &*self.shared.clock
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.shared.clock.now()
+    }
+
+    pub(crate) fn cache(&self) -> Option<&LocalCache> {
+        self.shared.cache.as_ref()
+    }
+
+    /// Draws an owner.
+    pub(crate) fn owner(&self) -> Result<Owner, Error> {
+        (self.shared.owners)()
+    }
+
+    pub(crate) fn rules(&self) -> Rules {
+        Rules {
+            skew_margin: self.settings.skew_margin,
+            retention: self.settings.retention,
+            execution: self.settings.execution,
+        }
+    }
+
+    /// The machine for one operation.
+    pub(super) fn machine(
+        &self,
+        owner: Owner,
+        fingerprint: Fingerprint,
+        invocation: &Invocation,
+        timing: &Timing,
+    ) -> Box<State> {
+        // Boxed, since it passes through many futures, each of which would reserve its size.
+        Box::new(State::new(Plan {
+            rules: self.rules(),
+            owner,
+            fingerprint,
+            lease_until: timing.lease_until,
+            usable_until: timing.usable_until,
+            limits: timing.limits,
+            request_id: invocation.request_id().cloned(),
+        }))
+    }
+
+    /// Requests to this driver's store.
+    pub(super) fn to_store<'a>(&'a self, writes: Option<&'a OwnWrites>) -> ToStore<'a> {
+        ToStore { store: &**self.store(), writes }
+    }
+
+    /// Performs the machine's actions until it has an answer.
+    pub(super) async fn drive(
+        &self,
+        key: &StoredKey,
+        state: &mut State,
+        mut event: Event,
+        requests: &dyn Requests,
+    ) -> Driven {
+        let (mut store_error, mut applied, mut details) = (None, None, None);
+        loop {
+            let now = self.now();
+            let action = step(state, Input { now, event });
+            let until = state.call_until(now);
+            event = match action {
+                Action::Apply(write) => match self.in_time(now, until, requests.apply(key, &write)).await {
+                    Ok(written) => {
+                        applied = (written == WriteOutcome::Applied).then_some(write);
+                        Event::Answered(written)
+                    }
+                    Err(error) if requests.end_with_an_error() => {
+                        let action = Action::Settled(End::NotCommitted(refusal_for(error.kind())));
+                        let store_error = Some(error.maybe_applied(false));
+                        return Driven { action, store_error, applied: None, details };
+                    }
+                    Err(error) => failed(error, &mut store_error),
+                },
+                Action::Commit { write, submission } => {
+                    match self.in_time(now, until, requests.commit(key, &write, submission)).await {
+                        Ok(CommitOutcome::Answered(written)) => {
+                            applied = (written == WriteOutcome::Applied).then_some(write);
+                            Event::Answered(written)
+                        }
+                        Ok(CommitOutcome::Declined(why)) => {
+                            details = Some(why);
+                            Event::Declined
+                        }
+                        Err(error) => failed(error, &mut store_error),
+                    }
+                }
+                Action::Read => match self.in_time(now, until, requests.read(key)).await {
+                    Ok(record) => Event::Found(record),
+                    Err(error) => failed(error, &mut store_error),
+                },
+                Action::Pause(nth) => {
+                    let pause = pause(nth, state.plan().owner);
+                    self.clock().sleep(state.pause_for(pause, now)).await;
+                    Event::Resumed
+                }
+                action => return Driven { action, store_error, applied, details },
+            };
+        }
+    }
+
+    /// Awaits `call` until the time `until`; after that, the error is ambiguous.
+    pub(crate) async fn in_time<T>(
+        &self,
+        now: Timestamp,
+        until: Option<Timestamp>,
+        call: BoxFuture<'_, Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        bounded(self.clock(), now, until, call).await
+    }
+}
+
+impl Driven {
+    /// The result of a settlement.
+    ///
+    /// # Errors
+    ///
+    /// The transaction was definitely not applied.
+    pub(super) fn settled(self) -> Result<Ending, Declined> {
+        let Self { action, store_error, applied, details } = self;
+        match action {
+            Action::Settled(end) => {
+                let applied = applied.filter(|_| matches!(end, End::Recorded));
+                Ok(Ending { end, store_error, applied })
+            }
+            Action::Declined(why) => Err(Declined { why, details, store_error }),
+            // Unreachable: a machine that's told to settle does one or the other.
+            _ => Ok(Ending {
+                end: End::Unrecorded(refusal_for(StoreErrorKind::Unavailable)),
+                store_error,
+                applied: None,
+            }),
+        }
+    }
+}
+
+impl Requests for ToStore<'_> {
+    fn apply<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
+        self.store.apply(key, write)
+    }
+
+    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        self.store.read(key)
+    }
+
+    fn commit<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+        submission: u32,
+    ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
+        Box::pin(async move {
+            let rejected = |why: &'static str| Err(StoreError::new(StoreErrorKind::Rejected, why));
+            let Some(transactions) = self.store.transactions() else {
+                return rejected("this store makes no transactions with writes of a handler's own");
+            };
+            let (Some(writes), Some((owner, generation))) = (self.writes, write.settled_as()) else {
+                return rejected("there's nothing to put into the transaction");
+            };
+            let token =
+                key.derive(&format!("transaction {submission} of {owner} in generation {generation}"));
+            transactions.commit(key, write, writes, &token).await
+        })
+    }
+}
+
+/// Awaits `call`, which begins at `now`, until the time `until`. After that, it drops the call, and the error
+/// is ambiguous, since the store may still apply it.
+///
+/// # Errors
+///
+/// The call's own; or [`StoreErrorKind::Unavailable`], which is definite if no time was left to begin with.
+async fn bounded<T>(
+    clock: &dyn Clock,
+    now: Timestamp,
+    until: Option<Timestamp>,
+    mut call: BoxFuture<'_, Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    let Some(until) = until else { return call.await };
+    // Counted from the decision to make the call, so that a process that's frozen in between still sends it once.
+    let left = now.until(until);
+    if left.is_zero() {
+        return Err(StoreError::new(StoreErrorKind::Unavailable, "no time was left to ask the store"));
+    }
+    // Most calls are answered long before the limit, so the timer is set only after the first poll.
+    let mut timer = None;
+    poll_fn(|cx| {
+        if let Poll::Ready(answer) = call.as_mut().poll(cx) {
+            return Poll::Ready(answer);
+        }
+        let timer = timer.get_or_insert_with(|| clock.sleep(left));
+        timer.as_mut().poll(cx).map(|()| {
+            let error = StoreError::new(StoreErrorKind::Unavailable, "the store did not answer in time");
+            Err(error.maybe_applied(true))
+        })
+    })
+    .await
+}
+
+fn failed(error: StoreError, last_error: &mut Option<StoreError>) -> Event {
+    let fault = Fault { kind: error.kind(), maybe_applied: error.is_maybe_applied() };
+    *last_error = Some(error);
+    Event::Failed(fault)
+}
+
+/// Twice as long each time, and somewhere in the upper half of that. The owner's random bits spread the
+/// contenders without another source of randomness.
+pub(super) fn pause(nth: u8, owner: Owner) -> Duration {
+    let whole = FIRST_PAUSE.saturating_mul(1 << nth.min(6));
+    spread(whole, owner.as_bytes()[usize::from(nth) % 16])
+}
+
+/// Somewhere in the upper half of `whole`.
+pub(super) fn spread(whole: Duration, bits: u8) -> Duration {
+    whole / 2 + whole / 2 * u32::from(bits) / 255
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_pause_is_twice_as_long_spread_by_the_owner_and_bounded() {
+        let micros = |nth, byte| pause(nth, Owner::from_bytes([byte; 16])).as_micros();
+        assert_eq!((micros(0, 0), micros(0, 255)), (12_500, 25_000));
+        assert_eq!((micros(1, 0), micros(1, 255)), (25_000, 50_000));
+        assert_eq!((micros(6, 255), micros(200, 255)), (1_600_000, 1_600_000));
+        let mut bytes = [0; 16];
+        bytes[1] = 255;
+        let spread = |nth| pause(nth, Owner::from_bytes(bytes)).as_millis();
+        assert_eq!((spread(1), spread(2), spread(17)), (50, 50, 1600), "a byte a pause");
+    }
+}

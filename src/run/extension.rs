@@ -1,0 +1,41 @@
+//! Extends a claim's lease while its handler runs.
+
+use std::future::pending;
+
+use crate::{
+    run::{
+        claim::{Claim, Extended},
+        watch::CutOff,
+    },
+    time::Timestamp,
+};
+
+/// Extends the claim's lease while it's polled, whenever a third of its length has passed. After a failure,
+/// it retries after a twelfth of the length. So there are five attempts before the handler is cut off.
+///
+/// It ends when the claim is lost.
+pub(super) async fn keep(claim: &mut Claim, cut_off: &CutOff, latest: Option<Timestamp>) {
+    let Some(extension) = claim.timing().extension else { return pending().await };
+    // Part of the lease may have passed: acquiring the claim took time, or the handler ran before its
+    // `on_declined` closure.
+    let due = extension.due(claim.held().lease_until);
+    let mut wait = claim.driver().now().until(due);
+    loop {
+        let clock = claim.driver().clock();
+        clock.sleep(wait).await;
+        let until = extension.lease_from(clock.now());
+        if until <= claim.held().lease_until {
+            // The deadline is reached, or the clock was set back: a longer lease isn't possible.
+            return pending().await;
+        }
+        wait = match claim.extend_until(until).await {
+            Extended::Until(lease_until) => {
+                let at = extension.cut_off(lease_until);
+                cut_off.move_to(latest.map_or(at, |latest| latest.min(at)));
+                extension.interval()
+            }
+            Extended::NotNow => extension.retry(),
+            Extended::Lost => return,
+        };
+    }
+}

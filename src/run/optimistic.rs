@@ -1,0 +1,144 @@
+//! Operations without a claim: the handler runs first, and its outcome is put together with its writes.
+
+use crate::{
+    error::Error,
+    fingerprint::Fingerprint,
+    invocation::Invocation,
+    key::StoredKey,
+    observe,
+    protocol::{Action, End, Event, Refusal, State},
+    run::{
+        context::refuse_within_itself,
+        driver::{Declined, Driver, Ending},
+        lease::Timing,
+        refusal::{Refused, RefusedBy, refusal_error},
+        replay::Replay,
+        response::{Copying, Verdict},
+    },
+    store::OwnWrites,
+    time::{Stopwatch, Timestamp},
+};
+
+/// How operations are protected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// A claim before the handler, and a settlement after it.
+    #[default]
+    Claimed,
+    /// Nothing before the handler, or one read; its outcome and its writes after it.
+    Optimistic { reads_first: bool },
+}
+
+/// An operation that runs without a claim.
+pub(super) struct Optimistic {
+    driver: Driver,
+    key: StoredKey,
+    state: Box<State>,
+    cut_off: Timestamp,
+    /// Whether a copy of its outcome may be cached.
+    is_copied: bool,
+}
+
+/// The state before a handler runs without a claim.
+pub(super) enum Looked {
+    /// There's no live record, or it wasn't read.
+    Free(Optimistic),
+    /// The recorded outcome.
+    Replay(Replay),
+}
+
+impl Optimistic {
+    /// Starts an operation without a claim. Sends no request unless `reads_first`.
+    pub(super) async fn begin(
+        driver: &Driver,
+        key: &StoredKey,
+        fingerprint: Fingerprint,
+        invocation: &Invocation,
+        reads_first: bool,
+    ) -> Result<Looked, Refused> {
+        let reported = |error: Error| Refused::from(error).reported(key);
+        refuse_within_itself(key).map_err(reported)?;
+        let (stopwatch, now) = (Stopwatch::start(), driver.now());
+        if let Some(answer) =
+            driver.cache().and_then(|cache| cache.recall(&driver.rules(), key, fingerprint, now))
+        {
+            observe::asked(stopwatch);
+            return answer.map(Looked::Replay).map_err(|refused| refused.reported(key));
+        }
+        let ticket = driver.cache().and_then(|cache| cache.ticket_in(invocation));
+        // There's no lease to extend, and none that ends.
+        let timing = Timing::unextended(&driver.settings, now, invocation);
+        let state = driver.machine(driver.owner()?, fingerprint, invocation, &timing);
+        let mut it = Self {
+            driver: driver.clone(),
+            key: key.clone(),
+            state,
+            cut_off: timing.cut_off,
+            is_copied: ticket.is_some(),
+        };
+        if !reads_first {
+            return Ok(Looked::Free(it));
+        }
+        let requests = driver.to_store(None);
+        let driven = driver.drive(key, &mut it.state, Event::Look, &requests).await;
+        observe::asked(stopwatch);
+        let refusal = match driven.action {
+            Action::Open => return Ok(Looked::Free(it)),
+            Action::Replay(record) => {
+                let refused = |error| Refused { error, by: RefusedBy::Outcome }.reported(key);
+                let replay = driver.replay(key, &record, timing.limits.answer_by).await.map_err(refused)?;
+                if let Some(cache) = driver.cache() {
+                    cache.keep_copy(ticket, key, &record, &replay.response);
+                }
+                return Ok(Looked::Replay(replay));
+            }
+            Action::Refused(refusal) => refusal,
+            _ => Refusal::Unavailable,
+        };
+        let error = refusal_error(key, refusal, driven.store_error, driver.now());
+        Err(Refused::of(refusal, error).reported(key))
+    }
+
+    pub(super) fn key(&self) -> &StoredKey {
+        &self.key
+    }
+
+    /// When the caller's answer is due.
+    pub(super) fn answer_by(&self) -> Option<Timestamp> {
+        self.state.plan().limits.answer_by
+    }
+
+    /// Whether a declined transaction may still be applied.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.state.is_in_doubt()
+    }
+
+    /// When the handler is cut off.
+    pub(super) fn cut_off(&self) -> Timestamp {
+        self.cut_off
+    }
+
+    /// Puts the outcome together with `writes`, and reports how that ended.
+    ///
+    /// # Errors
+    ///
+    /// The transaction was definitely not applied.
+    pub(super) async fn settle_with(
+        &mut self,
+        verdict: Verdict,
+        writes: Option<&OwnWrites>,
+    ) -> Result<Ending, Declined> {
+        let is_put = !matches!(verdict, Verdict::Release | Verdict::Interrupted);
+        let copying = if self.is_copied { Copying::Put } else { Copying::No };
+        let ending = self.driver.settle(&self.key, &mut self.state, verdict, writes, copying).await?;
+        match &ending.end {
+            End::Recorded if is_put => observe::concluded(&self.key),
+            End::Superseded(_) => observe::outrun(&self.key),
+            End::Unresolved(_) => {
+                observe::unresolved(&self.key, ending.store_error.as_ref().map(|error| error as _));
+            }
+            End::Recorded | End::Fenced(_) | End::Unrecorded(_) | End::NotCommitted(_) => {}
+        }
+        Ok(ending)
+    }
+}

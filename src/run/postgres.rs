@@ -1,0 +1,221 @@
+//! The record in the handler's own transaction: claim, work and outcome are committed together, or nothing is.
+//!
+//! The machine does what it does without a claim: it reads the record, the work runs, and it puts the finished
+//! record. In between, the transaction's own lock holds the key, and ends with the transaction.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::{
+    error::{Error, ErrorKind},
+    fingerprint::Fingerprint,
+    future::BoxFuture,
+    invocation::Invocation,
+    key::StoredKey,
+    observe,
+    protocol::{Action, End, Event, Refusal, State},
+    record::{Owner, Record},
+    run::{
+        claim::{Begun, Settled},
+        driver::{Driver, Requests},
+        lease::Timing,
+        refusal::{not_committed, not_concluded, refusal_error, unresolved},
+        response::Verdict,
+    },
+    store::{
+        CommitOutcome, StoreError, StoreErrorKind, Write, WriteOutcome,
+        postgres::{Looked, PostgresStore, PostgresTransaction},
+    },
+    time::Timestamp,
+};
+
+/// How often, and how far apart, the library checks on a commit whose answer was lost. The disconnected
+/// session may still be processing it.
+const QUESTIONS: u32 = 20;
+const BETWEEN_QUESTIONS: Duration = Duration::from_millis(100);
+
+/// An operation in your transaction. Dropping it leaves nothing behind: roll the transaction back, or commit
+/// your work without a record.
+#[must_use = "without its outcome, the operation runs again"]
+pub struct InTransaction<'t> {
+    driver: Driver,
+    key: StoredKey,
+    state: Box<State>,
+    records: PostgresTransaction<'t>,
+}
+
+/// Requests in the caller's transaction.
+impl Requests for PostgresTransaction<'_> {
+    fn apply<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
+        Box::pin(self.apply(key, write))
+    }
+
+    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(async move {
+            match self.lock_and_read(key).await? {
+                Looked::Free(record) => Ok(record),
+                Looked::Busy => {
+                    Err(StoreError::new(StoreErrorKind::Conflict, "another transaction holds the key"))
+                }
+            }
+        })
+    }
+
+    fn commit<'a>(
+        &'a self,
+        _: &'a StoredKey,
+        _: &'a Write,
+        _: u32,
+    ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
+        let error = StoreError::new(StoreErrorKind::Rejected, "the caller commits this transaction");
+        Box::pin(std::future::ready(Err(error)))
+    }
+
+    /// The first error ends a transaction, so there's nothing to retry in it.
+    fn end_with_an_error(&self) -> bool {
+        true
+    }
+}
+
+impl<'t> InTransaction<'t> {
+    /// Locks `key` in the transaction, or finds its outcome.
+    pub(crate) async fn begin(
+        driver: &Driver,
+        records: PostgresTransaction<'t>,
+        key: StoredKey,
+        fingerprint: Fingerprint,
+        invocation: &Invocation,
+    ) -> Result<Begun<Self>, Error> {
+        // There's no lease to extend: the transaction's lock holds the key.
+        let timing = Timing::unextended(&driver.settings, driver.now(), invocation);
+        let mut state = driver.machine(driver.owner()?, fingerprint, invocation, &timing);
+        let driven = driver.drive(&key, &mut state, Event::Look, &records).await;
+        let refusal = match driven.action {
+            Action::Open => {
+                let driver = driver.clone();
+                return Ok(Begun::Claimed(Self { driver, key, state, records }));
+            }
+            Action::Replay(record) => {
+                let replay = driver.replay(&key, &record, timing.limits.answer_by).await?;
+                return Ok(Begun::Replay(replay));
+            }
+            Action::Refused(refusal) => refusal,
+            _ => Refusal::Unavailable,
+        };
+        Err(refusal_error(&key, refusal, driven.store_error, driver.now()))
+    }
+
+    /// The owner of the record that [`complete`](Self::complete) puts into the transaction.
+    pub(crate) fn owner(&self) -> Owner {
+        self.state.plan().owner
+    }
+
+    /// When the caller's answer is due.
+    pub(crate) fn answer_by(&self) -> Option<Timestamp> {
+        self.state.plan().limits.answer_by
+    }
+
+    /// Puts `response` into the transaction as the operation's outcome. It takes effect when the transaction
+    /// commits.
+    ///
+    /// # Errors
+    ///
+    /// The outcome isn't in the transaction; roll it back. [`ErrorKind::InProgress`], [`ErrorKind::Mismatch`]
+    /// or [`ErrorKind::OutcomeUnknown`], if a delivery that runs under a claim came in between;
+    /// [`ErrorKind::Unavailable`], [`ErrorKind::Invalid`] or [`ErrorKind::Corrupt`] if the database couldn't
+    /// write it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the outcome in the transaction or not: roll it back.
+    pub async fn complete(self, response: impl Into<Bytes>) -> Result<Settled, Error> {
+        self.settle(Verdict::Complete(response.into())).await
+    }
+
+    /// Puts `failure` into the transaction as the operation's outcome: it failed permanently, and won't run again.
+    ///
+    /// # Errors
+    ///
+    /// As [`complete`](Self::complete).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`complete`](Self::complete).
+    pub async fn fail(self, failure: impl Into<Bytes>) -> Result<Settled, Error> {
+        self.settle(Verdict::Fail(Some(failure.into()))).await
+    }
+
+    pub(crate) async fn settle(mut self, verdict: Verdict) -> Result<Settled, Error> {
+        let (driver, key) = (&self.driver, &self.key);
+        let answer_by = self.state.plan().limits.answer_by;
+        let until = self.state.prepare_until(driver.now());
+        let intent = driver.intent(key, self.state.plan().owner, verdict, until).await;
+        let driven = driver.drive(key, &mut self.state, Event::Settle(intent), &self.records).await;
+        let end = match (driven.action, driven.store_error) {
+            (_, Some(error)) => return Err(not_committed(key, error)),
+            (Action::Settled(end), None) => end,
+            _ => End::NotCommitted(Refusal::Unavailable),
+        };
+        match end {
+            End::Recorded => Ok(Settled::Recorded),
+            End::Superseded(record) => {
+                observe::outrun(key);
+                let outcome = driver.successors_outcome(key, &record, ErrorKind::InProgress, answer_by).await;
+                outcome.map(Settled::Superseded)
+            }
+            end => {
+                let is_reported = matches!(end, End::Unrecorded(_) | End::NotCommitted(_));
+                let error = not_concluded(key, &end, None, driver.now());
+                if is_reported {
+                    observe::not_committed(key, &error);
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for InTransaction<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InTransaction").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+/// Finds out whether a commit succeeded whose answer was lost. While the session that sent it holds the
+/// key's lock, it may still succeed; after that, the record shows the result.
+pub(crate) async fn find_out_whether_committed(
+    driver: &Driver,
+    store: &PostgresStore,
+    key: &StoredKey,
+    owner: Owner,
+    doubt: StoreError,
+    until: Option<Timestamp>,
+) -> Result<(), Error> {
+    let mut is_free = false;
+    for _ in 0..QUESTIONS {
+        match driver.in_time(driver.now(), until, Box::pin(store.look(key))).await {
+            Ok(Looked::Free(Some(Record { owner: of, .. }))) if of == owner => return Ok(()),
+            // The lock was free before this record was read.
+            Ok(Looked::Free(_)) if is_free => return Err(not_committed(key, doubt)),
+            // The lock may have become free after the record was read. The next answer is as new as the lock.
+            Ok(Looked::Free(_)) => {
+                is_free = true;
+                continue;
+            }
+            Ok(Looked::Busy) => {}
+            Err(error) if error.kind() == StoreErrorKind::Corrupt => break,
+            Err(_) => {}
+        }
+        if until.is_some_and(|until| driver.now().saturating_add(BETWEEN_QUESTIONS) >= until) {
+            break;
+        }
+        driver.clock().sleep(BETWEEN_QUESTIONS).await;
+    }
+    observe::unresolved(key, Some(&doubt));
+    Err(unresolved(key, None, Some(doubt), driver.now()))
+}

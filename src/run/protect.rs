@@ -1,0 +1,473 @@
+//! Claims, runs and settles: the core of every wrapper.
+
+use std::{
+    any::Any,
+    future::{Future, Ready, ready},
+    panic::resume_unwind,
+};
+
+use crate::{
+    error::{Error, ErrorKind, RecordedFailure},
+    fingerprint::Fingerprint,
+    invocation::Invocation,
+    key::StoredKey,
+    observe,
+    protocol::{Decline, End, Refusal},
+    record::Generation,
+    run::{
+        begin::begin,
+        claim::{Begun, Claim},
+        context::{OperationContext, Refusals, Running, within},
+        driver::{Declined, Driver, Ending},
+        extension::keep,
+        handle::ClaimHandle,
+        optimistic::{Looked, Mode, Optimistic},
+        refusal::{Refused, RefusedBy, declined, not_concluded, of_another_type, refusal_error, unresolved},
+        replay::Replay,
+        response::Verdict,
+        staging::{AnyAnswer, Staging},
+        watch::{CutOff, Ended, watch},
+    },
+    settings::{Execution, OnHandlerError, OnStoreFailure},
+    store::OwnWrites,
+    time::{Clock, Timestamp},
+};
+
+/// One delivery of one operation.
+pub(crate) struct Target {
+    pub(crate) key: StoredKey,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) invocation: Invocation,
+    /// When the handler is cut off, if that's before its claim's own time.
+    pub(crate) cut_off: Option<Timestamp>,
+    pub(crate) mode: Mode,
+}
+
+/// A wrapper's answer.
+pub(crate) enum Protected<T> {
+    /// The handler ran now, and this is its answer.
+    Ran(T),
+    /// Like `Ran`, but the outcome isn't known to be stored.
+    RanUnrecorded(T),
+    /// The record has the outcome.
+    Replayed(Replay),
+}
+
+/// Why a wrapper has no answer.
+pub(crate) enum Stopped {
+    /// The library refused.
+    Refused(Error),
+    /// The handler panicked with this payload; the claim is already settled.
+    Panicked(Box<dyn Any + Send>),
+}
+
+impl From<Error> for Stopped {
+    fn from(error: Error) -> Self {
+        Self::Refused(error)
+    }
+}
+
+/// The right that a handler runs under.
+enum Right {
+    Claim(Claim),
+    Optimistic(Optimistic),
+}
+
+/// The right to run, or the recorded outcome.
+enum Allowed {
+    Run(Right),
+    Replay(Replay),
+}
+
+/// How a handler's result was settled.
+enum Finished<U> {
+    Answered(Result<Protected<U>, Error>),
+    /// Neither the handler's writes nor its outcome were applied.
+    NotCommitted(Declined),
+}
+
+/// Downcasts the answer to a declined transaction to the handler's own type, which is judged.
+pub(crate) fn as_it_is<T: 'static>(answer: AnyAnswer) -> Option<Ready<T>> {
+    answer.downcast::<T>().ok().map(|answer| ready(*answer))
+}
+
+/// Like [`protect_caught`], but resumes the handler's panic.
+///
+/// # Errors
+///
+/// As [`protect_caught`].
+pub(crate) async fn protect<T, U, Fut, Again>(
+    driver: &Driver,
+    target: Target,
+    handler: impl FnOnce() -> Fut,
+    judge: impl FnMut(T, OnHandlerError) -> (Verdict, U),
+    again: impl FnMut(AnyAnswer) -> Option<Again>,
+) -> Result<Protected<U>, Error>
+where
+    Fut: Future<Output = T>,
+    Again: Future<Output = T>,
+{
+    protect_caught(driver, target, handler, judge, again).await.map_err(|stopped| match stopped {
+        Stopped::Refused(error) => error,
+        // The runtime gets the original panic.
+        Stopped::Panicked(payload) => resume_unwind(payload),
+    })
+}
+
+/// Claims, runs `handler` under the claim, and settles by what `judge` returns for its result: the
+/// verdict, and the caller's answer. Writes that the handler has staged are committed with it. If one of
+/// the handler's own conditions fails, `again` turns the answer of its `on_declined` closure into a
+/// result; `None` means that the type is wrong.
+///
+/// # Errors
+///
+/// As [`Operation::begin`](crate::Operation::begin), when nothing ran; [`ErrorKind::InProgress`] or
+/// [`ErrorKind::OutcomeUnknown`] when the handler was cut off, or when another claim took over and is
+/// still running; [`ErrorKind::Declined`], and the other errors of a transaction that isn't applied. Or
+/// the handler's panic.
+pub(crate) async fn protect_caught<T, U, Fut, Again>(
+    driver: &Driver,
+    target: Target,
+    handler: impl FnOnce() -> Fut,
+    mut judge: impl FnMut(T, OnHandlerError) -> (Verdict, U),
+    mut again: impl FnMut(AnyAnswer) -> Option<Again>,
+) -> Result<Protected<U>, Stopped>
+where
+    Fut: Future<Output = T>,
+    Again: Future<Output = T>,
+{
+    let Target { key, fingerprint, invocation, cut_off: latest, mode } = target;
+    let mut right = match allowed(driver, &key, fingerprint, &invocation, mode).await {
+        Ok(Allowed::Run(right)) => right,
+        Ok(Allowed::Replay(replay)) => return Ok(Protected::Replayed(replay)),
+        Err(refused)
+            if refused.by == RefusedBy::Store
+                && driver.settings.on_store_failure == OnStoreFailure::RunUnprotected =>
+        {
+            observe::unprotected("store failure");
+            let context = OperationContext::unprotected(invocation);
+            let on_error = driver.settings.effective_on_handler_error();
+            let running = Box::pin(within(context, async { judge(handler().await, on_error).1 }));
+            return unclaimed(driver.clock(), running).await.map(Protected::RanUnrecorded);
+        }
+        Err(refused) => return Err(refused.error.into()),
+    };
+    let staging = Staging::new(driver.store().clone(), key.clone());
+    let refusals = Refusals::default();
+    let context = OperationContext {
+        invocation,
+        claim: right.handle(),
+        staging: Some(staging.clone()),
+        refusals: refusals.clone(),
+        running: Some(Running::inside(key.clone())),
+    };
+    // Judging the answer, such as serialising it, runs the user's code too, and may panic. Boxed, since
+    // every future that contains it would otherwise reserve its size again.
+    let running = Box::pin(within(context.clone(), async {
+        let result = handler().await;
+        Ok(judge(result, on_handler_error(driver, &refusals)))
+    }));
+    let mut ended: Ended<Result<_, Error>> = right.watch(driver.clock(), latest, running).await;
+    right.report_run(&ended);
+    // The reason for calling `on_declined`, once it's called.
+    let mut not_made: Option<Error> = None;
+    loop {
+        // A task that outlives the handler may still have the handle: it can't stage anything more.
+        let staged = staging.close();
+        let (verdict, answer) = match (ended, not_made.take()) {
+            (Ended::Returned(Ok(judged)), _) => judged,
+            (Ended::Returned(Err(error)), _) => {
+                return Box::pin(give_up(driver, right, "its own condition failed", error)).await;
+            }
+            // The handler has run, so this isn't like a run that never began: at most once, it must not
+            // run again.
+            (Ended::NotBegun, Some(error)) => {
+                return Box::pin(give_up(driver, right, "its own writes were not made", error)).await;
+            }
+            (Ended::Panicked(payload), _) => {
+                observe::panicked(&key, right.generation());
+                // It's reported as a panic, however the settlement ends.
+                let verdict = match failure(driver, "Panic", "the handler panicked") {
+                    // It gave no answer, and the next run has to know that.
+                    Verdict::Release => Verdict::Interrupted,
+                    recorded => recorded,
+                };
+                let _ = right.settle_with(verdict, None).await;
+                return Err(Stopped::Panicked(payload));
+            }
+            (Ended::CutOff, _) => return Err(cut_off(driver, &right).into()),
+            (Ended::NotBegun, None) => return Err(Box::pin(give_back(driver, right)).await.into()),
+        };
+        // Boxed like the handler's future: the settlement's is the largest future here.
+        let finishing = Box::pin(finish(driver, &mut right, answer, verdict, staged.writes));
+        let declined_by = match finishing.await {
+            Finished::Answered(answered) => return Ok(answered?),
+            Finished::NotCommitted(declined_by) => declined_by,
+        };
+        let Declined { why, details, store_error } = declined_by;
+        let error = declined(&key, why, store_error);
+        observe::not_committed(&key, &error);
+        let (Decline::Condition, Some(details), Some(on_declined)) = (why, details, staged.on_declined)
+        else {
+            return Box::pin(give_up(driver, right, "its own writes were not made", error)).await;
+        };
+        not_made = Some(error);
+        staging.reopen();
+        let answering = Box::pin(within(context.clone(), async {
+            match on_declined(&*details).and_then(&mut again) {
+                Some(answer) => {
+                    let result = answer.await;
+                    Ok(judge(result, on_handler_error(driver, &refusals)))
+                }
+                None => Err(of_another_type::<T>(&key)),
+            }
+        }));
+        ended = right.watch(driver.clock(), latest, answering).await;
+    }
+}
+
+/// Returns the right to run: a claim, or permission to run without one. Or the recorded outcome.
+async fn allowed(
+    driver: &Driver,
+    key: &StoredKey,
+    fingerprint: Fingerprint,
+    invocation: &Invocation,
+    mode: Mode,
+) -> Result<Allowed, Refused> {
+    Ok(match mode {
+        Mode::Claimed => match begin(driver, key, fingerprint, invocation).await? {
+            Begun::Claimed(claim) => Allowed::Run(Right::Claim(claim)),
+            Begun::Replay(replay) => Allowed::Replay(replay),
+        },
+        Mode::Optimistic { reads_first } => {
+            match Optimistic::begin(driver, key, fingerprint, invocation, reads_first).await? {
+                Looked::Free(optimistic) => Allowed::Run(Right::Optimistic(optimistic)),
+                Looked::Replay(replay) => Allowed::Replay(replay),
+            }
+        }
+    })
+}
+
+/// Settles when the handler's writes were definitely not applied and `on_declined` gives no other answer:
+/// like any handler error. Callers box it, so that no other path reserves its size.
+async fn give_up<U>(
+    driver: &Driver,
+    mut right: Right,
+    message: &str,
+    error: Error,
+) -> Result<Protected<U>, Stopped> {
+    // A transient store failure isn't an outcome of the operation, even if errors are recorded: the
+    // caller should retry. At most once, the handler has run, so it's recorded anyway.
+    let passes = error.kind() == ErrorKind::Unavailable;
+    let verdict = match driver.settings.execution {
+        Execution::AtLeastOnce if passes => Verdict::Release,
+        _ => failure(driver, "Declined", message),
+    };
+    let settled = right.settle_with(verdict, None).await.ok();
+    let (key, answer_by) = (right.key(), right.answer_by());
+    match settled {
+        // A successor's outcome, or that of an earlier attempt of the same transaction that was applied
+        // after all.
+        Some(Ending { end: End::Superseded(record), .. }) => Ok(Protected::Replayed(
+            driver.successors_outcome(key, &record, ErrorKind::InProgress, answer_by).await?,
+        )),
+        // Without a claim, nothing fences an earlier attempt that's still on its way.
+        Some(Ending { end: End::Unresolved(until), store_error, .. }) => {
+            Err(unresolved(key, until, store_error, driver.now()).into())
+        }
+        _ => Err(error.into()),
+    }
+}
+
+/// Decides whether a handler's error is recorded. An error that contains this library's own retryable
+/// refusal of a nested step isn't, even at most once: recording it would lose the step.
+fn on_handler_error(driver: &Driver, refusals: &Refusals) -> OnHandlerError {
+    match driver.settings.effective_on_handler_error() {
+        OnHandlerError::Record if refusals.is_any_kept() => OnHandlerError::Release,
+        policy => policy,
+    }
+}
+
+/// The verdict for a failed handler.
+fn failure(driver: &Driver, error_type: &str, message: &str) -> Verdict {
+    match driver.settings.effective_on_handler_error() {
+        OnHandlerError::Release => Verdict::Release,
+        OnHandlerError::Record => Verdict::failure(&RecordedFailure::new(error_type, message)),
+    }
+}
+
+/// Runs a handler without a claim, to its end.
+///
+/// # Errors
+///
+/// The handler's panic.
+pub(crate) async fn unclaimed<T>(clock: &dyn Clock, running: impl Future<Output = T>) -> Result<T, Stopped> {
+    match watch(running, clock, &CutOff::at(None), None).await {
+        Ended::Returned(value) => Ok(value),
+        Ended::Panicked(payload) => Err(Stopped::Panicked(payload)),
+        // Unreachable: there's no limit.
+        Ended::CutOff | Ended::NotBegun => {
+            Err(Error::new(ErrorKind::Unavailable, "the handler was stopped").into())
+        }
+    }
+}
+
+/// Runs `running` to its end. Returns `None` if it isn't done by the time `at`.
+#[cfg(feature = "events")]
+pub(crate) async fn until<T>(
+    clock: &dyn Clock,
+    at: Option<Timestamp>,
+    running: impl Future<Output = T>,
+) -> Option<T> {
+    match watch(running, clock, &CutOff::at(at), None).await {
+        Ended::Returned(value) => Some(value),
+        Ended::Panicked(payload) => resume_unwind(payload),
+        Ended::CutOff | Ended::NotBegun => None,
+    }
+}
+
+/// Settles by the verdict, with the handler's own writes if it has staged any and has succeeded.
+async fn finish<U>(
+    driver: &Driver,
+    right: &mut Right,
+    answer: U,
+    verdict: Verdict,
+    writes: Option<Box<OwnWrites>>,
+) -> Finished<U> {
+    let writes = writes.as_deref().filter(|_| verdict.is_success());
+    let is_released = matches!(verdict, Verdict::Release | Verdict::Interrupted);
+    // Without a transaction, the handler's effects under a claim have happened, whether or not the record
+    // is written.
+    let has_happened = writes.is_none() && matches!(right, Right::Claim(_));
+    let ending = match right.settle_with(verdict, writes).await {
+        Ok(ending) => ending,
+        Err(declined) => return Finished::NotCommitted(declined),
+    };
+    let (key, answer_by) = (right.key(), right.answer_by());
+    Finished::Answered(match ending.end {
+        // Nothing was to be recorded, so the handler's own answer is the only one. The exception: its
+        // declined transaction was applied after all, or may still be.
+        ref end if is_released && !matches!(end, End::Superseded(_) | End::Unresolved(_)) => {
+            Ok(Protected::Ran(answer))
+        }
+        End::Recorded => Ok(Protected::Ran(answer)),
+        // An error would guarantee a second run.
+        End::Unrecorded(_) | End::NotCommitted(_) if has_happened => Ok(Protected::RanUnrecorded(answer)),
+        End::Superseded(record) => {
+            let outcome = driver.successors_outcome(key, &record, ErrorKind::InProgress, answer_by).await;
+            outcome.map(Protected::Replayed)
+        }
+        end => {
+            let is_reported = matches!(end, End::Unrecorded(_) | End::NotCommitted(_));
+            let error = not_concluded(key, &end, ending.store_error, driver.now());
+            if is_reported {
+                observe::not_committed(key, &error);
+            }
+            Err(error)
+        }
+    })
+}
+
+/// Releases the claim of a process that was frozen between its claim and its handler. Nothing ran, so the
+/// next delivery needn't wait for the lease, even at most once.
+async fn give_back(driver: &Driver, mut right: Right) -> Error {
+    // If that fails, the claim is like one that was dropped.
+    let _ = right.settle_with(Verdict::Release, None).await;
+    refusal_error(right.key(), Refusal::NoTimeLeft, None, driver.now())
+}
+
+/// Settles nothing: the interrupted handler may still have an effect. At least once, the lease frees the key.
+/// Without a claim, nothing has happened, unless a declined transaction is in doubt.
+fn cut_off(driver: &Driver, right: &Right) -> Error {
+    let (key, now) = (right.key(), driver.now());
+    observe::cut_off(key, right.generation(), now);
+    let claim = match right {
+        Right::Claim(claim) => claim,
+        Right::Optimistic(it) if it.is_in_doubt() => return unresolved(key, None, None, now),
+        Right::Optimistic(_) => return refusal_error(key, Refusal::NoTimeLeft, None, now),
+    };
+    let what = "the handler was cut off, because its time was over";
+    match driver.settings.execution {
+        Execution::AtLeastOnce => {
+            let until = driver.rules().claimable_at(claim.held().lease_until);
+            Error::new(ErrorKind::InProgress, format!("{key}: {what}; retry when its lease has expired"))
+                .with_retry_after(now.until(until))
+        }
+        Execution::AtMostOnce => Error::new(
+            ErrorKind::OutcomeUnknown,
+            format!(
+                "{key}: {what}, and at most one run is allowed; settle it by hand, with `idempotency inspect`"
+            ),
+        ),
+    }
+}
+
+impl Right {
+    fn handle(&self) -> Option<ClaimHandle> {
+        match self {
+            Self::Claim(claim) => Some(claim.handle()),
+            Self::Optimistic(_) => None,
+        }
+    }
+
+    fn answer_by(&self) -> Option<Timestamp> {
+        match self {
+            Self::Claim(claim) => claim.answer_by(),
+            Self::Optimistic(it) => it.answer_by(),
+        }
+    }
+
+    fn key(&self) -> &StoredKey {
+        match self {
+            Self::Claim(claim) => claim.key(),
+            Self::Optimistic(it) => it.key(),
+        }
+    }
+
+    /// The claim's generation, if there's a claim.
+    fn generation(&self) -> Option<Generation> {
+        match self {
+            Self::Claim(claim) => Some(claim.held().generation),
+            Self::Optimistic(_) => None,
+        }
+    }
+
+    /// Polls the handler until its time is over, and extends its claim while it runs.
+    async fn watch<T>(
+        &mut self,
+        clock: &dyn Clock,
+        latest: Option<Timestamp>,
+        running: impl Future<Output = T>,
+    ) -> Ended<T> {
+        let at = match self {
+            Self::Claim(claim) => claim.timing().cut_off_under(claim.held().lease_until),
+            Self::Optimistic(it) => it.cut_off(),
+        };
+        let cut_off = CutOff::at(Some(latest.map_or(at, |latest| latest.min(at))));
+        match self {
+            Self::Claim(claim) if claim.timing().is_extended() => {
+                let keeping = Box::pin(keep(claim, &cut_off, latest));
+                watch(running, clock, &cut_off, Some(keeping)).await
+            }
+            _ => watch(running, clock, &cut_off, None).await,
+        }
+    }
+
+    /// Reports a run without a claim. For a claim, making it has already reported the run.
+    fn report_run<T>(&self, ended: &Ended<T>) {
+        if let (Self::Optimistic(it), Ended::Returned(_) | Ended::Panicked(_)) = (self, ended) {
+            observe::ran_optimistically(it.key());
+        }
+    }
+
+    async fn settle_with(
+        &mut self,
+        verdict: Verdict,
+        writes: Option<&OwnWrites>,
+    ) -> Result<Ending, Declined> {
+        match self {
+            Self::Claim(claim) => claim.settle_with(verdict, writes).await,
+            Self::Optimistic(it) => it.settle_with(verdict, writes).await,
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Every error that an operation's caller gets: one function for each thing that can have happened.
+
+use std::{any::type_name, error::Error as _, time::Duration};
+
+use crate::{
+    error::{Error, ErrorKind},
+    key::StoredKey,
+    observe,
+    protocol::{Decline, End, Refusal},
+    store::{StoreError, StoreErrorKind},
+    time::Timestamp,
+};
+
+/// The wait to suggest to a caller if it's unknown how long the other claim's lease lasts.
+pub(super) const DEFAULT_RETRY: Duration = Duration::from_secs(1);
+
+/// Why a claim failed.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) error: Error,
+    pub(crate) by: RefusedBy,
+}
+
+/// The source of a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RefusedBy {
+    /// A rule.
+    Rule,
+    /// The store, which failed before the claim.
+    Store,
+    /// An outcome that exists and couldn't be read.
+    Outcome,
+}
+
+impl Refused {
+    pub(super) fn of(refusal: Refusal, error: Error) -> Self {
+        let by = match refusal {
+            Refusal::Unavailable | Refusal::Abandoned(_) | Refusal::Rejected => RefusedBy::Store,
+            _ => RefusedBy::Rule,
+        };
+        Self { error, by }
+    }
+
+    /// Reports the refusal.
+    pub(super) fn reported(self, key: &StoredKey) -> Self {
+        observe::refused(key, &self.error, self.by != RefusedBy::Rule);
+        self
+    }
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self { error, by: RefusedBy::Rule }
+    }
+}
+
+/// The kind of the error for a store's error.
+fn kind(kind: StoreErrorKind) -> ErrorKind {
+    match kind {
+        StoreErrorKind::Corrupt => ErrorKind::Corrupt,
+        StoreErrorKind::Rejected | StoreErrorKind::Unstorable => ErrorKind::Invalid,
+        StoreErrorKind::Unavailable | StoreErrorKind::Conflict => ErrorKind::Unavailable,
+    }
+}
+
+fn because(error: Error, cause: Option<StoreError>) -> Error {
+    match cause {
+        Some(cause) => error.with_source(cause),
+        None => error,
+    }
+}
+
+pub(crate) fn store_error(key: &StoredKey, what: &str, error: StoreError) -> Error {
+    Error::new(kind(error.kind()), format!("{key}: {what}")).with_source(error)
+}
+
+/// Returns the error for a claim that failed or had to be released.
+pub(crate) fn refusal_error(
+    key: &StoredKey,
+    refusal: Refusal,
+    cause: Option<StoreError>,
+    now: Timestamp,
+) -> Error {
+    let error = match refusal {
+        Refusal::Mismatch => Error::new(
+            ErrorKind::Mismatch,
+            format!("{key}: the idempotency key was used with another payload"),
+        ),
+        Refusal::InProgress(until) => in_progress(key, until, now),
+        Refusal::OutcomeUnknown => Error::new(
+            ErrorKind::OutcomeUnknown,
+            format!(
+                "{key}: an earlier run ended without an answer, and at most one may run; settle it by hand, with \
+                 `idempotency inspect`"
+            ),
+        ),
+        Refusal::NoTimeLeft => Error::new(
+            ErrorKind::Unavailable,
+            format!("{key}: no time is left before the invocation's deadline; nothing ran"),
+        ),
+        Refusal::Abandoned(until) => Error::new(
+            ErrorKind::Unavailable,
+            format!("{key}: the store didn't answer the claim, which may hold the key; nothing ran"),
+        )
+        .with_retry_after(now.until(until)),
+        Refusal::Unavailable => {
+            Error::new(ErrorKind::Unavailable, format!("{key}: the store can't be reached; nothing ran"))
+                .with_retry_after(DEFAULT_RETRY)
+        }
+        Refusal::Rejected => {
+            let why = cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default();
+            return Error::new(
+                ErrorKind::Invalid,
+                format!("{key}: the store rejects the request{why}; nothing ran"),
+            );
+        }
+        Refusal::Corrupt => Error::new(
+            ErrorKind::Corrupt,
+            format!("{key}: the stored record can't be read; nothing ran. Look at the record"),
+        ),
+    };
+    because(error, cause)
+}
+
+/// Returns the error for a key that another claim holds.
+pub(super) fn in_progress(key: &StoredKey, until: Option<Timestamp>, now: Timestamp) -> Error {
+    let retry_after = until.map_or(DEFAULT_RETRY, |until| now.until(until));
+    Error::new(ErrorKind::InProgress, format!("{key}: another delivery of this operation is still running"))
+        .with_retry_after(retry_after)
+}
+
+/// Returns the error for a handler's outcome that isn't stored. The handler ran, and its effects have happened.
+pub(super) fn unrecorded(key: &StoredKey, end: &End, cause: Option<StoreError>) -> Error {
+    let error = match end {
+        End::Unrecorded(Refusal::Mismatch) => Error::new(
+            ErrorKind::Unrecorded,
+            format!("{key}: the outcome isn't stored, because the key is in use for another request by now"),
+        ),
+        End::Fenced(_) | End::Superseded(_) => return fenced(key, cause),
+        End::Recorded | End::Unrecorded(_) | End::NotCommitted(_) | End::Unresolved(_) => Error::new(
+            ErrorKind::Unrecorded,
+            format!("{key}: the handler ran, but its outcome isn't known to be stored"),
+        ),
+    };
+    because(error, cause)
+}
+
+/// Returns the error for a claim that was taken over.
+pub(super) fn fenced(key: &StoredKey, cause: Option<StoreError>) -> Error {
+    let error = Error::new(
+        ErrorKind::Fenced,
+        format!(
+            "{key}: this run outlived its lease and was taken over; retry to get the successor's outcome"
+        ),
+    );
+    because(error, cause)
+}
+
+/// Returns the error for an outcome that was to be stored with the handler's own writes, or without a claim, and
+/// isn't. Nothing is known to have been written.
+pub(super) fn not_concluded(key: &StoredKey, end: &End, cause: Option<StoreError>, now: Timestamp) -> Error {
+    match *end {
+        End::Fenced(until) => in_progress(key, until, now),
+        End::Unresolved(until) => unresolved(key, until, cause, now),
+        End::Unrecorded(refusal) | End::NotCommitted(refusal) => refusal_error(key, refusal, cause, now),
+        // Unreachable: both are outcomes.
+        End::Recorded | End::Superseded(_) => refusal_error(key, Refusal::Unavailable, cause, now),
+    }
+}
+
+/// Returns the error for a transaction that may have been applied, or may still be. A retry gets its outcome, or
+/// runs again under another claim, which fences this one.
+pub(super) fn unresolved(
+    key: &StoredKey,
+    until: Option<Timestamp>,
+    cause: Option<StoreError>,
+    now: Timestamp,
+) -> Error {
+    let wait = until.map(|until| now.until(until));
+    let error = Error::new(
+        ErrorKind::InProgress,
+        format!("{key}: it's unknown whether the handler's own writes and its outcome were made; retry, which is safe"),
+    )
+    .with_retry_after(wait.unwrap_or(DEFAULT_RETRY));
+    because(error, cause)
+}
+
+/// Returns the error for a transaction that was definitely not applied, and whose claim is still held.
+pub(super) fn declined(key: &StoredKey, why: Decline, cause: Option<StoreError>) -> Error {
+    let kind = match why {
+        Decline::Condition => {
+            let message =
+                format!("{key}: a condition of the handler's own writes failed; nothing was written");
+            return Error::new(ErrorKind::Declined, message);
+        }
+        Decline::Store(why) => kind(why),
+    };
+    // Say at once what to correct: most people see only the first sentence.
+    let told = cause.as_ref().filter(|_| kind == ErrorKind::Invalid).map(|cause| match cause.source() {
+        Some(inner) => format!(": {cause} ({inner})"),
+        None => format!(": {cause}"),
+    });
+    let told = told.unwrap_or_default();
+    let message = format!("{key}: the handler's own writes couldn't be made{told}; nothing was written");
+    because(Error::new(kind, message), cause.filter(|_| kind != ErrorKind::Invalid))
+}
+
+/// Returns the error for a transaction of the caller's that was definitely not committed, and reports it.
+#[cfg(feature = "postgres")]
+pub(crate) fn not_committed(key: &StoredKey, cause: StoreError) -> Error {
+    let error = store_error(key, "the transaction wasn't committed; nothing was written", cause);
+    observe::not_committed(key, &error);
+    error
+}
+
+/// Returns the error for an `on_declined` closure of the wrong type, and reports it.
+pub(super) fn of_another_type<T>(key: &StoredKey) -> Error {
+    let error = Error::misuse(format!(
+        "{key}: the closure of `on_declined` takes or returns the wrong type. It must take the store's own type and return \
+         {}, as the handler does. Nothing was written",
+        type_name::<T>()
+    ));
+    observe::misused(&error);
+    error
+}

@@ -1,0 +1,81 @@
+//! [`Replay`]: an outcome from the record.
+
+use std::fmt;
+
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+
+use crate::{
+    error::{Error, ErrorKind, RunError, place},
+    outcome::Outcome,
+    record::{Generation, Record, State},
+};
+
+/// An outcome from the record.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Replay {
+    pub(crate) is_failure: bool,
+    pub(crate) response: Bytes,
+    pub(crate) generation: Generation,
+}
+
+impl Replay {
+    /// Whether the outcome is a permanent failure.
+    pub fn is_failure(&self) -> bool {
+        self.is_failure
+    }
+
+    /// The response's bytes, as recorded.
+    pub fn response(&self) -> &Bytes {
+        &self.response
+    }
+
+    /// Returns the response's bytes, as recorded.
+    pub fn into_response(self) -> Bytes {
+        self.response
+    }
+
+    /// The generation that recorded the outcome.
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// Deserializes the recorded result.
+    pub(crate) fn result<T: DeserializeOwned, E>(&self) -> Result<T, RunError<E>> {
+        let corrupt = |error: serde_json::Error| {
+            Error::new(
+                ErrorKind::Corrupt,
+                format!(
+                    "the recorded result does not read as {} ({}); nothing ran",
+                    std::any::type_name::<T>(),
+                    place(&error)
+                ),
+            )
+        };
+        if self.is_failure {
+            let failure = serde_json::from_slice(&self.response).map_err(corrupt)?;
+            return Err(RunError::Recorded(failure));
+        }
+        Ok(serde_json::from_slice(&self.response).map_err(corrupt)?)
+    }
+}
+
+impl fmt::Debug for Replay {
+    /// Shows the shape, never the response.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Replay")
+            .field("is_failure", &self.is_failure)
+            .field("response_bytes", &self.response.len())
+            .field("generation", &self.generation)
+            .finish()
+    }
+}
+
+/// The response of a settled record, and whether it's a failure. `None` if the record isn't settled.
+pub(crate) fn outcome_of(record: &Record) -> Option<(&Outcome, bool)> {
+    match &record.state {
+        State::Completed(outcome) => Some((outcome, false)),
+        State::Failed(outcome) => Some((outcome, true)),
+        State::Started { .. } | State::Released => None,
+    }
+}

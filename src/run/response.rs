@@ -1,0 +1,300 @@
+//! A handler's outcome on its way into the record, and back out of it.
+
+use bytes::Bytes;
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{
+    error::{Error, ErrorKind, RecordedFailure, place},
+    finite,
+    key::StoredKey,
+    observe,
+    outcome::{Outcome, Place, StoredResponse},
+    protocol::{Event, Intent, State},
+    record::{Lock, Owner, Record, Status},
+    run::{
+        driver::{Declined, Driver, Ending, pause},
+        refusal::{DEFAULT_RETRY, store_error},
+        replay::{Replay, outcome_of},
+    },
+    store::{OwnWrites, StoreError, StoreErrorKind, Write},
+    time::{Stopwatch, Timestamp},
+};
+
+/// How to settle a claim, before the outcome is encoded.
+#[derive(Clone, Debug)]
+pub(crate) enum Verdict {
+    /// The outcome, and its response.
+    Complete(Bytes),
+    /// The outcome, whose response can't be kept.
+    CompleteOmitted,
+    /// A permanent failure, with the bytes to replay.
+    Fail(Option<Bytes>),
+    /// Nothing happened, or it may happen again.
+    Release,
+    /// It ended without an answer, and may happen again.
+    Interrupted,
+}
+
+/// Whether a copy of the outcome may be cached, and what the settled record is made from.
+#[derive(Clone, Copy)]
+pub(super) enum Copying<'a> {
+    No,
+    /// From the write alone.
+    Put,
+    /// From the claim's record.
+    Over(&'a Lock),
+}
+
+impl Verdict {
+    /// The response to record, if there is one.
+    pub(crate) fn response(&self) -> Option<&Bytes> {
+        match self {
+            Self::Complete(response) | Self::Fail(Some(response)) => Some(response),
+            Self::CompleteOmitted | Self::Fail(None) | Self::Release | Self::Interrupted => None,
+        }
+    }
+
+    /// Completes with `value` as JSON. A value that wouldn't read back unchanged isn't kept.
+    pub(crate) fn result<T: Serialize + DeserializeOwned>(key: &StoredKey, value: &T) -> Self {
+        let json = finite::to_json(value).map_err(|why| why.to_string()).and_then(|json| {
+            let read = serde_json::from_str::<T>(&json);
+            read.map_err(|error| format!("its JSON does not read back: {}", place(&error))).map(|_| json)
+        });
+        match json {
+            Ok(json) => Self::Complete(json.into()),
+            Err(why) => {
+                observe::not_readable(key, std::any::type_name::<T>(), &why);
+                Self::CompleteOmitted
+            }
+        }
+    }
+
+    /// Records `failure` as a permanent failure, to be replayed.
+    pub(crate) fn failure(failure: &RecordedFailure) -> Self {
+        Self::Fail(serde_json::to_vec(failure).ok().map(Bytes::from))
+    }
+
+    /// The status that it gives the record.
+    pub(super) fn status(&self) -> Status {
+        match self {
+            Self::Complete(_) | Self::CompleteOmitted => Status::Completed,
+            Self::Fail(_) => Status::Failed,
+            Self::Release | Self::Interrupted => Status::Released,
+        }
+    }
+
+    /// Whether it records a success, with which the handler's own writes are made.
+    pub(super) fn is_success(&self) -> bool {
+        self.status() == Status::Completed
+    }
+}
+
+impl Driver {
+    /// Settles what `state` holds by `verdict`, together with the handler's own `writes` if there are any.
+    ///
+    /// The settlement is prepared while the claim is still held. So dropping this future before then leaves an
+    /// abandoned claim, which is logged.
+    ///
+    /// # Errors
+    ///
+    /// The transaction was definitely not applied; `state` is as before.
+    pub(super) async fn settle(
+        &self,
+        key: &StoredKey,
+        state: &mut State,
+        verdict: Verdict,
+        writes: Option<&OwnWrites>,
+        copying: Copying<'_>,
+    ) -> Result<Ending, Declined> {
+        let response = match copying {
+            Copying::No => None,
+            Copying::Put | Copying::Over(_) => verdict.response().cloned(),
+        };
+        let until = state.prepare_until(self.now());
+        let intent = self.intent(key, state.plan().owner, verdict, until).await;
+        let intent = if writes.is_some() { intent.committed() } else { intent };
+        let ticket = response.as_ref().and_then(|_| Some(self.cache()?.ticket()));
+        let stopwatch = Stopwatch::start();
+        let driven = self.drive(key, state, Event::Settle(intent), &self.to_store(writes)).await;
+        observe::settling_ended(stopwatch);
+        let mut ending = driven.settled()?;
+        // Caches the record that's now stored: the lock, as the store's contract says that the write has
+        // changed it. If anything came in between, such as a successor, it's another record, and nothing is
+        // cached.
+        if let (Some(response), Some(settled)) = (response, ending.applied.take()) {
+            let lock = match copying {
+                Copying::Over(lock) => Some(lock),
+                Copying::No | Copying::Put => None,
+            };
+            if let (Some(cache), Some(record)) = (self.cache(), left_by(settled, lock)) {
+                cache.keep_copy(ticket, key, &record, &response);
+            }
+        }
+        Ok(ending)
+    }
+
+    /// Prepares a settlement: encodes the response, and writes it in chunks if it's too large for the record,
+    /// by the time `until`.
+    pub(super) async fn intent(
+        &self,
+        key: &StoredKey,
+        owner: Owner,
+        verdict: Verdict,
+        until: Timestamp,
+    ) -> Intent {
+        match verdict {
+            Verdict::Complete(response) => Intent::Complete(self.outcome(key, owner, response, until).await),
+            Verdict::Fail(Some(failure)) => Intent::Fail(self.outcome(key, owner, failure, until).await),
+            Verdict::Release => Intent::Release { interrupted: false },
+            Verdict::Interrupted => Intent::Release { interrupted: true },
+            Verdict::CompleteOmitted => {
+                observe::not_retained(key, None, None);
+                Intent::Complete(Outcome::Omitted)
+            }
+            Verdict::Fail(None) => {
+                observe::not_retained(key, None, None);
+                Intent::Fail(Outcome::Omitted)
+            }
+        }
+    }
+
+    async fn outcome(&self, key: &StoredKey, owner: Owner, response: Bytes, until: Timestamp) -> Outcome {
+        let length = response.len();
+        if length > self.settings.max_response {
+            observe::not_retained(key, Some(length), None);
+            return Outcome::Omitted;
+        }
+        match self.keep(key, owner, response, Some(until)).await {
+            Ok(stored) => Outcome::Retained(stored),
+            Err(error) => {
+                observe::not_retained(key, Some(length), Some(&error));
+                Outcome::Omitted
+            }
+        }
+    }
+
+    /// Prepares `response` for the record. If it's too large, its chunks are written under `owner`. While the
+    /// store fails, this is retried until the time `until`; without such a time, it's tried once.
+    pub(crate) async fn keep(
+        &self,
+        key: &StoredKey,
+        owner: Owner,
+        response: Bytes,
+        until: Option<Timestamp>,
+    ) -> Result<StoredResponse, StoreError> {
+        let stored = StoredResponse::new(response);
+        let Place::Inline(kept) = &stored.place else { return Ok(stored) };
+        let Some(chunks) = self.store().chunks().filter(|chunks| kept.len() > chunks.inline_limit()) else {
+            return Ok(stored);
+        };
+        let expires_at = self.now().saturating_add(self.settings.retention).rounded_up_to_second();
+        let mut nth = 0;
+        loop {
+            let writing = chunks.write_chunks(key, owner, kept, expires_at);
+            let error = match self.in_time(self.now(), until, writing).await {
+                Ok(count) => return Ok(stored.into_chunks(count)),
+                Err(error) => error,
+            };
+            let pause = pause(nth, owner);
+            nth = nth.saturating_add(1);
+            let is_final = matches!(error.kind(), StoreErrorKind::Unstorable | StoreErrorKind::Corrupt);
+            let is_late = |until| self.now().saturating_add(pause) >= until;
+            if is_final || until.is_none_or(is_late) {
+                return Err(error);
+            }
+            self.clock().sleep(pause).await;
+        }
+    }
+
+    /// Returns the outcome that `record` holds, inline or in chunks, by the time `until`, and reports the replay.
+    ///
+    /// # Errors
+    ///
+    /// As [`outcome_in`](Self::outcome_in).
+    pub(super) async fn replay(
+        &self,
+        key: &StoredKey,
+        record: &Record,
+        until: Option<Timestamp>,
+    ) -> Result<Replay, Error> {
+        let replay = self.outcome_in(key, record, until).await?;
+        observe::replayed(key, record);
+        Ok(replay)
+    }
+
+    /// Returns the outcome that `record` holds, inline or in chunks, by the time `until`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotRetained`], [`ErrorKind::Corrupt`], or [`ErrorKind::Unavailable`] if a chunk couldn't
+    /// be read.
+    pub(crate) async fn outcome_in(
+        &self,
+        key: &StoredKey,
+        record: &Record,
+        until: Option<Timestamp>,
+    ) -> Result<Replay, Error> {
+        let corrupt =
+            |what: &str| Error::new(ErrorKind::Corrupt, format!("{key}: {what}. Look at the record"));
+        let (response, is_failure) = match outcome_of(record) {
+            Some((Outcome::Retained(response), is_failure)) => (response, is_failure),
+            Some((Outcome::Omitted, true)) => return Err(Error::failure_not_retained(key)),
+            Some((Outcome::Omitted, false)) => {
+                return Err(Error::new(
+                    ErrorKind::NotRetained,
+                    format!("{key}: the operation is done, but its response wasn't kept"),
+                ));
+            }
+            None => return Err(corrupt("the record has no outcome")),
+        };
+        let kept = match (&response.place, self.store().chunks()) {
+            (Place::Inline(kept), _) => kept.clone(),
+            (Place::Chunks(_), None) => {
+                return Err(corrupt("the response is in chunks, which this store can't read"));
+            }
+            (Place::Chunks(count), Some(chunks)) => {
+                let reading = chunks.read_chunks(key, record.owner, *count, response.length);
+                let read = self.in_time(self.now(), until, reading).await;
+                read.map_err(|error| store_error(key, "the response couldn't be read", error))?
+            }
+        };
+        let response = response
+            .decode(&kept)
+            .map_err(|damage| corrupt("the stored response is damaged").with_source(damage))?;
+        Ok(Replay { is_failure, response, generation: record.generation })
+    }
+
+    /// Returns the outcome of a claim that took over from this delivery's claim, whose handler has run.
+    ///
+    /// # Errors
+    ///
+    /// As [`replay`](Self::replay), but never [`ErrorKind::Unavailable`], which would mean that nothing ran.
+    /// A retry is answered from the record, so a response that can't be read right now becomes `unreadable`.
+    pub(super) async fn successors_outcome(
+        &self,
+        key: &StoredKey,
+        record: &Record,
+        unreadable: ErrorKind,
+        until: Option<Timestamp>,
+    ) -> Result<Replay, Error> {
+        self.replay(key, record, until).await.map_err(|error| match error.kind() {
+            ErrorKind::Unavailable => Error::new(
+                unreadable,
+                format!(
+                    "{key}: this run was taken over, and its successor's response can't be read right now"
+                ),
+            )
+            .with_retry_after(DEFAULT_RETRY)
+            .with_source(error),
+            _ => error,
+        })
+    }
+}
+
+/// Returns the record after `write` was applied to the claim's record, if there was one.
+fn left_by(write: Write, lock: Option<&Lock>) -> Option<Record> {
+    match write {
+        Write::Conclude { record, .. } => Some(record),
+        write => write.apply_to(Some(&lock?.clone().into())),
+    }
+}

@@ -1,0 +1,177 @@
+//! [`Staging`]: collects the handler's writes, to commit them with its outcome.
+
+use std::{
+    any::Any,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use crate::{
+    error::{Error, ErrorKind},
+    key::StoredKey,
+    store::{OwnWrites, Store, StoreError, Writes},
+};
+
+/// A handler's answer, of any type.
+pub(crate) type AnyAnswer = Box<dyn Any + Send>;
+/// The closure that returns the handler's answer when a condition of its writes has failed.
+pub(crate) type OnDeclined = Box<dyn FnOnce(&(dyn Any + Send + Sync)) -> Option<AnyAnswer> + Send>;
+
+/// Collects the handler's writes, to commit them with its outcome. When the handler returns, the library
+/// commits them in one transaction: all or nothing.
+///
+/// So their effects happen exactly once, even if a process dies. That holds for these writes alone: the
+/// handler's other effects may happen again.
+///
+/// They're committed only if the handler's result is recorded as a success. If the handler fails, panics or
+/// is cut off, or its HTTP response isn't recorded, they're dropped.
+///
+/// Cheap to clone; you can pass it on to tasks that the handler waits for. See [`staging`](crate::staging()) for an example.
+#[derive(Clone)]
+pub struct Staging {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    store: Arc<dyn Store>,
+    key: StoredKey,
+    slot: Mutex<Slot>,
+}
+
+/// The writes so far, and whether more are accepted.
+#[derive(Default)]
+struct Slot {
+    staged: Staged,
+    is_closed: bool,
+}
+
+/// The writes and the closure that a handler has staged.
+#[derive(Default)]
+pub(crate) struct Staged {
+    pub(crate) writes: Option<Box<OwnWrites>>,
+    pub(crate) on_declined: Option<OnDeclined>,
+}
+
+impl Staging {
+    pub(crate) fn new(store: Arc<dyn Store>, key: StoredKey) -> Self {
+        Self { shared: Arc::new(Shared { store, key, slot: Mutex::default() }) }
+    }
+
+    /// Adds these writes to those already staged.
+    ///
+    /// ```
+    /// # use aws_sdk_dynamodb::types::{AttributeValue, Put};
+    /// # use lambda_idempotency::{Staging, store::dynamodb::Transaction};
+    /// # fn example(staging: Staging) -> Result<(), Box<dyn std::error::Error>> {
+    /// let id = AttributeValue::S("order-17".to_owned());
+    /// let order = Put::builder().table_name("orders").item("id", id).build()?;
+    /// staging.add(Transaction::new().put(order))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`], and nothing is added, if the store doesn't support transactions, or not with
+    /// writes of this type; if there are too many writes, or they're too large; if two writes are for one
+    /// item, or one is for the record itself; or if the handler has returned.
+    pub fn add<W: Writes>(&self, writes: W) -> Result<(), Error> {
+        let mut slot = self.slot();
+        if slot.is_closed {
+            return Err(self.invalid(
+                "the handler has returned, so that its writes are on their way; stage them before",
+            ));
+        }
+        let Some(transactions) = self.shared.store.transactions() else {
+            return Err(self.invalid("this store makes no transactions with writes of a handler's own"));
+        };
+        let all = match slot.staged.writes.as_deref() {
+            None => writes,
+            Some(there) => {
+                let there: &dyn Any = there;
+                let Some(there) = there.downcast_ref::<W>() else {
+                    return Err(self.invalid("writes of another type are staged already"));
+                };
+                let mut all = there.clone();
+                all.append(writes);
+                all
+            }
+        };
+        transactions.check(&self.shared.key, &all).map_err(|error| self.refused(&error))?;
+        slot.staged.writes = Some(Box::new(all));
+        Ok(())
+    }
+
+    /// Sets the closure that answers in place of the handler if a condition of its writes fails. Nothing was
+    /// written then. The library calls it at most once, with the store's details (for DynamoDB,
+    /// [`Declined`](crate::store::dynamodb::Declined): the failed conditions, and the items that they met if
+    /// you asked for them). It returns what the handler returns, and may stage new writes and a new closure.
+    ///
+    /// Without a closure, the wrapper treats it as a handler error, and answers with [`ErrorKind::Declined`].
+    ///
+    /// The closure's answer is judged like the handler's own result: an HTTP response of a status that isn't
+    /// recorded, such as 409, releases the key, unless it carries
+    /// [`Recording::Record`](crate::lambda::http::Recording).
+    ///
+    /// `D` is the store's type, and `T` the output type of the wrapped handler's future: a `Result` for
+    /// [`run`](crate::Operation::run) and a layered service. A wrong type shows up only when the closure is
+    /// needed: it's [`ErrorKind::Invalid`] (over HTTP, 500 `misconfigured`), and the library logs the
+    /// expected type at ERROR.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Staging, store::dynamodb::Declined};
+    /// # fn example(staging: &Staging) {
+    /// staging.on_declined(|declined: &Declined| -> Result<String, std::io::Error> {
+    ///     Ok(format!("sold out ({} conditions failed)", declined.conditions().len()))
+    /// });
+    /// # }
+    /// ```
+    pub fn on_declined<D, T>(&self, answer: impl FnOnce(&D) -> T + Send + 'static)
+    where
+        D: Any + Send + Sync,
+        T: Any + Send,
+    {
+        let answer: OnDeclined = Box::new(move |details| {
+            let details: &dyn Any = details;
+            details.downcast_ref::<D>().map(|details| Box::new(answer(details)) as AnyAnswer)
+        });
+        self.slot().staged.on_declined = Some(answer);
+    }
+
+    /// Returns the staged writes, and accepts no more.
+    pub(crate) fn close(&self) -> Staged {
+        let mut slot = self.slot();
+        slot.is_closed = true;
+        std::mem::take(&mut slot.staged)
+    }
+
+    /// Accepts writes again, while the `on_declined` closure runs.
+    pub(crate) fn reopen(&self) {
+        self.slot().is_closed = false;
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Slot> {
+        // No code between two related changes can panic.
+        self.shared.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn invalid(&self, why: &str) -> Error {
+        Error::new(ErrorKind::Invalid, format!("{}: {why}", self.shared.key))
+    }
+
+    fn refused(&self, error: &StoreError) -> Error {
+        self.invalid(&error.to_string())
+    }
+}
+
+impl fmt::Debug for Staging {
+    /// Shows the key, never the writes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let slot = self.slot();
+        f.debug_struct("Staging")
+            .field("key", &self.shared.key)
+            .field("has_writes", &slot.staged.writes.is_some())
+            .field("is_closed", &slot.is_closed)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,299 @@
+//! User settings and their defaults, which are safe for payments.
+
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind};
+
+/// How to handle a claim whose executor ended without an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Execution {
+    /// The next delivery takes the stale claim over and runs the handler again.
+    #[default]
+    AtLeastOnce,
+    /// Once the handler has started, it never starts again. If it ends without an answer, every later
+    /// delivery gets [`ErrorKind::OutcomeUnknown`] until an operator settles the record. Errors and panics
+    /// are recorded as permanent failures.
+    ///
+    /// Two things release the key, so that the handler can start again: an operator's release, and a handler
+    /// that returns this library's own retryable error, such as that of a nested step that's in progress.
+    /// Before such a step, put only effects that may happen again, or make each of them a separate step.
+    ///
+    /// A claim has no expiry until it's settled, so that neither a TTL nor a sweep removes a record with an
+    /// unknown outcome. The table keeps one record for each crash until an operator settles it.
+    /// `idempotency list --unresolved` counts them.
+    ///
+    /// Settings that would break this are refused: unprotected runs ([`OnStoreFailure::RunUnprotected`]) when
+    /// the engine is built, and [`optimistic`](crate::Idempotency::optimistic) and `begin_in` when you call
+    /// them. Settle a function's stale claims before you change it from [`AtLeastOnce`](Self::AtLeastOnce):
+    /// those claims have an expiry.
+    AtMostOnce,
+}
+
+/// How to settle the claim when the handler returns an error or panics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnHandlerError {
+    /// Release the key: the next delivery runs the handler again.
+    #[default]
+    Release,
+    /// Record the failure as the operation's outcome, and replay it.
+    Record,
+}
+
+/// How to handle a delivery of an operation that another delivery is still running.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnInProgress {
+    /// Refuse with [`ErrorKind::InProgress`].
+    #[default]
+    Refuse,
+    /// Poll for up to this time, at growing intervals of up to a second, and then refuse. Waiting takes at
+    /// most half of the time that the invocation has left, so that a handler whose key becomes free has the
+    /// other half. Each poll is one request, and Lambda bills the wait.
+    Wait(Duration),
+}
+
+/// How to handle a store failure before the claim.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnStoreFailure {
+    /// Refuse with [`ErrorKind::Unavailable`]; the handler doesn't run.
+    #[default]
+    Refuse,
+    /// Run the handler without protection, and count it. Every duplicate then runs too.
+    RunUnprotected,
+}
+
+/// How to handle a delivery without an idempotency key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum MissingKey {
+    /// Refuse with [`ErrorKind::MissingKey`]; the handler doesn't run.
+    #[default]
+    Refuse,
+    /// Run the handler without protection.
+    RunUnprotected,
+}
+
+/// Plain settings, all with a default. They have the names of the builder's methods.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Settings {
+    /// How long a settled record is replayed. Default: 24 hours; at most ten years. Must be longer than
+    /// callers and queues keep retrying.
+    pub retention: Duration,
+    /// The maximum difference between two executors' clocks. Default: 2 seconds; at most an hour.
+    pub skew_margin: Duration,
+    /// How long the lease lasts after the invocation's deadline. Default: 2 seconds; at most an hour. The
+    /// library cuts an async handler off at the deadline, on every platform, since code can run on after a
+    /// timeout (aws/aws-lambda-rust-runtime#1155). It can't cut off code that blocks its thread,
+    /// `spawn_blocking` or spawned tasks: give those their own time limit.
+    pub lease_grace: Duration,
+    /// The lease's length if the deadline is unknown. Default: 60 seconds; at most a day. The handler is cut
+    /// off before it ends.
+    pub lease_fallback: Duration,
+    /// The length of a short lease that's extended while the handler runs: a third of its length after it was
+    /// acquired or last extended. Default: none; the lease then lasts until the deadline, or for
+    /// [`lease_fallback`](Self::lease_fallback). Kinesis and DynamoDB Streams are the exception: without this
+    /// setting, their records get leases of 15 seconds.
+    ///
+    /// Use it for long work, or work of unknown length: in a container, for long PostgreSQL work, on Lambda
+    /// Managed Instances, or in a function with a long timeout. If the process dies, its key is free after
+    /// this length and the skew margin instead of after the deadline. Each extension costs one request. It
+    /// never goes past a known deadline plus the grace. The handler is cut off before a lease ends that
+    /// couldn't be extended, and at once when another claim took over. The library checks the time when it
+    /// polls the handler's future: it can neither extend nor cut off work that blocks its thread.
+    ///
+    /// At least three times [`lease_grace`](Self::lease_grace), so that an extension can fail and be retried;
+    /// at most a day.
+    pub lease_extension: Option<Duration>,
+    /// How long before the invocation's deadline the library stops waiting for the store, so that the true
+    /// answer still reaches the caller. Default: 250 milliseconds. A handler that returns later still gets
+    /// one attempt to record its outcome, which ends a fifth of the reserve before the deadline.
+    ///
+    /// Raise it if more has to happen after the handler, such as flushing telemetry. In a function with a
+    /// timeout of 1 second, it takes a quarter of the handler's time.
+    pub answer_reserve: Duration,
+    /// How long the library retries recording an outcome while the store fails. The deadline less
+    /// [`answer_reserve`](Self::answer_reserve) may end it earlier. Default: 30 seconds. Lambda bills this
+    /// time; an outcome that isn't recorded means a second run.
+    pub settle_within: Duration,
+    /// How to handle a stale claim. Default: take it over.
+    pub execution: Execution,
+    /// How to settle the claim when the handler fails. Default: release it.
+    pub on_handler_error: OnHandlerError,
+    /// How to handle a duplicate while the first delivery runs. Default: refuse.
+    pub on_in_progress: OnInProgress,
+    /// How to handle a store failure before the claim. Default: refuse.
+    pub on_store_failure: OnStoreFailure,
+    /// The largest response that's kept, in bytes. Default: 8 MiB, which is over Lambda's own limit of 6 MB
+    /// ("Lambda quotas", AWS Lambda developer guide). A larger one is recorded as not retained. Over HTTP, so
+    /// is one that the front end can't deliver, such as one over 1 MB behind a load balancer.
+    pub max_response: usize,
+    /// How many bytes of settled records this process keeps in memory, to answer duplicates without a
+    /// request. Default: 0, none. Otherwise at least 64 KiB. See
+    /// [`Builder::local_cache`](crate::Builder::local_cache).
+    pub local_cache: usize,
+}
+
+/// A lease blocks its key when its process has died. No invocation lasts longer than 15 minutes ("Lambda
+/// quotas", AWS Lambda developer guide), but an operation outside an invocation may.
+const LONGEST_LEASE: Duration = Duration::from_secs(24 * 60 * 60);
+/// Clocks on AWS are within milliseconds of each other ("Amazon Time Sync Service", EC2 user guide).
+const LONGEST_MARGIN: Duration = Duration::from_secs(60 * 60);
+/// Ten years: longer than any queue, archive or person keeps retrying.
+const LONGEST_RETENTION: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
+
+/// A smaller local cache would keep almost nothing, so it's probably a mistake in the unit.
+const SMALLEST_LOCAL_CACHE: usize = 64 * 1024;
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            retention: Duration::from_secs(24 * 60 * 60),
+            skew_margin: Duration::from_secs(2),
+            lease_grace: Duration::from_secs(2),
+            lease_fallback: Duration::from_secs(60),
+            lease_extension: None,
+            answer_reserve: Duration::from_millis(250),
+            settle_within: Duration::from_secs(30),
+            execution: Execution::default(),
+            on_handler_error: OnHandlerError::default(),
+            on_in_progress: OnInProgress::default(),
+            on_store_failure: OnStoreFailure::default(),
+            max_response: 8 * 1024 * 1024,
+            local_cache: 0,
+        }
+    }
+}
+
+impl Settings {
+    /// The policy that applies when the handler fails: at-most-once leaves no choice.
+    pub(crate) fn effective_on_handler_error(&self) -> OnHandlerError {
+        match self.execution {
+            Execution::AtLeastOnce => self.on_handler_error,
+            Execution::AtMostOnce => OnHandlerError::Record,
+        }
+    }
+
+    /// Refuses `what` under at-most-once, which it would break.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] at most once.
+    pub(crate) fn refuse_at_most_once(&self, what: &str) -> Result<(), Error> {
+        match self.execution {
+            Execution::AtLeastOnce => Ok(()),
+            Execution::AtMostOnce => invalid(format!(
+                "at most once, {what} is refused, since nothing keeps it from running again; use a claim, or AtLeastOnce"
+            )),
+        }
+    }
+
+    /// Checks the settings.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] for a duration that's zero or out of bounds, a lease that leaves no time to
+    /// run, a local cache that's too small to be useful, or at-most-once with unprotected runs.
+    pub(crate) fn validate(&self) -> Result<(), Error> {
+        let durations = [
+            ("retention", self.retention),
+            ("skew_margin", self.skew_margin),
+            ("lease_grace", self.lease_grace),
+            ("lease_fallback", self.lease_fallback),
+        ];
+        if let Some((name, _)) = durations.iter().find(|(_, duration)| duration.as_millis() == 0) {
+            return invalid(format!("{name} is zero; give it at least a millisecond"));
+        }
+        let bounded = [
+            ("retention", self.retention, LONGEST_RETENTION),
+            ("skew_margin", self.skew_margin, LONGEST_MARGIN),
+            ("lease_grace", self.lease_grace, LONGEST_MARGIN),
+            ("lease_fallback", self.lease_fallback, LONGEST_LEASE),
+            ("lease_extension", self.lease_extension.unwrap_or_default(), LONGEST_LEASE),
+        ];
+        if let Some((name, duration, longest)) =
+            bounded.iter().find(|(_, duration, longest)| duration > longest)
+        {
+            return invalid(format!(
+                "{name} is {duration:?}, and at most {longest:?} make sense; is the unit right?"
+            ));
+        }
+        if self.lease_fallback <= self.lease_grace {
+            return invalid(format!(
+                "lease_fallback ({:?}) is not longer than lease_grace ({:?}), which leaves the handler no time",
+                self.lease_fallback, self.lease_grace
+            ));
+        }
+        if let Some(length) =
+            self.lease_extension.filter(|length| *length < self.lease_grace.saturating_mul(3))
+        {
+            return invalid(format!(
+                "lease_extension ({length:?}) is less than three times lease_grace ({:?}), which leaves no time for an \
+                 extension to fail and to be tried again",
+                self.lease_grace
+            ));
+        }
+        if self.execution == Execution::AtMostOnce && self.on_store_failure == OnStoreFailure::RunUnprotected
+        {
+            return invalid(
+                "at most once, a handler can't run without a claim: set on_store_failure to Refuse, or execution to \
+                 AtLeastOnce"
+                    .to_owned(),
+            );
+        }
+        if (1..SMALLEST_LOCAL_CACHE).contains(&self.local_cache) {
+            return invalid(format!(
+                "local_cache is {} bytes, which keeps next to nothing; give it at least {SMALLEST_LOCAL_CACHE}, or 0 for none",
+                self.local_cache
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn invalid(message: String) -> Result<(), Error> {
+    Err(Error::new(ErrorKind::Invalid, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_valid() {
+        Settings::default().validate().unwrap();
+    }
+
+    #[test]
+    fn a_zero_duration_is_refused_by_name() {
+        type Zero = fn(&mut Settings);
+        let zeroed: [(&str, Zero); 4] = [
+            ("retention", |s| s.retention = Duration::ZERO),
+            ("skew_margin", |s| s.skew_margin = Duration::ZERO),
+            ("lease_grace", |s| s.lease_grace = Duration::ZERO),
+            ("lease_fallback", |s| s.lease_fallback = Duration::ZERO),
+        ];
+        for (name, zero) in zeroed {
+            let mut settings = Settings::default();
+            zero(&mut settings);
+            let error = settings.validate().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().contains(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_lease_must_leave_time_to_run() {
+        let mut settings = Settings::default();
+        settings.lease_fallback = settings.lease_grace;
+        assert!(settings.validate().is_err());
+    }
+
+    #[test]
+    fn a_local_cache_is_off_or_of_a_size_that_keeps_something() {
+        assert_eq!(Settings::default().local_cache, 0);
+        for (bytes, is_valid) in [(0, true), (1, false), (65_535, false), (65_536, true), (usize::MAX, true)]
+        {
+            let settings = Settings { local_cache: bytes, ..Settings::default() };
+            assert_eq!(settings.validate().is_ok(), is_valid, "{bytes}");
+        }
+    }
+}

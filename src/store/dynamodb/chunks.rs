@@ -1,0 +1,137 @@
+//! Splits a response that's too large for the record over items beside it.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+
+use super::{
+    DynamoDbStore,
+    attempts::observed,
+    attributes::Attribute,
+    codec::{self, Item},
+};
+use crate::{
+    future::BoxFuture,
+    key::StoredKey,
+    record::Owner,
+    store::{ResponseChunks, StoreError},
+    time::Timestamp,
+};
+
+/// The maximum number of response bytes in one sibling. With the key, an item stays under DynamoDB's 400 KB
+/// (409,600 bytes; a partition key has at most 2,048, an attribute's name at most 255).
+pub(super) const PART_BYTES: usize = 380 * 1024;
+/// How many siblings are in flight at once: enough to hide the round trips, few enough for a function with
+/// little memory.
+const CONCURRENCY: usize = 4;
+/// How many siblings are written at once to one partition. It accepts 1,000 write units a second, and a sibling
+/// takes 380 of them ("Best practices for designing and using partition keys effectively", DynamoDB developer
+/// guide).
+const WRITES_PER_PARTITION: usize = 1_000 * 1024 / PART_BYTES;
+/// How much longer siblings live than their record, so that the sweeper doesn't remove them first.
+const OUTLIVES_RECORD_BY: Duration = Duration::from_secs(24 * 60 * 60);
+
+impl DynamoDbStore {
+    fn chunk_key(&self, key: &StoredKey, owner: Owner, index: u32) -> Item {
+        if self.inner.sort_key.is_some() {
+            self.item_key(key.as_str(), || format!("chunk#{owner}#{index}"))
+        } else {
+            self.item_key(&format!("{key}#chunk#{owner}#{index}"), String::new)
+        }
+    }
+
+    async fn put_chunk(&self, mut item: Item, kept: Bytes, expires_at: Timestamp) -> Result<(), StoreError> {
+        let names = &self.inner.attributes;
+        item.insert(names.of(Attribute::ExpiresAt).to_owned(), codec::seconds(expires_at));
+        item.insert(names.of(Attribute::Response).to_owned(), codec::binary(&kept));
+        // No condition: the owner is in the key, so only its claim writes here, and it always writes the same
+        // bytes.
+        let request = self.inner.client.put_item().table_name(&self.inner.table).set_item(Some(item));
+        match observed(request.send()).await {
+            (Ok(_), _) => Ok(()),
+            (Err(error), findings) => Err(self.error(&error, findings).await),
+        }
+    }
+
+    async fn get_part(&self, key: &StoredKey, owner: Owner, index: u32) -> Result<Bytes, StoreError> {
+        let item = self.get_item(self.chunk_key(key, owner, index)).await?;
+        let Some(item) = item else {
+            return Err(self.corrupt(key, &format!("chunk {index} of its response is missing")));
+        };
+        codec::decode_part(item, &self.inner.attributes).ok_or_else(|| {
+            let attribute = self.inner.attributes.of(Attribute::Response);
+            self.corrupt(key, &format!("chunk {index} of its response has no `{attribute}` of type B"))
+        })
+    }
+
+    async fn write_chunks_now(
+        &self,
+        key: &StoredKey,
+        owner: Owner,
+        bytes: &Bytes,
+        expires_at: Timestamp,
+    ) -> Result<u32, StoreError> {
+        self.check_sort_key(key).await?;
+        let expires_at = expires_at.saturating_add(OUTLIVES_RECORD_BY);
+        // An empty response becomes one empty chunk, because a record that says "split" needs one to read.
+        let count = u32::try_from(bytes.len().div_ceil(PART_BYTES).max(1)).unwrap_or(u32::MAX);
+        let chunk = |index: u32| {
+            let start = index as usize * PART_BYTES;
+            bytes.slice(start..bytes.len().min(start + PART_BYTES))
+        };
+        // With a sort key, the siblings have the record's partition key, so they're in its partition.
+        let concurrency = if self.inner.sort_key.is_some() { WRITES_PER_PARTITION } else { CONCURRENCY };
+        stream::iter(0..count)
+            .map(|index| self.put_chunk(self.chunk_key(key, owner, index), chunk(index), expires_at))
+            .buffer_unordered(concurrency)
+            .try_collect::<()>()
+            .await?;
+        Ok(count)
+    }
+
+    async fn read_chunks_now(
+        &self,
+        key: &StoredKey,
+        owner: Owner,
+        count: u32,
+        limit: u64,
+    ) -> Result<Bytes, StoreError> {
+        let mut chunks =
+            stream::iter(0..count).map(|index| self.get_part(key, owner, index)).buffered(CONCURRENCY);
+        let mut kept = BytesMut::new();
+        while let Some(chunk) = chunks.try_next().await? {
+            if (kept.len() + chunk.len()) as u64 > limit {
+                return Err(self.corrupt(key, &format!("the chunks of its response have over {limit} bytes")));
+            }
+            kept.extend_from_slice(&chunk);
+        }
+        Ok(kept.freeze())
+    }
+}
+
+impl ResponseChunks for DynamoDbStore {
+    fn inline_limit(&self) -> usize {
+        self.inner.inline_limit
+    }
+
+    fn write_chunks<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        owner: Owner,
+        bytes: &'a Bytes,
+        expires_at: Timestamp,
+    ) -> BoxFuture<'a, Result<u32, StoreError>> {
+        Box::pin(self.write_chunks_now(key, owner, bytes, expires_at))
+    }
+
+    fn read_chunks<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        owner: Owner,
+        count: u32,
+        limit: u64,
+    ) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+        Box::pin(self.read_chunks_now(key, owner, count, limit))
+    }
+}

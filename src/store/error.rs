@@ -1,0 +1,73 @@
+//! Why a store failed, and whether the write may have been applied anyway.
+
+use std::{borrow::Cow, error::Error as StdError, fmt};
+
+/// The category of a store error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StoreErrorKind {
+    /// The store can't be reached, is throttled, or doesn't answer.
+    Unavailable,
+    /// Another transaction is using the record. The write wasn't applied.
+    Conflict,
+    /// The store rejects the request itself: no such table, another key schema, no permission, expired
+    /// credentials. It may accept the same request later.
+    Rejected,
+    /// The store never accepts this content: too large for one record, or with characters that it can't store.
+    /// The engine then sends the settlement without its response.
+    Unstorable,
+    /// The stored record can't be decoded.
+    Corrupt,
+}
+
+/// A store's error. Its text and its sources never contain a key, payload or response.
+#[derive(Debug)]
+pub struct StoreError {
+    kind: StoreErrorKind,
+    message: Cow<'static, str>,
+    maybe_applied: bool,
+    source: Option<Box<dyn StdError + Send + Sync + 'static>>,
+}
+
+impl StoreError {
+    /// Creates a definite error of this kind: the write wasn't applied.
+    pub fn new(kind: StoreErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { kind, message: message.into(), maybe_applied: false, source: None }
+    }
+
+    /// Sets whether the error is ambiguous, so that the write may have been applied anyway.
+    #[must_use]
+    pub fn maybe_applied(mut self, maybe_applied: bool) -> Self {
+        self.maybe_applied = maybe_applied;
+        self
+    }
+
+    /// Adds the cause.
+    #[must_use]
+    pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync + 'static>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// The category of the error.
+    pub fn kind(&self) -> StoreErrorKind {
+        self.kind
+    }
+
+    /// Whether the write may have been applied anyway.
+    pub fn is_maybe_applied(&self) -> bool {
+        self.maybe_applied
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl StdError for StoreError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+    }
+}

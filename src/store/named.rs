@@ -1,0 +1,373 @@
+//! [`NamedStore`]: the store that a URL names, or the environment.
+
+use std::{env, fmt, sync::Arc};
+
+#[cfg(feature = "dynamodb")]
+use crate::store::dynamodb::{DynamoDbStore, DynamoDbStoreBuilder};
+#[cfg(feature = "postgres")]
+use crate::store::postgres::{PostgresStore, PostgresStoreBuilder};
+#[cfg(feature = "redis")]
+use crate::store::redis::{RedisStore, RedisStoreBuilder};
+use crate::{
+    error::{Error, ErrorKind},
+    store::{Store, memory::MemoryStore},
+};
+
+/// Names the DynamoDB table.
+const TABLE: &str = "IDEMPOTENCY_TABLE";
+/// Names any store, by a URL.
+const STORE: &str = "IDEMPOTENCY_STORE";
+
+/// Lambda sets it in every sandbox; emulators of the Runtime API don't ("Defined runtime environment variables", AWS
+/// Lambda developer guide).
+const INITIALIZATION: &str = "AWS_LAMBDA_INITIALIZATION_TYPE";
+
+/// A store by its name, before checking that its feature is enabled.
+#[derive(Debug, PartialEq, Eq)]
+enum Choice {
+    DynamoDb(Table),
+    Redis(Secret),
+    Postgres(Secret),
+    Memory,
+}
+
+/// A table, as a URL names it.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Table {
+    name: String,
+    endpoint: Option<String>,
+    region: Option<String>,
+    sort_key: Option<String>,
+    attributes: Option<String>,
+}
+
+/// A URL that may have a password in it.
+#[derive(PartialEq, Eq)]
+struct Secret(String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// A store that the environment or a URL names, not built yet: for tools that accept any store, and configure
+/// it.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), lambda_idempotency::Error> {
+/// use lambda_idempotency::{Idempotency, store::NamedStore};
+///
+/// let store = NamedStore::from_url("dynamodb://payments?region=eu-west-1")?.open().await?;
+/// let idempotency = Idempotency::builder(store).function("payments").build()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+#[allow(clippy::large_enum_variant, reason = "there is one of it, while a function starts")]
+pub enum NamedStore {
+    /// A DynamoDB table.
+    #[cfg(feature = "dynamodb")]
+    DynamoDb(DynamoDbStoreBuilder),
+    /// A PostgreSQL table.
+    #[cfg(feature = "postgres")]
+    Postgres(PostgresStoreBuilder),
+    /// A server or a cluster of Redis or Valkey.
+    #[cfg(feature = "redis")]
+    Redis(RedisStoreBuilder),
+    /// This process's memory.
+    Memory,
+}
+
+impl NamedStore {
+    /// The store that the environment names, by the rules of [`Idempotency::from_env`](crate::Idempotency::from_env).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if neither variable is set, both are, or one is malformed or names a store
+    /// whose feature is disabled.
+    pub fn from_env() -> Result<Self, Error> {
+        choice_in(variable(INITIALIZATION).is_some(), variable(TABLE), variable(STORE))?.named()
+    }
+
+    /// The store that `url` names; [`Idempotency::from_env`](crate::Idempotency::from_env) lists the URLs.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if it's malformed, or names a store whose feature is disabled. No message
+    /// contains a password.
+    pub fn from_url(url: &str) -> Result<Self, Error> {
+        parse("the store's URL", url)?.named()
+    }
+
+    /// Builds the store with its defaults. It sends no request.
+    ///
+    /// # Errors
+    ///
+    /// The same as the store's builder.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
+    pub async fn open(self) -> Result<Arc<dyn Store>, Error> {
+        match self {
+            #[cfg(feature = "dynamodb")]
+            Self::DynamoDb(builder) => Ok(Arc::new(builder.build().await?)),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(builder) => Ok(Arc::new(builder.build()?)),
+            #[cfg(feature = "redis")]
+            Self::Redis(builder) => Ok(Arc::new(builder.build()?)),
+            Self::Memory => Ok(Arc::new(MemoryStore::new())),
+        }
+    }
+}
+
+impl Choice {
+    fn named(self) -> Result<NamedStore, Error> {
+        match self {
+            Self::Memory => Ok(NamedStore::Memory),
+            #[cfg(feature = "dynamodb")]
+            Self::DynamoDb(table) => table.builder().map(NamedStore::DynamoDb),
+            #[cfg(not(feature = "dynamodb"))]
+            Self::DynamoDb(_) => Err(off("a DynamoDB table", "dynamodb")),
+            #[cfg(feature = "redis")]
+            Self::Redis(Secret(url)) => Ok(NamedStore::Redis(RedisStore::builder(url))),
+            #[cfg(not(feature = "redis"))]
+            Self::Redis(Secret(_)) => Err(off("a Redis server", "redis")),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(Secret(url)) => Ok(NamedStore::Postgres(PostgresStore::builder(url))),
+            #[cfg(not(feature = "postgres"))]
+            Self::Postgres(Secret(_)) => Err(off("a PostgreSQL database", "postgres")),
+        }
+    }
+}
+
+#[cfg(not(all(feature = "dynamodb", feature = "postgres", feature = "redis")))]
+fn off(what: &str, feature: &str) -> Error {
+    invalid(format!("{what} is named as the store, but the feature `{feature}` is off; switch it on"))
+}
+
+#[cfg(feature = "dynamodb")]
+impl DynamoDbStoreBuilder {
+    /// Creates a builder for the table that the environment names, by the rules of [`Idempotency::from_env`](crate::Idempotency::from_env):
+    /// for tools that look at a function's table.
+    ///
+    /// # Errors
+    ///
+    /// As [`Idempotency::from_env`](crate::Idempotency::from_env), and if the environment names a store that isn't a DynamoDB table.
+    ///
+    /// ```no_run
+    /// # use lambda_idempotency::store::dynamodb::DynamoDbStoreBuilder;
+    /// # async fn example() -> Result<(), lambda_idempotency::Error> {
+    /// let store = DynamoDbStoreBuilder::from_env()?.build().await?;
+    /// println!("{}", store.table());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn from_env() -> Result<Self, Error> {
+        match NamedStore::from_env()? {
+            NamedStore::DynamoDb(builder) => Ok(builder),
+            _ => Err(invalid(format!("{STORE} names no DynamoDB table; set {TABLE} to one"))),
+        }
+    }
+}
+
+/// The variable's value, if it has one.
+fn variable(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+#[cfg(feature = "dynamodb")]
+impl Table {
+    fn builder(self) -> Result<DynamoDbStoreBuilder, Error> {
+        let mut builder = DynamoDbStore::builder(self.name);
+        if let Some(endpoint) = self.endpoint {
+            builder = builder.endpoint_url(endpoint);
+        }
+        if let Some(region) = self.region {
+            builder = builder.region(region);
+        }
+        if let Some(sort_key) = self.sort_key {
+            builder = builder.sort_key(sort_key);
+        }
+        if let Some(attributes) = self.attributes {
+            builder = builder.attributes(attributes.parse()?);
+        }
+        Ok(builder)
+    }
+}
+
+/// The choice, for a function that Lambda runs or for any other process.
+fn choice_in(lambda: bool, table: Option<String>, store: Option<String>) -> Result<Choice, Error> {
+    match choice(table, store)? {
+        Choice::Memory if lambda => Err(invalid(format!(
+            "{STORE} is `memory:`, which each sandbox of a Lambda function has for itself and loses: a duplicate in another \
+             one runs again. Name a table or a server"
+        ))),
+        choice => Ok(choice),
+    }
+}
+
+fn choice(table: Option<String>, store: Option<String>) -> Result<Choice, Error> {
+    match (table, store) {
+        (Some(name), None) => Ok(Choice::DynamoDb(Table { name, ..Table::default() })),
+        (None, Some(url)) => parse(STORE, &url),
+        (None, None) => Err(invalid(format!(
+            "no store is named: set {TABLE} to a DynamoDB table, or {STORE} to a URL such as dynamodb://TABLE"
+        ))),
+        (Some(_), Some(_)) => Err(invalid(format!("both {TABLE} and {STORE} are set; keep one"))),
+    }
+}
+
+/// Parses `url`; errors call it `what`.
+fn parse(what: &str, url: &str) -> Result<Choice, Error> {
+    let (scheme, rest) = url.split_once(':').unwrap_or_default();
+    match scheme {
+        "memory" if rest.is_empty() => Ok(Choice::Memory),
+        "dynamodb" => parse_table(what, rest.strip_prefix("//").unwrap_or_default()),
+        "postgres" | "postgresql" => Ok(Choice::Postgres(Secret(url.to_owned()))),
+        "redis" | "rediss" | "redis-cluster" | "rediss-cluster" | "valkey" | "valkeys" | "valkey-cluster"
+        | "valkeys-cluster" => Ok(Choice::Redis(Secret(url.to_owned()))),
+        // The rest of an unknown URL may contain a password, so only its scheme is shown.
+        _ => Err(invalid(format!(
+            "{what} has the scheme {scheme:?}, which is not known; use dynamodb://TABLE, redis://HOST:PORT, \
+             postgres://HOST/DATABASE or memory:"
+        ))),
+    }
+}
+
+fn parse_table(what: &str, rest: &str) -> Result<Choice, Error> {
+    let (name, query) = rest.split_once('?').unwrap_or((rest, ""));
+    if name.is_empty() {
+        return Err(invalid(format!("{what} names no table; use dynamodb://TABLE")));
+    }
+    let mut table = Table { name: name.to_owned(), ..Table::default() };
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let slot = match name {
+            "endpoint" => &mut table.endpoint,
+            "region" => &mut table.region,
+            "sort_key" => &mut table.sort_key,
+            "attributes" => &mut table.attributes,
+            _ => {
+                return Err(invalid(format!(
+                    "{what} has the parameter {name:?}, which is not known; there are endpoint, region, sort_key and \
+                     attributes"
+                )));
+            }
+        };
+        if value.is_empty() {
+            return Err(invalid(format!("{what} has the parameter {name} without a value")));
+        }
+        *slot = Some(value.to_owned());
+    }
+    Ok(Choice::DynamoDb(table))
+}
+
+fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+    Error::new(ErrorKind::Invalid, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn some(text: &str) -> Option<String> {
+        Some(text.to_owned())
+    }
+
+    #[test]
+    fn memory_is_refused_inside_lambda() {
+        let memory = || Some("memory:".to_owned());
+        assert!(choice_in(true, None, memory()).unwrap_err().to_string().contains("each sandbox"));
+        assert_eq!(choice_in(false, None, memory()).unwrap(), Choice::Memory);
+        assert!(choice_in(true, Some("t".into()), None).is_ok());
+    }
+
+    #[test]
+    fn a_table_or_a_url_names_the_store() {
+        let plain = Choice::DynamoDb(Table { name: "payments".into(), ..Table::default() });
+        assert_eq!(choice(some("payments"), None).unwrap(), plain);
+        assert_eq!(choice(None, some("dynamodb://payments")).unwrap(), plain);
+        assert_eq!(choice(None, some("memory:")).unwrap(), Choice::Memory);
+        for url in
+            ["redis://h", "rediss://u:p@h:1/2", "redis-cluster://h", "rediss-cluster://h", "valkey://h"]
+        {
+            assert_eq!(choice(None, some(url)).unwrap(), Choice::Redis(Secret(url.into())));
+        }
+        for url in ["postgres://u:p@h/db", "postgresql://h/db"] {
+            assert_eq!(choice(None, some(url)).unwrap(), Choice::Postgres(Secret(url.into())));
+        }
+        let url = "dynamodb://t?endpoint=http://127.0.0.1:8000&region=eu-west-1&sort_key=sk&attributes=id:pk,owner:o";
+        let table = Table {
+            name: "t".into(),
+            endpoint: some("http://127.0.0.1:8000"),
+            region: some("eu-west-1"),
+            sort_key: some("sk"),
+            attributes: some("id:pk,owner:o"),
+        };
+        assert_eq!(choice(None, some(url)).unwrap(), Choice::DynamoDb(table));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_name() {
+        for (table, store, says) in [
+            (None, None, "IDEMPOTENCY_TABLE"),
+            (some("t"), some("memory:"), "both"),
+            (None, some("dynamodb://"), "no table"),
+            (None, some("dynamodb://t?colour=red"), "colour"),
+            (None, some("dynamodb://t?region="), "region"),
+            (None, some("mysql://user:secret@host/db"), "mysql"),
+            (None, some("nonsense"), "scheme"),
+            (None, some("memory:secret"), "scheme"),
+            (None, some("dynamodb:secret"), "no table"),
+        ] {
+            let error = choice(table, store).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().contains(says), "{error}");
+            assert!(!error.to_string().contains("secret"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_password_is_never_shown() {
+        let url = "redis://user:secret@h:1";
+        assert!(!format!("{:?}", choice(None, some(url)).unwrap()).contains("secret"));
+        for url in [url, "redis://user:secret@h:99999", "postgres://user:secret@h/db"] {
+            let shown = match NamedStore::from_url(url) {
+                Ok(named) => format!("{named:?}") + &format!("{:?}", named.open().await),
+                Err(error) => format!("{error} {error:?}"),
+            };
+            assert!(!shown.contains("secret"), "{shown}");
+        }
+    }
+
+    /// The same URL parameters work on the command line and in the environment.
+    #[cfg(feature = "postgres")]
+    #[tokio::test]
+    async fn a_url_chooses_timeouts_and_prepared_statements() {
+        let open = async |parameters: &str| {
+            let url = format!("postgres://app@db.internal/shop?{parameters}");
+            NamedStore::from_url(&url)?.open().await.map(drop)
+        };
+        for parameters in ["timeouts=transaction", "timeouts=role&prepared=true", "prepared=false"] {
+            assert!(open(parameters).await.is_ok(), "{parameters}");
+        }
+        for parameters in ["timeouts=session", "prepared=yes"] {
+            assert_eq!(open(parameters).await.unwrap_err().kind(), ErrorKind::Invalid, "{parameters}");
+        }
+    }
+
+    #[test]
+    fn a_feature_that_is_off_is_named() {
+        #[cfg(not(feature = "postgres"))]
+        assert!(
+            NamedStore::from_url("postgres://h/db").unwrap_err().to_string().contains("`postgres` is off")
+        );
+        #[cfg(not(feature = "redis"))]
+        assert!(NamedStore::from_url("redis://h").unwrap_err().to_string().contains("`redis` is off"));
+        #[cfg(not(feature = "dynamodb"))]
+        assert!(NamedStore::from_url("dynamodb://t").unwrap_err().to_string().contains("`dynamodb` is off"));
+    }
+}
