@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_line_has_no_password() {
+    fn printed_command_hides_the_password() {
         for (url, shown) in [
             ("redis://h:1/2", "redis://h:1/2"),
             ("redis://u:secret@h:1", "redis://…@h:1"),

@@ -185,7 +185,7 @@ mod tests {
     use crate::{coverage::Mark, spaces};
 
     #[test]
-    fn a_date_is_a_date() {
+    fn dates_are_formatted_in_utc() {
         let on = |secs| date(Duration::from_secs(secs));
         assert_eq!(on(0), "1970-01-01");
         assert_eq!(on(951_782_400), "2000-02-29");
@@ -213,7 +213,7 @@ mod tests {
     /// A written row is read back, unless the rules or the space have changed. A space that was cut off isn't
     /// written.
     #[test]
-    fn what_was_explored_is_not_explored_again() {
+    fn explored_spaces_are_skipped() {
         let path = std::env::temp_dir().join(format!("explored-{}", std::process::id()));
         let open = || Recorded::open(&path, "abc".to_owned()).unwrap();
         let [first, second, third] = &spaces::bounded()[..3] else { unreachable!() };

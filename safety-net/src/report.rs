@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thousands_stand_apart() {
+    fn thousands_are_separated() {
         assert_eq!(grouped(7), "7");
         assert_eq!(grouped(1000), "1,000");
         assert_eq!(grouped(24_193_715), "24,193,715");

@@ -40,14 +40,8 @@ const SETTINGS: &[(&str, By)] = &[
     ("lease_grace", Test(ENGINE, "a_known_deadline_bounds_lease_and_handler")),
     ("lease_fallback", Test(ENGINE, "a_handler_is_cut_off_before_its_lease_ends_where_no_deadline_is_known")),
     ("lease_extension", Simulated(&[Item::Extends, Item::T7])),
-    (
-        "answer_reserve",
-        Test("safety-net/tests/simulation.rs", "each_undone_precaution_is_caught_by_a_campaign"),
-    ),
-    (
-        "settle_within",
-        Test("safety-net/tests/simulation.rs", "outages_shorter_than_the_time_left_repeat_nothing"),
-    ),
+    ("answer_reserve", Test("safety-net/tests/simulation.rs", "campaigns_catch_each_removed_precaution")),
+    ("settle_within", Test("safety-net/tests/simulation.rs", "short_outages_repeat_no_effect")),
     ("execution", Simulated(&[Item::AtLeastOnce, Item::AtMostOnce])),
     ("on_handler_error", Simulated(&[Item::ReleasesErrors, Item::RecordsErrors, Item::RecordedError])),
     ("on_in_progress", Simulated(&[Item::RefusesInProgress, Item::Waits])),
@@ -86,10 +80,7 @@ const WAYS_IN: &[(&str, By)] = &[
     ("resolve", Simulated(&[Item::OperatorReleases, Item::OperatorMeetsHandler])),
     ("claim_free", Simulated(&[Item::Mixed, Item::Conclusion])),
     ("claim_free_looking_first", Simulated(&[Item::Mixed])),
-    (
-        "run_in",
-        Test("safety-net/real/tests/real/crash.rs", "a_process_may_die_or_stand_still_at_every_point"),
-    ),
+    ("run_in", Test("safety-net/real/tests/real/crash.rs", "crash_or_freeze_is_safe_everywhere")),
     ("begin_in", Test("tests/postgres/operations.rs", "an_operation_happens_once_and_is_replayed")),
     ("http", Test("functions/tests/deploy/aws.rs", "the_http_contract_holds_on_managed_instances")),
     (
@@ -114,17 +105,17 @@ const OTHERWISE: &[(&str, By)] = &[
     ("random batches", Test("tests/wrappers/batch/property.rs", "random_batches_keep_every_promise")),
     (
         "the wire to PostgreSQL",
-        Test("safety-net/real/tests/real/wire.rs", "postgres_wire_faults_are_survived_or_told"),
+        Test("safety-net/real/tests/real/wire.rs", "postgres_wire_faults_are_survived_or_reported"),
     ),
     (
         "the wire to Redis",
-        Test("safety-net/real/tests/real/wire.rs", "redis_wire_faults_are_survived_or_told"),
+        Test("safety-net/real/tests/real/wire.rs", "redis_wire_faults_are_survived_or_reported"),
     ),
     (
         "the wire to DynamoDB",
-        Test("safety-net/real/tests/real/wire.rs", "whatever_breaks_on_the_wire_is_got_over_or_told"),
+        Test("safety-net/real/tests/real/wire.rs", "dynamodb_wire_faults_are_survived_or_reported"),
     ),
-    ("agreement of the stores", Test("safety-net/real/tests/real.rs", "every_store_is_the_model")),
+    ("agreement of the stores", Test("safety-net/real/tests/real.rs", "every_store_agrees_with_the_model")),
 ];
 
 fn source(name: &str) -> String {
@@ -158,20 +149,20 @@ fn names<'t>(text: &'t str, from: &str, to: &str, begin: &'t str) -> impl Iterat
 }
 
 #[test]
-fn each_setting_is_reached_by_a_part() {
+fn every_setting_is_tested() {
     let policy = source("src/policy.rs");
     assert_listed("the setting", SETTINGS, names(&policy, "pub struct Settings {", "\n}\n", "pub "));
 }
 
 #[test]
-fn each_kind_of_error_is_reached() {
+fn every_error_kind_is_tested() {
     let error = source("src/error.rs");
     let named = names(&error, "pub const fn as_str(self) -> &'static str {", "\n    }\n", "Self::");
     assert_listed("the kind of error", KINDS, named);
 }
 
 #[test]
-fn each_way_in_is_reached() {
+fn every_entry_point_is_tested() {
     // These configure or query, and run nothing.
     const OTHERS: &[&str] = &[
         "builder",
@@ -218,7 +209,7 @@ fn each_way_in_is_reached() {
 }
 
 #[test]
-fn what_is_said_to_reach_does() {
+fn listed_tests_reach_their_items() {
     let figures = campaign(0, 20_000, |config| config).unwrap_or_else(|report| panic!("{report}"));
     let missing: Vec<_> = figures.reached.missing().collect();
     assert!(missing.is_empty(), "the simulation never reached {missing:?}");

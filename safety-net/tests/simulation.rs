@@ -11,7 +11,7 @@ use lambda_idempotency_safety_net::simulation::{
 };
 
 #[test]
-fn twenty_thousand_schedules_violate_nothing_and_reach_everything() {
+fn twenty_thousand_schedules_pass_and_reach_everything() {
     let figures = campaign(0, 20_000, |config| config).unwrap_or_else(|report| panic!("{report}"));
     for (fault, struck) in Fault::ALL.into_iter().zip(figures.struck) {
         // Skew isn't an event: it's there from the beginning.
@@ -35,7 +35,7 @@ fn twenty_thousand_schedules_violate_nothing_and_reach_everything() {
 }
 
 #[test]
-fn without_faults_no_effect_is_repeated_while_its_outcome_lives() {
+fn effects_never_repeat_without_faults() {
     let figures =
         campaign(0, 500, |config| Config { faults: 0, ..config }).unwrap_or_else(|report| panic!("{report}"));
     assert_eq!((figures.takeovers, figures.crashes), (0, 0));
@@ -54,7 +54,7 @@ fn a_seed_replays_byte_for_byte() {
 }
 
 #[test]
-fn a_broken_store_is_caught_shrunk_and_replayed_from_its_line() {
+fn broken_store_is_caught_and_shrunk() {
     for sabotage in Sabotage::ALL.into_iter().skip(1).map(|(sabotage, _)| sabotage) {
         let report = match campaign(0, 20_000, |config| Config { sabotage, ..config }) {
             Ok(figures) => panic!("{sabotage:?} was not caught in {figures}"),
@@ -70,7 +70,7 @@ fn a_broken_store_is_caught_shrunk_and_replayed_from_its_line() {
 
 /// The short form of `safety-net campaign`.
 #[test]
-fn outages_shorter_than_the_time_left_repeat_nothing() {
+fn short_outages_repeat_no_effect() {
     for outage in Outage::ALL {
         let figures =
             outages::play(outage, 0, 3000).unwrap_or_else(|report| panic!("{outage:?}: {report:?}"));
@@ -88,7 +88,7 @@ fn caught(undone: Undone, schedule: impl Fn(Config) -> Config) -> &'static str {
 }
 
 #[test]
-fn each_undone_precaution_is_caught_by_a_campaign() {
+fn campaigns_catch_each_removed_precaution() {
     for (undone, outage, rule) in [
         (Undone::Retries, Outage::Throttles, "an answered operation is completed"),
         (Undone::Retries, Outage::LostRequests, "an answered operation is completed"),
@@ -105,7 +105,7 @@ fn each_undone_precaution_is_caught_by_a_campaign() {
 }
 
 #[test]
-fn each_undone_precaution_is_caught_by_the_simulation() {
+fn simulation_catches_each_removed_precaution() {
     let only = |faults: &[Fault]| {
         let faults = faults.iter().fold(0, |all, fault| all | fault.bit());
         let choices = Choices::NONE;

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_orders_stand_twice_and_a_redelivery_is_of_the_same_messages() {
+    fn redelivery_repeats_batch_with_its_duplicates() {
         let batch = batch();
         let of = |event: &Event, field: &str| -> Vec<String> {
             let records = event.pointer("/Records").unwrap().as_array().unwrap().clone();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_names_the_orders_that_come_back_with_all_their_messages() {
+    fn failed_orders_return_all_their_messages() {
         let batch = batch();
         assert_eq!(batch.returned(&naming(&[])), Ok(Returned::default()));
         let both = naming(&["step-message-3", "step-message-93", "step-message-50"]);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_tells_its_parcel_and_its_attempt() {
+    fn log_line_gives_parcel_and_attempt() {
         let line =
             r#"INFO Lambda runtime invoke{requestId="1"}: orders: shipping an order parcel="6f-1" attempt=2"#;
         assert_eq!(Shipped::read(line).unwrap(), Shipped { parcel: "6f-1".into(), attempt: 2 });

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_event_is_handed_out_and_its_response_comes_back() {
+    async fn event_is_delivered_and_response_returned() {
         let api = RuntimeApi::start("payments").await.unwrap();
         let answer = api.deliver(Bytes::from("{\"n\":1}"), LIMIT);
         let before = clock::now_ms();
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_retry_comes_under_the_request_id_of_the_first_attempt() {
+    async fn retry_keeps_the_first_request_id() {
         let api = RuntimeApi::start("payments").await.unwrap();
         for _ in 0..2 {
             let answer = api.deliver_as("5c0f7b1e".into(), Bytes::from("{}"), LIMIT);
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stale_response_answers_no_later_invocation() {
+    async fn stale_response_never_answers_later_invocation() {
         let api = RuntimeApi::start("payments").await.unwrap();
         let _timed_out = api.deliver_as("chosen".into(), Bytes::from("{}"), LIMIT);
         let (_, first) = next_ids(&api).await;
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_function_error_comes_back_with_its_type() {
+    async fn function_error_keeps_its_type() {
         let api = RuntimeApi::start("payments").await.unwrap();
         let answer = api.deliver(Bytes::from("{}"), LIMIT);
         let (id, ..) = next(&api).await;
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_is_taken_once_and_only_for_an_invocation_that_is() {
+    async fn each_invocation_accepts_one_response() {
         let api = RuntimeApi::start("payments").await.unwrap();
         let _answer = api.deliver(Bytes::from("{}"), LIMIT);
         let (id, ..) = next(&api).await;
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_long_poll_waits_for_an_event_and_loses_none_when_the_client_goes_away() {
+    async fn abandoned_long_poll_loses_no_event() {
         let api = RuntimeApi::start("payments").await.unwrap();
         let gave_up = tokio::time::timeout(Duration::from_millis(50), next(&api)).await;
         assert!(gave_up.is_err(), "there was no event to hand out");
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_function_that_cannot_start_says_so() {
+    async fn init_error_is_reported() {
         let api = RuntimeApi::start("payments").await.unwrap();
         let report = r#"{"errorType":"Runtime.InitError","errorMessage":"no table"}"#;
         call(&api, Method::POST, "init/error", report).await;

@@ -58,7 +58,7 @@ async fn http(bench: &Bench, operation: Option<&str>, authorizer: Value, tenant:
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_http_with_every_kind_of_caller() {
+async fn http_keys_match_for_every_caller() {
     let bench = Bench::new().await;
     let nobody = Value::Null;
     let jwt = json!({ "jwt": { "claims": { "iss": "https://login", "sub": CALLER }, "scopes": null } });
@@ -93,7 +93,7 @@ async fn of_http_with_every_kind_of_caller() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_events_and_of_steps_inside_a_handler() {
+async fn event_and_step_keys_match() {
     let bench = Bench::new().await;
     for (tenant, options) in [(None, &[][..]), (Some("t"), &["--tenant", "t"])] {
         let mut context = Context::default();
@@ -119,7 +119,7 @@ async fn of_events_and_of_steps_inside_a_handler() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn options_that_the_wrapper_would_not_look_at_are_refused() {
+async fn options_unused_by_the_wrapper_are_refused() {
     let bench = Bench::empty().await;
     for (via, option) in
         [("event", "--iam"), ("run", "--principal"), ("run", "--tenant"), ("http", "--for-caller")]

@@ -18,7 +18,7 @@ fn has(text: &str, words: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_that_is_not_there_is_told() {
+async fn missing_record_is_reported() {
     let bench = Bench::new().await;
     let id = format!("payments/run#{:064}", 0);
     let absent = bench.run(&["inspect", &id]).await;
@@ -53,7 +53,7 @@ async fn configured_attribute_names_are_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_state_is_told_with_what_comes_next() {
+async fn each_state_shows_its_next_steps() {
     let bench = Bench::new().await;
     let (live, record) = bench.claim("run:charge", 100).await;
     let (stale, _) = bench.claim("run:stale", -180).await;
@@ -118,7 +118,7 @@ async fn each_state_is_told_with_what_comes_next() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_response_is_shown_to_whom_asks_for_it() {
+async fn response_is_shown_on_request() {
     let bench = Bench::new().await;
     let (key, _) = bench.settled("run:charge", completed(3600)).await;
     for options in [&[][..], &["--json"]] {
@@ -134,7 +134,7 @@ async fn a_response_is_shown_to_whom_asks_for_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn records_are_listed_by_what_is_asked_for() {
+async fn records_are_listed_by_filter() {
     let bench = Bench::new().await;
     assert_eq!(bench.run(&["list"]).await.out, "no such record\n");
     let (live, _) = bench.claim("run:charge", 100).await;
@@ -258,7 +258,7 @@ async fn an_at_most_once_claim_never_expires() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_read_is_listed_as_such() {
+async fn unreadable_records_are_listed() {
     let bench = Bench::new().await;
     bench.claim("run:charge", 100).await;
     let id = format!("payments/run#{:064}", 7);
@@ -282,7 +282,7 @@ async fn what_cannot_be_read_is_listed_as_such() {
 
 /// A lease that has just expired is stale, judged by the function's own margin.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_functions_own_margin_counts() {
+async fn given_skew_margin_decides_staleness() {
     let bench = Bench::new().await;
     let (key, _) = bench.claim("run:charge", -5).await;
     let inspect = async |margin: &[&str]| bench.run(&[&["inspect", key.as_str()], margin].concat()).await.out;

@@ -11,7 +11,7 @@ use super::bench::{KEY, RESPONSE, run_in};
 use crate::database::{Server, fresh_table};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_command_works_on_its_table() {
+async fn every_command_works_on_postgres() {
     let Some(server) = Server::shared() else { return };
     let table = fresh_table();
     let url = format!("{}?table={table}", server.url());
@@ -74,7 +74,7 @@ async fn every_command_works_on_its_table() {
 
 /// The URL chooses how statements are sent, as in a function's environment.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_url_chooses_how_statements_are_sent() {
+async fn url_parameters_choose_the_statement_mode() {
     let Some(server) = Server::shared() else { return };
     let table = fresh_table();
     let run = async |parameters: &str| {
@@ -98,7 +98,7 @@ async fn a_url_chooses_how_statements_are_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_is_one_line() {
+async fn errors_are_one_line() {
     for command in [&["list"][..], &["table", "create"], &["table", "check"]] {
         let bad = async |url: &str, words: &[&str]| {
             run_in(&[], &[command, &["--store", url]].concat()).await.is_bad_input(words);

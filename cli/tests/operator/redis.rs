@@ -124,7 +124,7 @@ async fn records_are_listed_page_by_page() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_is_given_back_and_an_operation_completed() {
+async fn release_and_complete_work_on_redis() {
     let Some(bench) = Bench::new() else { return };
     let (key, _) = bench.claim("run:charge", -60).await;
     let dry = bench.run(&["release", key.as_str()]).await;
@@ -153,7 +153,7 @@ async fn a_key_is_given_back_and_an_operation_completed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_url_names_the_store_and_its_password_is_shown_nowhere() {
+async fn url_password_is_never_shown() {
     let Some(bench) = Bench::new() else { return };
     let (key, _) = bench.claim("run:charge", -60).await;
     let dry = run_in(&[], &["release", key.as_str(), "--store", &url(&bench.server)]).await;
@@ -166,7 +166,7 @@ async fn a_url_names_the_store_and_its_password_is_shown_nowhere() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn there_is_no_table_to_make() {
+async fn redis_needs_no_table() {
     let Some(bench) = Bench::new() else { return };
     let location = format!("redis://{}/0", bench.server.address());
     for command in ["create", "check"] {
@@ -179,7 +179,7 @@ async fn there_is_no_table_to_make() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_is_one_line() {
+async fn errors_are_one_line() {
     let Some(bench) = Bench::new() else { return };
     let address = bench.server.address();
     let id = format!("payments/run#{:064}", 0);

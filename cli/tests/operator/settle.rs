@@ -49,7 +49,7 @@ impl Bench {
 
 /// The lease is extended between `inspect` and the write, which names the version that was shown.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_with_an_extended_lease_can_be_released() {
+async fn extended_claim_can_be_released() {
     let bench = Bench::new().await;
     let (key, seen) = bench.claim("run:charge", 100).await;
     let shown = bench.run(&["inspect", key.as_str(), "--json"]).await.json();
@@ -74,7 +74,7 @@ async fn run(function: &Idempotency) -> Result<serde_json::Value, String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_is_shown_and_then_made() {
+async fn release_is_previewed_then_applied() {
     let bench = Bench::new().await;
     let (key, before) = bench.claim("run:charge", -60).await;
     let dry = bench.run(&["release", key.as_str()]).await;
@@ -107,7 +107,7 @@ async fn a_release_is_shown_and_then_made() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_release_means_depends_on_what_is_there() {
+async fn release_warns_according_to_the_state() {
     let bench = Bench::new().await;
     let (live, _) = bench.claim("run:charge", 100).await;
     let (done, record) = bench.settled("run:done", completed(3600)).await;
@@ -131,7 +131,7 @@ async fn what_a_release_means_depends_on_what_is_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_completion_resolves_what_is_unknown() {
+async fn completion_resolves_an_unknown_outcome() {
     let bench = Bench::new().await;
     let function = Idempotency::builder(bench.store.clone()).function("payments");
     let function = function.execution(Execution::AtMostOnce).build().unwrap();
@@ -157,7 +157,7 @@ async fn a_completion_resolves_what_is_unknown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_executor_answers_with_what_the_operator_recorded() {
+async fn late_executor_returns_the_operators_outcome() {
     let bench = Bench::new().await;
     let file = File::with("late.json", "\"by hand\"");
     let function = bench.function();
@@ -173,7 +173,7 @@ async fn a_late_executor_answers_with_what_the_operator_recorded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_large_response_is_split_under_the_new_owner() {
+async fn large_response_is_split_under_new_owner() {
     let bench = Bench::new().await;
     let (key, _) = bench.claim("run:charge", -60).await;
     let noise: String = (0..60_000u64)
@@ -190,7 +190,7 @@ async fn a_large_response_is_split_under_the_new_owner() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_http_response_is_recorded_as_the_layer_does() {
+async fn http_response_matches_the_layers_encoding() {
     let bench = Bench::new().await;
     let (key, _) = bench.claim("http:pay", -60).await;
     let file = File::with("http.json", RESPONSE);
@@ -218,7 +218,7 @@ async fn an_http_response_is_recorded_as_the_layer_does() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_replay_could_not_read_is_refused() {
+async fn unreplayable_responses_are_refused() {
     let bench = Bench::new().await;
     let file = File::with("not.json", "secret, and not JSON");
     let path = file.path();
@@ -239,7 +239,7 @@ async fn what_a_replay_could_not_read_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_operators_one_is_faster() {
+async fn concurrent_operators_have_one_winner() {
     let bench = Bench::new().await;
     let (key, before) = bench.claim("run:charge", -60).await;
     let version = bench.run(&["inspect", key.as_str(), "--json"]).await.json();

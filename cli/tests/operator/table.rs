@@ -24,7 +24,7 @@ async fn other_table(bench: &Bench, id: &str, billing: BillingMode) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_is_made_once_and_is_fit() {
+async fn created_table_passes_the_check() {
     let bench = Bench::empty().await;
     let missing = bench.run(&["table", "check"]).await;
     assert_eq!(
@@ -49,7 +49,7 @@ async fn it_is_made_once_and_is_fit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_is_one_line_each_with_what_mends_it() {
+async fn each_table_problem_has_a_fix() {
     let bench = Bench::empty().await;
     other_table(&bench, "id", BillingMode::Provisioned).await;
     let table = ["--table", TABLE, "--region", "eu-west-1"];

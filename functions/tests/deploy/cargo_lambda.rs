@@ -21,7 +21,7 @@ use super::stage::{TABLE, database, environment, project, tool, without_ours};
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cargo_lambda_runs_an_event_once_over_four_processes() {
+async fn four_cargo_lambda_processes_run_once() {
     let Some(tool) = tool("cargo-lambda") else { return };
     build().await;
     let database = database().await;

@@ -135,7 +135,7 @@ fn client() -> ClientWithMiddleware {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_lost_before_or_after_the_function_pays_once() {
+async fn lost_connections_pay_once() {
     for (faults, is_replay) in [(&[Fault::LostBefore][..], false), (&[Fault::LostAfter], true)] {
         let database = database().await;
         let front_end = FrontEnd::start(&database, 1, faults).await;
@@ -158,7 +158,7 @@ async fn a_connection_lost_before_or_after_the_function_pays_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_function_refuses_the_client_does_not_repeat() {
+async fn client_never_retries_permanent_refusals() {
     let database = database().await;
     let front_end = FrontEnd::start(&database, 1, &[]).await;
     let (client, key) = (client(), OperationKey::draw().unwrap());
@@ -175,7 +175,7 @@ async fn what_the_function_refuses_the_client_does_not_repeat() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_with_one_key_one_pays_and_all_get_its_answer() {
+async fn concurrent_clients_pay_once_and_agree() {
     const CALLERS: usize = 9;
     let database = database().await;
     let front_end = Arc::new(FrontEnd::start(&database, 3, &[Fault::LostAfter, Fault::LostBefore]).await);

@@ -84,7 +84,7 @@ fn note(secrets: &mut Secrets, function: &str, event: &Value, answer: &Answer) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_secret_is_written_about_any_event() {
+async fn secrets_are_never_logged_for_events() {
     let (database, folder) = (database().await, Folder::new("events"));
     let mut secrets = Secrets::default();
     for (function, story) in STORY {
@@ -108,7 +108,7 @@ async fn nothing_secret_is_written_about_any_event() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_secret_is_written_about_the_events_of_any_source() {
+async fn secrets_are_never_logged_for_sources() {
     let (database, folder) = (database().await, Folder::new("sources"));
     let mut secrets = Secrets::default();
     for (source, story) in sources::STORY {
@@ -152,7 +152,7 @@ impl Api for Noting {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_secret_is_written_about_the_table() {
+async fn secrets_are_never_logged_for_contract() {
     let (database, folder) = (database().await, Folder::new("table"));
     let start = async |file| {
         Running::recorded(&any_api::command(), any_api::MARK, &database, folder.file(file)).await

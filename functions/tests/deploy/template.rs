@@ -46,7 +46,7 @@ fn every_function_has_its_binary() {
 }
 
 #[test]
-fn every_events_trigger_is_the_functions() {
+fn every_event_file_has_a_trigger() {
     for (id, binary, properties) in template_functions() {
         let triggers: BTreeSet<_> = properties["Events"]
             .as_object()
@@ -77,7 +77,7 @@ fn targets_of_load_balancers() -> impl Iterator<Item = &'static Value> {
 }
 
 #[test]
-fn every_function_may_do_what_it_needs_on_its_tables_alone() {
+fn functions_have_minimal_table_permissions() {
     for (id, _, properties) in template_functions() {
         let mut on_records = BTreeSet::new();
         for statement in properties["Policies"]
@@ -101,7 +101,7 @@ fn every_function_may_do_what_it_needs_on_its_tables_alone() {
 }
 
 #[test]
-fn the_table_of_records_is_kept_and_swept() {
+fn tables_are_retained_with_ttl() {
     let tables: Vec<_> = resources("AWS::DynamoDB::Table").collect();
     assert_eq!(tables.len(), 2);
     for (id, table) in tables {
@@ -138,7 +138,7 @@ fn batch_sources() -> impl Iterator<Item = (&'static str, &'static Value)> {
 
 /// Without the setting, SQS deletes failed messages, and a stream continues behind them.
 #[test]
-fn every_batch_source_reports_its_failures() {
+fn batch_sources_report_item_failures() {
     assert!(batch_sources().count() > 0);
     for (id, event) in batch_sources() {
         assert_eq!(event["Properties"]["FunctionResponseTypes"], json!(["ReportBatchItemFailures"]), "{id}");
@@ -148,7 +148,7 @@ fn every_batch_source_reports_its_failures() {
 }
 
 #[test]
-fn a_queue_waits_six_times_as_long_as_its_function_and_gives_up_at_last() {
+fn visibility_timeout_is_six_function_timeouts() {
     let mut queues = 0;
     for (id, _, properties) in template_functions() {
         let Some(events) = properties["Events"].as_object() else { continue };
@@ -165,7 +165,7 @@ fn a_queue_waits_six_times_as_long_as_its_function_and_gives_up_at_last() {
 }
 
 #[test]
-fn the_alarms_and_the_dashboard_watch_metrics_that_exist() {
+fn alarms_and_dashboard_use_existing_metrics() {
     let known: BTreeSet<_> = Metric::ALL.iter().map(|metric| metric.name()).collect();
     let ids: BTreeSet<_> = template_functions().into_iter().map(|(id, ..)| id).collect();
 
@@ -214,7 +214,7 @@ fn the_alarms_and_the_dashboard_watch_metrics_that_exist() {
 }
 
 #[test]
-fn the_unresolved_alarm_names_its_commands() {
+fn unresolved_alarm_names_its_commands() {
     let alarm = &TEMPLATE["Resources"]["OutcomeUnknownAlarm"]["Properties"];
     let description = alarm["AlarmDescription"].as_str().unwrap();
     for command in ["list --unresolved", "inspect KEY", "complete KEY", "release KEY"] {
@@ -225,7 +225,7 @@ fn the_unresolved_alarm_names_its_commands() {
 }
 
 #[test]
-fn everything_that_has_a_price_or_a_place_can_be_chosen() {
+fn template_parameters_cover_cost_and_placement() {
     let parameters = TEMPLATE["Parameters"].as_object().unwrap();
     for name in ["Architecture", "ReservedConcurrency", "LogRetentionDays", "AlarmTopicArn"] {
         assert!(parameters.contains_key(name), "{name}");

@@ -12,6 +12,6 @@ mod wire;
 use lambda_idempotency_real_net::agreement::{self, Numbers};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_store_is_the_model() {
+async fn every_store_agrees_with_the_model() {
     agreement::check(Numbers::BOUNDED, |agreement| eprintln!("{agreement}")).await.unwrap();
 }

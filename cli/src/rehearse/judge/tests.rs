@@ -37,7 +37,7 @@ fn judged(judge: impl FnOnce(&mut Verdict) -> &mut Verdict) -> String {
 }
 
 #[test]
-fn counts_that_are_right_are_no_fault_and_wrong_ones_are_told() {
+fn only_wrong_counts_are_reported() {
     let ok = StatusCode::OK;
     let passed = vec![
         request(Meaning::Claim, ok, true),
@@ -64,19 +64,19 @@ fn counts_that_are_right_are_no_fault_and_wrong_ones_are_told() {
 }
 
 #[test]
-fn what_cannot_be_counted_is_not_judged() {
+fn missing_counts_are_not_judged() {
     let measured = Measured::default();
     assert_eq!(judged(|verdict| verdict.runs(&measured, 1).payments(&measured, 1)), "");
 }
 
 #[test]
-fn a_function_that_claims_nothing_is_told_why() {
+fn missing_claims_are_explained() {
     let words = judged(|verdict| verdict.claims(&Measured::default(), 1));
     assert_eq!(words, "no request to the store: the function is not wrapped, or finds no key in the event");
 }
 
 #[test]
-fn a_first_answer_is_of_the_status_and_no_replay() {
+fn first_answer_is_not_a_replay() {
     assert_eq!(judged(|verdict| verdict.fresh(&http(201, &[], ""), Some(201))), "");
     assert_eq!(judged(|verdict| verdict.fresh(&Answer::Payload(vec![1]), None)), "");
     let wrong = judged(|verdict| verdict.fresh(&http(500, &[], "boom"), Some(201)));
@@ -89,7 +89,7 @@ fn a_first_answer_is_of_the_status_and_no_replay() {
 }
 
 #[test]
-fn a_replay_is_the_same_outcome_and_marked() {
+fn replay_repeats_outcome_and_is_marked() {
     let first = http(201, &[], "a");
     assert_eq!(judged(|verdict| verdict.replay(&first, &replay("a"))), "");
     let unmarked = judged(|verdict| verdict.replay(&first, &http(201, &[], "a")));
@@ -99,7 +99,7 @@ fn a_replay_is_the_same_outcome_and_marked() {
 }
 
 #[test]
-fn refusals_are_of_their_kind() {
+fn each_refusal_kind_is_recognised() {
     let conflict = http(409, &[("retry-after", "3")], "");
     assert_eq!(judged(|verdict| verdict.in_progress(&conflict)), "");
     let vague = judged(|verdict| verdict.in_progress(&http(409, &[], "")));
@@ -112,7 +112,7 @@ fn refusals_are_of_their_kind() {
 }
 
 #[test]
-fn of_many_at_once_exactly_one_is_first() {
+fn concurrent_deliveries_have_one_winner() {
     let refused = http(409, &[("retry-after", "3")], "");
     let fine = [http(201, &[], "a"), replay("a"), refused.clone(), refused.clone()];
     assert_eq!(judged(|verdict| verdict.one_of_many(&fine)), "");

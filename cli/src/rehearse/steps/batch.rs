@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_that_is_shipped_twice_is_told_in_one_delivery_or_over_two() {
+    fn duplicate_shipments_are_found_across_deliveries() {
         let (first, rest) = (shipped(0..80), shipped(80..ORDERS));
         assert_eq!(faults(&[&first, &rest]), "");
         assert_eq!(faults(&[&first]), "80 orders were shipped (must be 90)");

@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handler_that_is_cut_off_settles_nothing() {
+    fn cut_off_handler_settles_nothing() {
         let refusal = Answer::Error { kind: "Idempotency.InProgress".into(), message: "cut off".into() };
         assert_eq!(cut_off(&refusal, &measured(Vec::new())).faults(), Vec::<String>::new());
         let settled = measured(vec![exchange(Meaning::Settle, StatusCode::BAD_REQUEST)]);
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_record_is_told_by_its_attributes() {
+    fn changed_record_names_its_attributes() {
         let (before, after) =
             (json!({ "owner": 1, "status": 1 }), json!({ "owner": 2, "status": 1, "new": 1 }));
         assert_eq!(change(&before, &after), "changed in owner, new");

@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_is_read_and_what_is_none_is_refused_in_words() {
+    fn invalid_orders_are_refused() {
         let order = |body: &str| Order::from_json(body.as_bytes()).map(|order| order.order_id);
         assert_eq!(order(r#"{"order_id":"o","amount_cents":1250,"currency":"EUR"}"#), Ok("o".into()));
 
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payment_comes_back_from_its_item_as_it_was() {
+    fn payment_round_trips_through_its_item() {
         let order = Order { order_id: "o".into(), amount_cents: u64::MAX, currency: "EUR".into() };
         let payment = Payment::new("p".into(), order);
         let mut item = payment.clone().into_item();

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn true_answers_are_true() {
+    fn correct_answers_pass() {
         let again = unavailable().again;
         for evidence in [
             recorded(),
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn false_answers_are_found() {
+    fn wrong_answers_are_found() {
         let again = unavailable().again;
         for evidence in [
             Evidence { is_recorded: false, again, effects_in_the_end: 2, ..recorded() },

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recorded_outcome_is_sound() {
+    fn recorded_outcome_passes() {
         let figures = judged(|_| {});
         assert!(figures.is_sound() && figures.lost == 0, "{figures:?}");
     }

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_is_a_round() {
+    fn seed_determines_the_round() {
         for trouble in Trouble::ALL {
             let rounds = |seed| {
                 let mut random = Random::new(seed);

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_library_has_the_limits_that_are_counted_with() {
+    fn budget_matches_the_librarys_limits() {
         let acquire = include_str!("../../../../src/protocol/acquire.rs");
         assert!(acquire.contains(&format!("const MAX_LOSSES: u8 = {MAX_LOSSES};")));
         let drive = include_str!("../../../../src/engine/drive.rs");

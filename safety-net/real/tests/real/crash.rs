@@ -20,7 +20,7 @@ fn function() -> Function {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_may_die_or_stand_still_at_every_point() {
+async fn crash_or_freeze_is_safe_everywhere() {
     for form in Form::ALL {
         let backends = Backend::all(form).await.unwrap();
         let rows = scenario::check(&function(), backends, Point::of(form), 1, None, form).await.unwrap();
@@ -34,7 +34,7 @@ async fn a_process_may_die_or_stand_still_at_every_point() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn processes_may_die_and_stand_still_at_any_moment() {
+async fn random_kills_and_freezes_are_safe() {
     let numbers = Numbers { kills: 100, seed: fresh_seed().unwrap() };
     for form in Form::ALL {
         let backends = Backend::all(form).await.unwrap();
@@ -81,7 +81,7 @@ async fn a_function_without_its_claim_is_caught() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_transaction_that_is_none_is_caught() {
+async fn non_atomic_transaction_is_caught() {
     let (entered, applied) = (Point::Entered, Point::After(Call::Complete));
     tokio::join!(
         assert_caught_in(Form::Transaction, Sabotage::Torn, applied, "transaction, and happened 0 times"),

@@ -20,17 +20,17 @@ async fn breaks(kind: Kind) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_breaks_on_the_wire_is_got_over_or_told() {
+async fn dynamodb_wire_faults_are_survived_or_reported() {
     breaks(Kind::DynamoDb).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn postgres_wire_faults_are_survived_or_told() {
+async fn postgres_wire_faults_are_survived_or_reported() {
     breaks(Kind::Postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redis_wire_faults_are_survived_or_told() {
+async fn redis_wire_faults_are_survived_or_reported() {
     breaks(Kind::Redis).await;
 }
 

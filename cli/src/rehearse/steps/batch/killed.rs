@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_in_the_air_than_runs_at_a_time() {
+    fn orders_in_flight_stay_within_concurrency() {
         let faults = |claims, settled, ran: &[Shipped]| {
             interrupted(&measured(claims, settled), ran, true).faults().join("; ")
         };
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn within_the_leases_nothing_that_was_begun_runs_and_nothing_in_progress_is_acknowledged() {
+    fn live_leases_prevent_reruns_and_acknowledgement() {
         let faults = |ran: std::ops::Range<usize>, orders: usize| {
             let mut verdict = Verdict::default();
             let mut measured = measured(ran.len(), ran.len());
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn after_the_leases_all_are_shipped_and_each_run_is_a_takeover() {
+    fn expired_leases_are_taken_over_and_shipped() {
         let before = [shipped(0..50, 1), shipped(52..90, 1)];
         let faults = |last: &[Shipped]| {
             let mut verdict = Verdict::default();

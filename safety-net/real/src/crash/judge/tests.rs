@@ -71,7 +71,7 @@ fn assert_violation(case: &Case, words: &str) {
 }
 
 #[test]
-fn what_must_be_is_counted() {
+fn judge_counts_effects_and_gaps() {
     let found = undisturbed().judge().unwrap();
     assert_eq!(found, Finding { effects: 1, ..Finding::default() });
 
@@ -84,7 +84,7 @@ fn what_must_be_is_counted() {
 }
 
 #[test]
-fn where_a_run_was_killed_is_told_by_its_effect() {
+fn effect_shows_when_run_was_killed() {
     let mut case = undisturbed();
     case.deliveries[0] = delivery("1-1", Deed::Killed, Said::Nothing, FIRST + 30);
     assert_eq!(case.judge().unwrap().killed_after, 1);
@@ -93,7 +93,7 @@ fn where_a_run_was_killed_is_told_by_its_effect() {
 }
 
 #[test]
-fn an_effect_that_nothing_explains_is_found() {
+fn unexplained_effect_is_found() {
     let case = disturbed(Deed::Spared, error("Idempotency.InProgress"));
     assert_violation(&case, "nobody killed or froze it, and it answered in time");
 
@@ -108,7 +108,7 @@ fn an_effect_that_nothing_explains_is_found() {
 }
 
 #[test]
-fn a_promise_of_exactly_once_has_no_gap() {
+fn exactly_once_allows_no_gap() {
     let case = Case { promise: Promise::ExactlyOnce, ..disturbed(Deed::Killed, Said::Nothing) };
     assert_violation(&case, "in the outcome's transaction, and happened 2 times");
     let none = Case { promise: Promise::ExactlyOnce, lines: Vec::new(), ..undisturbed() };
@@ -119,7 +119,7 @@ fn a_promise_of_exactly_once_has_no_gap() {
 }
 
 #[test]
-fn two_effects_of_one_generation_or_one_run_are_found() {
+fn duplicate_effects_are_found() {
     let mut case = disturbed(Deed::Killed, Said::Nothing);
     case.lines[1].generation = FIRST;
     case.record = Some(completed("2-1", FIRST, 2));
@@ -131,7 +131,7 @@ fn two_effects_of_one_generation_or_one_run_are_found() {
 }
 
 #[test]
-fn a_claim_within_another_ones_lease_is_found() {
+fn overlapping_claims_are_found() {
     let mut case = disturbed(Deed::Killed, Said::Nothing);
     for generation in [FIRST + 1, LEASE, LEASE + 50] {
         case.lines[1].generation = generation;
@@ -141,7 +141,7 @@ fn a_claim_within_another_ones_lease_is_found() {
 }
 
 #[test]
-fn an_effect_after_the_recorded_one_is_found() {
+fn effect_after_the_recorded_is_found() {
     let mut case = disturbed(Deed::Spared, response("1-1"));
     case.deliveries[1] = delivery("2-1", Deed::Killed, Said::Nothing, SECOND + 30);
     case.record = Some(completed("1-1", FIRST, 1));
@@ -149,7 +149,7 @@ fn an_effect_after_the_recorded_one_is_found() {
 }
 
 #[test]
-fn answers_that_differ_are_found() {
+fn differing_answers_are_found() {
     let case = disturbed(Deed::Froze, response("1-1"));
     assert_violation(&case, "run 1-1 answered with what is not the record's response");
     // It continues before the other run answers: it had no outcome to answer with, and its time was over.
@@ -168,7 +168,7 @@ fn answers_that_differ_are_found() {
 }
 
 #[test]
-fn a_record_that_is_not_its_generations_is_found() {
+fn record_of_another_generation_is_found() {
     // The late run overwrote its successor's claim with its own outcome.
     let mut case = disturbed(Deed::Froze, response("1-1"));
     case.record = Some(completed("1-1", SECOND, 2));
@@ -182,7 +182,7 @@ fn a_record_that_is_not_its_generations_is_found() {
 }
 
 #[test]
-fn an_outcome_that_went_away_is_found() {
+fn missing_or_replaced_outcome_is_found() {
     let mut case = undisturbed();
     case.record = None;
     assert_violation(&case, "there is no record");
@@ -197,7 +197,7 @@ fn an_outcome_that_went_away_is_found() {
 }
 
 #[test]
-fn what_a_run_may_not_say_is_found() {
+fn forbidden_answers_are_found() {
     for said in [
         error("Idempotency.Mismatch"),
         error("Idempotency.Corrupt"),

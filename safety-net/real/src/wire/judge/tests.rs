@@ -113,14 +113,14 @@ fn unavailable(maybe_applied: bool) -> Told {
 }
 
 #[test]
-fn a_sound_run_has_no_violation_and_no_gap() {
+fn sound_run_has_no_violations() {
     let verdict = judge(&sound());
     assert_eq!(verdict.violations, Vec::<String>::new());
     assert!(verdict.gaps.is_empty());
 }
 
 #[test]
-fn one_wrong_thing_is_found() {
+fn each_single_violation_is_found() {
     type Wrong = fn(&mut Facts);
     let wrongs: [(&str, Wrong); 17] = [
         ("at most one run a delivery", |f| f.effects.push(f.effects[0])),
@@ -160,7 +160,7 @@ fn one_wrong_thing_is_found() {
 }
 
 #[test]
-fn a_gap_needs_its_reason() {
+fn gaps_need_a_reason() {
     // The completion's answer and all later reads are lost until the time is over. The next two deliveries
     // find the record unfinished.
     let mut facts = sound();
@@ -202,7 +202,7 @@ fn a_gap_needs_its_reason() {
 }
 
 #[test]
-fn a_claim_that_was_recognised_must_be_run() {
+fn recognised_claim_must_run() {
     let mut facts = sound();
     facts.effects.clear();
     facts.deliveries.truncate(1);
