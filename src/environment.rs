@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_or_a_url_names_the_store() {
+    fn table_or_url_names_the_store() {
         let plain = Choice::DynamoDb(Table { name: "payments".into(), ..Table::default() });
         assert_eq!(choice(some("payments"), None).unwrap(), plain);
         assert_eq!(choice(None, some("dynamodb://payments")).unwrap(), plain);
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_by_name() {
+    fn invalid_settings_are_refused_by_name() {
         for (table, store, says) in [
             (None, None, "IDEMPOTENCY_TABLE"),
             (some("t"), some("memory:"), "both"),
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_password_is_never_shown() {
+    async fn passwords_are_never_shown() {
         let url = "redis://user:secret@h:1";
         assert!(!format!("{:?}", choice(None, some(url)).unwrap()).contains("secret"));
         for url in [url, "redis://user:secret@h:99999", "postgres://user:secret@h/db"] {
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_feature_that_is_off_is_named() {
+    fn disabled_features_are_named() {
         #[cfg(not(feature = "postgres"))]
         assert!(
             NamedStore::from_url("postgres://h/db").unwrap_err().to_string().contains("`postgres` is off")

@@ -299,7 +299,7 @@ mod tests {
 
     /// A handler that returns `lambda_runtime::Error` uses `?` on `run`.
     #[test]
-    fn a_run_error_is_boxed_by_the_question_mark() {
+    fn question_mark_boxes_run_errors() {
         fn handler(error: RunError<Source>) -> Result<(), Source> {
             Err(error)?
         }
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_that_leaves_main_is_a_sentence() {
+    fn errors_leaving_main_are_sentences() {
         let error = Error::new(ErrorKind::Unavailable, "the store did not answer")
             .with_source(std::io::Error::other("connection refused"));
         assert_eq!(format!("{error:?}"), "the store did not answer (Unavailable): connection refused");
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_have_run_is_not_retryable() {
+    fn possibly_run_operations_are_not_retryable() {
         for kind in
             [ErrorKind::Unrecorded, ErrorKind::OutcomeUnknown, ErrorKind::Mismatch, ErrorKind::NotRetained]
         {

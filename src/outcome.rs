@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_comes_back_byte_for_byte() {
+    fn responses_round_trip_byte_for_byte() {
         let noise: Vec<u8> = (0..200_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         for response in [&b""[..], b"null", b"\xff\x00binary", &[b'a'; 100_000], &noise] {
             let stored = StoredResponse::new(Bytes::copy_from_slice(response));
@@ -176,14 +176,14 @@ mod tests {
     }
 
     #[test]
-    fn a_response_in_parts_differs_in_its_place_alone() {
+    fn chunking_changes_only_the_place() {
         let stored = StoredResponse::new(Bytes::from_static(b"response"));
         let in_parts = stored.clone().into_parts(3);
         assert_eq!(in_parts, StoredResponse { place: Place::Parts(3), ..stored });
     }
 
     #[test]
-    fn it_is_compressed_only_where_that_helps() {
+    fn responses_are_compressed_only_when_smaller() {
         let encoding = |response: Vec<u8>| StoredResponse::new(response.into()).encoding;
         assert_eq!(encoding(vec![b'a'; 1023]), Encoding::Identity);
         assert_eq!(encoding(vec![b'a'; 1024]), Encoding::Deflate);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_found() {
+    fn damaged_responses_are_detected() {
         let stored = StoredResponse::new(vec![b'a'; 5000].into());
         let good = kept(&stored);
         assert!(stored.decode(&good.slice(..good.len() - 1)).is_err());

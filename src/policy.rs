@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_local_cache_is_off_or_of_a_size_that_keeps_something() {
+    fn tiny_local_caches_are_refused() {
         assert_eq!(Settings::default().local_cache, 0);
         for (bytes, is_valid) in [(0, true), (1, false), (65_535, false), (65_536, true), (usize::MAX, true)]
         {

@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_json_is_told_from_what_is_not_there() {
+    fn invalid_json_differs_from_absent_fields() {
         let id = Selector::new("/id").unwrap();
         assert_eq!(id.find(b"{}").unwrap(), None);
         assert_eq!(id.find(br#"{"id": null}"#).unwrap().as_deref(), Some("null"));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_something_is_found_in_one_pass() {
+    fn meaningful_values_are_found_in_one_pass() {
         let deep = |inner: &str| format!("{}{inner}{}", "[".repeat(100_000), "]".repeat(100_000));
         for nothing in [
             "null",
@@ -255,7 +255,7 @@ mod tests {
 
     #[cfg(not(feature = "jmespath"))]
     #[test]
-    fn an_expression_without_the_feature_is_told_of_it() {
+    fn expressions_need_the_jmespath_feature() {
         assert!(Selector::new("order.id").unwrap_err().to_string().contains("feature `jmespath`"));
     }
 }

@@ -80,7 +80,7 @@ const CLOCKS: &[&[&str]] = &[
 const WAITS: &[&[&str]] = &[&["tokio", "time"], &["std", "thread", "sleep"]];
 
 #[test]
-fn the_library_keeps_its_rules() {
+fn the_library_follows_its_layers() {
     let sources = read_under("src");
     assert!(sources.len() > 15, "the sources were not found");
     let named = sources.iter().map(|(file, text)| paths(&shipped(text), &module(file)).len());
@@ -89,7 +89,7 @@ fn the_library_keeps_its_rules() {
 }
 
 #[test]
-fn the_others_use_the_public_interface_only() {
+fn other_packages_use_only_public_interfaces() {
     for folder in ["cli/src", "functions/src"] {
         for (file, text) in read_under(folder) {
             let tokens = shipped(&text);
@@ -101,7 +101,7 @@ fn the_others_use_the_public_interface_only() {
 }
 
 #[test]
-fn the_library_is_lean() {
+fn heavy_dependencies_are_absent() {
     // Cargo rewrites `Cargo.toml` when it packages the crate.
     let manifest = ["Cargo.toml.orig", "Cargo.toml"].map(|name| fs::read_to_string(root().join(name)));
     let manifest = manifest.into_iter().find_map(Result::ok).unwrap();
@@ -252,7 +252,7 @@ fn upward_imports_are_found() {
 }
 
 #[test]
-fn stores_that_name_each_other_and_adapters_that_name_a_store_are_found() {
+fn imports_between_stores_and_adapters_are_found() {
     for (file, text) in [
         ("store/redis.rs", "use crate::store::memory::MemoryStore;"),
         ("store/redis.rs", "use crate::store::{Store, dynamodb};"),
@@ -269,7 +269,7 @@ fn stores_that_name_each_other_and_adapters_that_name_a_store_are_found() {
 }
 
 #[test]
-fn what_the_rules_allow_is_not_found() {
+fn allowed_imports_are_not_reported() {
     for (file, text) in [
         (
             "store/redis.rs",
@@ -296,7 +296,7 @@ fn what_the_rules_allow_is_not_found() {
 }
 
 #[test]
-fn clocks_long_files_and_logic_in_lib_are_found() {
+fn other_rule_violations_are_found() {
     for text in [
         "let now = SystemTime::now();",
         "std::time::Instant::now()",
@@ -323,7 +323,7 @@ fn clocks_long_files_and_logic_in_lib_are_found() {
 }
 
 #[test]
-fn a_violation_is_named_with_its_line() {
+fn violations_name_their_line() {
     assert_eq!(
         made_up("store/redis.rs", "\nuse crate::{\n    error::Error,\n    engine::Engine,\n};"),
         ["store/redis.rs:4: `engine::Engine`; `store` is below `engine`"]

@@ -16,7 +16,7 @@ use std::fs;
 use source::{read_under, root};
 
 #[test]
-fn what_the_guide_names_is_there() {
+fn the_guide_names_existing_items() {
     let net = root().join("safety-net");
     if !net.is_dir() {
         // The published package lacks the other packages of the repository.

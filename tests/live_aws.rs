@@ -36,13 +36,13 @@ async fn a_real_table_conforms() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_real_table_answers_as_the_model_does() {
+async fn real_tables_answer_like_the_model() {
     let seed = u64::from_be_bytes(Owner::random().unwrap().as_bytes()[..8].try_into().unwrap());
     eprintln!("seed {seed}");
     conformance::differential(&*store().await, seed, 2_000).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_of_sixty_four_wins() {
+async fn sixty_four_claims_have_one_winner() {
     conformance::check_contention(store().await, 64, 20).await;
 }

@@ -286,7 +286,7 @@ async fn sleep(millis: u64) {
 const IN_PROGRESS: &str = "Idempotency.InProgress";
 
 #[tokio::test]
-async fn several_at_once_run_longer_than_their_leases_and_their_duplicates_are_in_progress() {
+async fn concurrent_handlers_outlive_leases_without_duplicates() {
     let bench = Bench::new().await;
     let function = bench.function().await;
     let running: Vec<_> = ["a", "b", "c"].map(|id| (id, function.deliver(id, 5000))).into();
@@ -307,7 +307,7 @@ async fn several_at_once_run_longer_than_their_leases_and_their_duplicates_are_i
 }
 
 #[tokio::test]
-async fn a_killed_processs_key_is_free_after_the_short_lease() {
+async fn killed_processes_free_keys_after_leases() {
     let bench = Bench::new().await;
     let killed = bench.function().await;
     let _lost = killed.deliver("d", 100_000);
@@ -335,7 +335,7 @@ async fn a_killed_processs_key_is_free_after_the_short_lease() {
 }
 
 #[tokio::test]
-async fn a_handler_whose_extension_fails_is_cut_off_before_its_lease_ends() {
+async fn failed_extensions_stop_handlers_before_expiry() {
     let bench = Bench::new().await;
     let function = bench.function().await;
     let (cut_off, other) = (function.deliver("e", 100_000), function.deliver("f", 100));
@@ -353,7 +353,7 @@ async fn a_handler_whose_extension_fails_is_cut_off_before_its_lease_ends() {
 }
 
 #[tokio::test]
-async fn a_late_answer_is_rejected_and_work_continues() {
+async fn late_answers_are_rejected_and_work_continues() {
     let bench = Bench::new().await;
     let function = bench.function().await;
     let late = function.deliver_within("g", 100_000, Duration::from_millis(800));

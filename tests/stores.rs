@@ -61,7 +61,7 @@ mod file {
 
     /// A truncated record is corrupt, not absent.
     #[tokio::test]
-    async fn what_cannot_be_read_is_corrupt() {
+    async fn unreadable_records_are_corrupt() {
         let folder = std::env::temp_dir().join(format!("file-store-{}", Owner::random().unwrap()));
         let (store, key) = (FileStore::new(&folder).unwrap(), StoredKey::from_stored("orders/run#1"));
         assert_eq!(store.read(&key).await.unwrap(), None);
@@ -171,7 +171,7 @@ mod postgres {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn conforms_with_many_connections_and_prepared() {
+    async fn conforms_with_prepared_statements() {
         prove_as(|builder| builder.connections(16).prepared_statements(true)).await;
     }
 
@@ -231,7 +231,7 @@ mod postgres {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn conforms_in_transactions_of_others() {
+    async fn conforms_inside_callers_transactions() {
         let Some(server) = Server::shared() else { return };
         let patience = Duration::from_secs(30);
         let store =
@@ -258,7 +258,7 @@ mod redis {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn conforms_under_another_prefix_in_another_database() {
+    async fn conforms_with_another_prefix_and_database() {
         let Some(server) = shared() else { return };
         prove(Arc::new(patient(&format!("{}/3?prefix={{t}}*", server.url()))), 1000).await;
     }
@@ -271,13 +271,13 @@ mod redis {
 }
 
 #[test]
-fn an_arc_of_a_store_can_do_what_the_store_can() {
+fn arcs_keep_a_stores_capabilities() {
     assert!(Store::parts(&Arc::new(Faulty::new(Fault::None))).is_some());
     assert!(Store::parts(&Arc::new(MemoryStore::new())).is_none());
 }
 
 #[test]
-fn a_stores_error_has_a_text_and_a_cause_of_its_own() {
+fn store_errors_keep_message_and_cause() {
     let cause = std::io::Error::other("the cable");
     let error = StoreError::new(StoreErrorKind::Unavailable, "the store").with_source(cause);
     assert_eq!(error.to_string(), "the store");
@@ -430,13 +430,13 @@ async fn failed_cases(fault: Fault) -> Vec<Failure> {
 }
 
 #[tokio::test]
-async fn a_store_without_a_fault_passes() {
+async fn correct_stores_pass() {
     assert_eq!(failed_cases(Fault::None).await, []);
     prove(Arc::new(Faulty::new(Fault::None)), 2000).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_fault_is_found_and_every_case_finds_one() {
+async fn every_case_finds_a_fault() {
     let mut runs = JoinSet::new();
     for fault in FAULTS {
         runs.spawn(async move { (fault, failed_cases(*fault).await) });
@@ -522,7 +522,7 @@ fn own_cases(fault: Fault) -> &'static [&'static str] {
 }
 
 #[tokio::test]
-async fn a_finding_says_which_write_which_field_and_what_was_expected() {
+async fn findings_name_write_field_and_expectation() {
     let failures = failed_cases(Fault::Untested(Settle(Generation))).await;
     let found = failures.iter().find(|failure| failure.case.starts_with("T4")).unwrap().to_string();
     assert!(
@@ -538,7 +538,7 @@ async fn a_finding_says_which_write_which_field_and_what_was_expected() {
 }
 
 #[tokio::test]
-async fn check_panics_with_every_failed_case() {
+async fn check_lists_every_failed_case() {
     let store = Faulty::new(Fault::PartsUnlimited);
     let panic = tokio::spawn(async move { conformance::check(&store).await }).await.unwrap_err();
     let message = panic.into_panic().downcast::<String>().unwrap();
@@ -547,7 +547,7 @@ async fn check_panics_with_every_failed_case() {
 }
 
 #[tokio::test]
-async fn differential_finds_a_fault_and_repeats_it() {
+async fn differential_findings_are_reproducible() {
     let mut messages = Vec::new();
     for _ in 0..2 {
         let store = Faulty::new(Fault::Untested(TakeOver(LockAcquiredAt)));
@@ -563,7 +563,7 @@ async fn differential_finds_a_fault_and_repeats_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn contention_finds_what_is_not_atomic() {
+async fn contention_finds_non_atomic_writes() {
     let store = Arc::new(Faulty::new(Fault::NotAtomic));
     let run = tokio::spawn(async move { conformance::check_contention(store, 32, 20).await });
     let message = *run.await.unwrap_err().into_panic().downcast::<String>().unwrap();
@@ -573,7 +573,7 @@ async fn contention_finds_what_is_not_atomic() {
 
 /// Checks that the list above leaves out no condition.
 #[test]
-fn every_condition_of_the_contract_has_its_fault() {
+fn every_condition_has_its_fault() {
     let untested: Vec<Condition> = FAULTS
         .iter()
         .filter_map(|fault| if let Fault::Untested(condition) = fault { Some(*condition) } else { None })

@@ -61,7 +61,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn the_longest_wait_doubles_up_to_its_limit() {
+    fn longest_wait_doubles_up_to_the_limit() {
         let backoff = Backoff { first: 100 * MS, longest: 5000 * MS };
         let ceilings: Vec<_> = (1..=8).map(|nth| backoff.ceiling(nth).as_millis()).collect();
         assert_eq!(ceilings, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_takes_any_part_of_it() {
+    fn jitter_spans_the_whole_wait() {
         let whole = 1000 * MS;
         assert_eq!(part(whole, 0), Duration::ZERO);
         assert_eq!(part(whole, u64::MAX), whole);

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn drawn_keys_are_uuids_of_version_4_and_differ() {
+    fn generated_keys_are_distinct_version_4_uuids() {
         let [one, two] = [(); 2].map(|()| OperationKey::draw().unwrap());
         assert_ne!(one, two);
         for key in [one, two] {
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_header_can_carry_is_refused() {
+    fn keys_unfit_for_headers_are_refused() {
         for bad in ["", "   ", "a\nb", "a\tb", "b\u{fc}cher", "\u{7f}", &"x".repeat(256)] {
             assert_eq!(OperationKey::new(bad).unwrap_err().kind(), ErrorKind::InvalidKey, "{bad:?}");
         }
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_reads_as_it_was_written() {
+    fn keys_round_trip_through_headers() {
         for text in ["order-17", "a b", r#"a "b" \ c"#, r"\", "a,b;c=1", "~!"] {
             let key = OperationKey::new(text).unwrap();
             for is_bare in [false, true] {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_is_there_is_read_quoted_or_bare_and_never_overlooked() {
+    fn existing_headers_are_read_quoted_or_bare() {
         assert_eq!(read(&[]).unwrap(), None);
         assert_eq!(read(&["order-17"]).unwrap(), read(&["  \"order-17\""]).unwrap());
         for bad in [&[""][..], &["\"\""], &["\"open"], &["\"k\";v=1"], &["k", "k"]] {
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_does_not_show_the_key() {
+    fn debug_hides_the_key() {
         let key = OperationKey::new("secret-17").unwrap();
         let shown = format!("{key:?} {:?}", key.to_header(true).unwrap());
         assert!(!shown.contains("secret"), "{shown}");

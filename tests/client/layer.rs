@@ -57,7 +57,7 @@ impl Api {
 }
 
 #[tokio::test]
-async fn an_operation_that_is_still_running_is_waited_for_and_replayed() {
+async fn running_operations_are_awaited_and_replayed() {
     let (api, arrived) = (Api::new(), Arc::new(AtomicUsize::new(0)));
     let behind = Arc::clone(&api);
     let first = Arc::new(tokio::sync::Mutex::new(None));

@@ -122,7 +122,7 @@ fn settled_records() -> Vec<Record> {
 }
 
 #[tokio::test]
-async fn t1_claims_what_is_absent_and_nothing_else() {
+async fn t1_claims_only_absent_records() {
     let table = Table::new().await;
     let claim = Write::Claim(lock());
     assert_eq!(table.store.apply(&key(), &claim).await.unwrap(), Written::Applied);
@@ -166,7 +166,7 @@ async fn t2_on_a_started_record() {
 }
 
 #[tokio::test]
-async fn t2_leaves_nothing_of_the_old_record() {
+async fn t2_keeps_nothing_of_the_old_record() {
     let table = Table::new().await;
     let mut before = item(&key(), &completed());
     before.insert("added_by_hand".into(), s("x"));
@@ -178,7 +178,7 @@ async fn t2_leaves_nothing_of_the_old_record() {
 }
 
 #[tokio::test]
-async fn t3() {
+async fn t3_requires_the_stale_claim_unchanged() {
     let table = Table::new().await;
     for base in started_records() {
         for lock in every_form(&next_lock()) {
@@ -200,7 +200,7 @@ async fn t3() {
 }
 
 #[tokio::test]
-async fn t7() {
+async fn t7_requires_the_owners_claim() {
     let table = Table::new().await;
     for base in started_records() {
         for expires_at in [next_lock().expires_at, None] {
@@ -221,7 +221,7 @@ async fn t7() {
 }
 
 #[tokio::test]
-async fn conclusions() {
+async fn conclusions_require_the_version_seen() {
     let table = Table::new().await;
     let version = ["owner", "generation", "lock_acquired_at", "expires_at", "lease_until"];
     for base in started_records() {
@@ -241,7 +241,7 @@ async fn conclusions() {
 }
 
 #[tokio::test]
-async fn t4_t5_t6() {
+async fn t4_to_t6_require_the_owners_claim() {
     let table = Table::new().await;
     for (name, settlement) in settlements() {
         let write = settle(settlement);
@@ -295,7 +295,7 @@ async fn an_operators_write_on_a_settled_record() {
 }
 
 #[tokio::test]
-async fn the_clock_is_no_matter_of_a_settlement() {
+async fn settlements_ignore_the_clock() {
     // The lease ended long ago, and no claim took it over.
     let table = Table::new().await;
     let old = Lock { lease_until: ms(1000), expires_at: Some(ms(2000)), lock_acquired_at: ms(1), ..lock() };
@@ -305,7 +305,7 @@ async fn the_clock_is_no_matter_of_a_settlement() {
 }
 
 #[tokio::test]
-async fn a_version_that_no_record_can_have_is_refused() {
+async fn impossible_versions_are_refused() {
     let table = Table::new().await;
     table.put(item(&key(), &started())).await;
     let seen = Seen { lease_until: None, ..Seen::of(&started()) };
@@ -336,7 +336,7 @@ async fn a_version_that_no_record_can_have_is_refused() {
 }
 
 #[tokio::test]
-async fn one_of_many_claims_wins() {
+async fn concurrent_claims_have_one_winner() {
     let table = Table::new().await;
     let mut claims = tokio::task::JoinSet::new();
     for byte in 0..20 {

@@ -21,7 +21,7 @@ use super::{
 };
 
 #[tokio::test]
-async fn what_cannot_work_is_refused_when_built() {
+async fn invalid_settings_are_refused_when_built() {
     let address = "127.0.0.1:9".parse().unwrap();
     let named = |table: &str| DynamoDbStore::builder(table).client(client(address));
     let good = || builder(address);
@@ -82,7 +82,7 @@ async fn hanging_read(
 }
 
 #[tokio::test]
-async fn the_default_timeouts_hold_even_where_a_client_has_switched_them_off() {
+async fn default_timeouts_apply_when_clients_disable_them() {
     let (took, attempts) = hanging_read(|address| {
         let config = config(address).timeout_config(TimeoutConfig::disabled()).build();
         DynamoDbStore::builder(TABLE).client(Client::from_conf(config))
@@ -93,7 +93,7 @@ async fn the_default_timeouts_hold_even_where_a_client_has_switched_them_off() {
 }
 
 #[tokio::test]
-async fn a_clients_own_timeouts_stay() {
+async fn a_clients_timeouts_are_kept() {
     let timeouts = TimeoutConfig::builder()
         .operation_attempt_timeout(Duration::from_millis(100))
         .operation_timeout(Duration::from_millis(250));
@@ -113,7 +113,7 @@ async fn a_clients_own_timeouts_stay() {
 }
 
 #[tokio::test]
-async fn a_clients_retries_stay() {
+async fn a_clients_retries_are_kept() {
     for (retries, requests) in [
         (RetryConfig::disabled(), 1),
         (RetryConfig::standard().with_max_attempts(2), 2),
@@ -131,7 +131,7 @@ async fn a_clients_retries_stay() {
 }
 
 #[tokio::test]
-async fn settings_of_the_store_win_over_the_clients() {
+async fn store_settings_override_the_clients() {
     let address = emulator().await;
     let elsewhere = "127.0.0.1:9".parse().unwrap();
     let store = builder(elsewhere)
@@ -145,7 +145,7 @@ async fn settings_of_the_store_win_over_the_clients() {
 }
 
 #[tokio::test]
-async fn without_a_client_the_configuration_is_loaded() {
+async fn configuration_is_loaded_without_a_client() {
     let address = emulator().await;
     let store = DynamoDbStore::builder(TABLE)
         .region("eu-north-1")

@@ -127,7 +127,7 @@ fn of_one_with_a_response() -> Vec<Mutation> {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_corrupt() {
+async fn unreadable_records_are_corrupt() {
     let with_response = completed();
     let failed = with_state(State::Failed(in_parts()));
     let omitted = with_state(State::Completed(Outcome::Omitted));
@@ -183,7 +183,7 @@ async fn is_corrupt(table: &Table, mutated: &Item, attribute: &str, why: &str) {
 }
 
 #[tokio::test]
-async fn the_attribute_is_named_as_the_table_names_it() {
+async fn errors_use_the_tables_attribute_names() {
     let table = Table::with(|builder| {
         let mut names = lambda_idempotency::store::dynamodb::AttributeNames::default();
         names.owner = "who".into();
@@ -199,7 +199,7 @@ async fn the_attribute_is_named_as_the_table_names_it() {
 }
 
 #[tokio::test]
-async fn a_record_of_version_1_names_both_versions() {
+async fn version_1_errors_name_both_versions() {
     let table = Table::new().await;
     let mut old = item(&key(), &completed());
     old.insert("version".into(), n(1));
@@ -216,7 +216,7 @@ async fn a_record_of_version_1_names_both_versions() {
 }
 
 #[tokio::test]
-async fn a_trace_and_a_false_interruption_are_read() {
+async fn trace_and_false_interruption_are_accepted() {
     let table = Table::new().await;
     let mut more = item(&key(), &started());
     more.insert("trace_id".into(), s("1-5759e988-bd862e3fe1be46a994272793"));
@@ -226,7 +226,7 @@ async fn a_trace_and_a_false_interruption_are_read() {
 }
 
 #[tokio::test]
-async fn what_is_not_known_is_left_alone() {
+async fn unknown_attributes_are_kept() {
     let table = Table::new().await;
     let mut more = item(&key(), &started());
     more.insert("note".into(), s("by hand"));
@@ -235,7 +235,7 @@ async fn what_is_not_known_is_left_alone() {
 }
 
 #[tokio::test]
-async fn any_digits_that_fit_are_read() {
+async fn all_digits_in_range_are_read() {
     let table = Table::new().await;
     let mut edge = item(&key(), &started());
     for (attribute, value) in [

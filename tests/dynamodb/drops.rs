@@ -69,7 +69,7 @@ async fn call(store: &DynamoDbStore, name: &str) {
 
 /// With a sort key, a process's first write is preceded by a read. The test drops that too.
 #[tokio::test]
-async fn calls_can_be_dropped_at_every_await() {
+async fn calls_may_be_dropped_at_every_await() {
     for (name, sort_key) in [
         ("claim", None),
         ("claim", Some("sk")),
@@ -159,7 +159,7 @@ async fn still_serves(table: &Table, name: &str) {
 
 /// A dropped call that continued would send its second attempt or its next chunk.
 #[tokio::test]
-async fn nothing_goes_on_behind_a_dropped_call() {
+async fn dropped_calls_stop_all_work() {
     let attempt = Duration::from_millis(300);
     let runs = CALLS.map(|name| async move {
         let wire = Wire::scripted(None, &[Reply::Hang]).await;

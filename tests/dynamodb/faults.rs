@@ -55,7 +55,7 @@ fn chain(error: &StoreError) -> String {
 type Case = (&'static str, Vec<Reply>, StoreErrorKind, bool, Option<usize>);
 
 #[tokio::test]
-async fn each_answer_has_its_kind_and_says_whether_it_is_certain() {
+async fn each_answer_maps_to_kind_and_certainty() {
     use Reply::{Close, Garbage, Hang, Reset};
     use StoreErrorKind::{Conflict, Rejected, Unavailable, Unstorable};
     let denied = || Reply::error(400, "AccessDeniedException", "no PutItem for you");
@@ -103,7 +103,7 @@ async fn each_answer_has_its_kind_and_says_whether_it_is_certain() {
 }
 
 #[tokio::test]
-async fn a_hang_after_throttles_is_not_taken_for_certain() {
+async fn hangs_after_throttling_are_uncertain() {
     let (written, _) = claim(&[Reply::throttled(), Reply::Hang]).await;
     let error = written.unwrap_err();
     assert!(error.is_maybe_applied());
@@ -112,7 +112,7 @@ async fn a_hang_after_throttles_is_not_taken_for_certain() {
 }
 
 #[tokio::test]
-async fn a_timeout_between_attempts_is_not_taken_for_certain_either() {
+async fn timeouts_between_attempts_are_uncertain() {
     // The SDK's backoff before the second attempt lasts until the operation times out.
     let wire = Wire::scripted(None, &[Reply::throttled()]).await;
     let waits = Duration::from_secs(100_000);
@@ -127,7 +127,7 @@ async fn a_timeout_between_attempts_is_not_taken_for_certain_either() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_down_is_certain_and_within_the_budget() {
+async fn outages_are_certain_and_within_budget() {
     // This port has no listener any more.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -170,14 +170,14 @@ async fn without_credentials_nothing_is_sent() {
 }
 
 #[tokio::test]
-async fn a_request_that_cannot_be_made_is_certain() {
+async fn unsendable_requests_are_certainly_not_applied() {
     let store = builder("127.0.0.1:9".parse().unwrap()).endpoint_url("not a URL").build().await.unwrap();
     let error = store.apply(&key(), &Write::Claim(lock())).await.unwrap_err();
     assert!(!error.is_maybe_applied(), "{error:?}");
 }
 
 #[tokio::test]
-async fn a_request_that_was_lost_on_its_way_is_made_again() {
+async fn lost_requests_are_retried() {
     let table = Table::new().await;
     let wire = Wire::scripted(Some(table.address), &[Reply::Close, Reply::Forward]).await;
     let store = on(&wire).await;
@@ -221,7 +221,7 @@ async fn dead_pooled_connections_cost_milliseconds() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_seen_by_the_owner_in_the_record() {
+async fn owner_resolves_lost_answers_from_the_record() {
     // The first attempt is applied but its answer is lost. The SDK's second attempt meets the first one's claim.
     for lost in [Reply::ForwardThenClose, Reply::ForwardThenHang] {
         let table = Table::new().await;
@@ -251,7 +251,7 @@ async fn a_lost_answer_is_seen_by_the_owner_in_the_record() {
 }
 
 #[tokio::test]
-async fn a_write_whose_every_answer_is_lost_may_have_been_made_and_was() {
+async fn writes_without_answers_are_uncertain() {
     for lost in [Reply::ForwardThenClose, Reply::ForwardThenHang] {
         let table = Table::new().await;
         let wire = Wire::scripted(Some(table.address), &[lost]).await;
@@ -263,7 +263,7 @@ async fn a_write_whose_every_answer_is_lost_may_have_been_made_and_was() {
 }
 
 #[tokio::test]
-async fn a_failed_condition_is_certain_whatever_came_before() {
+async fn failed_conditions_are_always_certain() {
     let table = Table::new().await;
     table.put(item(&key(), &completed())).await;
     let wire = Wire::scripted(Some(table.address), &[Reply::internal(), Reply::Forward]).await;
@@ -272,7 +272,7 @@ async fn a_failed_condition_is_certain_whatever_came_before() {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_does_not_send_the_old_item_is_asked_for_it() {
+async fn missing_old_items_are_read_separately() {
     // If the store treated the record as absent, the engine would claim it again and again.
     let table = Table::new().await;
     table.put(item(&key(), &completed())).await;
@@ -287,7 +287,7 @@ async fn an_endpoint_that_does_not_send_the_old_item_is_asked_for_it() {
 }
 
 #[tokio::test]
-async fn where_that_fails_the_claim_may_have_been_made() {
+async fn failed_reads_leave_the_claim_uncertain() {
     // An attempt before the refused one may have claimed: the SDK hides how many there were.
     let wire = Wire::new(None, |_, operation| match operation {
         "PutItem" => Reply::error(400, "ConditionalCheckFailedException", "The conditional request failed"),
@@ -338,7 +338,7 @@ async fn every_transition_is_one_request() {
 }
 
 #[tokio::test]
-async fn every_write_has_a_condition_and_every_read_is_consistent() {
+async fn writes_are_conditional_and_reads_consistent() {
     let wire = Wire::scripted(None, &[Reply::Answer(200, "{}".into())]).await;
     let store = on(&wire).await;
     let mut writes = vec![
@@ -370,7 +370,7 @@ async fn every_write_has_a_condition_and_every_read_is_consistent() {
 }
 
 #[tokio::test]
-async fn parts_that_cannot_be_written_or_read_are_an_error() {
+async fn unwritable_or_unreadable_chunks_are_errors() {
     let wire = Wire::scripted(None, &[Reply::error(400, "AccessDeniedException", "no")]).await;
     let store = on(&wire).await;
     let bytes = bytes::Bytes::from(vec![1; 1_000_000]);
@@ -383,7 +383,7 @@ async fn parts_that_cannot_be_written_or_read_are_an_error() {
 }
 
 #[tokio::test]
-async fn no_more_than_four_parts_are_under_way() {
+async fn at_most_four_chunks_are_sent_concurrently() {
     let wire = Wire::scripted(None, &[Reply::Hang]).await;
     let long = Duration::from_secs(60);
     let store = builder(wire.address).attempt_timeout(long).operation_timeout(long).build().await.unwrap();
@@ -401,7 +401,7 @@ async fn no_more_than_four_parts_are_under_way() {
 }
 
 #[tokio::test]
-async fn what_the_service_says_is_kept_and_no_item_with_it() {
+async fn errors_keep_messages_without_items() {
     let (written, _) = claim(&[Reply::error(400, "AccessDeniedException", "no PutItem for you")]).await;
     let error = written.unwrap_err();
     assert_eq!(

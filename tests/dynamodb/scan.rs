@@ -51,7 +51,7 @@ async fn with_records(
 }
 
 #[tokio::test]
-async fn every_record_is_found_on_its_page_and_no_sibling() {
+async fn scans_find_records_and_skip_chunks() {
     let table = with_records(|builder| builder, 8).await;
     let (found, pages) = all(&table.store).await;
     assert_eq!(found.len(), 8);
@@ -60,7 +60,7 @@ async fn every_record_is_found_on_its_page_and_no_sibling() {
 }
 
 #[tokio::test]
-async fn with_a_sort_key_what_is_no_record_is_left_out() {
+async fn scans_skip_other_items_by_sort_key() {
     let table = with_records(|builder| builder.sort_key("sk"), 2).await;
     let foreign = [("id", s("f/run#0")), ("sk", s("invoice")), ("status", s("PAID"))];
     table.put(foreign.map(|(name, value)| (name.to_owned(), value)).into()).await;
@@ -69,7 +69,7 @@ async fn with_a_sort_key_what_is_no_record_is_left_out() {
 }
 
 #[tokio::test]
-async fn a_record_that_cannot_be_read_is_told_and_the_others_too() {
+async fn scans_report_unreadable_records_and_continue() {
     let table = with_records(|builder| builder, 1).await;
     let mut newer = item(&StoredKey::from_stored("f/run#newer"), &started());
     newer.insert("version".into(), n(3));
@@ -84,7 +84,7 @@ async fn a_record_that_cannot_be_read_is_told_and_the_others_too() {
 }
 
 #[tokio::test]
-async fn a_table_that_cannot_be_scanned_is_an_error() {
+async fn unscannable_tables_are_an_error() {
     let missing = builder(emulator().await).build().await.unwrap();
     let error = missing.scan(None).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected);

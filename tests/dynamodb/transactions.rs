@@ -135,7 +135,7 @@ fn golden(name: &str, sent: &str) {
 }
 
 #[tokio::test]
-async fn the_requests_are_exactly_these() {
+async fn transaction_requests_are_pinned() {
     golden("commit_t8.json", &sent(&complete()).await);
     golden("commit_conclude_absent.json", &sent(&conclude(None)).await);
     let expired = with_state(State::Completed(inline()));
@@ -145,7 +145,7 @@ async fn the_requests_are_exactly_these() {
 }
 
 #[tokio::test]
-async fn a_repetition_is_the_same_request() {
+async fn retries_send_the_same_request() {
     let wire = Wire::scripted(None, &[Reply::Answer(200, "{}".into())]).await;
     let store = on(&wire).await;
     let many = Transaction::new().put(put("1")).update(count("2")).check(exists("3"));
@@ -167,7 +167,7 @@ async fn a_repetition_is_the_same_request() {
 }
 
 #[tokio::test]
-async fn the_same_token_twice_is_one_transaction_to_the_emulator() {
+async fn emulator_deduplicates_by_token() {
     let table = Table::new().await;
     table.put(item(&key(), &started())).await;
     for _ in 0..3 {
@@ -191,7 +191,7 @@ fn completed_as_sent() -> Record {
 }
 
 #[tokio::test]
-async fn all_of_it_is_made_or_nothing_and_what_stood_in_the_way_is_told() {
+async fn transactions_are_atomic_and_report_conflicts() {
     let table = Table::new().await;
     table.put(item(&key(), &started())).await;
     table.put([("id".to_owned(), s("taken"))].into()).await;
@@ -210,7 +210,7 @@ async fn all_of_it_is_made_or_nothing_and_what_stood_in_the_way_is_told() {
 }
 
 #[tokio::test]
-async fn a_conclusion_is_put_on_nothing_or_on_what_was_seen() {
+async fn conclusions_require_absence_or_the_version_read() {
     for sort_key in [None, Some("sk")] {
         let table = Table::with(|builder| match sort_key {
             Some(name) => builder.sort_key(name),
@@ -233,7 +233,7 @@ async fn a_conclusion_is_put_on_nothing_or_on_what_was_seen() {
 }
 
 #[tokio::test]
-async fn each_reason_in_each_place_has_its_meaning() {
+async fn each_cancellation_reason_is_interpreted() {
     const CONDITION: &str = "ConditionalCheckFailed";
     let ours = item(&key(), &started());
     let ours = format!(r#"{{"id":{{"S":"{}"}},"x":{{"S":"y"}}}}"#, ours["id"].as_s().unwrap());
@@ -310,7 +310,7 @@ async fn each_reason_in_each_place_has_its_meaning() {
 }
 
 #[tokio::test]
-async fn what_is_certain_is_said_to_be_and_nothing_else() {
+async fn only_certain_failures_are_reported_certain() {
     use StoreErrorKind::{Conflict, Rejected, Unavailable, Unstorable};
     let in_progress = || Reply::error(400, "TransactionInProgressException", "ongoing");
     let mismatch = || Reply::error(400, "IdempotentParameterMismatchException", "other");
@@ -353,7 +353,7 @@ async fn what_is_certain_is_said_to_be_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_doubt_that_the_sdk_hides_is_resolved_by_the_token_and_without_one_by_the_record() {
+async fn token_or_record_resolves_hidden_retries() {
     for lost in [Reply::ForwardThenClose, Reply::ForwardThenHang] {
         let table = Table::new().await;
         table.put(item(&key(), &started())).await;
@@ -370,7 +370,7 @@ async fn a_doubt_that_the_sdk_hides_is_resolved_by_the_token_and_without_one_by_
 }
 
 #[tokio::test]
-async fn what_is_over_the_limits_is_refused_before_anything_is_sent() {
+async fn oversized_transactions_are_refused_before_sending() {
     let wire = Wire::scripted(None, &[Reply::Answer(200, "{}".into())]).await;
     let store = on(&wire).await;
     let many =
@@ -406,7 +406,7 @@ async fn what_is_over_the_limits_is_refused_before_anything_is_sent() {
 
 /// Ten items of 399 KB make 3.9 MB, next to a record of less than 1 KB. DynamoDB's limit for a transaction is 4 MB.
 #[tokio::test]
-async fn nearly_four_megabytes_go_with_the_record() {
+async fn transactions_hold_nearly_four_megabytes() {
     let table = Table::with(|builder| {
         builder.attempt_timeout(Duration::from_secs(20)).operation_timeout(Duration::from_secs(60))
     })
@@ -434,7 +434,7 @@ async fn nearly_four_megabytes_go_with_the_record() {
 }
 
 #[tokio::test]
-async fn a_duplicate_item_that_only_the_service_can_tell_is_refused_and_nothing_is_written() {
+async fn duplicates_found_by_dynamodb_write_nothing() {
     let table = Table::new().await;
     table.put(item(&key(), &started())).await;
     let blue = Put::builder().table_name(TABLE).item("id", s("1")).item("colour", s("blue")).build().unwrap();
@@ -449,7 +449,7 @@ async fn a_duplicate_item_that_only_the_service_can_tell_is_refused_and_nothing_
 
 /// Without its response, the record commits with the same writes.
 #[tokio::test]
-async fn an_oversized_record_is_unstorable_in_a_transaction() {
+async fn oversized_records_are_unstorable_in_transactions() {
     let large = Outcome::Retained(StoredResponse {
         encoding: Encoding::Identity,
         length: 410_000,
@@ -495,7 +495,7 @@ async fn run(
 }
 
 #[tokio::test]
-async fn a_large_response_is_split_and_its_record_goes_along_with_the_writes() {
+async fn large_responses_are_chunked_in_transactions() {
     for is_claim_free in [false, true] {
         let table = Table::with(|builder| builder.inline_limit(1024)).await;
         let idempotency = Idempotency::builder(table.store.clone()).function("tests").build().unwrap();
@@ -511,7 +511,7 @@ async fn a_large_response_is_split_and_its_record_goes_along_with_the_writes() {
 /// Tries each fault before and after each of the first four requests, with and without a claim, while the SDK
 /// retries. In the end there's one effect, and no run succeeds without it.
 #[tokio::test]
-async fn wherever_the_wire_fails_there_is_one_effect() {
+async fn network_failures_leave_one_effect() {
     let faults =
         [Reply::Close, Reply::ForwardThenClose, Reply::internal(), Reply::throttled(), Reply::Garbage];
     for is_claim_free in [false, true] {
@@ -549,7 +549,7 @@ async fn wherever_the_wire_fails_there_is_one_effect() {
 }
 
 #[tokio::test]
-async fn nothing_of_a_transaction_is_shown() {
+async fn debug_hides_a_transactions_items() {
     let secret = "secret-of-the-handler";
     let transaction = Transaction::new().put(put(secret)).check(exists("secret-of-another"));
     let table = Table::new().await;

@@ -223,7 +223,7 @@ async fn a_promoted_standby_is_found() {
 
 /// A host that neither accepts nor answers leaves enough time for the next host.
 #[tokio::test]
-async fn a_silent_host_leaves_the_next_its_time() {
+async fn silent_hosts_leave_time_for_others() {
     let Some(server) = Server::shared() else { return };
     let own = format!("127.0.0.1:{}/", server.port());
     // The socket's queue is full, so the kernel drops further connections.

@@ -116,7 +116,7 @@ const LIMITED: &str = "DO $$ BEGIN CREATE ROLE limited SUPERUSER LOGIN PASSWORD 
 /// A URL for direct connections points to a pooler. The error names the parameter to add, whether the pooler
 /// refuses startup options or drops them.
 #[tokio::test]
-async fn missing_limits_are_refused_with_the_cure() {
+async fn missing_limits_are_refused_with_a_fix() {
     let server = server!();
     let table = server.store(|builder| builder).await.table();
     server.client().await.batch_execute(LIMITED).await.unwrap();

@@ -22,7 +22,7 @@ impl Random {
 /// Every kind of write in random order, with the seen version or one close to it. The answers match the memory
 /// store's.
 #[tokio::test]
-async fn random_writes_are_answered_as_in_memory() {
+async fn random_writes_match_the_memory_store() {
     let server = server!();
     let seed = match std::env::var("IDEMPOTENCY_TEST_SEED") {
         Ok(seed) => seed.parse().unwrap(),
@@ -107,7 +107,7 @@ fn almost(random: &mut Random, current: &Record, other: &Lock) -> Seen {
 /// A hand-edited row that isn't a valid record is corrupt. The store never treats it as absent and never
 /// overwrites it.
 #[tokio::test]
-async fn a_row_that_is_no_record_is_corrupt_and_named_by_its_column() {
+async fn invalid_rows_are_corrupt_by_column() {
     let server = server!();
     let store = server.store(|builder| builder).await;
     let (operator, table) = (server.client().await, store.table());
@@ -240,7 +240,7 @@ async fn a_response_over_one_gibibyte_is_unstorable() {
 }
 
 #[tokio::test]
-async fn a_scan_passes_all_records_in_the_order_of_their_keys() {
+async fn scans_return_all_records_by_key() {
     let server = server!();
     let store = server.store(|builder| builder).await;
     let operator = server.client().await;
@@ -301,7 +301,7 @@ async fn a_scan_leaves_responses_unread() {
 
 /// 6 MB, Lambda's largest response, written and read in one statement each.
 #[tokio::test]
-async fn a_large_response_comes_back() {
+async fn large_responses_round_trip() {
     let server = server!();
     let store = server.store(|builder| builder).await;
     let mut random = Random(7);

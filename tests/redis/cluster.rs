@@ -66,7 +66,7 @@ fn key_in(server: &RedisServer, first_half: bool) -> StoredKey {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_node_with_all_slots_conforms() {
+async fn a_single_node_cluster_conforms() {
     let Some(server) = RedisServer::start(&CLUSTER) else { return };
     // The node has no slots yet.
     let error = claim(&hasty(&url(&server)), &fresh_key()).await.unwrap_err();
@@ -80,7 +80,7 @@ async fn one_node_with_all_slots_conforms() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_nodes_conform_and_each_request_goes_to_its_node() {
+async fn requests_go_to_the_slots_node() {
     let Some(nodes) = two().await else { return };
     let store = patient(&url(&nodes[0]));
     conformance::check(&store).await;
@@ -110,7 +110,7 @@ async fn two_nodes_conform_and_each_request_goes_to_its_node() {
 }
 
 #[tokio::test]
-async fn a_slot_that_moves_is_followed() {
+async fn moved_slots_are_followed() {
     let Some([one, other]) = two().await else { return };
     let (store, key) = (patient(&url(&one)), key_in(&one, true));
     claimed(&store, &key).await;
@@ -139,7 +139,7 @@ async fn a_slot_that_moves_is_followed() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_gone_is_certain_and_the_others_serve() {
+async fn lost_nodes_are_certain_and_others_serve() {
     let Some([one, other]) = two().await else { return };
     // Lets half a cluster serve its half.
     for node in [&one, &other] {

@@ -138,7 +138,7 @@ async fn a_replica_promoted_by_sentinel_serves() {
 
 /// `appendfsync always` writes to disk before it answers. Without a file, a restart loses everything.
 #[tokio::test]
-async fn a_killed_server_keeps_what_it_wrote() {
+async fn killed_servers_keep_synced_writes() {
     for (settings, is_kept) in
         [(&["--appendonly", "yes", "--appendfsync", "always"][..], true), (&["--appendonly", "no"], false)]
     {

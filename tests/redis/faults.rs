@@ -23,7 +23,7 @@ use crate::server::{RedisServer, shared};
 const LOST: [Reply; 2] = [Reply::ForwardThenClose, Reply::ForwardThenHang];
 
 #[tokio::test]
-async fn each_failure_has_its_kind_and_says_whether_it_is_certain() {
+async fn each_failure_maps_to_kind_and_certainty() {
     use Reply::{Answer, Close, Hang, Reset};
     let oom = Answer("-OOM command not allowed when used memory > 'maxmemory'.\r\n");
     let cases: Vec<(&str, Vec<Reply>, bool, Option<usize>)> = vec![
@@ -56,7 +56,7 @@ async fn each_failure_has_its_kind_and_says_whether_it_is_certain() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_down_is_certain_and_said_at_once() {
+async fn outages_are_certain_and_reported_immediately() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -74,7 +74,7 @@ async fn a_server_that_is_down_is_certain_and_said_at_once() {
 }
 
 #[tokio::test]
-async fn a_host_that_takes_no_connection_is_certain_and_within_the_budget() {
+async fn unaccepted_connections_are_certain_within_budget() {
     // The backlog is full, so the kernel leaves the next connection waiting.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -93,7 +93,7 @@ async fn a_host_that_takes_no_connection_is_certain_and_within_the_budget() {
 }
 
 #[tokio::test]
-async fn a_command_that_was_lost_on_its_way_is_sent_again() {
+async fn lost_commands_are_retried() {
     let Some(server) = shared() else { return };
     for lost in [Reply::Close, Reply::Reset, Reply::Hang] {
         let wire = Wire::scripted(Some(server.address()), &[lost, Reply::Forward]).await;
@@ -104,7 +104,7 @@ async fn a_command_that_was_lost_on_its_way_is_sent_again() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_seen_by_the_owner_in_the_record() {
+async fn owner_resolves_lost_answers_from_the_record() {
     let Some(server) = shared() else { return };
     let direct = patient(&server.url());
     // Loads the script, so that each transition is one command.
@@ -128,7 +128,7 @@ async fn a_lost_answer_is_seen_by_the_owner_in_the_record() {
 }
 
 #[tokio::test]
-async fn a_write_whose_every_answer_is_lost_may_have_been_made_and_was() {
+async fn writes_without_answers_are_uncertain() {
     let Some(server) = shared() else { return };
     claimed(&patient(&server.url()), &fresh_key()).await;
     for lost in LOST {
@@ -142,7 +142,7 @@ async fn a_write_whose_every_answer_is_lost_may_have_been_made_and_was() {
 }
 
 #[tokio::test]
-async fn a_completion_whose_answer_is_lost_is_resolved_by_the_engine() {
+async fn engine_resolves_lost_completion_answers() {
     let Some(server) = shared() else { return };
     for lost in LOST {
         // The first command is the claim, whether or not its script is loaded. Then comes the completion, whose
@@ -175,7 +175,7 @@ async fn a_completion_whose_answer_is_lost_is_resolved_by_the_engine() {
 }
 
 #[tokio::test]
-async fn a_first_run_is_two_requests_and_a_duplicate_one() {
+async fn first_runs_take_two_requests_duplicates_one() {
     let Some(server) = shared() else { return };
     claimed(&patient(&server.url()), &fresh_key()).await;
     let wire = Wire::scripted(Some(server.address()), &[Reply::Forward]).await;
@@ -215,7 +215,7 @@ async fn every_transition_is_one_request() {
 }
 
 #[tokio::test]
-async fn scripts_that_were_forgotten_are_sent_again() {
+async fn forgotten_scripts_are_sent_again() {
     // The test flushes the scripts, so it needs its own server.
     let Some(server) = RedisServer::start(&[]) else { return };
     let wire = Wire::scripted(Some(server.address()), &[Reply::Forward]).await;
@@ -230,7 +230,7 @@ async fn scripts_that_were_forgotten_are_sent_again() {
 }
 
 #[tokio::test]
-async fn a_connection_that_dies_between_requests_costs_no_failure() {
+async fn connections_that_died_idle_are_replaced() {
     let Some(server) = RedisServer::start(&[]) else { return };
     let wire = Wire::scripted(Some(server.address()), &[Reply::Forward]).await;
     for (store, kill) in [
@@ -251,7 +251,7 @@ async fn a_connection_that_dies_between_requests_costs_no_failure() {
 }
 
 #[tokio::test]
-async fn a_connection_on_which_something_odd_came_is_used_no_more() {
+async fn connections_with_unexpected_data_are_closed() {
     let Some(server) = shared() else { return };
     for odd in ["$6\r\nsecret\r\n", ":2\r\n", "+OK\r\n", "HTTP/1.1 400 Bad Request\r\n\r\n"] {
         let wire = Wire::scripted(Some(server.address()), &[Reply::Answer(odd), Reply::Forward]).await;
@@ -265,7 +265,7 @@ async fn a_connection_on_which_something_odd_came_is_used_no_more() {
 
 /// The connection is open but carries no data, as after hours in a frozen sandbox.
 #[tokio::test]
-async fn a_connection_that_falls_silent_costs_one_time_out_and_no_failure() {
+async fn silent_connections_cost_one_timeout() {
     let Some(server) = shared() else { return };
     // The third command is lost, with everything that follows on its connection.
     let wire =
@@ -280,7 +280,7 @@ async fn a_connection_that_falls_silent_costs_one_time_out_and_no_failure() {
 }
 
 #[tokio::test]
-async fn one_connection_serves_all_and_a_dropped_request_harms_none() {
+async fn dropped_requests_keep_the_shared_connection() {
     let Some(server) = RedisServer::start(&[]) else { return };
     let store = Arc::new(patient(&server.url()));
     claimed(&store, &fresh_key()).await;
@@ -315,7 +315,7 @@ async fn one_connection_serves_all_and_a_dropped_request_harms_none() {
 
 /// Each `#[tokio::test]` has its own runtime, and so may the store's users.
 #[test]
-fn a_store_outlives_its_runtime() {
+fn stores_outlive_their_runtime() {
     let Some(server) = shared() else { return };
     let store: RedisStore = patient(&server.url());
     for _ in 0..3 {

@@ -24,7 +24,7 @@ fn hash(server: &RedisServer, key: &StoredKey) -> Vec<(String, String)> {
 
 /// Never edit this: users have records like it. A change needs a new version of the format.
 #[tokio::test]
-async fn the_hash_is_pinned() {
+async fn hash_fields_are_pinned() {
     let Some(server) = shared() else { return };
     let (store, key) = (patient(&server.url()), fresh_key());
     claimed(&store, &key).await;
@@ -63,7 +63,7 @@ async fn the_hash_is_pinned() {
 }
 
 #[tokio::test]
-async fn redis_removes_a_record_a_day_after_it_has_expired() {
+async fn redis_removes_records_a_day_after_expiry() {
     let Some(server) = shared() else { return };
     let day = 86_400_000;
     for (expires_at, removed_at) in [
@@ -101,7 +101,7 @@ const NEVER: &str = "-1";
 
 /// Redis keeps an at-most-once claim until it's settled. Settling it adds an expiry.
 #[tokio::test]
-async fn redis_keeps_at_most_once_claims_until_settled() {
+async fn redis_keeps_unsettled_at_most_once_claims() {
     let Some(server) = shared() else { return };
     let (store, key) = (patient(&server.url()), fresh_key());
     let removal = || server.run(&["PEXPIRETIME", &format!("idempotency:{key}")]);
@@ -144,7 +144,7 @@ async fn replacing_a_hash_removes_reserved_fields() {
 
 /// An extension applies if the lease ends before the new one. The script compares all digits as numbers, not as text.
 #[tokio::test]
-async fn leases_are_compared_as_numbers_of_twenty_digits() {
+async fn leases_compare_as_twenty_digit_numbers() {
     let Some(server) = shared() else { return };
     let store = patient(&server.url());
     let edges = [
@@ -192,7 +192,7 @@ async fn leases_are_compared_as_numbers_of_twenty_digits() {
 
 /// Applies every write to every record, with each field of the seen version unchanged and changed.
 #[tokio::test]
-async fn every_write_on_every_record_is_answered_as_the_contract_says() {
+async fn every_write_on_every_record_conforms() {
     let Some(server) = shared() else { return };
     let store = patient(&server.url());
     let failed = Record { state: State::Failed(Outcome::Omitted), ..completed() };
@@ -259,7 +259,7 @@ fn changed(seen: Seen) -> Vec<Seen> {
 }
 
 #[tokio::test]
-async fn hashes_that_are_no_record_are_corrupt_by_field() {
+async fn invalid_hashes_are_corrupt_by_field() {
     let Some(server) = shared() else { return };
     let store = patient(&server.url());
     let cases: Vec<(&str, Option<&str>, &str)> = vec![
@@ -342,7 +342,7 @@ async fn large_responses_stay_in_the_record() {
 }
 
 #[tokio::test]
-async fn a_scan_finds_all_records_of_its_prefix_and_no_others() {
+async fn scans_find_only_their_prefixs_records() {
     let Some(server) = RedisServer::start(&[]) else { return };
     let url = format!("{}?prefix=a*%5B:", server.url());
     let store = patient(&url);
@@ -383,7 +383,7 @@ async fn a_scan_finds_all_records_of_its_prefix_and_no_others() {
 }
 
 #[test]
-fn what_cannot_be_configured_is_refused() {
+fn invalid_configurations_are_refused() {
     let builder = || RedisStore::builder("redis://:secret@localhost");
     for (error, says) in [
         (RedisStore::new("mysql://u:secret@h").unwrap_err(), "scheme"),

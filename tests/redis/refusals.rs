@@ -20,7 +20,7 @@ async fn refused(server: &RedisServer, kind: StoreErrorKind, says: &str) {
 }
 
 #[tokio::test]
-async fn where_memory_is_full_no_claim_is_made_and_every_claim_is_settled() {
+async fn full_memory_refuses_claims_but_settles() {
     let Some(server) = RedisServer::start(&[]) else { return };
     let store = patient(&server.url());
     let mut open = Vec::new();
@@ -44,7 +44,7 @@ async fn where_memory_is_full_no_claim_is_made_and_every_claim_is_settled() {
 }
 
 #[tokio::test]
-async fn a_replica_takes_no_writes_and_changes_nothing() {
+async fn replicas_reject_writes_unchanged() {
     let Some(server) = RedisServer::start(&[]) else { return };
     let (store, key) = (patient(&server.url()), fresh_key());
     claimed(&store, &key).await;
@@ -80,7 +80,7 @@ async fn too_few_replicas_change_nothing() {
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_save_is_said_to() {
+async fn servers_that_cannot_save_are_reported() {
     let Some(server) = RedisServer::start(&[]) else { return };
     claimed(&patient(&server.url()), &fresh_key()).await;
     server.run(&["CONFIG", "SET", "save", "3600 1"]);
@@ -102,7 +102,7 @@ async fn a_server_that_cannot_save_is_said_to() {
 }
 
 #[tokio::test]
-async fn a_server_that_loads_its_data_is_said_to() {
+async fn loading_servers_are_reported() {
     let Some(server) = RedisServer::start(&["--enable-debug-command", "yes"]) else { return };
     let store = patient(&server.url());
     claimed(&store, &fresh_key()).await;
@@ -133,7 +133,7 @@ async fn a_server_that_loads_its_data_is_said_to() {
 }
 
 #[tokio::test]
-async fn a_busy_server_is_said_to_be() {
+async fn busy_servers_are_reported() {
     let Some(server) = RedisServer::start(&["--busy-reply-threshold", "1"]) else { return };
     claimed(&patient(&server.url()), &fresh_key()).await;
     let address = server.address();
@@ -150,7 +150,7 @@ async fn a_busy_server_is_said_to_be() {
 }
 
 #[tokio::test]
-async fn a_server_that_wants_a_password_says_so_and_shows_none() {
+async fn missing_passwords_are_reported_without_secrets() {
     let Some(server) = RedisServer::start(&["--requirepass", "correct"]) else { return };
     for user in ["", ":secret@", "default:secret@", "nobody:secret@"] {
         let store = hasty(&format!("redis://{user}{}", server.address()));
@@ -177,7 +177,7 @@ async fn a_server_that_wants_a_password_says_so_and_shows_none() {
 }
 
 #[tokio::test]
-async fn the_documented_permissions_are_enough_and_each_is_needed() {
+async fn documented_permissions_are_sufficient_and_necessary() {
     let Some(server) = RedisServer::start(&[]) else { return };
     let needed =
         ["+evalsha", "+eval", "+exists", "+hget", "+hgetall", "+hset", "+hdel", "+pexpireat", "+persist"];
@@ -243,7 +243,7 @@ async fn oversized_responses_are_unstorable() {
 }
 
 #[tokio::test]
-async fn what_is_no_hash_is_corrupt_and_left_alone() {
+async fn other_types_are_corrupt_and_kept() {
     let Some(server) = shared() else { return };
     let (store, key) = (patient(&server.url()), fresh_key());
     let redis_key = format!("idempotency:{key}");
@@ -263,7 +263,7 @@ async fn what_is_no_hash_is_corrupt_and_left_alone() {
 }
 
 #[tokio::test]
-async fn a_server_with_all_its_connections_taken_is_said_to_be() {
+async fn full_servers_are_reported() {
     let Some(server) = RedisServer::start(&["--maxclients", "1"]) else { return };
     // Retries until the connection of the startup check is closed.
     let _taken = loop {

@@ -56,7 +56,7 @@ fn secure_server() -> Option<(RedisServer, Vec<u8>)> {
 }
 
 #[tokio::test]
-async fn a_server_is_trusted_by_its_authority_and_by_its_name() {
+async fn tls_verifies_authority_and_name() {
     let Some((server, authority)) = secure_server() else { return };
     let port = server.tls_port();
     for host in ["127.0.0.1", "localhost"] {
@@ -95,7 +95,7 @@ async fn a_server_is_trusted_by_its_authority_and_by_its_name() {
 }
 
 #[tokio::test]
-async fn tls_where_there_is_none_and_none_where_there_is() {
+async fn tls_mismatches_are_reported() {
     let Some((server, authority)) = secure_server() else { return };
     let error =
         claim(&hasty(&format!("redis://127.0.0.1:{}", server.tls_port())), &fresh_key()).await.unwrap_err();

@@ -33,7 +33,7 @@ use crate::{api::CANARY, recording, store::empty_store};
 use support::{Bench, Message, Paused, by_id, by_order, deliver, deliver_by, sqs, told};
 
 #[tokio::test]
-async fn every_message_runs_once_however_often_it_is_delivered() {
+async fn redelivered_messages_run_once() {
     let bench = Bench::new();
     let batch = sqs([Message::new("m1", "a"), Message::new("m2", "b"), Message::new("m3", "c")]);
     for delivery in 1..=2 {
@@ -44,7 +44,7 @@ async fn every_message_runs_once_however_often_it_is_delivered() {
 }
 
 #[tokio::test]
-async fn only_those_that_failed_come_back_and_each_for_its_own() {
+async fn only_failed_messages_are_returned() {
     let bench = Bench::new();
     let mut bodyless = Message::new("bodyless", "x").json();
     bodyless.as_object_mut().unwrap().remove("body");
@@ -67,7 +67,7 @@ async fn only_those_that_failed_come_back_and_each_for_its_own() {
 
 /// `ship` 17 and `cancel` 17 are two operations, even in one event.
 #[tokio::test]
-async fn queues_of_one_function_share_no_keys() {
+async fn queues_of_one_function_separate_their_keys() {
     let bench = Bench::new();
     for batch in [
         sqs([Message::new("m1", "17").in_queue("ship"), Message::new("m2", "17").in_queue("cancel")]),
@@ -82,7 +82,7 @@ async fn queues_of_one_function_share_no_keys() {
 
 /// With a named source, a message finds its record after a redrive to another queue, or from the dead-letter queue.
 #[tokio::test]
-async fn a_named_source_keeps_its_records() {
+async fn named_sources_keep_their_records() {
     let bench = Bench::new();
     for queue in ["orders", "orders-dead-letters", "orders-moved"] {
         let batch = sqs([Message::new("m1", "17").in_queue(queue)]);
@@ -95,7 +95,7 @@ async fn a_named_source_keeps_its_records() {
 }
 
 #[tokio::test]
-async fn a_duplicate_within_a_batch_runs_once_and_asks_nobody() {
+async fn duplicates_within_a_batch_cost_nothing() {
     let bench = Bench::new();
     let batch = sqs([
         Message::new("m1", "a"),
@@ -112,7 +112,7 @@ async fn a_duplicate_within_a_batch_runs_once_and_asks_nobody() {
 }
 
 #[tokio::test]
-async fn a_key_that_another_payload_has_used_comes_back_and_its_own_is_done() {
+async fn mismatched_payloads_are_returned() {
     let bench = Bench::new();
     let other = Message::new("m1", "a").with_body(r#"{"order": "a", "more": 1}"#);
     assert_eq!(deliver(&bench.worker(by_order), &sqs([Message::new("m0", "a")])).await, [""; 0]);
@@ -122,7 +122,7 @@ async fn a_key_that_another_payload_has_used_comes_back_and_its_own_is_done() {
 }
 
 #[tokio::test]
-async fn what_another_delivery_is_at_work_on_comes_back() {
+async fn messages_in_progress_are_returned() {
     let bench = Bench::new();
     let batch = sqs([Message::new("m1", "held"), Message::new("m2", "a")]);
     let worker = bench.worker(by_order);
@@ -140,7 +140,7 @@ async fn what_another_delivery_is_at_work_on_comes_back() {
 }
 
 #[tokio::test]
-async fn what_is_done_and_not_retained_is_acknowledged() {
+async fn completed_unretained_messages_are_acknowledged() {
     let bench = Bench::with(|builder| builder.max_response(0));
     let batch = sqs([Message::new("m1", "a")]);
     for _ in 0..2 {
@@ -150,7 +150,7 @@ async fn what_is_done_and_not_retained_is_acknowledged() {
 }
 
 #[tokio::test]
-async fn with_a_store_that_is_down_all_come_back_and_nothing_runs() {
+async fn store_outages_return_all_messages() {
     let bench = Bench::new();
     bench.store.is_down.store(true, Ordering::SeqCst);
     let batch = sqs([Message::new("m1", "a"), Message::new("m2", "b")]);
@@ -159,7 +159,7 @@ async fn with_a_store_that_is_down_all_come_back_and_nothing_runs() {
 }
 
 #[tokio::test]
-async fn a_fifo_group_keeps_its_order_and_its_rest_comes_back_after_a_failure() {
+async fn fifo_groups_stop_at_the_first_failure() {
     let bench = Bench::new();
     let of = |id: &str, order: &str, group: &str| Message::new(id, order).in_group(group).fifo();
     let batch = sqs([
@@ -189,7 +189,7 @@ async fn a_fifo_group_keeps_its_order_and_its_rest_comes_back_after_a_failure() 
 }
 
 #[tokio::test]
-async fn groups_run_side_by_side_and_a_standard_queues_group_keeps_no_order() {
+async fn only_fifo_groups_run_in_order() {
     for (is_fifo, widest) in [(true, 1), (false, 3)] {
         let bench = Bench::in_memory();
         let messages = ["x", "y", "z"].map(|order| Message::new(order, order).in_group("one"));
@@ -204,7 +204,7 @@ async fn groups_run_side_by_side_and_a_standard_queues_group_keeps_no_order() {
 }
 
 #[tokio::test]
-async fn no_more_run_at_a_time_than_are_asked_for_even_of_ten_thousand() {
+async fn concurrency_is_limited_for_ten_thousand() {
     let bench = Bench::in_memory();
     let orders = if recording::is_on() { 90 } else { 9_000 };
     let messages =
@@ -216,7 +216,7 @@ async fn no_more_run_at_a_time_than_are_asked_for_even_of_ten_thousand() {
 }
 
 #[tokio::test]
-async fn ten_records_run_at_a_time() {
+async fn ten_records_run_concurrently() {
     let bench = Bench::in_memory();
     let messages = (0..12).map(|nth| Message::new(&format!("m{nth}"), &format!("o{nth}")));
     assert_eq!(deliver(&bench.worker(by_order), &sqs(messages)).await, [""; 0]);
@@ -224,7 +224,7 @@ async fn ten_records_run_at_a_time() {
 }
 
 #[tokio::test]
-async fn a_failure_for_good_is_recorded_and_comes_back_or_is_acknowledged() {
+async fn permanent_failures_are_returned_or_acknowledged() {
     let batch = sqs([Message::new("m1", "final 1"), Message::new("m2", "a")]);
     for (policy, returned) in [(OnFinalFailure::Return, vec!["m1"]), (OnFinalFailure::Acknowledge, vec![])] {
         let bench = Bench::new();
@@ -237,7 +237,7 @@ async fn a_failure_for_good_is_recorded_and_comes_back_or_is_acknowledged() {
 }
 
 #[tokio::test]
-async fn at_most_once_a_failure_and_a_panic_are_for_good() {
+async fn at_most_once_failures_are_permanent() {
     let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
     let batch = sqs([Message::new("m1", "fail 1"), Message::new("m2", "panic 1")]);
     for _ in 0..2 {
@@ -247,7 +247,7 @@ async fn at_most_once_a_failure_and_a_panic_are_for_good() {
 }
 
 #[tokio::test]
-async fn without_a_key_a_message_comes_back_or_runs_unprotected_by_choice() {
+async fn keyless_messages_are_returned_or_unprotected() {
     let bench = Bench::new();
     let keyless =
         |id: &str, order: &str| Message::new(id, order).with_body(&json!({ "name": order }).to_string());
@@ -265,7 +265,7 @@ async fn without_a_key_a_message_comes_back_or_runs_unprotected_by_choice() {
 }
 
 #[tokio::test]
-async fn a_closure_that_panics_is_one_messages_own() {
+async fn panicking_key_closures_fail_one_message() {
     let bench = Bench::new();
     let key = |message: &SqsMessage| match message.message_id() {
         "m2" => panic!("no key for it"),
@@ -277,7 +277,7 @@ async fn a_closure_that_panics_is_one_messages_own() {
 }
 
 #[tokio::test]
-async fn an_empty_batch_has_an_empty_answer_and_another_source_is_an_error() {
+async fn empty_batches_succeed_other_sources_fail() {
     let bench = Bench::new();
     let answer = told(&bench.worker(by_id), &json!({"Records": []}), 0).await.unwrap();
     assert_eq!(serde_json::to_string(&answer).unwrap(), r#"{"batchItemFailures":[]}"#);
@@ -298,7 +298,7 @@ async fn an_empty_batch_has_an_empty_answer_and_another_source_is_an_error() {
 /// `OnFinalFailure::Acknowledge` only acknowledges a permanent failure whose record is stored. Otherwise the
 /// message is redelivered.
 #[tokio::test]
-async fn a_failure_that_is_not_recorded_comes_back_whatever_the_policy() {
+async fn unrecorded_failures_are_always_returned() {
     let batch = sqs([Message::new("m1", "final 1"), Message::new("m2", "a"), Message::new("m3", "fail 1")]);
     for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
         let bench = Bench::with(|builder| builder.execution(execution));
@@ -314,7 +314,7 @@ async fn a_failure_that_is_not_recorded_comes_back_whatever_the_policy() {
 }
 
 #[tokio::test]
-async fn a_failure_whose_words_are_not_retained_is_a_failure_still() {
+async fn unretained_failures_remain_failures() {
     let batch = sqs([Message::new("m1", "final 1"), Message::new("m2", "a")]);
     for (policy, returned) in [(OnFinalFailure::Return, vec!["m1"]), (OnFinalFailure::Acknowledge, vec![])] {
         let bench = Bench::with(|builder| builder.max_response(0));
@@ -326,7 +326,7 @@ async fn a_failure_whose_words_are_not_retained_is_a_failure_still() {
 }
 
 #[tokio::test]
-async fn an_answer_that_panics_as_it_is_written_is_one_messages_own() {
+async fn panicking_serialisation_fails_one_message() {
     struct Bomb(bool);
     impl serde::Serialize for Bomb {
         fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -350,7 +350,7 @@ fn paused() -> (Bench, Paused) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn near_the_deadline_nothing_is_claimed_and_the_answer_still_comes() {
+async fn claims_stop_near_the_deadline() {
     let (bench, clock) = paused();
     let worker = bench.worker(by_order).concurrency(NonZeroUsize::MIN).reserve(Duration::from_millis(500));
     let takes = |id: &str, millis: u64| Message::new(id, &format!("takes {millis}"));
@@ -376,7 +376,7 @@ async fn near_the_deadline_nothing_is_claimed_and_the_answer_still_comes() {
 
 /// The result of a handler is settled even after the time for handlers is over.
 #[tokio::test(start_paused = true)]
-async fn what_is_on_its_way_to_the_store_at_the_end_is_waited_for() {
+async fn pending_settlements_are_awaited() {
     for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
         let clock = Paused::new();
         let build = |builder: Builder| builder.clock(clock.clone()).execution(execution);
@@ -391,7 +391,7 @@ async fn what_is_on_its_way_to_the_store_at_the_end_is_waited_for() {
 
 /// The handler didn't run, so it may run on the next delivery, even at most once.
 #[tokio::test(start_paused = true)]
-async fn a_claim_whose_answer_is_late_is_given_back() {
+async fn late_claims_are_released() {
     let clock = Paused::new();
     let build = |builder: Builder| builder.clock(clock.clone()).execution(Execution::AtMostOnce);
     let bench = Bench::over(Arc::new(MemoryStore::new()), build);
@@ -409,7 +409,7 @@ async fn a_claim_whose_answer_is_late_is_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_another_claims_nothing_near_the_end() {
+async fn waiting_messages_claim_nothing_near_deadlines() {
     let clock = Paused::new();
     let wait = OnInProgress::Wait(Duration::from_secs(60));
     let bench = Bench::over(Arc::new(MemoryStore::new()), |builder| {
@@ -428,7 +428,7 @@ async fn who_waits_for_another_claims_nothing_near_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_panics_as_it_is_dropped_takes_no_answer_along() {
+async fn panics_while_dropping_keep_the_answer() {
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {
@@ -449,7 +449,7 @@ async fn a_handler_that_panics_as_it_is_dropped_takes_no_answer_along() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_a_short_time_two_thirds_are_the_records_own() {
+async fn reserve_takes_at_most_a_third() {
     let (bench, clock) = paused();
     let worker = bench.worker(by_order).concurrency(NonZeroUsize::MIN).reserve(Duration::from_secs(60));
     let batch =
@@ -466,7 +466,7 @@ fn shipping(idempotency: &Idempotency, shipped: Arc<Mutex<Vec<String>>>) -> Batc
 }
 
 #[tokio::test]
-async fn a_function_returns_a_worker() {
+async fn functions_can_return_workers() {
     let (bench, shipped) = (Bench::new(), Arc::default());
     let mut workers: Vec<Batch<SqsMessage>> = vec![bench.worker(by_order)];
     workers.push(shipping(&bench.idempotency, Arc::clone(&shipped)));

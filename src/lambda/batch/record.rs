@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_is_named_without_its_consumer() {
+    fn source_names_omit_the_consumer() {
         let of = |arn: &str| {
             let record =
                 RawValue::from_string(serde_json::json!({ "eventSourceARN": arn }).to_string()).unwrap();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_of_its_source_and_another_is_named() {
+    fn batches_of_other_sources_are_named() {
         assert_eq!(of(r#"{"Records": []}"#), Ok(0));
         assert_eq!(of(r#"{"Records": [{"eventSource": "aws:sqs"}, {"eventSource": "aws:sqs"}]}"#), Ok(2));
         for (event, named) in [

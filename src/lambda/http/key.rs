@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn quoted_and_bare_are_one_key() {
+    fn quoted_and_bare_keys_are_equal() {
         let uuid = "8e03978e-40d5-43dd-bc93-6894a57f9324";
         assert_eq!(read_all(&[uuid.as_bytes()]), Ok(Some(uuid.into())));
         assert_eq!(read_all(&[format!("\"{uuid}\"").as_bytes()]), Ok(Some(uuid.into())));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused_and_never_ignored() {
+    fn unreadable_keys_are_refused_and_never_ignored() {
         let long = [b'x'; 256];
         let malformed: [&[u8]; 16] = [
             b"",
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn strict_takes_quoted_strings_alone() {
+    fn strict_mode_accepts_only_quoted_strings() {
         let strict = KeyRules { syntax: KeySyntax::Strict, ..KeyRules::default() };
         let read = |value: &[u8]| read_as(&strict, &[("idempotency-key", value)]);
         assert_eq!(read(b"\"k\""), Ok(Some("k".into())));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_format_can_be_asked_for() {
+    fn key_formats_can_be_required() {
         let uuid = "8e03978e-40d5-43dd-bc93-6894a57f9324";
         let read = |format, value: &str| {
             let rules = KeyRules { format, ..KeyRules::default() };
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alias_is_the_same_header_and_two_that_differ_are_refused() {
+    fn aliases_with_differing_keys_are_refused() {
         let mut rules = KeyRules::default();
         rules.names.push(HeaderName::from_static("x-idempotency-key"));
         let read = |lines: &[(&'static str, &[u8])]| read_as(&rules, lines);

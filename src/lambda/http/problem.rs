@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn every_problem_has_its_place_on_the_page() {
+    fn the_page_lists_every_problem() {
         assert_eq!(
             ALL.len(),
             ProblemKind::RequestUnreadable as usize + 1,
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_says_what_is_retryable() {
+    fn the_page_lists_retryable_problems() {
         for kind in ALL {
             let what_to_do = PAGE_TEXT.split_once(&row(kind)).unwrap().1.lines().next().unwrap();
             assert_eq!(what_to_do.contains("request again"), kind.is_retryable(), "{kind:?}: {what_to_do}");
@@ -363,13 +363,13 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_is_whole_seconds_and_at_least_one() {
+    fn retry_after_is_at_least_one_second() {
         assert_eq!(whole_seconds(Duration::from_millis(1)), 1);
         assert_eq!(whole_seconds(Duration::from_millis(2999)), 2);
     }
 
     #[test]
-    fn statuses_and_the_page_that_documents_them_are_the_apis_own() {
+    fn apis_may_override_statuses_and_page() {
         let config = Config {
             statuses: vec![(ProblemKind::InProgress, StatusCode::ACCEPTED)],
             documentation: "https://api.example/idempotency".into(),

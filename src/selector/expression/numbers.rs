@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_stand_outside_of_strings() {
+    fn digits_in_strings_are_not_numbers() {
         let json = r#"{"1": [-0, 1.50, "2\"3", 4E+2, "\\", 5], "6\\": true, "n": 7e1}"#;
         let numbers = |json| Scan { json, at: 0 }.collect::<Vec<_>>();
         assert_eq!(numbers(json), ["-0", "1.50", "4E+2", "5", "7e1"]);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn more_values_than_are_allowed_are_not_read() {
+    fn the_number_of_values_is_limited() {
         let mut values = Values::default();
         assert!(values.read("[1, [2]]", 4).is_ok());
         assert!(matches!(values.read("5", 4), Err(Unread::TooMany)), "with those that are there");

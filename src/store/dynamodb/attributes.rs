@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_attribute_has_a_name_of_its_own_by_default() {
+    fn default_attribute_names_are_distinct() {
         let names = AttributeNames::default();
         for attribute in Attribute::ALL {
             assert_eq!(names.of(attribute), attribute.as_str());
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_cannot_work_are_refused() {
+    fn invalid_attribute_names_are_refused() {
         let twice = AttributeNames { owner: "status".into(), ..AttributeNames::default() };
         let error = twice.check(None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);

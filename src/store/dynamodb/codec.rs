@@ -330,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn encodings_read_back_as_they_are_written() {
+    fn encodings_round_trip() {
         let response = |encoding, place| StoredResponse { encoding, length: 1, sha256: [0; 32], place };
         for (written, stored, parts) in [
             ("identity", response(Encoding::Identity, Place::Inline(Bytes::new())), None),
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_digits_in_range() {
+    fn only_digits_in_range_are_numbers() {
         assert_eq!(parse_number::<u64>("18446744073709551615"), Some(u64::MAX));
         for wrong in ["", "+1", "-1", "1.5", "1e3", " 1", "18446744073709551616"] {
             assert_eq!(parse_number::<u64>(wrong), None, "{wrong}");

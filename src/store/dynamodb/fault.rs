@@ -297,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_has_its_kind() {
+    fn every_code_maps_to_its_kind() {
         use StoreErrorKind::{Conflict, Rejected, Unavailable, Unstorable};
         for code in THROTTLES {
             assert_eq!(Class::of_code(code, "", false).kind(), Unavailable, "{code}");
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_items_size_is_unstorable() {
+    fn only_item_size_errors_are_unstorable() {
         use StoreErrorKind::{Rejected, Unstorable};
         for (message, kind) in [
             ("Item size has exceeded the maximum allowed size", Unstorable),
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_one_line_cut_between_characters() {
+    fn messages_are_one_truncated_line() {
         assert_eq!(sentence("short"), "short");
         assert_eq!(
             sentence("the signature is wrong.\n\nx-amz-security-token:secret"),

@@ -434,7 +434,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_says_where_and_how() {
+    fn urls_configure_host_and_options() {
         for (url, place, mode) in [
             ("postgres://app@db.internal/shop", " in database `shop` at db.internal:5432", SslMode::Require),
             ("postgresql://a:b@h:1,i:2/d?sslmode=disable", " in database `d` at h:1, i:2", SslMode::Disable),
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_without_showing_the_password() {
+    fn invalid_urls_are_refused_without_the_password() {
         let build = |url: &str| PostgresStore::builder(url).build();
         for (url, says) in [
             ("mysql://u:secret@h/d", "begin"),

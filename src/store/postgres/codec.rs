@@ -431,7 +431,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn encodings_read_back_as_they_are_written() {
+    fn encodings_round_trip() {
         let kept = |encoding, place| {
             Outcome::Retained(StoredResponse { encoding, length: 1, sha256: [0; 32], place })
         };

@@ -392,7 +392,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_class_has_its_kind() {
+    fn every_error_class_maps_to_its_kind() {
         use StoreErrorKind::{Conflict, Rejected, Unavailable, Unstorable};
         for (code, kind) in [
             ("40001", Conflict),
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_one_line_cut_between_characters() {
+    fn messages_are_one_truncated_line() {
         assert_eq!(sentence("first\nsecond"), "first");
         assert_eq!(sentence(&format!("x{}", "é".repeat(400))).len(), 499);
     }

@@ -330,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_checked_and_quoted() {
+    fn table_names_are_checked_and_quoted() {
         let name = |text| TableName::new(text).map(|name| name.to_string());
         assert_eq!(name("idempotency").unwrap(), "\"idempotency\"");
         assert_eq!(name("Shop.records_2").unwrap(), "\"Shop\".\"records_2\"");
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn the_schema_names_the_table_everywhere() {
+    fn the_schema_uses_the_tables_name_everywhere() {
         let sql = TableName::new("shop.records").unwrap().schema_sql();
         assert!(!sql.contains("\"idempotency"), "{sql}");
         assert!(sql.contains("CREATE INDEX IF NOT EXISTS \"records_expires_at\" ON \"shop\".\"records\""));
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_told_with_what_to_do() {
+    fn version_mismatches_say_what_to_do() {
         assert!(schema_mismatch(1, 2).contains("recreate both with `idempotency table create`"));
         assert!(schema_mismatch(4, 3).contains("update the library"));
     }

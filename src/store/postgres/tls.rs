@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn roots_that_cannot_be_read_are_refused() {
+    fn unreadable_root_certificates_are_refused() {
         for pem in [&b""[..], b"nonsense", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
         {
             assert_eq!(Tls::new(Some(pem)).err().map(|error| error.kind()), Some(ErrorKind::Invalid));

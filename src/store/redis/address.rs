@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_says_all() {
+    fn urls_configure_everything() {
         let plain = Location::parse("redis://localhost").unwrap();
         assert_eq!(plain.to_string(), "redis://localhost:6379/0");
         assert!(plain.credentials.is_none() && !plain.has_tls && !plain.is_cluster);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_and_no_password_shown() {
+    fn invalid_urls_are_refused_without_the_password() {
         for (text, says) in [
             ("", "no URL"),
             ("redis://:secret@h:99999", "port"),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_does_not_know_its_host_has_the_one_that_was_asked() {
+    fn nodes_without_host_use_the_asked_host() {
         let asked = Address { host: "asked".into(), port: 1 };
         assert_eq!(Address::parse(":7", Some(&asked)).unwrap().to_string(), "asked:7");
         assert_eq!(Address::parse("?:7", Some(&asked)).unwrap().to_string(), "asked:7");

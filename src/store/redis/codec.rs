@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn encodings_read_back_as_they_are_written() {
+    fn encodings_round_trip() {
         for (text, parsed) in [
             ("identity", Some((Encoding::Identity, None))),
             ("deflate/16", Some((Encoding::Deflate, Some(16)))),

@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn every_code_has_its_kind_and_says_whether_it_is_certain() {
+    fn every_code_maps_to_kind_and_certainty() {
         use StoreErrorKind::{Corrupt, Rejected, Unavailable, Unstorable};
         for (line, kind, is_definite) in [
             (
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_an_answer_is_kept_but_its_code() {
+    fn errors_keep_only_the_answers_code() {
         for line in ["ERR unknown command, with args: 'secret'", "SECRET-secret x", "WRONGTYPE secret"] {
             let error = answered(line).into_error(false);
             let text = format!("{error} {error:?} {:?}", error.source().map(ToString::to_string));
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn another_node_is_found_in_the_answer() {
+    fn redirections_are_parsed() {
         let class = answered("MOVED 3999 127.0.0.1:6381").class;
         let node = Address { host: "127.0.0.1".into(), port: 6381 };
         assert_eq!(class, Class::Elsewhere { node, for_good: true });

@@ -48,7 +48,7 @@ async fn answered(worker: &Batch<SqsMessage>, batch: &serde_json::Value) -> Resu
 }
 
 #[tokio::test]
-async fn a_batch_that_failed_is_counted() {
+async fn failed_batches_are_counted() {
     let failing =
         || [Message::new("m1", "fail 1"), Message::new("m2", "panic 1"), Message::new("m3", "final 1")];
     for (fails, expected) in [(false, Ok(3)), (true, Err(ErrorKind::AllFailed))] {
@@ -65,7 +65,7 @@ async fn a_batch_that_failed_is_counted() {
 }
 
 #[tokio::test]
-async fn a_group_behind_a_failure_fails_with_it() {
+async fn groups_behind_failures_count_as_failed() {
     let bench = Bench::new();
     let of = |id: &str, order: &str| Message::new(id, order).in_group("one").fifo();
     let worker = bench.worker(by_id).fail_if_all_fail(true);

@@ -57,7 +57,7 @@ async fn crash(bench: &Bench, clock: &Paused) -> (usize, Duration) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crash_spends_few_of_a_streams_retries() {
+async fn crashes_spend_few_stream_retries() {
     let (bench, clock) = paused(|builder| builder);
     let (in_progress, after) = crash(&bench, &clock).await;
     assert_eq!(in_progress, 3, "17 s in steps of 8 s; with a lease until the deadline it was 8");
@@ -116,7 +116,7 @@ async fn leases_of_streams_follow_the_settings() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_extension_costs_one_request_in_five_seconds() {
+async fn extensions_cost_one_request_per_five_seconds() {
     for (millis, extensions) in [(4_900, 0), (5_100, 1), (21_000, 4), (50_000, 9)] {
         let (bench, clock) = paused(|builder| builder);
         let order = format!("takes {millis}");
@@ -193,7 +193,7 @@ fn moved() -> (Bench, MemoryStore, Moved, Ran) {
 
 /// Lambda redelivers the record only after the first invocation is over.
 #[test]
-fn a_handler_blocked_for_three_leases_overlaps_nothing() {
+fn handlers_blocked_three_leases_never_overlap() {
     for (yields, runs) in [(false, vec!["begins", "ends"]), (true, vec!["begins", "begins", "ends"])] {
         let (bench, _, clock, ran) = moved();
         let blocked = clock.clone();
@@ -210,7 +210,7 @@ fn a_handler_blocked_for_three_leases_overlaps_nothing() {
 /// One operation is in two shards, so the second delivery may take over while the first handler blocks. The
 /// late one is fenced.
 #[test]
-fn a_handler_that_blocks_is_fenced_by_its_successor() {
+fn blocking_handlers_are_fenced_by_successors() {
     let (bench, store, clock, ran) = moved();
     let ((blocked, is_blocked), (done, is_done)) = (mpsc::channel(), mpsc::channel());
     let is_done = Mutex::new(is_done);

@@ -283,7 +283,7 @@ impl Drop for Running {
 }
 
 #[test]
-fn random_batches_keep_every_promise() {
+fn random_batches_keep_all_promises() {
     let seeds = match env::var("IDEMPOTENCY_TEST_SEED") {
         Ok(seed) => {
             let seed = seed.parse().unwrap();

@@ -61,7 +61,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn a_takeover_and_who_is_fenced() {
+async fn takeover_and_fencing_are_recorded() {
     let bench = Bench::new(|builder| builder);
     let late = bench.claim().await;
     bench.clock.set(STALE);
@@ -71,7 +71,7 @@ async fn a_takeover_and_who_is_fenced() {
 }
 
 #[tokio::test]
-async fn an_outcome_that_nobody_knows() {
+async fn unknown_outcomes_are_recorded() {
     let bench = Bench::new(|builder| builder.execution(Execution::AtMostOnce));
     drop(bench.claim().await);
     bench.clock.set(STALE);
@@ -79,14 +79,14 @@ async fn an_outcome_that_nobody_knows() {
 }
 
 #[tokio::test]
-async fn a_response_that_is_too_long_to_keep() {
+async fn oversized_responses_are_recorded() {
     let bench = Bench::new(|builder| builder.max_response(1));
     bench.run().await;
     bench.run().await;
 }
 
 #[tokio::test]
-async fn a_response_that_is_not_what_was_recorded() {
+async fn changed_responses_are_recorded() {
     let bench = Bench::new(|builder| builder);
     bench.run().await;
     let (key, record) = bench.store.all().remove(0);
@@ -98,7 +98,7 @@ async fn a_response_that_is_not_what_was_recorded() {
 }
 
 #[tokio::test]
-async fn a_handler_that_is_cut_off() {
+async fn interrupted_handlers_are_recorded() {
     let short = Duration::from_millis(20);
     let bench = Bench::new(|builder| builder.lease_grace(short / 2).lease_fallback(short));
     let charge = bench.engine.operation("charge").unwrap();
@@ -130,7 +130,7 @@ impl Store for Forgetful {
 }
 
 #[tokio::test]
-async fn an_outcome_that_is_not_stored() {
+async fn unstored_outcomes_are_recorded() {
     for kind in [StoreErrorKind::Unavailable, StoreErrorKind::Rejected] {
         let builder = Idempotency::builder(Forgetful(MemoryStore::new(), kind));
         let engine = builder

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_taken() {
+    fn transactions_within_limits_are_accepted() {
         let transaction = Transaction::new()
             .put(put("orders", text("1")))
             .update(update("orders", text("2")))
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn ninety_nine_writes_go_along_and_no_more() {
+    fn transactions_accept_ninety_nine_writes() {
         let of = |count: usize| {
             (0..count).fold(Transaction::new(), |all, n| all.update(update("orders", text(&n.to_string()))))
         };
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn two_writes_on_one_item_are_found() {
+    fn duplicate_items_are_refused() {
         let one = Transaction::new().update(update("orders", text("1")));
         for transaction in [
             one.clone().delete(delete("orders", text("1"))),
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_that_is_put_twice_is_found_by_the_key_that_others_name() {
+    fn puts_are_compared_by_known_keys() {
         let other = put("orders", text("1")).item().clone();
         let mut blue = other.clone();
         blue.insert("colour".to_owned(), text("blue"));
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_one_key_whatever_their_zeros() {
+    fn numeric_keys_ignore_leading_trailing_zeros() {
         for (one, other, same) in [
             ("1", "1.0", true),
             ("1.50", "1.5", true),
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_but_the_library_writes_the_record() {
+    fn handlers_cannot_write_the_record() {
         for table in ["records", "arn:aws:dynamodb:eu-west-1:123456789012:table/records"] {
             for transaction in [
                 Transaction::new().put(put(table, text("orders/run#1"))),
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_bounded_one_by_one_and_together() {
+    fn item_and_total_sizes_are_limited() {
         let large = |id: &str, bytes| {
             let item = Put::builder().table_name("t").item("id", text(id));
             item.item("x", text(&"x".repeat(bytes))).build().unwrap()
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn no_refusal_shows_a_key() {
+    fn refusals_show_no_key() {
         let transaction =
             Transaction::new().update(update("t", text("secret"))).delete(delete("t", text("secret")));
         assert!(!refusal(&transaction).contains("secret"));
