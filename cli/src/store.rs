@@ -87,7 +87,7 @@ impl StoreArguments {
                 builder.build().map(OpenStore::Postgres).map_err(|error| Problem::of(&error))
             }
             _ => Err(Problem::new(
-                "the store is `memory:`, which another process cannot look into; give --table NAME or --store URL",
+                "the store is `memory:`, which another process can't read; give --table NAME or --store URL",
             )),
         }
     }
@@ -136,7 +136,7 @@ impl StoreArguments {
     fn has_no_table_options(&self) -> Result<()> {
         match self.table_options().into_iter().find(|(_, value)| value.is_some()) {
             Some((option, _)) => {
-                Err(Problem::new(format!("{option} is for a DynamoDB table, and the store is none")))
+                Err(Problem::new(format!("{option} is for a DynamoDB table, and the store isn't one")))
             }
             None => Ok(()),
         }

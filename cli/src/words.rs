@@ -133,7 +133,7 @@ pub fn span(duration: Duration) -> String {
 ///
 /// A description, for anything else and for zero.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no length of time; write it as 24h, 90s, 30m, 7d or 500ms");
+    let wrong = || format!("{text:?} isn't a duration: write it as 24h, 90s, 30m, 7d or 500ms");
     let mut rest = text;
     let mut total = Duration::ZERO;
     while !rest.is_empty() {
@@ -186,7 +186,7 @@ pub fn print(text: &str) -> Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written.context("standard output cannot be written"),
+        written => written.context("couldn't write to standard output"),
     }
 }
 

@@ -63,14 +63,13 @@ impl Event {
 
     /// Reads an event from a file.
     pub fn read(path: &Path) -> Result<Self> {
-        let text =
-            std::fs::read(path).context(format!("the event file {} cannot be read", path.display()))?;
+        let text = std::fs::read(path).context(format!("couldn't read the event file {}", path.display()))?;
         Self::parse(&text)
             .map_err(|problem| Problem::new(format!("the event file {}: {problem}", path.display())))
     }
 
     fn parse(text: &[u8]) -> Result<Self> {
-        serde_json::from_slice(text).map(Self).context("is not JSON")
+        serde_json::from_slice(text).map(Self).context("isn't JSON")
     }
 
     /// A part of the event, by its JSON Pointer.
@@ -185,8 +184,8 @@ mod tests {
     #[test]
     fn invalid_json_error_names_the_file() {
         let problem = Event::parse(b"{").unwrap_err().to_string();
-        assert!(problem.starts_with("is not JSON: "), "{problem}");
+        assert!(problem.starts_with("isn't JSON: "), "{problem}");
         let missing = Event::read(Path::new("no-such-event.json")).unwrap_err().to_string();
-        assert!(missing.starts_with("the event file no-such-event.json cannot be read: "), "{missing}");
+        assert!(missing.starts_with("couldn't read the event file no-such-event.json: "), "{missing}");
     }
 }

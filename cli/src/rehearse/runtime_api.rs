@@ -162,7 +162,7 @@ impl Shared {
                 self.phase.send_replace(Phase::InitError(format!("{kind}: {message}")));
                 Ok(accepted())
             }
-            _ => Ok(refused(StatusCode::NOT_FOUND, "NotFound", "there is no such operation")),
+            _ => Ok(refused(StatusCode::NOT_FOUND, "NotFound", "no such operation")),
         }
     }
 
@@ -207,7 +207,11 @@ impl Shared {
     fn answered(&self, request_id: &str, invocation: Option<&str>, posted: Posted) -> Response<Bytes> {
         let mut all = self.unanswered();
         let Some(latest) = all.get(request_id) else {
-            return refused(StatusCode::BAD_REQUEST, "InvalidRequestID", "no such invocation is unanswered");
+            return refused(
+                StatusCode::BAD_REQUEST,
+                "InvalidRequestID",
+                "no invocation with this id awaits a response",
+            );
         };
         let rejected = || refused(StatusCode::GONE, "InvokeTimeout", "Invoke timeout");
         if invocation.is_some_and(|id| id != latest.id) {
@@ -360,7 +364,7 @@ mod tests {
         let path = format!("invocation/{id}/response");
         assert_eq!(call(&api, Method::POST, &path, "1").await.status(), StatusCode::ACCEPTED);
         assert_eq!(call(&api, Method::POST, &path, "2").await.status(), StatusCode::BAD_REQUEST);
-        let unknown = call(&api, Method::POST, "invocation/nobody/response", "1").await;
+        let unknown = call(&api, Method::POST, "invocation/unknown/response", "1").await;
         assert_eq!(unknown.status(), StatusCode::BAD_REQUEST);
     }
 

@@ -59,7 +59,7 @@ async fn missing_table_is_reported() {
     let environment = [CREDENTIALS[0], CREDENTIALS[1], REGION];
     all_are_bad(&environment, &[], &["no store is named", "IDEMPOTENCY_TABLE", "--table NAME"]).await;
     let memory = [&environment[..], &[("IDEMPOTENCY_STORE", "memory:")]].concat();
-    all_are_bad(&memory, &[], &["another process cannot look into"]).await;
+    all_are_bad(&memory, &[], &["another process can't read"]).await;
     all_are_bad(&environment, &["--table", "a table"], &["DynamoDB allows"]).await;
 
     let bench = Bench::empty().await;
@@ -74,7 +74,7 @@ async fn missing_table_is_reported() {
     let url = format!("dynamodb://{TABLE}?endpoint={}&region=eu-west-1", bench.endpoint());
     let environment = [CREDENTIALS[0], CREDENTIALS[1], ("IDEMPOTENCY_STORE", url.as_str())];
     assert_eq!(run_in(&environment, &["table", "create"]).await.code, 0);
-    assert_eq!(run_in(&environment, &["list"]).await.out, "no such record\n");
+    assert_eq!(run_in(&environment, &["list"]).await.out, "no matching records\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -91,5 +91,5 @@ async fn invalid_options_are_refused() {
         assert_eq!((answer.code, answer.out.as_str()), (2, ""), "{answer:?}");
     }
     let missing = ["complete", &id, "--response", "/nonexistent/response.json", "--table", TABLE];
-    run_in(&[], &missing).await.is_bad_input(&["/nonexistent/response.json cannot be read"]);
+    run_in(&[], &missing).await.is_bad_input(&["couldn't read the response file /nonexistent/response.json"]);
 }

@@ -23,7 +23,7 @@ async fn missing_record_is_reported() {
     let id = format!("payments/run#{:064}", 0);
     let absent = bench.run(&["inspect", &id]).await;
     assert_eq!(absent.code, 1);
-    has(&absent.out, &[&id, "There is no record"]);
+    has(&absent.out, &[&id, "There's no record"]);
     assert_eq!(bench.run(&["inspect", &id, "--json"]).await.json(), json!({ "id": id, "record": null }));
 }
 
@@ -70,8 +70,8 @@ async fn each_state_shows_its_next_steps() {
                 "STARTED, live: its lease ends in ",
                 "attempt 1",
                 " s ago), attempt 1",
-                "is refused: InProgress",
-                "Best is to wait",
+                ": InProgress (HTTP 409)",
+                "Wait, then inspect it again",
             ],
             ["in_progress", "in_progress"],
         ),
@@ -79,7 +79,7 @@ async fn each_state_shows_its_next_steps() {
             &stale,
             &[
                 "STARTED, stale: its lease ended 3 min ago",
-                "takes the claim over",
+                "takes over the claim",
                 "OutcomeUnknown (HTTP 409)",
                 "idempotency complete 'payments/run:stale#",
                 "idempotency release 'payments/run:stale#",
@@ -88,16 +88,16 @@ async fn each_state_shows_its_next_steps() {
         ),
         (
             &done,
-            &[
-                "COMPLETED, live: it is replayed until it expires in ",
-                "the recorded response",
-                "See the response:",
-            ],
+            &["COMPLETED, live: replayed until it expires in ", "the recorded response", "See the response:"],
             ["replayed", "replayed"],
         ),
         (&omitted, &["not retained", "NotRetained (HTTP 409)"], ["replayed", "replayed"]),
         (&failed, &["FAILED, live", "the recorded failure"], ["replayed", "replayed"]),
-        (&free, &["RELEASED: the key is free", "claims the key anew"], ["claims_anew", "claims_anew"]),
+        (
+            &free,
+            &["RELEASED: the key is free", "The next delivery claims the key"],
+            ["claims_anew", "claims_anew"],
+        ),
     ];
     for (key, words, next) in cases {
         let answer = bench.run(&["inspect", key.as_str()]).await;
@@ -126,7 +126,7 @@ async fn response_is_shown_on_request() {
         assert!(!hidden.out.contains("receipt"), "{hidden:?}");
     }
     let shown = bench.run(&["inspect", key.as_str(), "--reveal"]).await;
-    has(&shown.out, &["The response, as it is recorded:", RESPONSE]);
+    has(&shown.out, &["The recorded response:", RESPONSE]);
     let shown = bench.run(&["inspect", key.as_str(), "--reveal", "--json"]).await.json();
     assert_eq!(shown["record"]["response"]["recorded"], json!({ "text": RESPONSE }));
     let (started, _) = bench.claim("run:started", 10).await;
@@ -136,7 +136,7 @@ async fn response_is_shown_on_request() {
 #[tokio::test(flavor = "multi_thread")]
 async fn records_are_listed_by_filter() {
     let bench = Bench::new().await;
-    assert_eq!(bench.run(&["list"]).await.out, "no such record\n");
+    assert_eq!(bench.run(&["list"]).await.out, "no matching records\n");
     let (live, _) = bench.claim("run:charge", 100).await;
     let (stale, _) = bench.claim("run:stale", -180).await;
     let (done, _) = bench.settled("run:done", completed(3600)).await;
@@ -166,7 +166,7 @@ async fn records_are_listed_by_filter() {
     assert_eq!((some.len(), has_more), (2, true));
     assert!(!ids(&["--limit", "3"]).await.1);
     let cut = bench.run(&["list", "--limit", "1"]).await;
-    assert_eq!(cut.err, "There are more than these 1: give a larger --limit.\n");
+    assert_eq!(cut.err, "More records match: use a larger --limit than 1.\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -201,7 +201,7 @@ async fn unresolved_operations_are_counted_by_age() {
     // The count includes records that aren't listed.
     let cut = bench.run(&["list", "--unresolved", "--limit", "1"]).await;
     has(&cut.out, &[oldest.as_str(), "3 operations unresolved"]);
-    assert!(cut.err.contains("give a larger --limit") && !cut.out.contains(young.as_str()), "{cut:?}");
+    assert!(cut.err.contains("use a larger --limit") && !cut.out.contains(young.as_str()), "{cut:?}");
     let json = bench.run(&["list", "--unresolved", "--limit", "1", "--json"]).await.json();
     assert_eq!((&json["unresolved"], &json["has_more"]), (&json!(3), &json!(true)));
     assert_eq!((json["records"].as_array().unwrap().len(), &json["unreadable"]), (1, &json!(0)));
@@ -210,7 +210,7 @@ async fn unresolved_operations_are_counted_by_age() {
     for (options, words) in [
         (&["--older-than", "1h"][..], "--unresolved"),
         (&["--unresolved", "--status", "completed"], "cannot be used with"),
-        (&["--unresolved", "--older-than", "soon"], "is no length of time"),
+        (&["--unresolved", "--older-than", "soon"], "isn't a duration"),
     ] {
         let bad = bench.run(&[&["list"], options].concat()).await;
         assert!(bad.code == 2 && bad.err.contains(words), "{bad:?}");
@@ -225,11 +225,11 @@ async fn an_interrupted_attempt_is_shown() {
     let (key, _) =
         bench.claim_as("run:charge", 60, |lock| Lock { attempt: 2, interrupted: true, ..lock }).await;
     let shown = bench.run(&["inspect", key.as_str()]).await;
-    has(&shown.out, &["interrupted  an earlier attempt ended without an answer"]);
+    has(&shown.out, &["interrupted  an earlier attempt ended without an outcome"]);
     assert_eq!(bench.run(&["inspect", key.as_str(), "--json"]).await.json()["record"]["interrupted"], true);
     has(&bench.run(&["list"]).await.out, &["2, interrupted"]);
     let release = bench.run(&["release", key.as_str()]).await;
-    has(&release.out, &["A release says that nothing has happened"]);
+    has(&release.out, &["A release says that nothing happened"]);
     let (other, _) = bench.claim("run:other", 60).await;
     let shown = bench.run(&["inspect", other.as_str()]).await;
     assert!(!shown.out.contains("interrupted"), "{shown:?}");
@@ -243,7 +243,7 @@ async fn an_at_most_once_claim_never_expires() {
     let shown = bench.run(&["inspect", key.as_str()]).await;
     let words = ["expires      never, until it's settled", "OutcomeUnknown (HTTP 409)", "at most once"];
     has(&shown.out, &words);
-    assert!(!shown.out.contains("takes the claim over"), "{shown:?}");
+    assert!(!shown.out.contains("takes over the claim"), "{shown:?}");
     let json = &bench.run(&["inspect", key.as_str(), "--json"]).await.json()["record"];
     assert_eq!((&json["expires_at"], &json["expires_at_ms"]), (&json!(null), &json!(null)));
     assert_eq!((&json["is_stale"], &json["is_expired"]), (&json!(true), &json!(false)));
@@ -254,7 +254,7 @@ async fn an_at_most_once_claim_never_expires() {
     has(&dry.out, &["(in 24 h)"]);
     assert_eq!(bench.run(&["release", key.as_str(), "--confirm"]).await.code, 0);
     let left = bench.record(&key).await.expires_at.unwrap().as_millis() - SystemClock.now().as_millis();
-    assert!((86_390_000..=86_401_000).contains(&left), "{left} ms are no day");
+    assert!((86_390_000..=86_401_000).contains(&left), "{left} ms isn't a day");
 }
 
 #[tokio::test(flavor = "multi_thread")]

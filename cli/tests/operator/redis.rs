@@ -80,18 +80,18 @@ async fn a_record_is_inspected() {
     let (key, _) = bench.claim("run:charge", 100).await;
     let shown = bench.run(&["inspect", key.as_str()]).await;
     assert_eq!(shown.code, 0, "{shown:?}");
-    has(&shown.out, &[key.as_str(), "STARTED, live", "is refused: InProgress"]);
+    has(&shown.out, &[key.as_str(), "STARTED, live", ": InProgress (HTTP 409)"]);
     let done = bench.settled("run:done", completed(3600)).await;
     let shown = bench.run(&["inspect", done.as_str(), "--reveal"]).await;
     has(&shown.out, &["COMPLETED, live", RESPONSE]);
     let absent = bench.run(&["inspect", &format!("payments/run#{:064}", 0)]).await;
-    assert!(absent.code == 1 && absent.out.contains("There is no record"), "{absent:?}");
+    assert!(absent.code == 1 && absent.out.contains("There's no record"), "{absent:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn records_are_listed_page_by_page() {
     let Some(bench) = Bench::new() else { return };
-    assert_eq!(bench.run(&["list"]).await.out, "no such record\n");
+    assert_eq!(bench.run(&["list"]).await.out, "no matching records\n");
     let (stale, _) = bench.claim("run:stale", -180).await;
     let done = bench.settled("run:done", completed(3600)).await;
     for n in 0..500 {
@@ -112,7 +112,7 @@ async fn records_are_listed_page_by_page() {
     ids.dedup();
     assert_eq!(ids.len(), 502);
     let cut = bench.run(&["list", "--limit", "3"]).await;
-    assert_eq!(cut.err, "There are more than these 3: give a larger --limit.\n");
+    assert_eq!(cut.err, "More records match: use a larger --limit than 3.\n");
 
     let id = format!("payments/run#{:064}", 7);
     bench
@@ -171,7 +171,7 @@ async fn redis_needs_no_table() {
     let location = format!("redis://{}/0", bench.server.address());
     for command in ["create", "check"] {
         let answer = bench.run(&["table", command]).await;
-        let says = format!("{location} needs no table: Redis makes each record's key with the record\n");
+        let says = format!("{location} needs no table: Redis creates each record's key with the record\n");
         assert_eq!((answer.code, answer.out), (0, says));
         let answer = bench.run(&["table", command, "--json"]).await;
         assert_eq!(answer.json(), json!({ "store": location, "needs_table": false }));
@@ -193,7 +193,7 @@ async fn errors_are_one_line() {
         bad("redis://:secret@127.0.0.1:1", &["127.0.0.1:1 could not be reached", "Connection refused"]).await;
         bad("redis://:secret@h:99999", &["is no URL", "port"]).await;
         bad("mysql://:secret@h", &["the scheme \"mysql\""]).await;
-        bad("memory:", &["another process cannot look into"]).await;
+        bad("memory:", &["another process can't read"]).await;
     }
     let options = ["list", "--store", "redis://h", "--region", "eu-west-1"];
     run_in(&[], &options).await.is_bad_input(&["--region is for a DynamoDB table"]);

@@ -112,7 +112,7 @@ async fn release_warns_according_to_the_state() {
     let (live, _) = bench.claim("run:charge", 100).await;
     let (done, record) = bench.settled("run:done", completed(3600)).await;
     for (key, words) in
-        [(&live, "ITS HANDLER MAY BE RUNNING NOW"), (&done, "THE OPERATION IS DONE: ITS EFFECT HAS HAPPENED")]
+        [(&live, "ITS HANDLER MAY BE RUNNING NOW"), (&done, "THE OPERATION IS DONE: ITS EFFECT HAPPENED")]
     {
         let dry = bench.run(&["release", key.as_str()]).await;
         assert!(dry.out.contains(words), "{dry:?}");
@@ -127,7 +127,7 @@ async fn release_warns_according_to_the_state() {
     let free = bench.run(&["release", done.as_str(), "--confirm"]).await;
     assert!(free.code == 0 && free.out.contains("nothing to do"), "{free:?}");
     let absent = bench.run(&["release", &format!("payments/run#{:064}", 0), "--confirm"]).await;
-    assert!(absent.code == 1 && absent.out.contains("There is no record"), "{absent:?}");
+    assert!(absent.code == 1 && absent.out.contains("There's no record"), "{absent:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -141,14 +141,14 @@ async fn completion_resolves_an_unknown_outcome() {
     let file = File::with("response.json", RESPONSE);
     let complete = ["complete", key.as_str(), "--response", file.path(), "--retention", "90m"];
     let dry = bench.run(&complete).await;
-    assert!(dry.code == 0 && dry.out.contains("Be sure that the effect has happened"), "{dry:?}");
+    assert!(dry.code == 0 && dry.out.contains("Be sure that the effect happened"), "{dry:?}");
     let made = bench.confirm(&dry).await;
     assert_eq!(made.code, 0, "{made:?}");
     assert_eq!(run(&function).await, Ok(serde_json::from_str(RESPONSE).unwrap()));
     assert_eq!(bench.replayed(&key).await, RESPONSE);
     let json = bench.run(&["inspect", key.as_str(), "--json"]).await.json();
     let left = json["record"]["expires_at_ms"].as_u64().unwrap() - json["record"]["now_ms"].as_u64().unwrap();
-    assert!((5_390_000..=5_401_000).contains(&left), "{left} ms are no 90 minutes");
+    assert!((5_390_000..=5_401_000).contains(&left), "{left} ms isn't 90 minutes");
 
     let (key, _) = bench.claim("run:unknown", -60).await;
     let made = bench.run(&["complete", key.as_str(), "--no-response", "--confirm"]).await;
@@ -186,7 +186,7 @@ async fn large_response_is_split_under_new_owner() {
     let State::Completed(Outcome::Retained(response)) = bench.record(&key).await.state else { panic!() };
     assert!(matches!(response.place, Place::Parts(2..)), "{response:?}");
     assert_eq!(bench.replayed(&key).await, json);
-    assert!(made.out.contains("parts beside the record"), "{made:?}");
+    assert!(made.out.contains("chunks beside the record"), "{made:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -197,10 +197,10 @@ async fn http_response_matches_the_layers_encoding() {
     let complete = ["complete", key.as_str(), "--response", file.path()];
     bench.run(&complete).await.is_bad_input(&["--status"]);
     bench.run(&[&complete[..], &["--status", "99"]].concat()).await.is_bad_input(&["--status"]);
-    bench.run(&[&complete[..], &["--status", "101"]].concat()).await.is_bad_input(&["no final answer"]);
+    bench.run(&[&complete[..], &["--status", "101"]].concat()).await.is_bad_input(&["isn't a final status"]);
     let header = ["--status", "201", "--header", "no colon"];
     bench.run(&[&complete[..], &header].concat()).await.is_bad_input(&["has no colon"]);
-    bench.run(&[&complete[..], &["--raw"]].concat()).await.is_bad_input(&["no recorded HTTP response"]);
+    bench.run(&[&complete[..], &["--raw"]].concat()).await.is_bad_input(&["isn't a recorded HTTP response"]);
 
     let header = ["--status", "201", "--header", "Location: /payments/1", "--confirm"];
     assert_eq!(bench.run(&[&complete[..], &header].concat()).await.code, 0);
@@ -223,10 +223,10 @@ async fn unreplayable_responses_are_refused() {
     let file = File::with("not.json", "secret, and not JSON");
     let path = file.path();
     for (operation, options, words) in [
-        ("event", &[][..], "is not JSON"),
-        ("event:x", &["--raw"], "is not JSON"),
+        ("event", &[][..], "isn't JSON"),
+        ("event:x", &["--raw"], "isn't JSON"),
         ("run", &[], "give --raw"),
-        ("run:x", &["--status", "201"], "only an HTTP operation"),
+        ("run:x", &["--status", "201"], "only for HTTP operations"),
     ] {
         let (key, before) = bench.claim(operation, -60).await;
         let complete = ["complete", key.as_str(), "--response", path, "--confirm"];

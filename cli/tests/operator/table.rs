@@ -37,7 +37,7 @@ async fn created_table_passes_the_check() {
         (0, "table `idempotency-tests` was created: on demand, TTL is on\n")
     );
     let again = bench.run(&["table", "create"]).await;
-    assert!(again.code == 0 && again.out.contains("was there already"), "{again:?}");
+    assert!(again.code == 0 && again.out.contains("already exists"), "{again:?}");
     let fit = bench.run(&["table", "check"]).await;
     assert_eq!(
         (fit.code, fit.out.as_str()),

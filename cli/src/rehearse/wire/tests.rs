@@ -90,7 +90,7 @@ async fn held_request_dies_with_its_sender() {
     sent.abort();
     assert!(sent.await.is_err());
     clock::pause(Duration::from_millis(100)).await;
-    assert!(!hold.release(), "nobody waits for this release any more");
+    assert!(!hold.release(), "the sender of this held request is gone");
     assert!(database.record("records", "a").await.unwrap().is_null());
 }
 
