@@ -14,7 +14,7 @@
 //! PostgreSQL has one row per way to send its statements. Their server CPU is the processor time of the
 //! store's sessions for one run, from `/proc/PID/schedstat`.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement may end where it stands")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement may panic")]
 
 #[allow(
     dead_code,

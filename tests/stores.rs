@@ -45,7 +45,7 @@ mod memory {
 }
 
 /// The store that the guide shows.
-#[allow(unreachable_pub, reason = "it is to be read as a store of a library's")]
+#[allow(unreachable_pub, reason = "it reads like a store in a library")]
 #[path = "../examples/file_store/store.rs"]
 mod file_store;
 
@@ -485,18 +485,18 @@ fn own_cases(fault: Fault) -> &'static [&'static str] {
         | Fault::ExtensionCounts
         | Fault::ExtensionLosesRequestId => &["T7: an extension of the lease"],
         Fault::LeasesAreTexts | Fault::LeasesAreFloats | Fault::LeasesAreSigned => {
-            &["T7: a lease is compared as a number"]
+            &["T7: leases are compared as numbers"]
         }
-        Fault::VersionsAreFloats => &["versions are told apart"],
+        Fault::VersionsAreFloats => &["versions differ"],
         Fault::ConclusionTakesAbsent
         | Fault::ConclusionKeepsRequestId
         | Fault::ConclusionKeepsFingerprint
         | Fault::ConclusionKeepsAttempt
         | Fault::ConclusionKeepsLock => CONCLUSIONS,
         Fault::OmittedConclusionIsUnfenced => &["a conclusion to COMPLETED", "a conclusion to FAILED"],
-        Fault::ConclusionIsCompletion => &["a conclusion to FAILED", "a conclusion comes back"],
+        Fault::ConclusionIsCompletion => &["a conclusion to FAILED", "a conclusion round-trips"],
         Fault::ConclusionKeepsOutcome => {
-            &["a conclusion to COMPLETED", "a conclusion to RELEASED", "a conclusion leaves nothing"]
+            &["a conclusion to COMPLETED", "a conclusion to RELEASED", "a conclusion removes"]
         }
         Fault::ConclusionLosesLease => &["a conclusion to STARTED"],
         Fault::OmittedIsUnfenced | Fault::PartsAreUnfenced => &["T4", "T5"],
@@ -506,12 +506,12 @@ fn own_cases(fault: Fault) -> &'static [&'static str] {
             &["T2", "a conclusion to COMPLETED", "an operator's release"]
         }
         Fault::NoExpiryMatchesNothing => &["T2", "a conclusion to STARTED", "an operator's completion"],
-        Fault::NoExpiryIsZero => &["versions are told apart"],
-        Fault::NoExpiryIsTheLast | Fault::NoExpiryReadsAbsent => &["T1", "a lock comes back"],
+        Fault::NoExpiryIsZero => &["versions differ"],
+        Fault::NoExpiryIsTheLast | Fault::NoExpiryReadsAbsent => &["T1", "a lock round-trips"],
         Fault::TakeOverKeepsExpiry | Fault::TakeOverKeepsInterrupted => &["T3"],
         Fault::ExtensionOnlyMovesExpiry => &["T7: an extension of the lease", "a claim without an expiry"],
         Fault::ExtensionForgetsInterrupted => &["T7: an extension of the lease", "an interrupted attempt"],
-        Fault::ConclusionKeepsInterrupted => &["an interrupted attempt", "a conclusion leaves nothing"],
+        Fault::ConclusionKeepsInterrupted => &["an interrupted attempt", "a conclusion removes"],
         Fault::ReleaseKeepsExpiry => &["T6", "an operator's release", "a settled record has no lease"],
         Fault::ReleaseKeepsInterrupted | Fault::ReleaseOnlySetsInterrupted => {
             &["T6", "an operator's release", "an interrupted attempt"]
@@ -530,10 +530,10 @@ async fn findings_name_write_field_and_expectation() {
         "{found}"
     );
     assert!(found.contains("a settlement to COMPLETED"), "{found}");
-    assert!(found.contains("had to be refused, because of Record {"), "{found}");
+    assert!(found.contains("should have been refused because of Record {"), "{found}");
 
     let failures = failed_cases(Fault::Lost(RequestId)).await;
-    let expected = "had to have request_id = Some(\"second-invocation\"); it had None";
+    let expected = "should have request_id = Some(\"second-invocation\"), but has None";
     assert!(failures.iter().any(|failure| failure.finding.contains(expected)), "{failures:#?}");
 }
 
@@ -543,7 +543,7 @@ async fn check_lists_every_failed_case() {
     let panic = tokio::spawn(async move { conformance::check(&store).await }).await.unwrap_err();
     let message = panic.into_panic().downcast::<String>().unwrap();
     assert!(message.starts_with("1 of "), "{message}");
-    assert!(message.contains("parts over the limit are an error: reading 700,000 bytes"), "{message}");
+    assert!(message.contains("chunks over the limit are an error: reading 700,000 bytes"), "{message}");
 }
 
 #[tokio::test]
@@ -556,7 +556,7 @@ async fn differential_findings_are_reproducible() {
     }
     let [one, other] = messages.as_slice() else { panic!() };
     assert!(one.starts_with("seed 7, after "), "{one}");
-    assert!(one.contains("those on this key were:\n  "), "{one}");
+    assert!(one.contains("operations on this key:\n  "), "{one}");
     // Two runs have different times but the same operations.
     let shape = |message: &str| message.split(',').next().map(str::len).zip(Some(message.lines().count()));
     assert_eq!(shape(one), shape(other), "{one}\n{other}");
@@ -568,7 +568,7 @@ async fn contention_finds_non_atomic_writes() {
     let run = tokio::spawn(async move { conformance::check_contention(store, 32, 20).await });
     let message = *run.await.unwrap_err().into_panic().downcast::<String>().unwrap();
     assert!(message.starts_with("contention, 32 tasks, round "), "{message}");
-    assert!(message.contains("at once were made, instead of one"), "{message}");
+    assert!(message.contains("were applied instead of one"), "{message}");
 }
 
 /// Checks that the list above leaves out no condition.

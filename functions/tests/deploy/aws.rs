@@ -199,7 +199,7 @@ async fn work_past_its_timeout_finishes_and_replays() {
     let began = emulator.lines(any_work::MARK);
     assert_eq!(deliver(&emulator, &work).await, Answer::TimedOut(SHORT));
     let again = deliver(&emulator, &work).await;
-    assert!(is_error(&again, "Idempotency.InProgress"), "its handler works on: {again:?}");
+    assert!(is_error(&again, "Idempotency.InProgress"), "its handler still runs: {again:?}");
     let rejected = "response is too late for timed out invoke";
     let limit = clock::now_ms() + clock::millis(SOON * 2);
     while !emulator.log().contains(rejected) {

@@ -127,7 +127,7 @@ impl Watch {
             }
             clock::pause(Duration::from_millis(100)).await;
         }
-        panic!("cargo lambda watch does not listen after 10 s: {}", watch.output());
+        panic!("cargo lambda watch doesn't listen after 10 s: {}", watch.output());
     }
 
     /// The function's answer to the event in a file, or its error.
@@ -159,7 +159,7 @@ impl Watch {
         let limit = Duration::from_secs(10);
         tokio::select! {
             ended = self.child.wait() => drop(ended.unwrap()),
-            () = clock::pause(limit) => panic!("cargo lambda watch goes on {limit:?} after SIGTERM"),
+            () = clock::pause(limit) => panic!("cargo lambda watch still runs {limit:?} after SIGTERM"),
         }
     }
 }

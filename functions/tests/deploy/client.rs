@@ -195,7 +195,7 @@ async fn concurrent_clients_pay_once_and_agree() {
         answers.push(caller.await.unwrap());
     }
     let first = answers.iter().filter(|(is_replay, _)| !is_replay).count();
-    assert!(first <= 1, "the answer to the first may have been the lost one");
+    assert!(first <= 1, "the first one's response may be the lost one");
     assert!(answers.iter().all(|(_, payment)| *payment == answers[0].1));
     assert_eq!(front_end.runs().await, 1);
     assert_eq!(database.payments_of(PAYMENTS, "order-1").await.unwrap(), 1);

@@ -68,7 +68,7 @@ impl Api for Deployed {
 async fn contract_holds_for_deployed_payments() {
     let database = database().await;
     let cases: Vec<_> = CASES.iter().filter(|case| case.is_for_payments()).collect();
-    assert!(cases.len() >= 7, "{} cases: those for the layer as it comes were not found", cases.len());
+    assert!(cases.len() >= 7, "only {} cases: the ones for the default layer are missing", cases.len());
     walk(cases, &Deployed::payments(&database).await).await;
 }
 

@@ -157,7 +157,7 @@ fn every_event_file_has_an_expectation() {
         .flat_map(|folder| {
             let function = folder.file_name().unwrap().to_string_lossy().into_owned();
             let is_known = function == sources::FOLDER || functions().any(|known| known == function);
-            assert!(is_known, "events/{function} is no function's folder");
+            assert!(is_known, "events/{function} doesn't belong to a function");
             fs::read_dir(folder)
                 .unwrap()
                 .map(move |file| (function.clone(), stem(&file.unwrap().path())))

@@ -42,7 +42,7 @@ fn shape(event: &str, text: &str) -> Result<(), String> {
 }
 
 fn is(it: bool, what: &str) -> Result<(), String> {
-    if it { Ok(()) } else { Err(format!("is no {what}")) }
+    if it { Ok(()) } else { Err(format!("not a valid {what}")) }
 }
 
 fn shape_of_http(event: &str, text: &str) -> Result<(), String> {

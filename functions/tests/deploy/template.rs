@@ -84,7 +84,7 @@ fn functions_have_minimal_table_permissions() {
             .as_array()
             .unwrap()
             .iter()
-            .flat_map(|policy| policy["Statement"].as_array().expect("statements of the function's own"))
+            .flat_map(|policy| policy["Statement"].as_array().expect("the function's own statements"))
         {
             let actions =
                 statement["Action"].as_array().unwrap().iter().map(|action| action.as_str().unwrap());
@@ -93,7 +93,7 @@ fn functions_have_minimal_table_permissions() {
                 "PaymentsTable.Arn" => {
                     assert_eq!((id, actions.clone().count()), ("PaymentsFunction", 2));
                 }
-                other => panic!("{id} may do something to {other}"),
+                other => panic!("{id} has permissions on {other}"),
             }
         }
         assert_eq!(on_records, TABLE_ACTIONS.into_iter().collect(), "{id}");
@@ -155,7 +155,7 @@ fn visibility_timeout_is_six_function_timeouts() {
         for event in events.values().filter(|event| event["Type"] == "SQS") {
             let queue = event["Properties"]["Queue"].as_str().unwrap().trim_end_matches(".Arn");
             let queue = &TEMPLATE["Resources"][queue]["Properties"];
-            let timeout = properties["Timeout"].as_u64().expect("a time-out of the function's own");
+            let timeout = properties["Timeout"].as_u64().expect("the function's own timeout");
             assert_eq!(queue["VisibilityTimeout"].as_u64(), Some(6 * timeout), "{id}");
             assert!(queue["RedrivePolicy"]["deadLetterTargetArn"].is_string(), "{id}");
             queues += 1;
@@ -179,7 +179,7 @@ fn alarms_and_dashboard_use_existing_metrics() {
             assert_eq!(metric["Namespace"], NAMESPACE);
             assert_eq!(metric["Dimensions"][0]["Name"], DIMENSION);
             let name = metric["MetricName"].as_str().unwrap();
-            assert!(known.contains(name), "an alarm watches {name}, which nothing counts");
+            assert!(known.contains(name), "an alarm watches {name}, which isn't a metric of the library");
             alarmed.insert((name, metric["Dimensions"][0]["Value"].as_str().unwrap()));
         }
     }
@@ -203,12 +203,16 @@ fn alarms_and_dashboard_use_existing_metrics() {
     for metric in widgets.flat_map(|widget| widget["properties"]["metrics"].as_array().unwrap()) {
         assert_eq!((&metric[0], &metric[2]), (&json!(NAMESPACE), &json!(DIMENSION)));
         let name = metric[1].as_str().unwrap();
-        assert!(known.contains(name), "the dashboard shows {name}, which nothing counts");
+        assert!(known.contains(name), "the dashboard shows {name}, which isn't a metric of the library");
         shown.insert((name, metric[3].as_str().unwrap().trim_matches(['$', '{', '}'])));
     }
     let told = [Metric::Executed, Metric::Replayed, Metric::InProgress, Metric::Mismatch, Metric::Takeover];
     for metric in told.into_iter().chain(watched) {
-        assert!(ids.iter().all(|id| shown.contains(&(metric.name(), *id))), "{} is not shown", metric.name());
+        assert!(
+            ids.iter().all(|id| shown.contains(&(metric.name(), *id))),
+            "the dashboard lacks {}",
+            metric.name()
+        );
     }
     assert!(batches.is_subset(&shown), "{batches:?}");
 }

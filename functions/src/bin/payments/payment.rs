@@ -61,13 +61,15 @@ impl Payment {
     fn from_item(item: &HashMap<String, AttributeValue>) -> Result<Self, Error> {
         let text = |name: &str| {
             let value = item.get(name).and_then(|value| value.as_s().ok());
-            value.cloned().ok_or_else(|| Error::from(format!("a stored payment has no text {name}")))
+            value
+                .cloned()
+                .ok_or_else(|| Error::from(format!("the stored payment has no text attribute `{name}`")))
         };
         let amount = item.get("amount_cents").and_then(|value| value.as_n().ok());
         Ok(Self {
             payment_id: text("payment_id")?,
             order_id: text("order_id")?,
-            amount_cents: amount.ok_or("a stored payment has no amount_cents")?.parse()?,
+            amount_cents: amount.ok_or("the stored payment has no number `amount_cents`")?.parse()?,
             currency: text("currency")?,
         })
     }
@@ -90,7 +92,7 @@ impl Payments {
         let in_transactions = match std::env::var("PAYMENTS_FORM").as_deref() {
             Ok("transaction") => true,
             Ok("" | "claim") | Err(_) => false,
-            Ok(_) => return Err("PAYMENTS_FORM is neither claim nor transaction".into()),
+            Ok(_) => return Err("PAYMENTS_FORM must be `claim` or `transaction`".into()),
         };
         let config = aws_config::load_defaults(BehaviorVersion::latest()).await;
         Ok(Self { client: Client::new(&config), table, in_transactions })
@@ -121,9 +123,9 @@ impl Payments {
             .await;
         match put.map_err(aws_sdk_dynamodb::error::SdkError::into_service_error) {
             Ok(_) => Ok(payment),
-            Err(PutItemError::ConditionalCheckFailedException(refused)) => Payment::from_item(
-                refused.item().ok_or("the payment that is already there was not returned")?,
-            ),
+            Err(PutItemError::ConditionalCheckFailedException(refused)) => {
+                Payment::from_item(refused.item().ok_or("DynamoDB didn't return the existing payment")?)
+            }
             Err(error) => Err(error.into()),
         }
     }
@@ -167,6 +169,6 @@ mod tests {
 
         item.remove("currency");
         let problem = Payment::from_item(&item).unwrap_err().to_string();
-        assert_eq!(problem, "a stored payment has no text currency");
+        assert_eq!(problem, "the stored payment has no text attribute `currency`");
     }
 }

@@ -236,7 +236,7 @@ fn variable(name: &str) -> Result<String, Error> {
 /// Reads the value that a variable names, if it's set.
 fn known<T>(variable: &str, named: fn(&str) -> Option<T>) -> Result<Option<T>, Error> {
     match std::env::var(variable) {
-        Ok(name) => Ok(Some(named(&name).ok_or_else(|| format!("{variable}={name} is not known"))?)),
+        Ok(name) => Ok(Some(named(&name).ok_or_else(|| format!("{variable}={name} isn't a known value"))?)),
         Err(_) => Ok(None),
     }
 }
