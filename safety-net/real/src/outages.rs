@@ -147,7 +147,7 @@ async fn round(
         });
     }
     let arrived = tokio::time::timeout(ARRIVAL + LATENESS, bell.all_are_there(count)).await;
-    arrived.map_err(|_| Problem::new("the machine is too busy: the handlers don't get to work"))??;
+    arrived.map_err(|_| Problem::new("the machine is too busy: the handlers don't start"))??;
     clock::pause(SystemClock.now().until(begins)).await;
     ringer.send_replace(Some(clock::start()));
     clock::pause(LEAD).await;
@@ -166,7 +166,7 @@ async fn is_back(direct: &dyn Store, sandbox: &Sandbox) -> Result<()> {
         }
         clock::pause(Duration::from_millis(100)).await;
     }
-    Err(Problem::new(format!("the server didn't come back: {last:?}")))
+    Err(Problem::new(format!("the server didn't restart: {last:?}")))
 }
 
 /// Collects the results of an operation and of the delivery after it.

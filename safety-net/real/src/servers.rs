@@ -69,7 +69,7 @@ impl Server {
         let mut servers = vec![Self::embedded().await?];
         for given in std::env::var(VARIABLE).unwrap_or_default().split_whitespace() {
             let (name, url) = given.split_once('=').ok_or_else(|| {
-                Problem::new(format!("{VARIABLE}: `{given}` is not of the form name=http://host:port"))
+                Problem::new(format!("{VARIABLE}: `{given}` isn't of the form name=http://host:port"))
             })?;
             servers.push(Self { name: name.to_owned(), database: Database::at(url).await? });
         }

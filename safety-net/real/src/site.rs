@@ -64,12 +64,12 @@ impl Site {
             Kind::DynamoDb => Host::DynamoDb(Server::embedded().await?),
             Kind::Postgres => {
                 let server = blocking(servers::start_postgres).await?;
-                Host::Postgres(server.ok_or_else(|| Problem::new("no PostgreSQL is installed"))?)
+                Host::Postgres(server.ok_or_else(|| Problem::new("PostgreSQL isn't installed"))?)
             }
             Kind::Redis => {
                 let settings = ["--appendonly", "yes", "--appendfsync", "no"];
                 let server = blocking(move || redis_server::RedisServer::start(&settings)).await?;
-                Host::Redis(server.ok_or_else(|| Problem::new("no Redis is installed"))?)
+                Host::Redis(server.ok_or_else(|| Problem::new("Redis isn't installed"))?)
             }
         };
         let site = Self { host, room: fresh_table()?.replace('-', "_") };

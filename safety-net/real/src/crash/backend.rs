@@ -67,7 +67,7 @@ impl Backend {
     }
 
     async fn postgres() -> Result<Self> {
-        let server = servers::shared_postgres().ok_or_else(|| Problem::new("no PostgreSQL is installed"))?;
+        let server = servers::shared_postgres().ok_or_else(|| Problem::new("PostgreSQL isn't installed"))?;
         let table = servers::fresh_table()?.replace('-', "_");
         let store =
             PostgresStore::builder(server.url()).table(&table).build().context("the PostgreSQL store")?;
@@ -82,7 +82,7 @@ impl Backend {
     }
 
     async fn redis() -> Result<Self> {
-        let server = redis_server::shared().ok_or_else(|| Problem::new("no Redis is installed"))?;
+        let server = redis_server::shared().ok_or_else(|| Problem::new("Redis isn't installed"))?;
         let url = format!("{}?prefix={}:", server.url(), servers::fresh_table()?);
         let store = NamedStore::from_url(&url).context("the Redis store")?;
         let store = store.open().await.context("the Redis store")?;

@@ -190,7 +190,7 @@ impl Process {
     pub(super) async fn said(&mut self, handed: &mut Handed) -> Result<Said> {
         let said = self.said_within(handed, PATIENCE).await;
         said.ok_or_else(|| {
-            Problem::new(format!("run {} said nothing in {} s", handed.run, PATIENCE.as_secs()))
+            Problem::new(format!("run {} gave no answer within {} s", handed.run, PATIENCE.as_secs()))
         })
     }
 
@@ -200,7 +200,7 @@ impl Process {
         match self.sandbox.watch(&mut handed.delivery, PATIENCE).await {
             Some(Answer::Died(_)) => Ok(Said::Nothing),
             Some(answer) => Ok(said(answer)),
-            None => Err(Problem::new("a process outlived SIGKILL")),
+            None => Err(Problem::new("a process survived SIGKILL")),
         }
     }
 
@@ -227,7 +227,7 @@ impl Process {
                 return Ok(Some(said));
             }
         }
-        Err(Problem::new(format!("run {} neither stands at its point nor answers", handed.run)))
+        Err(Problem::new(format!("run {} neither reached its point nor answered", handed.run)))
     }
 }
 
@@ -236,6 +236,6 @@ fn said(answer: Answer) -> Said {
         Answer::Payload(bytes) => Said::Response(bytes),
         Answer::Error { kind, message } => Said::Error(kind, message),
         Answer::Died(how) => Said::Lost(how),
-        other => Said::Lost(format!("gave an answer of another kind: {other}")),
+        other => Said::Lost(format!("gave an unexpected answer: {other}")),
     }
 }

@@ -147,9 +147,9 @@ impl EffectsTable {
         let read =
             read.map_err(|error| DisplayErrorContext(&error).to_string()).context("reading the effects")?;
         let Some(lines) = read.item().and_then(|item| item.get("effects")) else { return Ok(Vec::new()) };
-        let lines = lines.as_l().map_err(|_| Problem::new("the effects are no list"))?;
+        let lines = lines.as_l().map_err(|_| Problem::new("the effects aren't a list"))?;
         let read = |line: &AttributeValue| {
-            let text = line.as_s().map_err(|_| Problem::new("an effect is no text"))?;
+            let text = line.as_s().map_err(|_| Problem::new("an effect isn't text"))?;
             serde_json::from_str(text).context("a line of the ledger")
         };
         lines.iter().map(read).collect()

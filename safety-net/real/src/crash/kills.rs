@@ -156,7 +156,7 @@ pub async fn check(
         let mut of_server = throw.figures(started.elapsed());
         if thrown.is_ok() && of_server.violations.is_empty() {
             let late = fleet.effects.keys().await?.into_iter();
-            let words = |key| format!("key {key}: an effect after all its deliveries were answered");
+            let words = |key| format!("key {key}: an effect after every delivery was answered");
             of_server.violations.extend(late.map(|key| Violation::new(words(key))));
         }
         match thrown {

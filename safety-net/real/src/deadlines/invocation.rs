@@ -211,7 +211,7 @@ async fn warm_up(engine: &Idempotency, key: &str) -> Result<()> {
             return Ok(());
         }
     }
-    Err(Problem::new(format!("the sandbox doesn't get warm: {last:?}")))
+    Err(Problem::new(format!("couldn't warm up the sandbox: {last:?}")))
 }
 
 /// The handler's answer when it runs for the nth time.
@@ -289,7 +289,7 @@ async fn release(direct: &dyn Store, key: &StoredKey) -> Result<()> {
         match direct.apply(key, &write).await.context("a record that was released")? {
             Written::Applied => {}
             Written::Refused(record) => {
-                return Err(Problem::new(format!("a record is in the way: {record:?}")));
+                return Err(Problem::new(format!("a record blocks the key: {record:?}")));
             }
         }
     }

@@ -164,7 +164,7 @@ impl Sandbox {
             }
             last = Some(answer);
         }
-        Err(Problem::new(format!("a sandbox doesn't get warm: {last:?}")))
+        Err(Problem::new(format!("couldn't warm up a sandbox: {last:?}")))
     }
 
     async fn run<Effect>(

@@ -261,7 +261,7 @@ impl Stage {
                 .read_parts(key, owner, *count, response.length)
                 .await
                 .map_err(|error| error.to_string())?,
-            (Place::Parts(_), None) => return Err("the store keeps no parts".into()),
+            (Place::Parts(_), None) => return Err("the store has no chunks".into()),
         };
         response.decode(&kept).map_err(|damage| damage.to_string())
     }
@@ -380,7 +380,7 @@ impl Stage {
     ) -> Result<Outcome> {
         let stored = StoredResponse::new(json(text));
         let (Place::Inline(kept), Some(parts)) = (&stored.place, self.direct.parts()) else {
-            return Err(Problem::new("the store keeps no parts"));
+            return Err(Problem::new("the store has no chunks"));
         };
         let count = parts.write_parts(key, owner, kept, expires_at).await.context("a sibling")?;
         Ok(Outcome::Retained(stored.into_parts(count)))
