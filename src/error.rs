@@ -123,7 +123,8 @@ impl Error {
 
     /// The operation failed permanently, and its error details weren't retained.
     pub(crate) fn failure_not_retained(key: &impl fmt::Display) -> Self {
-        let message = format!("{key}: the operation failed for good, and what it said of that was not kept");
+        let message =
+            format!("{key}: the operation failed permanently, and its error details weren't retained");
         Self { is_of_failure: true, ..Self::new(ErrorKind::NotRetained, message) }
     }
 

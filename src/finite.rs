@@ -37,8 +37,8 @@ pub(crate) enum Unwritable {
 impl fmt::Display for Unwritable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Type => "its type cannot be serialised as JSON",
-            Self::NotFinite => "it holds a number that is not finite, which JSON cannot express",
+            Self::Type => "its type can't be serialised as JSON",
+            Self::NotFinite => "it holds a number that isn't finite, which JSON can't express",
         })
     }
 }

@@ -227,13 +227,13 @@ pub(crate) fn quoted(rest: &str) -> Result<String, &'static str> {
                 _ => return Err("has a backslash that escapes neither a quote nor a backslash"),
             },
             Some(c @ ' '..='~') => key.push(c),
-            Some(_) => return Err("has a character that a quoted string may not have"),
+            Some(_) => return Err("has a character that quoted strings don't allow"),
             None => return Err("has no closing quote"),
         }
     }
     match chars.next() {
         None => Ok(key),
-        Some(_) => Err("has something after the closing quote"),
+        Some(_) => Err("has text after the closing quote"),
     }
 }
 

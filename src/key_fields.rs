@@ -54,7 +54,7 @@ impl KeyFields {
     pub fn new<'a>(fields: impl IntoIterator<Item = &'a str>) -> Result<Self, Error> {
         let fields = fields.into_iter().map(Selector::new).collect::<Result<Vec<_>, _>>()?;
         if fields.is_empty() {
-            return Err(Error::new(ErrorKind::Invalid, "a key is made of no field; name one at least"));
+            return Err(Error::new(ErrorKind::Invalid, "the key has no fields; name at least one"));
         }
         Ok(Self {
             fields,
@@ -256,7 +256,7 @@ mod tests {
         assert_ne!(of(&"x".repeat(256)), of(&"x".repeat(257)));
         assert_ne!(of("a\u{0}"), of("a\u{1}"));
         let digest = of(&"x".repeat(256));
-        assert_ne!(of(&digest), digest, "who chooses the text chooses no other value's key");
+        assert_ne!(of(&digest), digest, "a chosen text can't collide with another value's key");
     }
 
     #[test]

@@ -99,10 +99,10 @@ impl StoredResponse {
             Encoding::Deflate => decompressed(kept, self.length)?,
         };
         if response.len() as u64 != self.length {
-            return Err(Damaged("the stored response has another length than was recorded"));
+            return Err(Damaged("the stored response's length doesn't match the record"));
         }
         if <[u8; 32]>::from(Sha256::digest(&response)) != self.sha256 {
-            return Err(Damaged("the stored response does not match its digest"));
+            return Err(Damaged("the stored response doesn't match its digest"));
         }
         Ok(response)
     }
@@ -151,7 +151,7 @@ fn decompressed(kept: &Bytes, length: u64) -> Result<Bytes, Damaged> {
     DeflateDecoder::new(kept.as_ref())
         .take(length.saturating_add(1))
         .read_to_end(&mut response)
-        .map_err(|_| Damaged("the stored response cannot be decompressed"))?;
+        .map_err(|_| Damaged("the stored response can't be decompressed"))?;
     Ok(response.into())
 }
 

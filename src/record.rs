@@ -53,7 +53,7 @@ impl Owner {
 pub(crate) fn random_bits(what: &str) -> Result<[u8; 16], Error> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| {
-        Error::new(ErrorKind::Unavailable, format!("the operating system gave no random bits for {what}"))
+        Error::new(ErrorKind::Unavailable, format!("the operating system returned no random bits for {what}"))
             .with_source(std::io::Error::other(error.to_string()))
     })?;
     Ok(bytes)

@@ -69,8 +69,8 @@ mod tests {
             assert_eq!(again(status, false, ""), transient, "{status}");
             assert_eq!(again(status, true, ""), transient || status == 409, "{status} with Retry-After");
             let yes = r#"{"code":"in-progress","retryable":true}"#;
-            assert_eq!(again(status, true, yes), transient || status == 409, "{status}, told so");
-            assert!(!again(status, true, r#"{"code":"x","retryable":false}"#), "{status}, told not to");
+            assert_eq!(again(status, true, yes), transient || status == 409, "{status}, marked retryable");
+            assert!(!again(status, true, r#"{"code":"x","retryable":false}"#), "{status}, marked final");
         }
     }
 

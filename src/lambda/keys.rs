@@ -214,7 +214,7 @@ mod tests {
         };
         assert_ne!(key(&step_functions(), &entered(0)), key(&step_functions(), &entered(1)));
         let tagged = s3_event("k", "00A").replace(r#", "sequencer": "00A""#, "");
-        assert_eq!(key(&s3(), &tagged), None, "what S3 does not number is no one change");
+        assert_eq!(key(&s3(), &tagged), None, "a change without a sequencer has no key");
         assert_eq!(key(&scheduler(), r#"{"time": "10:00"}"#), None);
         assert_eq!(
             key(&mq_message(), r#"{"messageID": "ID:1"}"#),

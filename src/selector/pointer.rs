@@ -24,7 +24,7 @@ impl Pointer {
             Err(Error::new(
                 ErrorKind::Invalid,
                 format!(
-                    "`{pointer}` is no JSON Pointer; write it as `/order/id`, with ~0 for ~ and ~1 for /"
+                    "`{pointer}` isn't a JSON Pointer; write it as `/order/id`, with ~0 for ~ and ~1 for /"
                 ),
             ))
         }
@@ -84,7 +84,7 @@ impl<'j> Visitor<'j> for Member<'_> {
                 members.next_value::<IgnoredAny>()?;
             } else if found.replace(members.next_value()?).is_some() {
                 // Parsers disagree on which of the two counts.
-                return Err(A::Error::custom("a name stands twice"));
+                return Err(A::Error::custom("a name appears twice"));
             }
         }
         Ok(found)
@@ -188,7 +188,7 @@ mod tests {
             let found = Pointer::new(pointer).unwrap();
             assert!(found.find(serde_json::from_str(json).unwrap()).is_err(), "{pointer} in {json}");
         }
-        assert_eq!(find("/cents", r#"{"a": 1, "a": 2, "cents": 5}"#), Some("5"), "no name on the way");
+        assert_eq!(find("/cents", r#"{"a": 1, "a": 2, "cents": 5}"#), Some("5"), "no name on the path");
     }
 
     #[test]

@@ -53,7 +53,7 @@ async fn exhausted_budgets_cancel_the_attempt() {
     assert_eq!(unanswered.attempts(), 2);
     assert_eq!(unanswered.last_status().unwrap(), 503);
     assert!(unanswered.last_error().is_none());
-    assert!(error.to_string().contains("send it again with the same key"), "{error}");
+    assert!(error.to_string().contains("retry it with the same key"), "{error}");
 }
 
 #[tokio::test]

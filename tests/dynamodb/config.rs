@@ -33,8 +33,8 @@ async fn invalid_settings_are_refused_when_built() {
         (named(&"x".repeat(256)), "has 256 characters"),
         (named("my table"), "has the character ' '"),
         (named("a:b"), "has the character ':'"),
-        (good().attempt_timeout(Duration::ZERO), "the attempt time-out is zero"),
-        (good().operation_timeout(Duration::ZERO), "the operation time-out is zero"),
+        (good().attempt_timeout(Duration::ZERO), "the attempt timeout is zero"),
+        (good().operation_timeout(Duration::ZERO), "the operation timeout is zero"),
         (good().inline_limit(350 * 1024 + 1), "the inline limit of 358401 bytes is over 358400"),
         (good().sort_key("id"), "`id` and `sort key` have the same attribute name `id`"),
         (good().sort_key(""), "`sort key` has 0 bytes"),
@@ -77,7 +77,7 @@ async fn hanging_read(
     let start = Instant::now();
     let error = store.read(&key()).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
-    assert!(error.to_string().contains("did not answer in time"), "{error}");
+    assert!(error.to_string().contains("didn't answer in time"), "{error}");
     (start.elapsed(), wire.requests().len())
 }
 

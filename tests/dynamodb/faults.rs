@@ -121,7 +121,7 @@ async fn timeouts_between_attempts_are_uncertain() {
     let builder = DynamoDbStore::builder(TABLE).client(client);
     let store = builder.operation_timeout(Duration::from_millis(600)).build().await.unwrap();
     let error = store.apply(&key(), &Write::Claim(lock())).await.unwrap_err();
-    assert!(error.to_string().contains("did not answer in time"), "{error}");
+    assert!(error.to_string().contains("didn't answer in time"), "{error}");
     assert!(error.is_maybe_applied());
     assert_eq!(wire.requests().len(), 1);
 }
@@ -142,7 +142,7 @@ async fn outages_are_certain_and_within_budget() {
         assert_eq!(
             error.to_string(),
             format!(
-                "table `idempotency` in eu-west-1 at http://{address} could not be reached; check the Region, the \
+                "table `idempotency` in eu-west-1 at http://{address} couldn't be reached; check the Region, the \
                  endpoint and the network"
             )
         );
@@ -163,7 +163,7 @@ async fn without_credentials_nothing_is_sent() {
     assert!(!error.is_maybe_applied(), "{error:?}");
     assert_eq!(
         error.to_string(),
-        "the request to table `idempotency` was not sent for want of AWS credentials; set AWS_PROFILE, or \
+        "the request to table `idempotency` wasn't sent, because no AWS credentials were found; set AWS_PROFILE, or \
          AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the function a role"
     );
     assert_eq!(wire.requests().len(), 0);

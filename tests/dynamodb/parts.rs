@@ -134,7 +134,7 @@ async fn missing_or_invalid_chunks_are_corrupt() {
     assert_eq!(error.kind(), StoreErrorKind::Corrupt);
     assert_eq!(
         error.to_string(),
-        format!("the record `{ID}` in table `idempotency` cannot be read: part 2 of its response is missing")
+        format!("the record `{ID}` in table `idempotency` can't be read: chunk 2 of its response is missing")
     );
     let id = format!("{ID}#part#{}#1", "01".repeat(16));
     for part in [
@@ -144,7 +144,10 @@ async fn missing_or_invalid_chunks_are_corrupt() {
         table.put(part).await;
         let error = table.store.read_parts(&key(), owner(1), 2, 1_000_000).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Corrupt);
-        assert!(error.to_string().ends_with("part 1 of its response has no `response` of type B"), "{error}");
+        assert!(
+            error.to_string().ends_with("chunk 1 of its response has no `response` of type B"),
+            "{error}"
+        );
     }
 }
 

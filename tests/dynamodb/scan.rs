@@ -78,7 +78,7 @@ async fn scans_report_unreadable_records_and_continue() {
     let (found, _) = all(&table.store).await;
     assert_eq!(found["f/run#0"], Ok(started()));
     let newer = found["f/run#newer"].as_ref().unwrap_err();
-    assert!(newer.contains("`version` is 3, and this library reads only version 2"), "{newer}");
+    assert!(newer.contains("`version` is 3, but this library reads only version 2"), "{newer}");
     let empty = found["f/run#empty"].as_ref().unwrap_err();
     assert!(empty.ends_with("`version` is missing"), "{empty}");
 }

@@ -117,11 +117,11 @@ async fn missing_ttl_is_enabled_and_differing_refused() {
         .unwrap();
     let store = builder(address).build().await.unwrap();
     let [problem] = store.check_table().await.unwrap().try_into().unwrap();
-    let text = "the table's TTL is on the attribute `ttl`; the records expire by `expires_at`";
+    let text = "the table's TTL is on the attribute `ttl`, but the records expire by `expires_at`";
     assert_eq!(problem.to_string(), text);
     let error = store.create_table().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected);
-    assert_eq!(error.to_string(), format!("table `idempotency` does not fit: {text}"));
+    assert_eq!(error.to_string(), format!("table `idempotency` can't be used: {text}"));
 }
 
 #[tokio::test]
@@ -134,8 +134,8 @@ async fn missing_tables_are_named_with_a_fix() {
         assert_eq!(
             error.to_string(),
             format!(
-                "there is no table `idempotency` in eu-west-1 at http://{address}; create it with \
-                 `idempotency table create`, or set IDEMPOTENCY_TABLE to the table that there is"
+                "there is no table `idempotency` in eu-west-1 at http://{address}; create it with `idempotency table \
+                 create`, or set IDEMPOTENCY_TABLE to an existing table"
             )
         );
         let source = error.source().unwrap().to_string();
@@ -150,23 +150,31 @@ type Case<'a> = (&'a [(&'a str, ScalarAttributeType)], Option<&'a str>, &'a str)
 async fn tables_with_other_keys_are_reported() {
     use ScalarAttributeType::{N, S};
     let cases: [Case<'_>; 5] = [
-        (&[("pk", S)], None, "the table has the key `pk` (S, HASH); the configuration says `id` (S, HASH)"),
-        (&[("id", N)], None, "the table has the key `id` (N, HASH); the configuration says `id` (S, HASH)"),
+        (
+            &[("pk", S)],
+            None,
+            "the table has the key `pk` (S, HASH), but the configuration says `id` (S, HASH)",
+        ),
+        (
+            &[("id", N)],
+            None,
+            "the table has the key `id` (N, HASH), but the configuration says `id` (S, HASH)",
+        ),
         (
             &[("id", S), ("sk", S)],
             None,
-            "the table has the key `id` (S, HASH) and `sk` (S, RANGE); the configuration says `id` (S, HASH)",
+            "the table has the key `id` (S, HASH) and `sk` (S, RANGE), but the configuration says `id` (S, HASH)",
         ),
         (
             &[("id", S), ("sk", N)],
             Some("sk"),
-            "the table has the key `id` (S, HASH) and `sk` (N, RANGE); the configuration says `id` (S, HASH) \
-             and `sk` (S, RANGE)",
+            "the table has the key `id` (S, HASH) and `sk` (N, RANGE), but the configuration says `id` (S, HASH) and \
+             `sk` (S, RANGE)",
         ),
         (
             &[("id", S)],
             Some("sk"),
-            "the table has the key `id` (S, HASH); the configuration says `id` (S, HASH) and `sk` (S, RANGE)",
+            "the table has the key `id` (S, HASH), but the configuration says `id` (S, HASH) and `sk` (S, RANGE)",
         ),
     ];
     for (keys, sort_key, told) in cases {
@@ -183,15 +191,15 @@ async fn tables_with_other_keys_are_reported() {
             failed += 1;
             assert_eq!(error.kind(), StoreErrorKind::Rejected, "{error}");
             assert!(!error.is_maybe_applied());
-            assert_eq!(error.to_string(), format!("table `idempotency` does not fit: {told}"));
+            assert_eq!(error.to_string(), format!("table `idempotency` can't be used: {told}"));
             let source = error.source().unwrap().to_string();
             assert!(source.starts_with("ValidationException: "), "{source}");
         }
         assert_eq!(failed, 5);
         let error = store.read(&key()).await.unwrap_err();
-        assert_eq!(error.to_string(), format!("table `idempotency` does not fit: {told}"));
+        assert_eq!(error.to_string(), format!("table `idempotency` can't be used: {told}"));
         let error = store.create_table().await.unwrap_err();
-        assert_eq!(error.to_string(), format!("table `idempotency` does not fit: {told}"));
+        assert_eq!(error.to_string(), format!("table `idempotency` can't be used: {told}"));
         let problems = store.check_table().await.unwrap();
         assert_eq!(problems[0].to_string(), told);
     }
@@ -221,8 +229,8 @@ async fn undescribable_tables_name_the_expected_key() {
     assert_eq!(error.kind(), StoreErrorKind::Rejected);
     assert_eq!(
         error.to_string(),
-        "DynamoDB refused the request to table `idempotency` as invalid; the configuration says that its key \
-         is `id` (S, HASH), and the table could not be asked"
+        "DynamoDB rejected the request to table `idempotency` as invalid; the configuration says that its key is `id` \
+         (S, HASH), but the table couldn't be described"
     );
     // The first text is the embedded emulator's, the second DynamoDB Local's.
     let words = error.source().unwrap().to_string();
@@ -236,7 +244,7 @@ async fn invalid_requests_keep_the_services_message() {
     let empty = StoredKey::from_stored("");
     let error = table.store.apply(&empty, &Write::Claim(lock())).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected);
-    assert!(error.to_string().starts_with("DynamoDB refused the request to table `idempotency`"), "{error}");
+    assert!(error.to_string().starts_with("DynamoDB rejected the request to table `idempotency`"), "{error}");
     assert!(error.source().unwrap().to_string().starts_with("ValidationException: "));
 }
 

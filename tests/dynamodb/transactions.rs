@@ -382,8 +382,8 @@ async fn oversized_transactions_are_refused_before_sending() {
     let own = Delete::builder().table_name(TABLE).key("id", s(key().as_str())).build().unwrap();
     for (writes, says) in [
         (many(100), "100 writes are staged"),
-        (large(400 * 1024), "an item takes 409600"),
-        (one().update(count(EFFECT)), "are on one item"),
+        (large(400 * 1024), "an item allows 409600"),
+        (one().update(count(EFFECT)), "are on the same item"),
         (Transaction::new().delete(own), "the idempotency record itself"),
     ] {
         let transactions = store.transactions().unwrap();
@@ -442,7 +442,7 @@ async fn duplicates_found_by_dynamodb_write_nothing() {
     table.store.transactions().unwrap().check(&key(), &twice).unwrap();
     let error = commit(&table.store, &complete(), &twice).await.unwrap_err();
     assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Unstorable, false), "{error}");
-    assert!(error.to_string().contains("one of the handler's own writes is wrong"), "{error}");
+    assert!(error.to_string().contains("one of the handler's writes is invalid"), "{error}");
     assert_eq!(table.store.read(&key()).await.unwrap(), Some(started()));
     assert_eq!(table.items().await.len(), 1);
 }

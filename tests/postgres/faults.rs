@@ -205,7 +205,7 @@ async fn serialisation_failures_are_conflicts() {
     assert_error(&error, StoreErrorKind::Conflict, false, "another transaction");
     assert_eq!(
         std::error::Error::source(&error).unwrap().to_string(),
-        "SQLSTATE 40001: refused by the server"
+        "SQLSTATE 40001: rejected by the server"
     );
 }
 
@@ -218,7 +218,7 @@ async fn read_only_servers_are_unavailable_and_left() {
     let maker = PostgresStore::builder(server.url()).table(&table).build().unwrap();
     maker.create_table().await.unwrap();
     let error = store.apply(&key("read-only"), &Write::Claim(lock())).await.unwrap_err();
-    assert_error(&error, StoreErrorKind::Unavailable, false, "takes no writes");
+    assert_error(&error, StoreErrorKind::Unavailable, false, "is read-only");
 }
 
 /// After a failover, the old primary may return as a standby with old data.
@@ -230,9 +230,9 @@ async fn standbys_are_neither_written_nor_trusted() {
     assert_eq!(store.check_table().await.unwrap(), []);
     server.become_standby();
     let error = store.apply(&key("other"), &Write::Claim(lock())).await.unwrap_err();
-    assert_error(&error, StoreErrorKind::Unavailable, false, "takes no writes");
+    assert_error(&error, StoreErrorKind::Unavailable, false, "is read-only");
     let error = store.read(&key("standby")).await.unwrap_err();
-    assert_error(&error, StoreErrorKind::Unavailable, false, "takes no writes");
+    assert_error(&error, StoreErrorKind::Unavailable, false, "is read-only");
     assert_eq!(store.check_table().await.unwrap(), [TableProblem::Standby]);
 }
 
@@ -273,14 +273,14 @@ async fn unreachable_or_full_servers_received_nothing() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let store = PostgresStore::builder(server.url_at(nobody)).build().unwrap();
     let error = store.apply(&key("refused"), &Write::Claim(lock())).await.unwrap_err();
-    assert_error(&error, StoreErrorKind::Unavailable, false, "could not be reached");
+    assert_error(&error, StoreErrorKind::Unavailable, false, "couldn't be reached");
 
     // A server that accepts the connection and never answers.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = silent.local_addr().unwrap().port();
     let store = PostgresStore::builder(server.url_at(port)).connect_timeout(Duration::from_millis(200));
     let error = store.build().unwrap().apply(&key("silent"), &Write::Claim(lock())).await.unwrap_err();
-    assert_error(&error, StoreErrorKind::Unavailable, false, "could not be reached");
+    assert_error(&error, StoreErrorKind::Unavailable, false, "couldn't be reached");
 
     let role = fresh_table();
     let operator = server.client().await;
@@ -324,7 +324,7 @@ async fn server_refusals_say_what_to_do() {
     let as_role = server.url().replace("://test:", &format!("://{role}:"));
     for (url, table, says) in [
         (server.url().replace("correct-horse", "wrong"), table.clone(), "the user or the password"),
-        (server.url().replace("/postgres", "/nowhere"), table.clone(), "no such database"),
+        (server.url().replace("/postgres", "/nowhere"), table.clone(), "the database for table"),
         (server.url(), fresh_table(), "idempotency table create"),
         (server.url(), format!("nowhere.{table}"), "idempotency table create"),
         (as_role, table.clone(), "grant"),

@@ -175,10 +175,10 @@ async fn unreadable_formats_say_what_was_found() {
     let store = server.store(|builder| builder).await;
     let (operator, table) = (server.client().await, store.table());
     for (change, says) in [
-        ("version = 1", "`version` is 1, and this library reads version 2 alone"),
-        ("version = 3", "`version` is 3, and this library reads version 2 alone"),
-        ("response_codec = 'zstd'", "`response_codec` is set, so that a newer version of this library wrote"),
-        ("response_key_id = 'k'", "`response_key_id` is set, so that a newer version of this library wrote"),
+        ("version = 1", "`version` is 1, but this library reads only version 2"),
+        ("version = 3", "`version` is 3, but this library reads only version 2"),
+        ("response_codec = 'zstd'", "`response_codec` is set, so a newer version of this library wrote"),
+        ("response_key_id = 'k'", "`response_key_id` is set, so a newer version of this library wrote"),
     ] {
         let (key, lock) = (key(change), lock());
         make(&store, &key, &Write::Claim(lock.clone())).await;

@@ -123,7 +123,7 @@ async fn an_older_table_keeps_its_version_mark() {
     client.batch_execute(&made.schema_sql()).await.unwrap();
     let store = PostgresStore::builder(server.url()).table(&table).build().unwrap();
     let error = store.create_table().await.unwrap_err();
-    assert!(error.to_string().contains("its schema is of version 1"), "{error}");
+    assert!(error.to_string().contains("its schema has version 1"), "{error}");
     client.batch_execute(&format!("DROP TABLE {table}, {table}_schema")).await.unwrap();
     assert_eq!(store.create_table().await.unwrap(), TableCreation::Created);
     make(&store, &key("recreated"), &Write::Claim(lock())).await;

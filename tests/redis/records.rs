@@ -264,30 +264,30 @@ async fn invalid_hashes_are_corrupt_by_field() {
     let store = patient(&server.url());
     let cases: Vec<(&str, Option<&str>, &str)> = vec![
         ("version", None, "is missing"),
-        ("version", Some("1"), "is 1, and this library reads version 2 alone"),
-        ("version", Some("3"), "is 3, and this library reads version 2 alone"),
+        ("version", Some("1"), "is 1, but this library reads only version 2"),
+        ("version", Some("3"), "is 3, but this library reads only version 2"),
         ("version", Some("secret"), "whole number"),
         ("status", None, "is missing"),
-        ("status", Some("secret"), "not in the form"),
-        ("owner", Some("secret"), "not in the form"),
-        ("owner", Some("0A0A0A0A0A0A0A0A0A0A0A0A0A0A0A0A"), "not in the form"),
+        ("status", Some("secret"), "isn't in the form"),
+        ("owner", Some("secret"), "isn't in the form"),
+        ("owner", Some("0A0A0A0A0A0A0A0A0A0A0A0A0A0A0A0A"), "isn't in the form"),
         ("generation", Some("18446744073709551616"), "whole number"),
         ("generation", Some("01795000000123"), "whole number"),
         ("generation", Some("1.795e12"), "whole number"),
         ("attempt", Some("4294967296"), "whole number"),
-        ("fingerprint", Some("secret"), "not in the form"),
+        ("fingerprint", Some("secret"), "isn't in the form"),
         ("lock_acquired_at", Some("-1"), "whole number"),
         ("expires_at", Some(""), "whole number"),
-        ("interrupted", Some("secret"), "not in the form"),
-        ("interrupted", Some("false"), "not in the form"),
+        ("interrupted", Some("secret"), "isn't in the form"),
+        ("interrupted", Some("false"), "isn't in the form"),
         ("response_codec", Some("secret"), "a newer version of this library"),
         ("response_key_id", Some("secret"), "a newer version of this library"),
         ("response", None, "is missing"),
         ("response_encoding", None, "is missing"),
-        ("response_encoding", Some("secret"), "not in the form"),
+        ("response_encoding", Some("secret"), "isn't in the form"),
         ("response_length", None, "is missing"),
-        ("response_sha256", Some("secret"), "not in the form"),
-        ("lease_until", Some("1795000060125"), "does not belong"),
+        ("response_sha256", Some("secret"), "isn't in the form"),
+        ("lease_until", Some("1795000060125"), "doesn't belong"),
     ];
     for (field, becomes, why) in cases {
         let key = fresh_key();
@@ -387,18 +387,21 @@ fn invalid_configurations_are_refused() {
     let builder = || RedisStore::builder("redis://:secret@localhost");
     for (error, says) in [
         (RedisStore::new("mysql://u:secret@h").unwrap_err(), "scheme"),
-        (builder().attempt_timeout(Duration::ZERO).build().unwrap_err(), "attempt time-out is zero"),
-        (builder().operation_timeout(Duration::ZERO).build().unwrap_err(), "operation time-out is zero"),
+        (builder().attempt_timeout(Duration::ZERO).build().unwrap_err(), "attempt timeout is zero"),
+        (builder().operation_timeout(Duration::ZERO).build().unwrap_err(), "operation timeout is zero"),
         (builder().key_prefix("").build().unwrap_err(), "prefix is empty"),
-        (builder().node("h:1").build().unwrap_err(), "no cluster"),
-        (RedisStore::builder("redis-cluster://h").node("h").build().unwrap_err(), "not HOST:PORT"),
-        (RedisStore::builder("rediss://h").root_certificates("").build().unwrap_err(), "no authority"),
+        (builder().node("h:1").build().unwrap_err(), "isn't for a cluster"),
+        (RedisStore::builder("redis-cluster://h").node("h").build().unwrap_err(), "isn't HOST:PORT"),
+        (
+            RedisStore::builder("rediss://h").root_certificates("").build().unwrap_err(),
+            "no trusted certificate",
+        ),
         (
             RedisStore::builder("rediss://h")
                 .root_certificates("-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n")
                 .build()
                 .unwrap_err(),
-            "no PEM",
+            "aren't valid PEM",
         ),
     ] {
         assert_eq!(error.kind(), lambda_idempotency::ErrorKind::Invalid);

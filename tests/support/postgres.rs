@@ -84,8 +84,8 @@ impl Server {
     /// Starts another server, with these files in its folder, readable only by its user.
     pub fn start_with(configuration: &str, files: &[(&str, &[u8])]) -> Option<Self> {
         let Some(programs) = programs() else {
-            assert!(std::env::var("CI").as_deref() != Ok("true"), "no PostgreSQL is installed; {INSTALL}");
-            eprintln!("SKIPPED: no PostgreSQL is installed, and this test needs one; {INSTALL}");
+            assert!(std::env::var("CI").as_deref() != Ok("true"), "PostgreSQL isn't installed; {INSTALL}");
+            eprintln!("SKIPPED: PostgreSQL isn't installed, and this test needs one; {INSTALL}");
             return None;
         };
         let name = format!("idempotency-postgres-{}", Owner::random().unwrap());

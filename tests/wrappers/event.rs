@@ -217,7 +217,7 @@ async fn invalid_events_name_only_missing_fields() {
         r#""missing field `c4n4ry-secret`""#,
     ] {
         let told = refused(wrong).await;
-        assert!(told.contains("does not read as") && !told.contains("c4n4ry-secret"), "{told}");
+        assert!(told.contains("doesn't parse as") && !told.contains("c4n4ry-secret"), "{told}");
     }
 }
 

@@ -117,7 +117,7 @@ async fn sell(stock: Stock, request: Request, closes: bool) -> Answer {
     of_the_task.add(stock.note("a note")).unwrap();
     let twice = of_the_task.add(stock.note("a note")).unwrap_err();
     recording::error(&twice);
-    assert!(twice.to_string().contains("are on one item"), "{twice}: they are one");
+    assert!(twice.to_string().contains("are on the same item"), "{twice}: they are one");
     if closes {
         of_the_request.on_declined(|declined: &Declined| -> Answer {
             recording::shown(declined);

@@ -56,7 +56,7 @@ pub(super) mod sealed {
 /// [`ErrorKind::Invalid`] if it isn't a batch, or is from another source or a tumbling window.
 pub(super) fn records<'e>(event: &'e RawValue, source: &str) -> Result<Vec<&'e RawValue>, Error> {
     let batch: Event<'e> =
-        serde_json::from_str(event.get()).map_err(|_| not_a_batch(source, "something without a source"))?;
+        serde_json::from_str(event.get()).map_err(|_| not_a_batch(source, "an event without a source"))?;
     let Some(records) = batch.records else {
         return Err(not_a_batch(source, &shown(batch.source.as_deref())));
     };
@@ -64,9 +64,9 @@ pub(super) fn records<'e>(event: &'e RawValue, source: &str) -> Result<Vec<&'e R
         return Err(Error::new(
             ErrorKind::Invalid,
             format!(
-                "the event is one of a tumbling window, and this worker for `{source}` doesn't return the window's state: a \
-                 redelivered record would be missing from it. Remove `TumblingWindowInSeconds` from the event source \
-                 mapping; nothing ran"
+                "the event is one of a tumbling window, and this worker for `{source}` doesn't return the window's \
+                 state: a redelivered record would be missing from it. Remove `TumblingWindowInSeconds` from the \
+                 event source mapping; nothing ran"
             ),
         ));
     }
@@ -121,20 +121,20 @@ fn shown(source: Option<&str>) -> String {
     };
     match source.filter(is_name) {
         Some(source) => format!("`{source}`"),
-        None => "something without a source".into(),
+        None => "an event without a source".into(),
     }
 }
 
 fn not_a_batch(wanted: &str, got: &str) -> Error {
     Error::new(
         ErrorKind::Invalid,
-        format!("this worker is for batches of `{wanted}`, and the event is one of {got}; nothing ran"),
+        format!("this worker handles batches of `{wanted}`, but got {got}; nothing ran"),
     )
 }
 
 /// Says where a record is malformed. It leaves out the error's text, which may quote the record.
 pub(super) fn malformed(what: &str, error: &serde_json::Error) -> Error {
-    Error::new(ErrorKind::Invalid, format!("the record is no {what}: {}; nothing ran", place(error)))
+    Error::new(ErrorKind::Invalid, format!("the record isn't a valid {what}: {}; nothing ran", place(error)))
 }
 
 /// Reads a record's content as JSON.
@@ -145,7 +145,7 @@ pub(super) fn malformed(what: &str, error: &serde_json::Error) -> Error {
 /// may quote the record.
 pub(super) fn json<T: DeserializeOwned>(what: &str, text: &[u8]) -> Result<T, Error> {
     serde_json::from_slice(text).map_err(|error| {
-        let problem = format!("{what} does not read as {}: {}", type_name::<T>(), place(&error));
+        let problem = format!("{what} doesn't parse as {}: {}", type_name::<T>(), place(&error));
         Error::new(ErrorKind::Invalid, problem)
     })
 }

@@ -319,7 +319,7 @@ impl<R: Record> Delivery<'_, R> {
         Err(Error::new(
             ErrorKind::AllFailed,
             format!(
-                "the handlers of all {} records of the `{}` batch failed; all are redelivered",
+                "the handlers of all {} records of the `{}` batch failed; Lambda redelivers them all",
                 fates.len(),
                 R::SOURCE
             ),
@@ -333,14 +333,14 @@ impl<R: Record> Delivery<'_, R> {
                 Work::Refused(_, why) => (kind.as_str(), why.as_ref()),
                 _ => (kind.as_str(), ""),
             },
-            Reason::InProgress(_) => (ErrorKind::InProgress.as_str(), "another delivery is at work on it"),
+            Reason::InProgress(_) => (ErrorKind::InProgress.as_str(), "another delivery is processing it"),
             Reason::Failed(error_type, detail) if detail.is_empty() => ("HandlerError", *error_type),
             Reason::Failed(_, detail) => ("HandlerError", detail.as_str()),
-            Reason::FailedForGood => ("Failed", "for good: its handler does not run again"),
-            Reason::Unrecorded => ("Unrecorded", "it failed for good, which is not stored"),
+            Reason::FailedForGood => ("Failed", "it failed permanently; its handler doesn't run again"),
+            Reason::Unrecorded => ("Unrecorded", "it failed permanently, but the failure isn't stored"),
             Reason::Panicked => ("Panic", "its handler panicked"),
-            Reason::Behind => ("Behind", "one before it in its group comes back"),
-            Reason::NoTimeLeft => ("NoTimeLeft", "the invocation's time was over"),
+            Reason::Behind => ("Behind", "an earlier record of its group is redelivered"),
+            Reason::NoTimeLeft => ("NoTimeLeft", "the invocation ran out of time"),
         };
         let refused = match (reason, &planned.work) {
             (Reason::Refused(kind), Work::Refused(..)) => Some(*kind),

@@ -75,14 +75,14 @@ impl KeyRules {
         let mut values = headers.get_all(name).iter();
         let Some(value) = values.next() else { return Ok(None) };
         if values.next().is_some() {
-            return Err(invalid(name, "is there more than once; send one"));
+            return Err(invalid(name, "appears more than once; send one"));
         }
         let text = parse(value, self.syntax).map_err(|why| invalid(name, why))?;
         match self.format {
             KeyFormat::AtLeast(length) if text.len() < length => {
-                return Err(invalid(name, "is shorter than this API takes"));
+                return Err(invalid(name, "is shorter than this API accepts"));
             }
-            KeyFormat::Uuid if !is_uuid(&text) => return Err(invalid(name, "is no UUID")),
+            KeyFormat::Uuid if !is_uuid(&text) => return Err(invalid(name, "isn't a UUID")),
             _ => {}
         }
         Key::new(text).map(Some)
@@ -90,11 +90,11 @@ impl KeyRules {
 }
 
 fn parse(value: &HeaderValue, syntax: KeySyntax) -> Result<String, &'static str> {
-    let text = value.to_str().map_err(|_| "has bytes that are not visible ASCII")?;
+    let text = value.to_str().map_err(|_| "has bytes that aren't visible ASCII")?;
     let text = text.trim_matches(|c| c == ' ' || c == '\t');
     match (text.strip_prefix('"'), syntax) {
         (Some(rest), _) => quoted(rest),
-        (None, KeySyntax::Strict) => Err("is no quoted string"),
+        (None, KeySyntax::Strict) => Err("isn't a quoted string"),
         (None, KeySyntax::Lenient) if text.chars().all(is_bare) => Ok(text.to_owned()),
         (None, KeySyntax::Lenient) => {
             Err("is neither a quoted string nor a bare token; quote it, and send only one")
@@ -244,6 +244,6 @@ mod tests {
             assert_eq!(read(&lines), Err(ErrorKind::InvalidKey));
         }
         assert_eq!(read(&[]), Ok(None));
-        assert_eq!(read_all(&[]), Ok(None), "no alias unless it is asked for");
+        assert_eq!(read_all(&[]), Ok(None), "no alias by default");
     }
 }

@@ -74,7 +74,7 @@ pub(super) fn encode(response: &Response<Body>, rules: &HeaderRules) -> Option<B
 /// ```
 pub fn recorded(response: Response<impl Into<Body>>) -> Result<Bytes, Error> {
     encode(&response.map(Into::into), &HeaderRules::default())
-        .ok_or_else(|| Error::new(ErrorKind::Invalid, "the body is neither empty, nor text, nor binary"))
+        .ok_or_else(|| Error::new(ErrorKind::Invalid, "the body is neither empty, text nor binary"))
 }
 
 /// The response that the HTTP layer replays from these recorded bytes.
@@ -93,7 +93,7 @@ pub fn replayed(recorded: &[u8]) -> Result<Response<Body>, Error> {
 /// [`ErrorKind::Corrupt`] if the bytes aren't a recorded response of this version.
 pub(super) fn decode(bytes: &[u8], marker: &HeaderName) -> Result<Response<Body>, Error> {
     decoded(bytes, marker).ok_or_else(|| {
-        Error::new(ErrorKind::Corrupt, "the recorded bytes are no HTTP response of version 1; nothing ran")
+        Error::new(ErrorKind::Corrupt, "the recorded bytes aren't an HTTP response of version 1; nothing ran")
     })
 }
 

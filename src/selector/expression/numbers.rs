@@ -150,7 +150,7 @@ impl<'j> Visitor<'j> for Value<'_> {
         while let Some(name) = members.next_key::<String>()? {
             if values.insert(name, members.next_value_seed(Value(self.0))?).is_some() {
                 // Parsers disagree on which of the two counts.
-                return Err(A::Error::custom("a name stands twice"));
+                return Err(A::Error::custom("a name appears twice"));
             }
         }
         self.0.made(Variable::Object(values))

@@ -27,7 +27,7 @@ fn fields_lists_and_objects_are_found() {
     for absent in ["nothing", "a.nothing.more", "items[5]", "a[0]"] {
         assert_eq!(find(absent, json).unwrap(), None, "{absent}");
     }
-    assert_eq!(find("a", r#"{"a": null}"#).unwrap(), None, "JMESPath has no word for absent");
+    assert_eq!(find("a", r#"{"a": null}"#).unwrap(), None, "JMESPath can't express absence");
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn decompressed_size_is_limited() {
     };
     assert_eq!(of(15 << 20, 1).unwrap().as_deref(), Some("1"));
     assert!(of(17 << 20, 1).is_err());
-    assert!(of(4 << 20, 5).is_err(), "all that a search decodes counts");
+    assert!(of(4 << 20, 5).is_err(), "the limit covers everything that a search decodes");
 
     // Each value of a text takes many times its bytes.
     let numbers = format!("[{}1]", "1,".repeat(300_000));

@@ -111,7 +111,7 @@ impl FromStr for AttributeNames {
                 Some(_) => return invalid(format!("the attribute `{what}` has no name; write {what}:NAME")),
                 None => {
                     let known = Attribute::ALL.map(Attribute::as_str).join(", ");
-                    return invalid(format!("there is no attribute {what:?} to name; there are {known}"));
+                    return invalid(format!("there is no attribute {what:?}; the attributes are {known}"));
                 }
             }
         }

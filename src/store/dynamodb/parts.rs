@@ -57,11 +57,11 @@ impl DynamoDbStore {
     async fn get_part(&self, key: &StoredKey, owner: Owner, index: u32) -> Result<Bytes, StoreError> {
         let item = self.get_item(self.part_key(key, owner, index)).await?;
         let Some(item) = item else {
-            return Err(self.corrupt(key, &format!("part {index} of its response is missing")));
+            return Err(self.corrupt(key, &format!("chunk {index} of its response is missing")));
         };
         codec::decode_part(item, &self.inner.attributes).ok_or_else(|| {
             let attribute = self.inner.attributes.of(Attribute::Response);
-            self.corrupt(key, &format!("part {index} of its response has no `{attribute}` of type B"))
+            self.corrupt(key, &format!("chunk {index} of its response has no `{attribute}` of type B"))
         })
     }
 
@@ -102,7 +102,9 @@ impl DynamoDbStore {
         let mut kept = BytesMut::new();
         while let Some(part) = parts.try_next().await? {
             if (kept.len() + part.len()) as u64 > limit {
-                return Err(self.corrupt(key, &format!("the parts of its response have over {limit} bytes")));
+                return Err(
+                    self.corrupt(key, &format!("the chunks of its response have more than {limit} bytes"))
+                );
             }
             kept.extend_from_slice(&part);
         }

@@ -86,7 +86,8 @@ impl Limits {
             return Ok(());
         }
         Err(Fault::unlimited(&format!(
-            "statement_timeout is {statement} ms and lock_timeout {lock} ms, where 0 is none; at most {most} ms are needed"
+            "statement_timeout is {statement} ms and lock_timeout {lock} ms (0 means no limit); set both to at most \
+             {most} ms"
         )))
     }
 

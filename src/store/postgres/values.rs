@@ -52,7 +52,7 @@ impl std::fmt::Debug for Value<'_> {
 impl ToSql for Value<'_> {
     fn to_sql(&self, type_: &Type, out: &mut BytesMut) -> Result<IsNull, Failure> {
         if self.type_().is_some_and(|own| own != *type_) {
-            return Err(format!("the statement takes {}, and not {self:?}", type_.name()).into());
+            return Err(format!("the statement expects {}, not {self:?}", type_.name()).into());
         }
         match *self {
             Self::Null => return Ok(IsNull::Yes),
@@ -100,7 +100,7 @@ pub(super) struct Number(pub(super) u64);
 
 impl<'a> FromSql<'a> for Number {
     fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Failure> {
-        parse_numeric(raw).map(Self).ok_or_else(|| "no whole number of 64 bits".into())
+        parse_numeric(raw).map(Self).ok_or_else(|| "not a 64-bit whole number".into())
     }
 
     fn accepts(type_: &Type) -> bool {

@@ -41,7 +41,7 @@ pub(super) fn check(transaction: &Transaction, own: &Own<'_>) -> Result<(), Stri
     let count = transaction.items.len();
     if count > MAX_WRITES {
         return Err(format!(
-            "{count} writes are staged, and a DynamoDB transaction takes {MAX_WRITES} beside the record; stage fewer"
+            "{count} writes are staged, but a DynamoDB transaction allows {MAX_WRITES} besides the record; stage fewer"
         ));
     }
     let writes = taken_apart(transaction)?;
@@ -50,7 +50,7 @@ pub(super) fn check(transaction: &Transaction, own: &Own<'_>) -> Result<(), Stri
         let size = item_bytes(write.item);
         if size > MAX_ITEM_BYTES {
             return Err(format!(
-                "{} has {size} bytes, and an item takes {MAX_ITEM_BYTES}",
+                "{} has {size} bytes, but an item allows {MAX_ITEM_BYTES}",
                 named(place, write)
             ));
         }
@@ -64,14 +64,14 @@ pub(super) fn check(transaction: &Transaction, own: &Own<'_>) -> Result<(), Stri
     }
     if bytes + own.bytes > MAX_BYTES {
         return Err(format!(
-            "the staged writes have {bytes} bytes together, and the record {}; a DynamoDB transaction takes {MAX_BYTES}; stage \
-             less",
+            "the staged writes have {bytes} bytes together and the record {}, but a DynamoDB transaction allows \
+             {MAX_BYTES}; stage less",
             own.bytes
         ));
     }
     match duplicate(&writes) {
         Some((one, other)) => Err(format!(
-            "{} and {} are on one item, which a DynamoDB transaction does not take; put them into one write",
+            "{} and {} are on the same item, which a DynamoDB transaction doesn't allow; combine them into one write",
             named(one, &writes[one]),
             named(other, &writes[other])
         )),
@@ -261,7 +261,7 @@ mod tests {
             (0..count).fold(Transaction::new(), |all, n| all.update(update("orders", text(&n.to_string()))))
         };
         assert_eq!(checked(&of(99)), Ok(()));
-        assert!(refusal(&of(100)).starts_with("100 writes are staged, and a DynamoDB transaction takes 99"));
+        assert!(refusal(&of(100)).starts_with("100 writes are staged, but a DynamoDB transaction allows 99"));
     }
 
     #[test]
@@ -293,13 +293,9 @@ mod tests {
         let put_of =
             |item: &Item| Put::builder().table_name("orders").set_item(Some(item.clone())).build().unwrap();
         let twice = Transaction::new().put(put_of(&other)).put(put_of(&other));
-        assert!(refusal(&twice).contains("are on one item"));
+        assert!(refusal(&twice).contains("are on the same item"));
         let differ = Transaction::new().put(put_of(&other)).put(put_of(&blue));
-        assert_eq!(
-            checked(&differ),
-            Ok(()),
-            "which attribute is the key cannot be told, and DynamoDB tells it"
-        );
+        assert_eq!(checked(&differ), Ok(()), "the key attribute isn't known here, so DynamoDB reports it");
         let differ = differ.delete(delete("orders", text("2")));
         assert!(refusal(&differ).starts_with("write 0 (put on table `orders`) and write 1 (put"));
     }
@@ -337,7 +333,7 @@ mod tests {
             item.item("x", text(&"x".repeat(bytes))).build().unwrap()
         };
         let too_large = Transaction::new().put(large("1", 400 * 1024));
-        assert!(refusal(&too_large).contains("an item takes 409600"), "{}", refusal(&too_large));
+        assert!(refusal(&too_large).contains("an item allows 409600"), "{}", refusal(&too_large));
         let of = |count: usize| {
             (0..count).fold(Transaction::new(), |all, n| all.put(large(&format!("{n:02}"), 399 * 1024)))
         };
