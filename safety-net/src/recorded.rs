@@ -105,9 +105,9 @@ impl std::fmt::Display for Recorded {
         writeln!(
             f,
             "The spaces that `scripts/safety-net explore` has explored to their end without a violation, under the\n\
-             rules whose stamp `safety-net stamp` prints. What is missing here, CI explores.\n\n\
+             rules whose stamp `safety-net stamp` prints. CI explores the spaces that aren't listed here.\n\n\
              {STAMP}{}\n\n\
-             | space | digest | worlds | transitions | seconds | reached | commit | date |\n\
+             | space | digest | explored states | transitions | seconds | reached | commit | date |\n\
              |---|---|---:|---:|---:|---|---|---|",
             self.stamp
         )?;
@@ -128,7 +128,7 @@ impl std::fmt::Display for Recorded {
         let seconds: u64 = self.explored.iter().map(|one| one.seconds).sum();
         writeln!(
             f,
-            "\n{} spaces, {} worlds, {} transitions, {seconds} s of one core each",
+            "\n{} spaces, {} explored states, {} transitions, {seconds} s on one core",
             self.explored.len(),
             sum(|one| one.worlds),
             sum(|one| one.transitions),
@@ -161,7 +161,7 @@ fn digest(space: &Configuration) -> String {
 }
 
 /// The time now, since 1970.
-#[expect(clippy::disallowed_methods, reason = "it dates a file, and decides nothing")]
+#[expect(clippy::disallowed_methods, reason = "it only dates a file")]
 fn since_epoch() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }

@@ -24,7 +24,7 @@ fn protocol_holds_in_every_bounded_state() {
     }
     assert_eq!(reached.missing().next(), None, "{}", report::coverage(reached));
     let states: usize = reports.iter().map(|report| report.states).sum();
-    assert!(states > 20_000_000, "the slice has become thin: {states} worlds");
+    assert!(states > 20_000_000, "the bounded form explores too few states: {states}");
 }
 
 /// The same exploration gives the same result, so anyone can check a figure in a report.

@@ -62,5 +62,5 @@ fn unmutated_base_breaks_no_invariant() {
     let shipping = explore(&Shipping, &space, Limits::default());
     assert!(mutated.violations.is_empty());
     assert_eq!(mutated.coverage, shipping.coverage);
-    assert!(mutated.states >= shipping.states, "{} worlds, and {}", mutated.states, shipping.states);
+    assert!(mutated.states >= shipping.states, "{} explored states, and {}", mutated.states, shipping.states);
 }

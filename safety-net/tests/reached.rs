@@ -95,7 +95,7 @@ const WAYS_IN: &[(&str, By)] = &[
 
 /// Platforms, stores and batches, which aren't settings.
 const OTHERWISE: &[(&str, By)] = &[
-    ("several deliveries at once in one process", Simulated(&[Item::OneProcess])),
+    ("concurrent deliveries in one process", Simulated(&[Item::OneProcess])),
     ("both platforms, in the engine", Simulated(&[Item::EndsProcesses, Item::LetsRun])),
     (
         "Managed Instances",
@@ -128,18 +128,15 @@ fn assert_listed(what: &str, list: &[(&str, By)], found: impl Iterator<Item = St
     let (listed, found): (BTreeSet<_>, BTreeSet<_>) =
         (list.iter().map(|(name, _)| (*name).to_owned()).collect(), found.collect());
     let unlisted: Vec<_> = found.difference(&listed).collect();
-    assert!(
-        unlisted.is_empty(),
-        "{what} {unlisted:?} ships, and no part of the suite is named that reaches it"
-    );
+    assert!(unlisted.is_empty(), "{what} {unlisted:?} ships, but no test is listed for it");
     let gone: Vec<_> = listed.difference(&found).collect();
-    assert!(gone.is_empty(), "{what} {gone:?} is listed, and isn't there any more");
+    assert!(gone.is_empty(), "{what} {gone:?} is listed, but no longer exists");
 }
 
 /// The names at the beginning of a line of `text`, between these marks.
 fn names<'t>(text: &'t str, from: &str, to: &str, begin: &'t str) -> impl Iterator<Item = String> + 't {
     let body = text.split_once(from).unwrap_or_else(|| panic!("no {from}")).1.to_owned();
-    let body = body.split_once(to).unwrap_or_else(|| panic!("no end of {from}")).0.to_owned();
+    let body = body.split_once(to).unwrap_or_else(|| panic!("{from} has no end")).0.to_owned();
     let lines: Vec<String> = body.lines().map(|line| line.trim().to_owned()).collect();
     lines.into_iter().filter_map(move |line| {
         let rest = line.strip_prefix(begin)?;
@@ -205,7 +202,7 @@ fn every_entry_point_is_tested() {
             }
         }
     }
-    assert_listed("the way in", WAYS_IN, found.into_iter());
+    assert_listed("the entry point", WAYS_IN, found.into_iter());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The bounded form of the simulation. The long form is `safety-net simulate`.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use lambda_idempotency_safety_net::simulation::{
     campaign,
@@ -16,7 +16,7 @@ fn twenty_thousand_schedules_pass_and_reach_everything() {
     for (fault, struck) in Fault::ALL.into_iter().zip(figures.struck) {
         // Skew isn't an event: it's there from the beginning.
         let is_constant = matches!(fault, Fault::Skew | Fault::SkewBeyond);
-        assert!(is_constant || struck > 0, "{fault:?} never struck");
+        assert!(is_constant || struck > 0, "{fault:?} never happened");
     }
     for (what, count) in [
         ("a repeated effect", figures.repeated),
@@ -26,7 +26,7 @@ fn twenty_thousand_schedules_pass_and_reach_everything() {
         ("a transaction", figures.committed),
         ("a declined transaction", figures.declined),
         ("a conclusion without a claim", figures.concluded),
-        ("a transaction that came again", figures.repeats_known),
+        ("an applied transaction that's sent again", figures.repeats_known),
         ("an extension", figures.extended),
         ("a crash", figures.crashes),
     ] {
@@ -96,8 +96,8 @@ fn campaigns_catch_each_removed_precaution() {
         (Undone::CutOffs, Outage::Silence, "answers are in time"),
         (Undone::ShortPauses, Outage::Throttles, "answers are in time"),
         (Undone::Refusals, Outage::Refusals, "an answered operation is completed"),
-        (Undone::Doubts, Outage::LostAnswers, "a refused claim is given back"),
-        (Undone::GivingBack, Outage::LostAnswers, "a refused claim is given back"),
+        (Undone::Doubts, Outage::LostAnswers, "a refused claim is released"),
+        (Undone::GivingBack, Outage::LostAnswers, "a refused claim is released"),
     ] {
         let by = caught(undone, |config| Config::of_campaign(config.seed, outage));
         assert_eq!(by, rule, "{undone:?} in {outage:?}");
@@ -121,8 +121,8 @@ fn simulation_catches_each_removed_precaution() {
     };
     for (undone, faults, rule) in [
         (Undone::Retries, &[Fault::Throttled][..], "a repeated effect has a reason"),
-        (Undone::Interruptions, &[Fault::Crash, Fault::HandlerError], "an interrupted attempt is told"),
-        (Undone::Interruptions, &[Fault::Panic], "an interrupted attempt is told"),
+        (Undone::Interruptions, &[Fault::Crash, Fault::HandlerError], "an interrupted attempt is reported"),
+        (Undone::Interruptions, &[Fault::Panic], "an interrupted attempt is reported"),
     ] {
         assert_eq!(caught(undone, only(faults)), rule, "{undone:?} with {faults:?}");
     }

@@ -18,7 +18,7 @@ use lambda_idempotency_cli::{
     unreachable_pub,
     reason = "shared with tests, where it may fail"
 )]
-#[allow(dead_code, missing_docs, missing_debug_implementations, reason = "each user uses some of it")]
+#[allow(dead_code, missing_docs, missing_debug_implementations, reason = "each user uses part of it")]
 #[allow(clippy::disallowed_methods, reason = "it waits for a server to start")]
 #[path = "../../../tests/support/postgres.rs"]
 pub(crate) mod postgres_server;
@@ -28,7 +28,7 @@ pub(crate) mod postgres_server;
     unreachable_pub,
     reason = "shared with tests, where it may fail"
 )]
-#[allow(dead_code, missing_docs, missing_debug_implementations, reason = "each user uses some of it")]
+#[allow(dead_code, missing_docs, missing_debug_implementations, reason = "each user uses part of it")]
 #[allow(clippy::disallowed_methods, reason = "it waits for a server to start")]
 #[path = "../../../tests/support/redis.rs"]
 pub(crate) mod redis_server;

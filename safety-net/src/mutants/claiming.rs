@@ -17,7 +17,7 @@ use crate::{
 /// All mutants of this group.
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
-        name: "own claim not recognised",
+        name: "the executor's own claim isn't recognised",
         caught_by: Invariant::OwnRecognised,
         takes: |moment, record| {
             let is_own = record.owner == moment.plan.owner && !moment.is_settling();
@@ -32,7 +32,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "own lease from the local clock, not from the record",
+        name: "the executor's lease comes from its clock, not the record",
         caught_by: Invariant::GrantBeforeStart,
         takes: |moment, record| {
             if record.owner != moment.plan.owner {
@@ -43,7 +43,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "own lease longer than the record says",
+        name: "the executor's lease is longer than the record's",
         caught_by: Invariant::GrantBeforeStart,
         does: |_, (state, action)| match action {
             Action::Claimed(held) => {
@@ -61,7 +61,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "stale one moment too early",
+        name: "a lock is stale one moment too early",
         caught_by: Invariant::OneInsideLease,
         plan: |plan| {
             let skew_margin = plan.rules.skew_margin.saturating_sub(Duration::from_millis(1));
@@ -86,7 +86,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "lease in microseconds",
+        name: "a lease is in microseconds",
         caught_by: Invariant::LeaseBounded,
         does: |_, outcome| {
             with_lock_lease(outcome, |lease| Timestamp::from_millis(lease.as_millis().saturating_mul(1000)))
@@ -94,7 +94,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "no time left taken for no deadline",
+        name: "no time left is treated as no deadline",
         caught_by: Invariant::LeaseBounded,
         does: |moment, (state, action)| match (moment.event, &action) {
             (Event::Begin, Action::Refused(Refusal::NoTimeLeft)) => {
@@ -108,7 +108,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "the handler starts though no time is left",
+        name: "the handler starts without time left",
         caught_by: Invariant::StartInTime,
         does: |moment, (state, action)| match (moment.event, &action, &moment.before.sent) {
             (Event::Answered(Written::Applied), Action::Apply(Write::Settle { .. }), Some((_, sent)))
@@ -124,7 +124,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "replay despite a mismatch",
+        name: "a replay despite a mismatch",
         caught_by: Invariant::MismatchHarmless,
         space: two_requests,
         takes: |moment, record| match record.status() {
@@ -134,7 +134,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "run despite a mismatch",
+        name: "a run despite a mismatch",
         caught_by: Invariant::MismatchHarmless,
         space: two_requests,
         takes: |moment, record| match record.status() {
@@ -166,7 +166,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "the generation is the time alone",
+        name: "the generation is only the time",
         caught_by: Invariant::GenerationsGrow,
         takes: |moment, record| {
             let is_own = record.owner == moment.plan.owner;
@@ -205,7 +205,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "the expiry of a lock ignores its lease",
+        name: "a lock's expiry ignores its lease",
         caught_by: Invariant::ExpiryPromised,
         does: |moment, outcome| {
             let retention = moment.plan.rules.retention;
@@ -220,7 +220,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "runs unclaimed when the item is gone",
+        name: "runs without a claim when the item is gone",
         caught_by: Invariant::GrantBeforeStart,
         does: |moment, (state, action)| match (moment.event, &action) {
             (
@@ -235,7 +235,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a doubtful claim taken for a success",
+        name: "an ambiguous claim is treated as a success",
         caught_by: Invariant::GrantBeforeStart,
         hears: |moment, event| match event {
             Event::Failed(_) if moment.is_doubtful() && !moment.is_settling() => {
@@ -246,13 +246,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a doubtful claim taken for a definite failure",
+        name: "an ambiguous claim is treated as a definite failure",
         caught_by: Invariant::DoubtLookedInto,
         hears: |moment, event| if moment.is_settling() { event } else { definite(event) },
         ..NONE
     },
     Mutant {
-        name: "a doubtful claim is sent again without a look",
+        name: "an ambiguous claim is sent again without a read",
         caught_by: Invariant::DoubtLookedInto,
         hears: |moment, event| match event {
             Event::Failed(_) if moment.is_doubtful() && !moment.is_settling() => Event::Found(None),
@@ -261,7 +261,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a throttled claim taken for a success",
+        name: "a throttled claim is treated as a success",
         caught_by: Invariant::GrantBeforeStart,
         hears: |moment, event| match event {
             Event::Failed(Fault { kind: StoreErrorKind::Unavailable, maybe_applied: false })
@@ -274,7 +274,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "claims without end",
+        name: "retries claims endlessly",
         caught_by: Invariant::Terminates,
         space: one,
         does: |moment, outcome| match (&outcome.1, &moment.before.sent) {
@@ -288,7 +288,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "waits for a conflict without end",
+        name: "waits endlessly for a conflict",
         caught_by: Invariant::Terminates,
         space: one,
         hears: |moment, event| match (&event, &moment.before.sent) {
@@ -338,7 +338,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a takeover is not told",
+        name: "the handler doesn't learn of a takeover",
         caught_by: Invariant::TakeoverTold,
         does: |_, (state, action)| match action {
             Action::Claimed(held) => (state, Action::Claimed(Held { is_takeover: false, ..held })),
@@ -347,7 +347,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a released key blocks",
+        name: "a released key blocks claims",
         caught_by: Invariant::BecomesClaimable,
         takes: |moment, record| match record.status() {
             Status::Released if record.owner != moment.plan.owner => {
