@@ -32,14 +32,16 @@ fn the_guide_names_existing_items() {
     for row in rows {
         let shown_by = row.trim_end_matches(" |").rsplit(" | ").next().unwrap();
         let names: Vec<&str> = shown_by.split('`').skip(1).step_by(2).collect();
-        assert!(!names.is_empty(), "no test shows this: {row}");
+        assert!(!names.is_empty(), "no test covers this row: {row}");
         named.extend(names);
     }
     assert!(named.len() > 40, "the rows were not found");
     for name in &named {
         match name.strip_prefix("crash-points: ") {
-            Some(point) => assert!(points.contains(&format!("\"{point}\"")), "there is no point {point}"),
-            None => assert!(tests.contains(&format!("fn {name}(")), "there is no test {name}"),
+            Some(point) => {
+                assert!(points.contains(&format!("\"{point}\"")), "the guide has no point {point}")
+            }
+            None => assert!(tests.contains(&format!("fn {name}(")), "no test is named {name}"),
         }
     }
     // These tests' function records no failures, so it never reaches those points.

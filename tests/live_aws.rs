@@ -23,7 +23,7 @@ const TABLE: &str = "IDEMPOTENCY_LIVE_TABLE";
 
 async fn store() -> Arc<dyn Store> {
     let Ok(table) = std::env::var(TABLE) else {
-        panic!("{TABLE} names the table to test on: this suite was asked for, and is never skipped");
+        panic!("{TABLE} must name the table to test on: this suite was requested and is never skipped");
     };
     let store = DynamoDbStore::builder(table).build().await.unwrap();
     store.create_table().await.unwrap();

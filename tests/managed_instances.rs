@@ -275,7 +275,7 @@ impl Bench {
     }
 
     async fn lease_until(&self, id: &str) -> Timestamp {
-        self.record(id).await.lease_until().expect("a claim that stands")
+        self.record(id).await.lease_until().expect("an active claim")
     }
 }
 
@@ -292,11 +292,11 @@ async fn concurrent_handlers_outlive_leases_without_duplicates() {
     let running: Vec<_> = ["a", "b", "c"].map(|id| (id, function.deliver(id, 5000))).into();
     sleep(1000).await;
     let first = bench.lease_until("a").await;
-    assert!(first < SystemClock.now().saturating_add(LEASE), "short: not until the deadline");
+    assert!(first < SystemClock.now().saturating_add(LEASE), "the lease is short, not until the deadline");
     sleep(2500).await;
     for id in ["a", "b", "c"] {
-        assert!(first < SystemClock.now(), "the lease that they were claimed with is over");
-        assert!(bench.lease_until(id).await > SystemClock.now(), "{id} is extended");
+        assert!(first < SystemClock.now(), "the lease of their claim has expired");
+        assert!(bench.lease_until(id).await > SystemClock.now(), "{id} has an extended lease");
         assert_eq!(function.deliver(id, 5000).await.unwrap(), Err(IN_PROGRESS.to_owned()));
     }
     for (id, answer) in running {
@@ -324,10 +324,10 @@ async fn killed_processes_free_keys_after_leases() {
             Err(error) => assert_eq!(error, IN_PROGRESS),
             Ok(answer) => break answer,
         }
-        assert!(SystemClock.now() < lease_until.saturating_add(MARGIN * 10), "still not free");
+        assert!(SystemClock.now() < lease_until.saturating_add(MARGIN * 10), "the key is still claimed");
         sleep(50).await;
     };
-    assert!(SystemClock.now() > lease_until.saturating_add(MARGIN), "and not before");
+    assert!(SystemClock.now() > lease_until.saturating_add(MARGIN), "and not earlier");
     assert_eq!(
         (answer.as_str(), bench.effects("d").await, bench.record("d").await.attempt),
         ("done d", 2, 2)
@@ -348,7 +348,7 @@ async fn failed_extensions_stop_handlers_before_expiry() {
     let now = SystemClock.now();
     let lease_until = bench.lease_until("e").await;
     assert!(now < lease_until, "{now:?}, and its lease ends at {lease_until:?}");
-    assert!(now.until(lease_until) <= GRACE + Duration::from_millis(50), "and not long before");
+    assert!(now.until(lease_until) <= GRACE + Duration::from_millis(50), "and not much earlier");
     assert_eq!(bench.effects("e").await, 1);
 }
 

@@ -224,7 +224,7 @@ mod postgres {
                 transaction.rollback().await.unwrap();
                 match looked {
                     Looked::Free(record) => Ok(record),
-                    Looked::Busy => panic!("nobody else reads this key"),
+                    Looked::Busy => panic!("only this test reads this key"),
                 }
             })
         }
@@ -444,10 +444,10 @@ async fn every_case_finds_a_fault() {
     let mut useful = HashSet::new();
     while let Some(run) = runs.join_next().await {
         let (fault, failures) = run.unwrap();
-        assert!(!failures.is_empty(), "{fault:?} was not found");
+        assert!(!failures.is_empty(), "no case found {fault:?}");
         for prefix in own_cases(*fault) {
             let found = failures.iter().any(|failure| failure.case.starts_with(prefix));
-            assert!(found, "{fault:?} was not found by {prefix}");
+            assert!(found, "{prefix} didn't find {fault:?}");
         }
         useful.extend(failures.into_iter().map(|failure| failure.case));
     }

@@ -22,7 +22,7 @@ async fn waits_beyond_the_budget_are_skipped() {
     assert_eq!(response.headers()["retry-after"], "10");
     assert_eq!(response.text().await.unwrap(), "slow down");
     let waits = stage.clock.waits();
-    assert!(waits.len() == 1 && waits[0] >= 20 * SECOND && waits[0] < 21 * SECOND, "30 s are the default");
+    assert!(waits.len() == 1 && waits[0] >= 20 * SECOND && waits[0] < 21 * SECOND, "the default is 30 s");
 }
 
 #[tokio::test]
@@ -48,7 +48,7 @@ async fn exhausted_budgets_cancel_the_attempt() {
     }
     assert!(!request.is_finished());
     stage.clock.pass(30 * SECOND);
-    let error = timeout(20 * SECOND, request).await.expect("it goes on").unwrap().unwrap_err();
+    let error = timeout(20 * SECOND, request).await.expect("it keeps waiting").unwrap().unwrap_err();
     let unanswered = client::unanswered(&error).unwrap();
     assert_eq!(unanswered.attempts(), 2);
     assert_eq!(unanswered.last_status().unwrap(), 503);
@@ -60,7 +60,7 @@ async fn exhausted_budgets_cancel_the_attempt() {
 async fn the_real_clock_enforces_the_budget() {
     let server = Server::start(|_| async { Reply::Silence }).await;
     let client = client(IdempotentRequests::new().budget(Duration::from_millis(100)));
-    let sent = timeout(20 * SECOND, client.post(server.url("/")).send()).await.expect("it goes on");
+    let sent = timeout(20 * SECOND, client.post(server.url("/")).send()).await.expect("it keeps waiting");
     assert_eq!(client::unanswered(&sent.unwrap_err()).unwrap().attempts(), 1);
 }
 
@@ -100,9 +100,9 @@ async fn retries_are_limited_during_outages() {
     let client = stage.client_with(IdempotentRequests::new().max_attempts(20).budget(3600 * SECOND));
     for _ in 0..20 {
         let response = client.post(stage.server.url("/payments")).send().await.unwrap();
-        assert_eq!(response.status(), 503, "the last answer, as it is");
+        assert_eq!(response.status(), 503, "the last response, unchanged");
     }
-    assert_eq!(stage.received().len(), 20 + 100, "a hundred retries of all operations together");
+    assert_eq!(stage.received().len(), 20 + 100, "a hundred retries across all operations");
 }
 
 #[tokio::test]

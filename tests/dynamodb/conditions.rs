@@ -63,11 +63,11 @@ async fn has_exactly(table: &Table, name: &str, write: &Write, base: &Record, co
         let after = table.record_item(&key).await.unwrap();
         if conjuncts.contains(&field) {
             tried.push(field);
-            assert_eq!(written, Written::Refused(Some(record)), "{name}: another {field} is not refused");
-            assert_eq!(after, before, "{name}: another {field} was refused, and written all the same");
+            assert_eq!(written, Written::Refused(Some(record)), "{name}: another {field} isn't refused");
+            assert_eq!(after, before, "{name}: another {field} was refused but still written");
         } else {
             let expected = write.apply_to(Some(&record)).unwrap();
-            assert_eq!(written, Written::Applied, "{name}: {field} is no matter of its condition");
+            assert_eq!(written, Written::Applied, "{name}: {field} doesn't belong to its condition");
             assert_eq!(after, item(&key, &expected), "{name}, with another {field}");
             assert_eq!(table.store.read(&key).await.unwrap(), Some(expected));
         }

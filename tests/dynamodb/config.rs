@@ -89,7 +89,7 @@ async fn default_timeouts_apply_when_clients_disable_them() {
     })
     .await;
     assert!((Duration::from_millis(2500)..Duration::from_millis(3500)).contains(&took), "{took:?}");
-    assert!(attempts >= 2, "an attempt ends after a second");
+    assert!(attempts >= 2, "an attempt ends after one second");
 }
 
 #[tokio::test]

@@ -63,7 +63,7 @@ async fn call(store: &DynamoDbStore, name: &str) {
         }
         "write parts" => drop(store.write_parts(&key(), owner(1), &response(), SETTLED_UNTIL).await),
         "read parts" => drop(store.read_parts(&key(), owner(1), 2, LENGTH.into()).await),
-        _ => panic!("no call is named {name}"),
+        _ => panic!("no call has the name {name}"),
     }
 }
 
@@ -147,12 +147,12 @@ async fn still_serves(table: &Table, name: &str) {
         }
         "read parts" => {
             let back = store.read_parts(&key(), owner(1), 2, LENGTH.into()).await.unwrap();
-            assert!(back == response(), "{} bytes, not the same", back.len());
+            assert!(back == response(), "{} bytes that differ", back.len());
         }
         _ => {
             let count = store.write_parts(&key(), owner(1), &response(), SETTLED_UNTIL).await.unwrap();
             let back = store.read_parts(&key(), owner(1), count, LENGTH.into()).await.unwrap();
-            assert!(back == response(), "{} bytes, not the same", back.len());
+            assert!(back == response(), "{} bytes that differ", back.len());
         }
     }
 }
@@ -172,12 +172,12 @@ async fn dropped_calls_stop_all_work() {
             }
         };
         tokio::select! {
-            () = dropped => panic!("nobody answered {name}"),
+            () = dropped => panic!("{name} got no response"),
             () = arrived => {}
         }
         let sent = wire.requests().len();
         tokio::time::sleep(6 * attempt).await;
-        assert_eq!(wire.requests().len(), sent, "{name} went on after it was dropped");
+        assert_eq!(wire.requests().len(), sent, "{name} continued after it was dropped");
     });
     for run in runs.map(|run| Box::pin(run) as BoxFuture<'static, ()>).map(tokio::spawn) {
         run.await.unwrap();

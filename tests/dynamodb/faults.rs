@@ -63,8 +63,8 @@ async fn each_answer_maps_to_kind_and_certainty() {
     let html = |status| Reply::Answer(status, "<html>secret</html>".into());
     let unreadable = || Reply::Answer(200, "secret".into());
     let cases: Vec<Case> = vec![
-        ("nobody answers", vec![Hang], Unavailable, true, None),
-        ("throttled only", vec![Reply::throttled()], Unavailable, false, Some(3)),
+        ("no server", vec![Hang], Unavailable, true, None),
+        ("only throttled", vec![Reply::throttled()], Unavailable, false, Some(3)),
         ("500, then throttled", vec![Reply::internal(), Reply::throttled()], Unavailable, true, Some(3)),
         (
             "throttled, 500, throttled",
@@ -74,14 +74,14 @@ async fn each_answer_maps_to_kind_and_certainty() {
             Some(3),
         ),
         ("500 only", vec![Reply::internal()], Unavailable, true, Some(3)),
-        ("503 of somebody else", vec![html(503)], Unavailable, true, Some(3)),
+        ("503 of another service", vec![html(503)], Unavailable, true, Some(3)),
         ("garbage", vec![Garbage], Unavailable, true, None),
         ("closed", vec![Close], Unavailable, true, Some(3)),
         ("reset", vec![Reset], Unavailable, true, Some(3)),
         ("closed, then throttled", vec![Close, Reply::throttled()], Unavailable, true, Some(3)),
-        ("an answer that cannot be read", vec![unreadable()], Unavailable, true, None),
-        ("a 400 of somebody else", vec![html(400)], Unavailable, true, Some(1)),
-        ("a 413 of somebody else", vec![html(413)], Unavailable, true, Some(1)),
+        ("an unreadable response", vec![unreadable()], Unavailable, true, None),
+        ("a 400 of another service", vec![html(400)], Unavailable, true, Some(1)),
+        ("a 413 of another service", vec![html(413)], Unavailable, true, Some(1)),
         ("denied", vec![denied()], Rejected, false, Some(1)),
         ("500, then denied", vec![Reply::internal(), denied()], Rejected, true, Some(2)),
         ("conflict", vec![conflict()], Conflict, false, None),
@@ -138,7 +138,7 @@ async fn outages_are_certain_and_within_budget() {
         let error = store.apply(&key(), &write).await.unwrap_err();
         assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
-        assert!(!error.is_maybe_applied(), "nobody was there to apply it");
+        assert!(!error.is_maybe_applied(), "no server could have applied it");
         assert_eq!(
             error.to_string(),
             format!(
@@ -376,7 +376,7 @@ async fn unwritable_or_unreadable_chunks_are_errors() {
     let bytes = bytes::Bytes::from(vec![1; 1_000_000]);
     let error = store.write_parts(&key(), owner(1), &bytes, SETTLED_UNTIL).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected);
-    assert!(wire.requests().len() <= 4, "it ends with the first that fails");
+    assert!(wire.requests().len() <= 4, "it ends at the first failure");
     let error = store.read_parts(&key(), owner(1), 3, 1_000_000).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected);
     assert!(!error.is_maybe_applied());
@@ -395,7 +395,7 @@ async fn at_most_four_chunks_are_sent_concurrently() {
         tokio::time::sleep(Duration::from_millis(500)).await;
     };
     tokio::select! {
-        _ = store.write_parts(&key, owner(1), &bytes, SETTLED_UNTIL) => panic!("nobody answered"),
+        _ = store.write_parts(&key, owner(1), &bytes, SETTLED_UNTIL) => panic!("no response arrived"),
         () = four_arrive => assert_eq!(wire.requests().len(), 4),
     }
 }

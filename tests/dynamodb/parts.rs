@@ -56,10 +56,10 @@ async fn round_trip(table: &Table, length: usize, parts: u32) {
     let count = table.store.write_parts(&key(), owner(1), &response, SETTLED_UNTIL).await.unwrap();
     assert_eq!(count, parts);
     let back = table.store.read_parts(&key(), owner(1), count, length).await.unwrap();
-    assert!(back == response, "{} bytes, not the same", back.len());
+    assert!(back == response, "{} bytes that differ", back.len());
     let error = table.store.read_parts(&key(), owner(1), count, length - 1).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Corrupt);
-    assert_eq!(table.store.read(&key()).await.unwrap(), None, "no part is taken for the record");
+    assert_eq!(table.store.read(&key()).await.unwrap(), None, "no chunk is read as the record");
 }
 
 /// A partition takes 1,000 write units a second, and a 380 KB chunk costs 380 of them.
@@ -88,7 +88,7 @@ async fn partitions_get_two_chunks_at_once() {
             tokio::time::sleep(Duration::from_secs(1)).await;
         };
         tokio::select! {
-            _ = store.write_parts(&key, owner(1), &response, SETTLED_UNTIL) => panic!("no put is answered"),
+            _ = store.write_parts(&key, owner(1), &response, SETTLED_UNTIL) => panic!("no put gets a response"),
             () = all_are_under_way => {}
         }
         assert_eq!(puts(), at_once, "sort key: {sort_key:?}");

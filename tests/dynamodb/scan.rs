@@ -27,7 +27,7 @@ async fn all(store: &DynamoDbStore) -> (BTreeMap<String, Result<Record, String>>
                 assert_eq!(error.kind(), StoreErrorKind::Corrupt);
                 error.to_string()
             });
-            assert!(found.insert(key.to_string(), record).is_none(), "{key} was there twice");
+            assert!(found.insert(key.to_string(), record).is_none(), "{key} appeared twice");
         }
         position = page.next;
         if position.is_none() {
@@ -56,7 +56,7 @@ async fn scans_find_records_and_skip_chunks() {
     let (found, pages) = all(&table.store).await;
     assert_eq!(found.len(), 8);
     assert!(found.values().all(|record| record.as_ref() == Ok(&started())), "{found:?}");
-    assert!(pages > 1, "2.4 MB of siblings are passed on the way");
+    assert!(pages > 1, "the scan passes 2.4 MB of chunks");
 }
 
 #[tokio::test]

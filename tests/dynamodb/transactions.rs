@@ -29,7 +29,7 @@ use super::{
 };
 
 const TOKEN: &str = "01234567-89ab-8def-8123-456789abcdef";
-const EFFECT: &str = "an effect of the handler's own";
+const EFFECT: &str = "an effect of the handler";
 
 fn put(id: &str) -> Put {
     let put = Put::builder().table_name(TABLE).item("id", s(id)).item("colour", s("red"));
@@ -156,7 +156,7 @@ async fn retries_send_the_same_request() {
     }
     let bodies: Vec<_> = wire.bodies().iter().map(|body| json(body)).collect();
     for same in bodies.chunks(8) {
-        assert!(same.iter().all(|body| *body == same[0]), "the entries of a map come in any order");
+        assert!(same.iter().all(|body| *body == same[0]), "the entries of a map have no order");
         assert_eq!(same[0]["ClientRequestToken"], TOKEN);
     }
     // The SDK's own retry sends identical bytes.
@@ -321,13 +321,13 @@ async fn only_certain_failures_are_reported_certain() {
         ("throttled", vec![Reply::throttled()], Unavailable, false),
         ("500, then throttled", vec![Reply::internal(), Reply::throttled()], Unavailable, true),
         ("closed", vec![Reply::Close], Unavailable, true),
-        ("nobody answers", vec![Reply::Hang], Unavailable, true),
+        ("no server", vec![Reply::Hang], Unavailable, true),
         ("on its way", vec![in_progress()], Conflict, true),
         ("500, then on its way", vec![Reply::internal(), in_progress()], Conflict, true),
         ("contention", vec![conflict()], Conflict, false),
         ("500, then contention", vec![Reply::internal(), conflict()], Conflict, true),
-        ("500, then wrong", vec![Reply::internal(), wrong()], Unstorable, true),
-        ("of another request", vec![mismatch()], Rejected, true),
+        ("500, then invalid", vec![Reply::internal(), wrong()], Unstorable, true),
+        ("from another request", vec![mismatch()], Rejected, true),
         ("invalid", vec![Reply::error(400, "ValidationException", "two on one item")], Unstorable, false),
         ("wrong", vec![wrong()], Unstorable, false),
         (
@@ -504,7 +504,7 @@ async fn large_responses_are_chunked_in_transactions() {
         let answer = run(&idempotency, 900_000).await.unwrap();
         assert_eq!(run(&idempotency, 900_000).await.unwrap(), answer, "replayed byte for byte");
         assert_eq!(table.effects().await, 1);
-        assert!(table.items().await.len() >= 3, "the record, the effect and its parts");
+        assert!(table.items().await.len() >= 3, "the record, the effect and its chunks");
     }
 }
 

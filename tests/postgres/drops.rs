@@ -87,7 +87,7 @@ async fn wait_for_locked(client: &Client, table: &str, count: i64) {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("the pool has lost a place");
+    panic!("the pool lost a connection slot");
 }
 
 /// After a call is dropped while it waits for another transaction, the next call doesn't wait for its statement.
@@ -170,8 +170,8 @@ async fn dropped_connection_attempts_free_their_place() {
 async fn calls_end_within_their_timeouts() {
     let server = server!();
     for (name, check_after, at_most, maybe_applied) in [
-        ("a server that is gone", Duration::ZERO, Duration::from_millis(1500), false),
-        ("a statement that is lost", Duration::from_secs(60), Duration::from_secs(1), true),
+        ("a server that has stopped", Duration::ZERO, Duration::from_millis(1500), false),
+        ("a lost statement", Duration::from_secs(60), Duration::from_secs(1), true),
     ] {
         let wire = Wire::to(server.port()).await;
         let builder = PostgresStore::builder(server.url_at(wire.port())).table(fresh_table());

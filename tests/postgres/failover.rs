@@ -27,7 +27,7 @@ async fn until(server: &Server, sql: &str) {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("it never came to be: {sql}");
+    panic!("this never became true: {sql}");
 }
 
 /// Creates a store on a new table. Its URL has both servers, the standby first.
@@ -49,7 +49,7 @@ async fn found(store: &PostgresStore, name: &str) -> Option<Record> {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("the server is not back");
+    panic!("the server hasn't restarted");
 }
 
 /// Completes the claim as soon as the store can answer. A call may use a connection that the crash has cut.
@@ -62,7 +62,7 @@ async fn settle(store: &PostgresStore, key: &StoredKey, lock: &Lock) {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("the server is not back");
+    panic!("the server hasn't restarted");
 }
 
 /// Waits until nothing listens at the server's port.
@@ -73,7 +73,7 @@ async fn until_gone(server: &Server) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("the server is still there");
+    panic!("the server is still running");
 }
 
 #[tokio::test]
@@ -130,7 +130,7 @@ impl SmallDisk {
         if mount.output().is_ok_and(|done| done.status.success()) {
             return Some(Self(folder));
         }
-        eprintln!("SKIPPED: this test mounts a small file system, which only root may");
+        eprintln!("SKIPPED: this test mounts a small file system, which only root can do");
         let _removed = fs::remove_dir(&folder);
         None
     }

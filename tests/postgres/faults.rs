@@ -37,7 +37,7 @@ async fn waiting(client: &Client, table: &str) -> i32 {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("no statement waits for a lock");
+    panic!("no statement is waiting for a lock");
 }
 
 /// Creates a store behind a wire. Its one connection has made a claim and a read.
@@ -150,7 +150,7 @@ async fn terminated_sessions_are_replaced_or_ambiguous() {
     );
     operator.batch_execute(&terminate).await.unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert!(store.read(&key).await.unwrap().is_some(), "a session that is gone is replaced");
+    assert!(store.read(&key).await.unwrap().is_some(), "a terminated session is replaced");
 
     let locked = format!("BEGIN; SELECT 1 FROM {table} FOR UPDATE");
     operator.batch_execute(&locked).await.unwrap();

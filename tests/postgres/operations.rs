@@ -227,7 +227,7 @@ async fn lost_commit_answers_are_resolved() {
             placed = shop.place(&mut client, "a", "12") => placed,
             () = counting => unreachable!(),
         };
-        assert!(wire.has_failed(), "{fault:?}: the commit was not met");
+        assert!(wire.has_failed(), "{fault:?}: the fault never hit the commit");
         if is_committed {
             assert_eq!(placed.unwrap(), "placed a", "{fault:?}");
         } else {

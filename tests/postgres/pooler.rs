@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs one of the processes below.
 #[tokio::test]
-#[ignore = "the test below runs it, twice at once"]
+#[ignore = "the test below runs it in two processes at once"]
 async fn claims_in_its_own_process() {
     let (Ok(url), Ok(begins)) = (env::var(URL), env::var(BEGINS)) else { return };
     let builder = PostgresStore::builder(url).connect_timeout(PATIENCE).statement_timeout(PATIENCE);

@@ -42,7 +42,7 @@ async fn random_writes_match_the_memory_store() {
         assert_eq!(store.read(key).await.unwrap(), memory.get(key), "seed {seed}, step {step}: {write:?}");
         made[usize::from(found == Written::Applied)] += 1;
     }
-    assert!(made.iter().all(|count| *count > 300), "seed {seed}: refused and made: {made:?}");
+    assert!(made.iter().all(|count| *count > 300), "seed {seed}: refused and applied: {made:?}");
 }
 
 fn any_write(random: &mut Random, current: Option<Record>) -> Write {

@@ -96,7 +96,7 @@ async fn sweeps_keep_records_extended_concurrently() {
         match (swept.unwrap(), written.unwrap()) {
             (0, lambda_idempotency::store::Written::Applied) => assert_eq!(stands, Some(lock.into())),
             (1, lambda_idempotency::store::Written::Refused(None)) => assert_eq!(stands, None),
-            other => panic!("{other:?}, and there is {stands:?}"),
+            other => panic!("{other:?}, but the record is {stands:?}"),
         }
     }
 }

@@ -29,7 +29,7 @@ fn certificate(folder: &std::path::Path, options: &[&str]) -> Option<()> {
                 std::env::var("CI").as_deref() != Ok("true"),
                 "openssl is missing; apt-get install openssl"
             );
-            eprintln!("SKIPPED: openssl is missing, and this test needs it; apt-get install openssl");
+            eprintln!("SKIPPED: this test needs openssl, which is missing; apt-get install openssl");
             None
         }
     }

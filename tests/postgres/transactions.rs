@@ -25,7 +25,7 @@ async fn record_and_work_commit_atomically() {
         assert_eq!(records.lock_and_read(&key).await.unwrap(), Looked::Free(None));
         transaction.batch_execute(&format!("INSERT INTO {orders} VALUES (1)")).await.unwrap();
         assert_eq!(records.apply(&key, &conclude).await.unwrap(), Written::Applied);
-        assert_eq!(store.read(&key).await.unwrap(), None, "nobody sees it before the commit");
+        assert_eq!(store.read(&key).await.unwrap(), None, "no other session sees it before the commit");
         if commits {
             transaction.commit().await.unwrap();
         } else {

@@ -23,7 +23,7 @@ pub(super) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
         }
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
-    panic!("{what}");
+    panic!("not reached in time: {what}");
 }
 
 fn is_up(server: &RedisServer) -> bool {
@@ -51,7 +51,7 @@ async fn two() -> Option<[RedisServer; 2]> {
     assert_eq!(one.run(&["CLUSTER", "SET-CONFIG-EPOCH", "1"]), "OK");
     assert_eq!(other.run(&["CLUSTER", "SET-CONFIG-EPOCH", "2"]), "OK");
     assert_eq!(one.run(&["CLUSTER", "MEET", &host, &port]), "OK");
-    until("the nodes did not meet", || is_up(&one) && is_up(&other)).await;
+    until("the nodes form a cluster", || is_up(&one) && is_up(&other)).await;
     Some([one, other])
 }
 
@@ -73,7 +73,7 @@ async fn a_single_node_cluster_conforms() {
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     assert!(!error.is_maybe_applied() && error.to_string().contains("slot"), "{error}");
     serve(&server, 0, LAST_SLOT);
-    until("the cluster did not come up", || is_up(&server)).await;
+    until("the cluster is up", || is_up(&server)).await;
     conformance::check(&patient(&url(&server))).await;
     // A URL without `redis-cluster://` works as long as there is one node.
     claimed(&patient(&server.url()), &fresh_key()).await;
@@ -135,7 +135,7 @@ async fn moved_slots_are_followed() {
     for _ in 0..3 {
         assert_eq!(claim(&store, &key).await.unwrap(), Written::Refused(Some(completed())));
     }
-    assert!(one.calls("evalsha") <= moved + 1, "the new node is remembered");
+    assert!(one.calls("evalsha") <= moved + 1, "the store remembers the new node");
 }
 
 #[tokio::test]

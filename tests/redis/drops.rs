@@ -94,7 +94,7 @@ async fn interrupted_calls_still_replace_silent_connections() {
             return;
         }
     }
-    panic!("every call went to the silent connection");
+    panic!("every call used the silent connection");
 }
 
 /// After a thaw, ten calls find a dead connection. One of them checks it, the others wait for the result, and

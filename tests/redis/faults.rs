@@ -27,15 +27,15 @@ async fn each_failure_maps_to_kind_and_certainty() {
     use Reply::{Answer, Close, Hang, Reset};
     let oom = Answer("-OOM command not allowed when used memory > 'maxmemory'.\r\n");
     let cases: Vec<(&str, Vec<Reply>, bool, Option<usize>)> = vec![
-        ("nobody answers", vec![Hang], true, Some(2)),
+        ("no server", vec![Hang], true, Some(2)),
         ("closed", vec![Close], true, Some(2)),
         ("reset", vec![Reset], true, Some(2)),
         ("no memory", vec![oom], false, Some(1)),
         ("closed, then no memory", vec![Close, oom], true, Some(2)),
         ("hangs, then no memory", vec![Hang, oom], true, Some(2)),
-        ("a replica each time", vec![Answer("-READONLY secret\r\n")], false, Some(2)),
+        ("a replica on every attempt", vec![Answer("-READONLY secret\r\n")], false, Some(2)),
         ("HTTP", vec![Answer("HTTP/1.1 400 secret\r\n\r\n")], true, Some(1)),
-        ("an answer of another kind", vec![Answer("$6\r\nsecret\r\n")], true, Some(1)),
+        ("a response of another type", vec![Answer("$6\r\nsecret\r\n")], true, Some(1)),
     ];
     for (name, script, maybe_applied, commands) in cases {
         let wire = Wire::scripted(None, &script).await;
@@ -66,7 +66,7 @@ async fn outages_are_certain_and_reported_immediately() {
         let error = store.apply(&fresh_key(), &write).await.unwrap_err();
         assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
-        assert!(!error.is_maybe_applied(), "nobody was there to apply it");
+        assert!(!error.is_maybe_applied(), "no server could have applied it");
         assert!(error.to_string().contains("couldn't be reached"), "{error}");
         assert!(chain(&error).contains("Connection refused"), "{}", chain(&error));
         assert!(!chain(&error).contains("secret"), "{}", chain(&error));

@@ -336,7 +336,7 @@ async fn large_responses_stay_in_the_record() {
         let found = claim(&store, &key).await.unwrap();
         assert!(
             found == Written::Refused(write.apply_to(Some(&started()))),
-            "{length} bytes came back otherwise"
+            "{length} bytes were read back differently"
         );
     }
 }

@@ -98,7 +98,7 @@ async fn servers_that_cannot_save_are_reported() {
     }
     std::fs::rename(gone, server.folder()).unwrap();
     // A server that keeps its folder open can still save.
-    eprintln!("SKIPPED: this server saves into a folder that has gone");
+    eprintln!("SKIPPED: this server can save into a deleted folder");
 }
 
 #[tokio::test]
@@ -129,7 +129,7 @@ async fn loading_servers_are_reported() {
         }
     }
     reload.join().unwrap();
-    panic!("it never said that it loads");
+    panic!("it never reported that it's loading");
 }
 
 #[tokio::test]
@@ -204,7 +204,7 @@ async fn documented_permissions_are_sufficient_and_necessary() {
         }
         refusals.extend(store.apply(&fresh_key(), &Write::Claim(lasting())).await.err());
         refusals.extend(store.read(&key).await.err());
-        assert!(!refusals.is_empty(), "{without} is not needed");
+        assert!(!refusals.is_empty(), "{without} isn't needed");
         for error in &refusals {
             assert_eq!(error.kind(), StoreErrorKind::Rejected, "{without}: {error}");
             assert!(error.to_string().contains("doesn't permit"), "{without}: {error}");

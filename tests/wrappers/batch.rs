@@ -40,7 +40,7 @@ async fn redelivered_messages_run_once() {
         assert_eq!(deliver(&bench.worker(by_id), &batch).await, [""; 0], "delivery {delivery}");
         assert_eq!(bench.ran(), ["a", "b", "c"]);
     }
-    assert_eq!(bench.requests(), 3 * 2 + 3, "two a first-time record, one a duplicate");
+    assert_eq!(bench.requests(), 3 * 2 + 3, "two requests for each first run, one for each duplicate");
 }
 
 #[tokio::test]
@@ -106,9 +106,9 @@ async fn duplicates_within_a_batch_cost_nothing() {
         Message::new("m6", "a").with_body(r#"{"order": "a", "more": 1}"#),
     ]);
     let returned = deliver(&bench.worker(by_order), &batch).await;
-    assert_eq!(returned, ["m3", "m4", "m6"], "they end alike; another payload is none of theirs");
+    assert_eq!(returned, ["m3", "m4", "m6"], "duplicates share the outcome, but another payload doesn't");
     assert_eq!(bench.ran(), ["a", "fail 1"]);
-    assert_eq!(bench.requests(), 4, "a claim and a settlement of each operation");
+    assert_eq!(bench.requests(), 4, "one claim and one settlement per operation");
 }
 
 #[tokio::test]
@@ -177,7 +177,7 @@ async fn fifo_groups_stop_at_the_first_failure() {
         |group: &str| ran.iter().filter(|order| order.contains(group)).cloned().collect::<Vec<_>>();
     assert_eq!(of_group("a"), ["a1", "fail a2"]);
     assert_eq!(of_group("b"), ["b1", "b2", "b3"]);
-    assert_eq!(bench.requests(), 5 * 2, "of what comes back unseen, nobody is asked");
+    assert_eq!(bench.requests(), 5 * 2, "redelivered but unseen messages cost no request");
 
     // An unreadable record blocks the rest of its group too.
     let keyless = of("a1", "", "a").with_body("{}");
@@ -268,7 +268,7 @@ async fn keyless_messages_are_returned_or_unprotected() {
 async fn panicking_key_closures_fail_one_message() {
     let bench = Bench::new();
     let key = |message: &SqsMessage| match message.message_id() {
-        "m2" => panic!("no key for it"),
+        "m2" => panic!("no key"),
         id => Key::new(id),
     };
     let batch = sqs([Message::new("m1", "a"), Message::new("m2", "b"), Message::new("m3", "c")]);
@@ -330,7 +330,7 @@ async fn panicking_serialisation_fails_one_message() {
     struct Bomb(bool);
     impl serde::Serialize for Bomb {
         fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-            assert!(!self.0, "as it was told");
+            assert!(!self.0, "as intended");
             serializer.serialize_unit()
         }
     }
@@ -365,7 +365,7 @@ async fn claims_stop_near_the_deadline() {
     assert_eq!(deliver_by(&worker, &batch, clock.after(10_000)).await, ["m4", "m3"]);
     let took = began.until(clock.now()).as_millis();
     assert!((9_500..9_510).contains(&took), "{took}");
-    assert_eq!(bench.in_order().last().unwrap(), "takes 60000", "the third was never begun");
+    assert_eq!(bench.in_order().last().unwrap(), "takes 60000", "the third never started");
 
     // The key of the dropped run is free once its lease has ended, and not before.
     let batch = sqs([takes("m4", 60_000)]);
@@ -404,7 +404,7 @@ async fn late_claims_are_released() {
         bench.is_slow(200);
     });
     assert_eq!((returned.0, bench.ran().len()), (vec!["m1".to_owned()], 0));
-    assert_eq!(deliver_by(&worker, &batch, clock.after(12_000)).await, [""; 0], "not for ever unknown");
+    assert_eq!(deliver_by(&worker, &batch, clock.after(12_000)).await, [""; 0], "not unknown forever");
     assert_eq!(bench.ran(), ["a"]);
 }
 
@@ -424,7 +424,7 @@ async fn waiting_messages_claim_nothing_near_deadlines() {
         deliver_by(&worker, &batch, clock.after(12_000)).await
     });
     assert_eq!((first, second), (vec!["m1".to_owned()], vec!["m1".to_owned()]));
-    assert_eq!(bench.ran(), ["takes 23000"], "its wait ended before the other's lease");
+    assert_eq!(bench.ran(), ["takes 23000"], "its wait ended before the other lease");
 }
 
 #[tokio::test(start_paused = true)]
@@ -432,7 +432,7 @@ async fn panics_while_dropping_keep_the_answer() {
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {
-            assert!(std::thread::panicking(), "as it was told");
+            assert!(std::thread::panicking(), "as intended");
         }
     }
     let (bench, clock) = paused();
@@ -479,7 +479,7 @@ async fn functions_can_return_workers() {
 }
 
 /// Checks the bounds of `lambda_runtime::run`. No test calls this.
-#[expect(dead_code, reason = "it need only compile")]
+#[expect(dead_code, reason = "it only has to compile")]
 async fn it_works_under_every_run() -> Result<(), lambda_runtime::Error> {
     async fn ship(_: SqsMessage) -> Result<(), Failure> {
         Ok(())

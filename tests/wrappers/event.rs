@@ -194,7 +194,7 @@ async fn bad_keys_and_events_run_nothing() {
 #[tokio::test]
 async fn invalid_events_name_only_missing_fields() {
     #[derive(Debug, Deserialize)]
-    #[expect(dead_code, reason = "its shape is what counts")]
+    #[expect(dead_code, reason = "only its shape matters")]
     struct Strict {
         id: String,
         amount: u64,
@@ -311,7 +311,7 @@ async fn run_uses_the_invocations_deadline() {
 }
 
 /// Checks the bounds of `lambda_runtime::run` and `run_concurrent`. No test calls this.
-#[expect(dead_code, reason = "it need only compile")]
+#[expect(dead_code, reason = "it only has to compile")]
 async fn it_works_under_run_and_run_concurrent() -> Result<(), lambda_runtime::Error> {
     let idempotency = idempotency();
     let service = || idempotency.events(|order: &Order| Key::new(order.id.as_deref().unwrap_or_default()));
@@ -442,7 +442,7 @@ async fn functions_and_nested_operations_separate_keys() {
                     }
                 };
                 let (first, second) = tokio::join!(step("first"), step("second"));
-                assert_eq!(*current().unwrap().key(), outer, "after them it is the outer one's again");
+                assert_eq!(*current().unwrap().key(), outer, "afterwards the outer claim is current again");
                 let mut keys = vec![outer.to_string(), first?, second?, step("first").await?];
                 keys.sort();
                 keys.dedup();

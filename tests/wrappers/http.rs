@@ -135,7 +135,7 @@ async fn repeated_requests_run_once() {
     let first = service.clone().oneshot(post(Some("k"), r#"{"a":1,"b":2}"#)).await.unwrap();
     let again = service.clone().oneshot(post(Some("\"k\""), r#"{"b":2, "a":1}"#)).await.unwrap();
     assert_eq!(first.status(), StatusCode::CREATED);
-    assert!(!is_replay(&first), "the handler's own marker is not believed");
+    assert!(!is_replay(&first), "the handler's own marker isn't trusted");
     assert!(is_replay(&again));
     assert_eq!((again.status(), again.body()), (first.status(), first.body()));
     for name in ["location", "content-type"] {
@@ -185,7 +185,7 @@ async fn keys_are_optional_unless_required() {
     assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (400, "key-missing"));
     let mut get = post(None, "");
     *get.method_mut() = lambda_http::http::Method::GET;
-    assert_eq!(required.oneshot(get).await.unwrap().status(), 201, "a GET needs none");
+    assert_eq!(required.oneshot(get).await.unwrap().status(), 201, "a GET needs no key");
 }
 
 #[tokio::test]
@@ -224,7 +224,7 @@ async fn concurrent_duplicates_get_409_with_retry_after() {
     let second = service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
     assert_eq!((second.status().as_u16(), code(&second).as_str()), (409, "in-progress"));
     let wait: u64 = second.headers()["retry-after"].to_str().unwrap().parse().unwrap();
-    assert_eq!(wait, 5, "though the fallback lease has a minute left");
+    assert_eq!(wait, 5, "although the fallback lease lasts another minute");
     let other = service.clone().oneshot(post(Some("k"), "[]")).await.unwrap();
     assert_eq!(other.status(), 422, "another payload, even while the first runs");
     release.notify_one();
@@ -324,7 +324,7 @@ async fn axum_routers_or_routes_can_be_wrapped() {
     );
     let free = send("/free", None).await.unwrap();
     let body = axum::body::to_bytes(free.into_body(), 1000).await.unwrap();
-    assert_eq!(body, "false {}", "the layer is not around this route");
+    assert_eq!(body, "false {}", "the layer doesn't wrap this route");
 }
 
 #[tokio::test]
@@ -396,7 +396,7 @@ async fn oversized_bodies_get_413() {
 }
 
 /// Checks the bounds of `lambda_http::run` and its variants. No test calls this.
-#[expect(dead_code, reason = "it need only compile")]
+#[expect(dead_code, reason = "it only has to compile")]
 async fn it_works_under_every_run() -> Result<(), lambda_http::Error> {
     async fn text(_: Request) -> Result<impl IntoResponse, lambda_http::Error> {
         Ok("text")

@@ -117,7 +117,7 @@ async fn sell(stock: Stock, request: Request, closes: bool) -> Answer {
     of_the_task.add(stock.note("a note")).unwrap();
     let twice = of_the_task.add(stock.note("a note")).unwrap_err();
     recording::error(&twice);
-    assert!(twice.to_string().contains("are on the same item"), "{twice}: they are one");
+    assert!(twice.to_string().contains("are on the same item"), "{twice}: both are the same item");
     if closes {
         of_the_request.on_declined(|declined: &Declined| -> Answer {
             recording::shown(declined);
@@ -345,7 +345,7 @@ async fn each_message_has_its_own_transaction() {
         for _ in 0..2 {
             let answer = worker.clone().oneshot(batch(&orders)).await.unwrap();
             assert_eq!(answer.returned().collect::<Vec<_>>(), ["fails"]);
-            assert_eq!(shop.left().await, 0, "one each, and none for the one that failed");
+            assert_eq!(shop.left().await, 0, "one each, and none for the failed one");
         }
         // The stock is empty, so the declined message is redelivered.
         let answer = worker.clone().oneshot(batch(&["a", "d"])).await.unwrap();

@@ -201,7 +201,7 @@ mod tests {
             };
             let [one, other] =
                 [1, 2].map(|id| of(&format!(r#"{{"orderId": {id}, "lines": [{{"cents": {id}}}]}}"#)));
-            assert_ne!(one, other, "an expression without matches in lists is no field either");
+            assert_ne!(one, other, "an expression without matches in lists isn't a field either");
         }
         let undecodable = |at: u8| of(&format!(r#"{{"id": 1, "note": "secret", "at": {at}}}"#));
         assert_ne!(undecodable(1), undecodable(2), "the whole counts where a field cannot be looked up");

@@ -59,7 +59,7 @@ async fn failed_batches_are_counted() {
             assert_eq!(failed, (1, expected), "delivery {delivery}");
         }
         let with_one = failing().into_iter().chain([Message::new("m4", "a")]);
-        assert_eq!(all_failed(answered(&worker, &sqs(with_one))).await, (0, Ok(3)), "one is done");
+        assert_eq!(all_failed(answered(&worker, &sqs(with_one))).await, (0, Ok(3)), "one succeeds");
         assert_eq!(all_failed(answered(&worker, &sqs([]))).await, (0, Ok(0)), "an empty batch");
     }
 }

@@ -60,7 +60,7 @@ async fn crash(bench: &Bench, clock: &Paused) -> (usize, Duration) {
 async fn crashes_spend_few_stream_retries() {
     let (bench, clock) = paused(|builder| builder);
     let (in_progress, after) = crash(&bench, &clock).await;
-    assert_eq!(in_progress, 3, "17 s in steps of 8 s; with a lease until the deadline it was 8");
+    assert_eq!(in_progress, 3, "17 s in steps of 8 s; a lease until the deadline took 8 steps");
     assert!(after <= Duration::from_secs(24), "{after:?}");
 
     // A delivery that waits inside the invocation uses up no retries.
@@ -97,7 +97,7 @@ async fn leases_of_streams_follow_the_settings() {
         let now = clock.now();
         assert_eq!(deliver_by(&worker, &kinesis(&SHARD), clock.after(TIMEOUT)).await, [""; 0]);
         let held = held.lock().unwrap();
-        assert_eq!(held[0], held[1], "a step inside of it is free as early");
+        assert_eq!(held[0], held[1], "an operation inside it is freed as early");
         if bench.idempotency.settings().lease_extension.is_none() {
             assert_eq!(
                 now.until(held[2]),
@@ -124,7 +124,7 @@ async fn extensions_cost_one_request_per_five_seconds() {
         assert_eq!(deliver_by(&worker(&bench), &batch, clock.after(TIMEOUT)).await, [""; 0]);
         assert_eq!(bench.requests(), 2 + extensions, "{millis} ms");
         assert_eq!(deliver_by(&worker(&bench), &batch, clock.after(TIMEOUT)).await, [""; 0]);
-        assert_eq!(bench.requests(), 3 + extensions, "a duplicate is one");
+        assert_eq!(bench.requests(), 3 + extensions, "a duplicate costs one request");
     }
     // A queue's messages need no more requests than before.
     let (bench, clock) = paused(|builder| builder);
@@ -227,7 +227,7 @@ fn blocking_handlers_are_fenced_by_successors() {
     is_blocked.recv().unwrap();
     assert_eq!(invoke(&bench, &clock, &ran, "successor", || (), false).returned().count(), 0);
     done.send(()).unwrap();
-    assert_eq!(late.join().unwrap(), 0, "the successor's outcome is the late one's");
+    assert_eq!(late.join().unwrap(), 0, "the successor's outcome replaces the late one");
     assert_eq!(*ran.lock().unwrap(), ["begins", "begins", "ends", "ends"]);
     // The record holds the successor's outcome.
     let records: Vec<_> = store.all().into_iter().map(|(_, record)| record).collect();

@@ -108,7 +108,7 @@ async fn partition_key_order_is_optional() {
             vec!["c1".into()],
         )
     );
-    assert_eq!(bench.widest(), 3, "three keys side by side");
+    assert_eq!(bench.widest(), 3, "three keys run concurrently");
 }
 
 #[tokio::test]
@@ -132,9 +132,9 @@ async fn item_change_order_is_optional() {
 
     let bench = Bench::new();
     assert_eq!(deliver(&new(&bench), &changes(&RECORDS)).await, ["103"]);
-    assert_eq!(bench.ran().len(), 7, "every change for itself");
+    assert_eq!(bench.ran().len(), 7, "every change runs on its own");
     assert_eq!(deliver(&new(&bench), &changes(&[(107, "c", "c1")])).await, [""; 0]);
-    assert_eq!(bench.ran().len(), 7, "and once");
+    assert_eq!(bench.ran().len(), 7, "and only once");
 }
 
 /// Two changes with the same content are one operation under the order's key, though each change has its own number.
@@ -180,5 +180,5 @@ async fn unreadable_records_become_the_checkpoint() {
     let mut batch = kinesis(&RECORDS[..5]);
     batch["Records"][2]["kinesis"]["data"] = "no Base64!".into();
     assert_eq!(deliver(&worker.in_order(), &batch).await, ["103"]);
-    assert_eq!(bench.ran().len(), 3, "two of b's, and a's first was done; a's third waits");
+    assert_eq!(bench.ran().len(), 3, "two of b and the first of a are done; the third of a waits");
 }

@@ -58,7 +58,7 @@ async fn only_messages_in_progress_are_hidden() {
         };
         let (done, returned) = tokio::join!(deliver(&first, &only_held), meanwhile);
         assert_eq!(done, [""; 0]);
-        assert_eq!(returned.len(), 12, "whatever the queue says: {returned:?}");
+        assert_eq!(returned.len(), 12, "regardless of the queue's response: {returned:?}");
 
         let asked = asked.lock().unwrap();
         let entries = asked.iter().map(|request| {
@@ -69,7 +69,10 @@ async fn only_messages_in_progress_are_hidden() {
             .flatten()
             .map(|entry| {
                 let seconds = entry["VisibilityTimeout"].as_u64().unwrap();
-                assert!((61..=62).contains(&seconds), "a minute's lease, and the margin of 2 s: {seconds}");
+                assert!(
+                    (61..=62).contains(&seconds),
+                    "a lease of one minute plus the margin of 2 s: {seconds}"
+                );
                 entry["ReceiptHandle"].as_str().unwrap().to_owned()
             })
             .collect();
@@ -78,7 +81,7 @@ async fn only_messages_in_progress_are_hidden() {
         hidden.sort();
         expected.sort();
         assert_eq!(hidden, expected);
-        assert_eq!(asked.len(), 2, "ten a request");
+        assert_eq!(asked.len(), 2, "ten per request");
     }
 }
 

@@ -177,7 +177,7 @@ async fn handler_then_setting_then_status_decides_recording() {
     assert_eq!(
         twice(released, 503, Some(Recording::Release)).await,
         (503, false),
-        "nothing happened, it says"
+        "the problem says that nothing happened"
     );
 }
 
@@ -195,7 +195,7 @@ async fn replayed_cookies_and_marker_are_configurable() {
         };
         let service = layer.layer(service_fn(answer));
         let first = service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
-        assert!(!first.headers().contains_key(&marker), "the handler's own is not believed");
+        assert!(!first.headers().contains_key(&marker), "the handler's own marker isn't trusted");
         let again = service.oneshot(post(Some("k"), "{}")).await.unwrap();
         assert_eq!(again.headers()[&marker], "true");
         assert!(!again.headers().contains_key("idempotent-replayed"));

@@ -59,7 +59,7 @@ impl cases::Api for InProcess {
 /// Runs the cases that show `clause` through every front end.
 async fn passes(clause: &str) {
     let mut cases = CASES.iter().filter(|case| case.clauses.contains(&clause)).peekable();
-    assert!(cases.peek().is_some(), "no case shows {clause}");
+    assert!(cases.peek().is_some(), "no case covers {clause}");
     for case in cases {
         for front_end in FRONT_ENDS {
             case.walk(front_end, 1, &InProcess::new(case.layered)).await;
@@ -98,10 +98,10 @@ clauses! {
 #[test]
 fn every_clause_and_case_is_tested() {
     for clause in SHOWN {
-        assert!(CASES.iter().any(|case| case.clauses.contains(&clause)), "no case shows {clause}");
+        assert!(CASES.iter().any(|case| case.clauses.contains(&clause)), "no case covers {clause}");
     }
     for case in CASES {
-        assert!(case.clauses.iter().all(|clause| SHOWN.contains(clause)), "an unknown clause: {case:?}");
+        assert!(case.clauses.iter().all(|clause| SHOWN.contains(clause)), "unknown clause: {case:?}");
         assert!(case.clauses.iter().any(|clause| WALKED.contains(clause)), "no test: {case:?}");
     }
 }

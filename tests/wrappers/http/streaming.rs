@@ -156,10 +156,14 @@ async fn large_streams_are_recorded_before_sending() {
     let sender = function.sender.lock().unwrap().take().unwrap();
     sender.send(Ok(b"12345678")).unwrap();
     let duplicate = || function.answer(post(Some("k"), "{}"), []);
-    assert_eq!(problem(duplicate().await).await, (409, "in-progress".into()), "it may yet be small enough");
+    assert_eq!(
+        problem(duplicate().await).await,
+        (409, "in-progress".into()),
+        "the body may still be small enough"
+    );
     sender.send(Ok(b"9")).unwrap();
     let first = first.await.unwrap().unwrap();
-    assert!(!marked(&first), "the handler's own marker is not believed");
+    assert!(!marked(&first), "the handler's own marker isn't trusted");
     assert_eq!(problem(duplicate().await).await, (409, "not-retained".into()));
 
     sender.send(Ok(b" and more")).unwrap();
@@ -219,18 +223,18 @@ async fn record_when_sees_recordable_answers() {
 
 #[tokio::test]
 async fn truncated_response_bodies_are_never_recorded() {
-    let broken = || [Ok(&b"a,b"[..]), Err(io::Error::other("the disk is gone")), Ok(b"c")];
+    let broken = || [Ok(&b"a,b"[..]), Err(io::Error::other("the disk failed")), Ok(b"c")];
     let function = Function::new(up_to(1000), created);
     let first = function.answer(post(Some("k"), "{}"), broken()).await;
     let error = first.into_body().collect().await.unwrap_err();
-    assert_eq!(error.to_string(), "the disk is gone");
+    assert_eq!(error.to_string(), "the disk failed");
     let again = function.answer(post(Some("k"), "{}"), [Ok(&b"a,b,c"[..])]).await;
     assert_eq!((marked(&again), text(again).await, function.runs.count()), (false, "a,b,c".into(), 2));
 
     let builder = Idempotency::builder(empty_store()).function("exports").execution(Execution::AtMostOnce);
     let once = Function::new(builder.build().unwrap().http(), created);
     let first = once.answer(post(Some("k"), "{}"), broken()).await;
-    assert_eq!(problem(first).await, (500, "operation-failed".into()), "what its duplicates get");
+    assert_eq!(problem(first).await, (500, "operation-failed".into()), "the response that duplicates get");
     let again = once.answer(post(Some("k"), "{}"), []).await;
     assert_eq!((problem(again).await, once.runs.count()), ((500, "operation-failed".into()), 1));
 }
@@ -242,7 +246,7 @@ async fn unprotected_routes_stream_without_the_store() {
     let function = Function::new(layer, created);
     for request in [post(Some("k"), "{}"), post(Some("\"open"), "{}"), post(None, "{}")] {
         let answer = head(&function, request).await;
-        assert!(!marked(&answer), "the handler's own marker is not believed here either");
+        assert!(!marked(&answer), "the handler's own marker isn't trusted here either");
         let sender = function.sender.lock().unwrap().take().unwrap();
         sender.send(Ok(b"later")).unwrap();
         drop(sender);
@@ -279,7 +283,7 @@ async fn large_buffered_responses_pass_unretained() {
 }
 
 /// Checks the bounds of `run_with_streaming_response`. No test calls this.
-#[expect(dead_code, reason = "it need only compile")]
+#[expect(dead_code, reason = "it only has to compile")]
 async fn it_works_under_the_streaming_run() -> Result<(), lambda_http::Error> {
     let layer = || idempotency().http().streaming();
     lambda_http::run_with_streaming_response(layer().layer(axum::Router::new())).await?;

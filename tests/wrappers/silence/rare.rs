@@ -46,7 +46,7 @@ impl Bench {
     }
 
     async fn claim(&self) -> Claim {
-        let Begun::Claimed(claim) = self.begin().await.unwrap() else { panic!("nothing was to be replayed") };
+        let Begun::Claimed(claim) = self.begin().await.unwrap() else { panic!("nothing should be replayed") };
         claim
     }
 
@@ -118,14 +118,14 @@ impl Store for Forgetful {
     ) -> BoxFuture<'a, Result<Written, StoreError>> {
         match write {
             Write::Settle { .. } => {
-                Box::pin(async { Err(StoreError::new(self.1, "it forgets").maybe_applied(true)) })
+                Box::pin(async { Err(StoreError::new(self.1, "it isn't stored").maybe_applied(true)) })
             }
             _ => self.0.apply(key, write),
         }
     }
 
     fn read<'a>(&'a self, _: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
-        Box::pin(async { Err(StoreError::new(self.1, "it forgets")) })
+        Box::pin(async { Err(StoreError::new(self.1, "it isn't stored")) })
     }
 }
 
