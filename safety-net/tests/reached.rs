@@ -52,11 +52,8 @@ const SETTINGS: &[(&str, By)] = &[
 
 /// `ErrorKind`, variant by variant.
 const KINDS: &[(&str, By)] = &[
-    (
-        "MissingKey",
-        Test("tests/wrappers/event.rs", "an_event_without_a_key_is_refused_or_runs_each_time_by_choice"),
-    ),
-    ("InvalidKey", Test("tests/wrappers/event.rs", "a_bad_key_or_event_is_refused_before_anything_runs")),
+    ("MissingKey", Test("tests/wrappers/event.rs", "keyless_events_are_refused_or_unprotected")),
+    ("InvalidKey", Test("tests/wrappers/event.rs", "bad_keys_and_events_run_nothing")),
     ("Mismatch", Simulated(&[Item::Mismatch])),
     ("InProgress", Simulated(&[Item::InProgress])),
     ("OutcomeUnknown", Simulated(&[Item::OutcomeUnknown])),
@@ -65,7 +62,7 @@ const KINDS: &[(&str, By)] = &[
     ("Unavailable", Simulated(&[Item::Unavailable])),
     ("Unrecorded", Test(FENCING, "the_low_level_tells_fenced_from_unrecorded")),
     ("Declined", Simulated(&[Item::Declined])),
-    ("AllFailed", Test("tests/wrappers/batch/all_failed.rs", "a_batch_that_failed_is_counted")),
+    ("AllFailed", Test("tests/wrappers/batch/all_failed.rs", "failed_batches_are_counted")),
     ("Corrupt", Test(ENGINE, "damaged_bytes_are_corrupt_and_nothing_runs")),
     ("Invalid", Test(ENGINE, "a_rejected_request_says_why")),
 ];
@@ -81,16 +78,13 @@ const WAYS_IN: &[(&str, By)] = &[
     ("claim_free", Simulated(&[Item::Mixed, Item::Conclusion])),
     ("claim_free_looking_first", Simulated(&[Item::Mixed])),
     ("run_in", Test("safety-net/real/tests/real/crash.rs", "crash_or_freeze_is_safe_everywhere")),
-    ("begin_in", Test("tests/postgres/operations.rs", "an_operation_happens_once_and_is_replayed")),
+    ("begin_in", Test("tests/postgres/operations.rs", "operations_run_once_and_are_replayed")),
     ("http", Test("functions/tests/deploy/aws.rs", "the_http_contract_holds_on_managed_instances")),
-    (
-        "events",
-        Test("tests/wrappers/event.rs", "the_same_event_twice_runs_once_and_is_answered_byte_for_byte"),
-    ),
-    ("events_by", Test("tests/wrappers/event.rs", "a_key_is_named_by_fields_or_by_the_request_id")),
-    ("sqs", Test(BATCHES, "every_message_runs_once_however_often_it_is_delivered")),
-    ("kinesis", Test(STREAMS, "a_partition_keys_order_is_kept_where_it_is_asked_for")),
-    ("dynamodb_stream", Test(STREAMS, "an_items_changes_keep_their_order_where_it_is_asked_for")),
+    ("events", Test("tests/wrappers/event.rs", "repeated_events_run_once_and_replay")),
+    ("events_by", Test("tests/wrappers/event.rs", "keys_come_from_fields_or_request_ids")),
+    ("sqs", Test(BATCHES, "redelivered_messages_run_once")),
+    ("kinesis", Test(STREAMS, "partition_key_order_is_optional")),
+    ("dynamodb_stream", Test(STREAMS, "item_change_order_is_optional")),
 ];
 
 /// Platforms, stores and batches, which aren't settings.
@@ -102,7 +96,7 @@ const OTHERWISE: &[(&str, By)] = &[
         Test("functions/tests/deploy/aws.rs", "functions_answer_every_event_on_managed_instances"),
     ),
     ("on demand", Test("functions/tests/deploy/aws.rs", "functions_answer_every_event_on_demand")),
-    ("random batches", Test("tests/wrappers/batch/property.rs", "random_batches_keep_every_promise")),
+    ("random batches", Test("tests/wrappers/batch/property.rs", "random_batches_keep_all_promises")),
     (
         "the wire to PostgreSQL",
         Test("safety-net/real/tests/real/wire.rs", "postgres_wire_faults_are_survived_or_reported"),

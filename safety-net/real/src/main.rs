@@ -36,10 +36,11 @@ usage: real-net agreement [--long]
   deadlines     breaks the wire in 20 ways during invocations of 3 s, INVOCATIONS (default 50) for each way and store:
                 each gets a true answer in time
 
-FORM says where the effect and the record are. `ledger` (default): a file outside any transaction, and the record in DynamoDB.
-`postgres` and `redis`: a file, and the record there. `transaction`: the effect is in the completion's own transaction.
-`claim-free`: the effect is written with the finished record, without a claim. `postgres-transaction`: one PostgreSQL transaction
-writes the effect and the record. The last three have exactly one effect, despite every crash.
+FORM says where the effect and the record are. `ledger` (default): a file outside any transaction, and the record
+in DynamoDB. `postgres` and `redis`: a file, and the record there. `transaction`: the effect is in the completion's
+own transaction. `claim-free`: the effect is written with the finished record, without a claim.
+`postgres-transaction`: one PostgreSQL transaction writes the effect and the record. The last three have exactly one
+effect, despite every crash.
 
 Servers: the embedded DynamoDB, and those that the environment names in";
 
