@@ -39,7 +39,7 @@ fn the_guide_names_existing_items() {
     for name in &named {
         match name.strip_prefix("crash-points: ") {
             Some(point) => {
-                assert!(points.contains(&format!("\"{point}\"")), "the guide has no point {point}")
+                assert!(points.contains(&format!("\"{point}\"")), "no crash point is named {point}")
             }
             None => assert!(tests.contains(&format!("fn {name}(")), "no test is named {name}"),
         }

@@ -43,7 +43,7 @@ async fn wrong_endpoint_is_reported() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_credentials_are_reported() {
-    all_are_bad(&[REGION], &["--table", TABLE], &["for want of AWS credentials", "AWS_PROFILE"]).await;
+    all_are_bad(&[REGION], &["--table", TABLE], &["no AWS credentials were found", "AWS_PROFILE"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -57,7 +57,7 @@ async fn missing_or_unknown_region_is_reported() {
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_table_is_reported() {
     let environment = [CREDENTIALS[0], CREDENTIALS[1], REGION];
-    all_are_bad(&environment, &[], &["no store is named", "IDEMPOTENCY_TABLE", "--table NAME"]).await;
+    all_are_bad(&environment, &[], &["no store is configured", "IDEMPOTENCY_TABLE", "--table NAME"]).await;
     let memory = [&environment[..], &[("IDEMPOTENCY_STORE", "memory:")]].concat();
     all_are_bad(&memory, &[], &["another process can't read"]).await;
     all_are_bad(&environment, &["--table", "a table"], &["DynamoDB allows"]).await;

@@ -49,7 +49,7 @@ async fn configured_attribute_names_are_read() {
     let unnamed = bench.run(&["list"]).await;
     assert!(!unnamed.out.contains("STARTED"), "{unnamed:?}");
     let wrong = bench.run(&["list", "--attributes", "colour:c"]).await;
-    wrong.is_bad_input(&["there is no attribute \"colour\" to name; there are id, status"]);
+    wrong.is_bad_input(&["there is no attribute \"colour\"; the attributes are id, status"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -276,8 +276,8 @@ async fn unreadable_records_are_listed() {
     has(&bench.run(&["list", "--unresolved"]).await.out, &["0 operations unresolved\n1 record unreadable\n"]);
     let json = bench.run(&["list", "--json"]).await.json();
     assert!(json["records"][0]["unreadable"].as_str().unwrap().contains("`version` is missing"), "{json}");
-    bench.run(&["inspect", &id]).await.is_bad_input(&["cannot be read", "`version` is missing"]);
-    bench.run(&["release", &id, "--confirm"]).await.is_bad_input(&["cannot be read"]);
+    bench.run(&["inspect", &id]).await.is_bad_input(&["can't be read", "`version` is missing"]);
+    bench.run(&["release", &id, "--confirm"]).await.is_bad_input(&["can't be read"]);
 }
 
 /// A lease that has just expired is stale, judged by the function's own margin.

@@ -20,7 +20,7 @@ async fn every_command_works_on_postgres() {
 
     let missing = run(&["table", "check"]).await;
     assert_eq!(missing.code, 2, "{missing:?}");
-    assert!(missing.out.starts_with("wrong: there is no such table"), "{missing:?}");
+    assert!(missing.out.starts_with("wrong: the table doesn't exist"), "{missing:?}");
     assert!(missing.out.ends_with("Mend it: `idempotency table create`\n"), "{missing:?}");
     let made = run(&["table", "create"]).await;
     assert_eq!(

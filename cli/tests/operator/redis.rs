@@ -119,8 +119,8 @@ async fn records_are_listed_page_by_page() {
         .server
         .run_as(&[PASSWORD], &["HSET", &format!("idempotency:{id}"), "version", "1", "response", KEY]);
     let listed = bench.run(&["list", "--unresolved"]).await;
-    has(&listed.out, &["UNREADABLE", &id, "`version` is 1, and this library reads version 2 alone"]);
-    bench.run(&["release", &id, "--confirm"]).await.is_bad_input(&["cannot be read", "`version`"]);
+    has(&listed.out, &["UNREADABLE", &id, "`version` is 1, but this library reads only version 2"]);
+    bench.run(&["release", &id, "--confirm"]).await.is_bad_input(&["can't be read", "`version`"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -187,11 +187,11 @@ async fn errors_are_one_line() {
         let bad = async |url: &str, words: &[&str]| {
             run_in(&[], &[command, &["--store", url]].concat()).await.is_bad_input(words);
         };
-        bad(&format!("redis://:secret@{address}"), &["refused the user name or the password", "WRONGPASS"])
+        bad(&format!("redis://:secret@{address}"), &["rejected the user name or password", "WRONGPASS"])
             .await;
-        bad(&format!("redis://{address}"), &["refused the user name or the password"]).await;
-        bad("redis://:secret@127.0.0.1:1", &["127.0.0.1:1 could not be reached", "Connection refused"]).await;
-        bad("redis://:secret@h:99999", &["is no URL", "port"]).await;
+        bad(&format!("redis://{address}"), &["rejected the user name or password"]).await;
+        bad("redis://:secret@127.0.0.1:1", &["127.0.0.1:1 couldn't be reached", "Connection refused"]).await;
+        bad("redis://:secret@h:99999", &["isn't a valid URL", "port"]).await;
         bad("mysql://:secret@h", &["the scheme \"mysql\""]).await;
         bad("memory:", &["another process can't read"]).await;
     }

@@ -178,7 +178,7 @@ fn stem(path: &std::path::Path) -> String {
 async fn wrong_event_shape_names_missing_field() {
     let database = database().await;
     for (function, event, words) in [
-        ("orders", "refunds/invoke", "this worker is for batches of `aws:sqs`"),
+        ("orders", "refunds/invoke", "this worker handles batches of `aws:sqs`"),
         ("receipts", "orders/sqs", "no field `detail-type`"),
         ("refunds", "receipts/event-bridge", "no field `refund_id`"),
         // lambda_http checks which front end it's from, and names no field.
