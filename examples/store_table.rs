@@ -152,7 +152,7 @@ async fn times(requests: &AtomicU64, runs: usize, mut operation: impl AsyncFnMut
     let mut times = Vec::with_capacity(runs);
     for n in 0..runs {
         let key = format!("order-{n}");
-        #[expect(clippy::disallowed_methods, reason = "it is what is measured")]
+        #[expect(clippy::disallowed_methods, reason = "the example measures it")]
         let began = Instant::now();
         operation(&key).await;
         times.push(began.elapsed());

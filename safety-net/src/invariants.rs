@@ -43,7 +43,7 @@ invariants! {
     OwnerSettles, false, "only the owner settles",
         "an outcome or a failure is stored only under the claim that still holds the key, owner and generation";
     OwnerReleases, false, "only the owner releases",
-        "a key is given back only under the claim that still holds it, owner and generation";
+        "a key is released only under the claim that still holds it, owner and generation";
     ClaimSeesVersion, false, "claims compare and set",
         "a claim, or an operator's write, replaces exactly the version of the record that it was decided on";
     GenerationsGrow, false, "generations grow",

@@ -57,10 +57,10 @@ fn a_seed_replays_byte_for_byte() {
 fn broken_store_is_caught_and_shrunk() {
     for sabotage in Sabotage::ALL.into_iter().skip(1).map(|(sabotage, _)| sabotage) {
         let report = match campaign(0, 20_000, |config| Config { sabotage, ..config }) {
-            Ok(figures) => panic!("{sabotage:?} was not caught in {figures}"),
+            Ok(figures) => panic!("{sabotage:?} wasn't caught in {figures}"),
             Err(report) => report,
         };
-        assert!(report.trace.len() < 60, "{sabotage:?} was not shrunk:\n{report}");
+        assert!(report.trace.len() < 60, "{sabotage:?} wasn't shrunk:\n{report}");
         let line = report.to_string();
         let line = line.rsplit("replay ").next().unwrap().trim_matches('\'');
         let again = simulate(line.parse().unwrap(), true);
@@ -82,7 +82,7 @@ fn short_outages_repeat_no_effect() {
 
 fn caught(undone: Undone, schedule: impl Fn(Config) -> Config) -> &'static str {
     match campaign(0, 20_000, |config| Config { undone, ..schedule(config) }) {
-        Ok(figures) => panic!("{undone:?} was not caught in {figures}"),
+        Ok(figures) => panic!("{undone:?} wasn't caught in {figures}"),
         Err(report) => report.violation.as_ref().unwrap().rule,
     }
 }

@@ -13,7 +13,7 @@ use super::bench::{Bench, CALLER, KEY, RESPONSE, TABLE, completed, released};
 #[track_caller]
 fn has(text: &str, words: &[&str]) {
     for word in words {
-        assert!(text.contains(word), "{word:?} is not in\n{text}");
+        assert!(text.contains(word), "{word:?} isn't in\n{text}");
     }
 }
 
@@ -191,7 +191,7 @@ async fn unresolved_operations_are_counted_by_age() {
     let all = bench.run(&["list", "--unresolved"]).await;
     assert_eq!((all.code, all.out.lines().last()), (0, Some("3 operations unresolved")), "{all:?}");
     let places = [&oldest, &old, &young].map(|key| all.out.find(key.as_str()).unwrap());
-    assert!(places.is_sorted(), "the oldest is not first\n{}", all.out);
+    assert!(places.is_sorted(), "the oldest isn't first\n{}", all.out);
     let aged = bench.run(&["list", "--unresolved", "--older-than", "1h30m"]).await;
     assert!(aged.code == 0 && !aged.out.contains(young.as_str()), "{aged:?}");
     has(&aged.out, &[oldest.as_str(), old.as_str(), "2 operations unresolved"]);

@@ -70,7 +70,7 @@ fn url(server: &RedisServer) -> String {
 #[track_caller]
 fn has(text: &str, words: &[&str]) {
     for word in words {
-        assert!(text.contains(word), "{word:?} is not in\n{text}");
+        assert!(text.contains(word), "{word:?} isn't in\n{text}");
     }
 }
 

@@ -87,7 +87,7 @@ async fn release_is_previewed_then_applied() {
         "--if-version STARTED-",
         "--confirm\n",
     ] {
-        assert!(dry.out.contains(words), "{words:?} is not in\n{}", dry.out);
+        assert!(dry.out.contains(words), "{words:?} isn't in\n{}", dry.out);
     }
     assert_eq!(bench.record(&key).await, before);
 

@@ -116,7 +116,7 @@ impl Site {
     ) -> Result<Arc<dyn Store>> {
         Ok(match &self.host {
             Host::DynamoDb(_) => {
-                return Err(Problem::new("DynamoDB's store is made with its SDK's settings"));
+                return Err(Problem::new("DynamoDB's store takes its SDK's settings"));
             }
             Host::Postgres(_) => Arc::new(self.postgres(address, |builder| {
                 let statement = operation.saturating_sub(attempt);

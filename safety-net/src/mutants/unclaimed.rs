@@ -80,7 +80,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a conclusion that lost answers with its own outcome",
+        name: "a lost conclusion answers with its own outcome",
         caught_by: Invariant::RecordedIsStored,
         space: unclaimed,
         does: |_, (state, action)| match action {

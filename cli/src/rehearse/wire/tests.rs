@@ -138,9 +138,9 @@ async fn unreachable_item_fails_until_recovery() {
     }
     let look = json!({ "TableName": "records", "Key": { "id": { "S": "b" } } });
     assert_eq!(call(wire.endpoint(), "GetItem", look).await, Ok(StatusCode::INTERNAL_SERVER_ERROR));
-    assert_eq!(put("a").await, Ok(StatusCode::BAD_REQUEST), "its condition fails, as it must");
+    assert_eq!(put("a").await, Ok(StatusCode::BAD_REQUEST), "its condition must fail");
     assert_eq!(put("c").await, Ok(StatusCode::OK));
-    assert!(database.record("records", "b").await.unwrap().is_null(), "it was not sent on");
+    assert!(database.record("records", "b").await.unwrap().is_null(), "the request wasn't forwarded");
 
     wire.recover();
     assert_eq!(put("b").await, Ok(StatusCode::OK));

@@ -28,7 +28,7 @@ impl Order {
             Self { order_id, .. } if order_id.is_empty() => Err("not an order: order_id is empty".into()),
             Self { amount_cents: 0, .. } => Err("not an order: amount_cents is 0".into()),
             Self { currency, .. } if currency.len() != 3 => {
-                Err("not an order: currency is not a three-letter code".into())
+                Err("not an order: currency isn't a three-letter code".into())
             }
             _ => Ok(order),
         }
@@ -88,7 +88,7 @@ impl Payments {
     /// transaction of their operation's outcome.
     pub(crate) async fn from_env() -> Result<Self, Error> {
         let table = std::env::var("PAYMENTS_TABLE")
-            .map_err(|_| "PAYMENTS_TABLE is not set: give it the name of the table of payments")?;
+            .map_err(|_| "PAYMENTS_TABLE isn't set: set it to the name of the table of payments")?;
         let in_transactions = match std::env::var("PAYMENTS_FORM").as_deref() {
             Ok("transaction") => true,
             Ok("" | "claim") | Err(_) => false,
@@ -155,7 +155,7 @@ mod tests {
         };
         assert_eq!(of("", 1, "EUR"), "not an order: order_id is empty");
         assert_eq!(of("o", 0, "EUR"), "not an order: amount_cents is 0");
-        assert_eq!(of("o", 1, "EURO"), "not an order: currency is not a three-letter code");
+        assert_eq!(of("o", 1, "EURO"), "not an order: currency isn't a three-letter code");
         assert!(of("o", -1, "EUR").contains("invalid value"));
     }
 

@@ -39,7 +39,7 @@ async fn every_sabotage_is_found() {
     let checks = Sabotage::ALL.map(|sabotage| tokio::spawn(wire::check_sabotaged(sabotage)));
     for (sabotage, check) in Sabotage::ALL.into_iter().zip(checks) {
         let report = check.await.unwrap().unwrap();
-        assert!(!report.violations().is_empty(), "{sabotage:?} was not found:\n{report}");
+        assert!(!report.violations().is_empty(), "{sabotage:?} wasn't found:\n{report}");
         let found = report.violations().iter().flat_map(|told| told.lines());
         let found: Vec<_> = found.filter(|line| line.contains("VIOLATION")).collect();
         eprintln!("{sabotage:?}\n{}", found.join("\n"));

@@ -89,7 +89,7 @@ impl Audit {
             && had_time
             && !is_recorded
         {
-            let what = format!("executor {executor} answers {value:?}, which is not the recorded outcome");
+            let what = format!("executor {executor} answers {value:?}, which isn't the recorded outcome");
             violate(book, "a fenced answer is the successor's", what);
         }
     }
