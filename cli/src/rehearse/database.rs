@@ -46,7 +46,8 @@ impl Database {
         let address = listener.local_addr().context("the embedded DynamoDB has no address")?;
         let never = std::future::pending();
         let serving = tokio::spawn(dynoxide::server::serve_with_shutdown(listener, database, never));
-        let endpoint = format!("http://{address}").parse().context("the embedded DynamoDB's address")?;
+        let endpoint =
+            format!("http://{address}").parse().context("invalid address of the embedded DynamoDB")?;
         Ok(Self { endpoint, embedded: Some(serving) })
     }
 

@@ -137,7 +137,7 @@ async fn round(
     operations: Vec<Operation>,
 ) -> Result<Vec<(Operation, Run)>> {
     let (bell, ringer) = Bell::new();
-    let count = u32::try_from(operations.len()).context("the operations of a round")?;
+    let count = u32::try_from(operations.len()).context("too many operations in a round")?;
     let mut running = JoinSet::new();
     for (operation, sandbox) in operations.into_iter().zip(sandboxes) {
         let (sandbox, bell, ledger) = (sandbox.clone(), bell.clone(), ledger.clone());
@@ -177,7 +177,7 @@ async fn evidence(
     Operation { key, .. }: Operation,
     run: Run,
 ) -> Result<Evidence> {
-    let record = direct.read(&later.stored(&key)?).await.context("the record")?;
+    let record = direct.read(&later.stored(&key)?).await.context("couldn't read the record")?;
     let effects = ledger.effects_of(&key);
     let again = later.deliver_now(&key, ledger).await?;
     Ok(Evidence {

@@ -109,8 +109,8 @@ impl Server {
             .operation_timeout(PATIENCE)
             .build()
             .await;
-        let store = store.context(format!("{}, the store in table {table}", self.name))?;
-        store.create_table().await.context(format!("{}, creating the table {table}", self.name))?;
+        let store = store.context(format!("{}: couldn't open the store in table {table}", self.name))?;
+        store.create_table().await.context(format!("{}: couldn't create the table {table}", self.name))?;
         Ok(store)
     }
 }
@@ -121,7 +121,7 @@ impl Server {
 ///
 /// If the operating system has no random bits.
 pub fn fresh_table() -> Result<String> {
-    let random = Owner::random().context("a name for a table")?;
+    let random = Owner::random().context("couldn't draw a table name")?;
     Ok(format!("real-net-{random}"))
 }
 

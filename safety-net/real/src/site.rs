@@ -77,7 +77,7 @@ impl Site {
             Host::DynamoDb(server) => server.database().create_idempotency_table(&site.room).await?,
             Host::Postgres(_) => {
                 let store = site.postgres(site.address()?, |builder| builder)?;
-                store.create_table().await.context("the table of records")?;
+                store.create_table().await.context("couldn't create the table of records")?;
             }
             Host::Redis(_) => {}
         }
@@ -90,7 +90,7 @@ impl Site {
             Host::DynamoDb(server) => {
                 let endpoint = server.database().endpoint();
                 let authority = endpoint.authority().map(|authority| authority.as_str());
-                authority.unwrap_or_default().parse().context("the embedded DynamoDB's address")
+                authority.unwrap_or_default().parse().context("invalid address of the embedded DynamoDB")
             }
             Host::Postgres(server) => Ok(([127, 0, 0, 1], server.port()).into()),
             Host::Redis(server) => Ok(server.address()),
@@ -188,7 +188,7 @@ impl Site {
             .retry_partition(RetryPartition::new(fresh_table()?))
             .build();
         let builder = configure(DynamoDbStore::builder(&self.room).client(Client::from_conf(config)));
-        builder.build().await.context("the DynamoDB store")
+        builder.build().await.context("couldn't open the DynamoDB store")
     }
 
     fn postgres(
@@ -198,7 +198,7 @@ impl Site {
     ) -> Result<PostgresStore> {
         let Host::Postgres(server) = &self.host else { return Err(Problem::new("no PostgreSQL")) };
         let builder = PostgresStore::builder(server.url_at(address.port())).table(&self.room);
-        configure(builder).build().context("the PostgreSQL store")
+        configure(builder).build().context("couldn't open the PostgreSQL store")
     }
 
     fn redis(
@@ -207,7 +207,7 @@ impl Site {
         configure: impl FnOnce(RedisStoreBuilder) -> RedisStoreBuilder,
     ) -> Result<RedisStore> {
         let builder = RedisStore::builder(format!("redis://{address}?prefix={}:", self.room));
-        configure(builder).build().context("the Redis store")
+        configure(builder).build().context("couldn't open the Redis store")
     }
 }
 

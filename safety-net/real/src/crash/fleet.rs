@@ -65,7 +65,8 @@ impl Fleet {
     ) -> Result<Arc<Self>> {
         let folder = std::env::temp_dir().join(crate::servers::fresh_table()?);
         let ledger = folder.join("ledger");
-        std::fs::create_dir_all(&ledger).context(format!("the ledger's folder {}", ledger.display()))?;
+        std::fs::create_dir_all(&ledger)
+            .context(format!("couldn't create the ledger's folder {}", ledger.display()))?;
         let ledger = Ledger::at(ledger);
         Ok(Arc::new(Self {
             effects: backend.effects(form, &ledger).await?,
@@ -137,8 +138,8 @@ impl Fleet {
     pub(super) async fn record(&self, key: &str) -> Result<Option<Stored>> {
         // `run_in` claims the first operation, the event layer the second.
         let via = if self.form == Form::PostgresTransaction { "run:job" } else { "event" };
-        let scope = Scope::new(FUNCTION, via).context("the scope")?;
-        let id = StoredKey::new(&scope, &Key::new(key).context("the key")?);
+        let scope = Scope::new(FUNCTION, via).context("invalid scope")?;
+        let id = StoredKey::new(&scope, &Key::new(key).context("invalid key")?);
         self.backend.record(&id).await
     }
 

@@ -207,7 +207,7 @@ impl Throw {
                 keys.spawn(Arc::clone(self).key(number));
             }
             match keys.join_next().await {
-                Some(done) => done.context("a key's task")??,
+                Some(done) => done.context("a key's task panicked")??,
                 None => return Ok(()),
             }
         }
@@ -234,7 +234,7 @@ impl Throw {
             deliverers.spawn(Arc::clone(&self).deliver_until_answered(Arc::clone(&story), random));
         }
         while let Some(done) = deliverers.join_next().await {
-            done.context("a deliverer's task")??;
+            done.context("a delivery's task panicked")??;
         }
         self.judge(&story).await
     }
@@ -265,7 +265,7 @@ impl Throw {
             }
         }
         while let Some(done) = frozen.join_next().await {
-            done.context("a frozen process's task")??;
+            done.context("a frozen process's task panicked")??;
         }
         story.deliver_until_answered().await
     }
