@@ -31,7 +31,7 @@ const USAGE: &str = "\
 usage: safety-net explore [--long] [--record FILE] [--space NAME] [--jobs N]
        safety-net stamp
        safety-net mutants [NAME]
-       safety-net peer [--traces]
+       safety-net powertools [--traces]
        safety-net simulate [COUNT [FIRST-SEED]]
        safety-net campaign [FAULT] [COUNT [FIRST-SEED]]
        safety-net replay 'seed=NUMBER …'
@@ -43,7 +43,8 @@ usage: safety-net explore [--long] [--record FILE] [--space NAME] [--jobs N]
   stamp     prints the SHA-256 of the code of the rules and of the model checker
   mutants   explores every mutant whose name contains NAME, and shows the invariant that catches it; with
             NAME, also the trace
-  peer      compares Powertools' protocol with this one; --traces shows how each invariant breaks
+  powertools
+            compares Powertools' protocol with this one; --traces shows how each invariant breaks
   simulate  plays COUNT schedules (100,000) of the real engine in virtual time, one seed each. It shrinks the
             first schedule with a violation, and prints it as a line to replay
   campaign  plays COUNT schedules (1,000,000) with outages of one FAULT, each shorter than the time left, and
@@ -68,8 +69,8 @@ fn main() -> ExitCode {
         ["stamp"] => show_stamp(),
         ["mutants"] => every_mutant(None),
         ["mutants", name] => every_mutant(Some(name)),
-        ["peer"] => comparison(false),
-        ["peer", "--traces"] => comparison(true),
+        ["powertools"] => comparison(false),
+        ["powertools", "--traces"] => comparison(true),
         ["simulate"] => simulation(100_000, 0),
         ["simulate", count] => match count.parse() {
             Ok(count) => simulation(count, 0),
