@@ -56,7 +56,7 @@ pub struct Extent {
     pub of_each: u32,
     /// The seed of the plans.
     pub seed: u64,
-    /// Whether the library learns when its invocation ends. Without that, this net must report invocations
+    /// Whether the library learns when its invocation ends. Without that, this check must report invocations
     /// that Lambda kills.
     pub knows_deadlines: bool,
 }

@@ -1,4 +1,4 @@
-//! `real-net` runs the long forms of the nets over real servers, sockets and processes, and prints their figures.
+//! `real-net` runs the long forms of the checks on real servers, sockets and processes, and prints their figures.
 
 #![expect(clippy::print_stdout, reason = "a command line prints")]
 

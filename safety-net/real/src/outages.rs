@@ -52,7 +52,7 @@ pub struct Extent {
     /// The seed of the rounds.
     pub seed: u64,
     /// How long the library tries to record outcomes. `None` means its default. A time shorter than an outage
-    /// must make this net report a lost outcome.
+    /// must make this check report a lost outcome.
     pub settle_within: Option<Duration>,
 }
 

@@ -1,4 +1,4 @@
-//! The DynamoDB servers that every net uses: the embedded one, and those that the environment names.
+//! The DynamoDB servers that every check uses: the embedded one, and those that the environment names.
 
 use std::{sync::OnceLock, time::Duration};
 
@@ -45,7 +45,7 @@ pub(crate) fn start_postgres() -> Option<postgres_server::Server> {
     postgres_server::Server::start_with("", &[("pg_hba.conf", b"host all all 127.0.0.1/32 trust\n")])
 }
 
-/// Returns the PostgreSQL that the process's nets share.
+/// Returns the PostgreSQL that the process's checks share.
 pub(crate) fn shared_postgres() -> Option<&'static postgres_server::Server> {
     static SHARED: OnceLock<Option<postgres_server::Server>> = OnceLock::new();
     SHARED.get_or_init(start_postgres).as_ref()

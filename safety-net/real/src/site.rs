@@ -1,4 +1,4 @@
-//! A server that a net starts, with its own place for records, and the connections to it.
+//! A server that a check starts, with its own place for records, and the connections to it.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 

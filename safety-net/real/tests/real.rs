@@ -1,4 +1,4 @@
-//! Runs the bounded forms of the nets over real servers, sockets and processes.
+//! Runs the bounded forms of the checks on real servers, sockets and processes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 

@@ -108,7 +108,7 @@ impl fmt::Display for Figures {
     }
 }
 
-/// One run of the net on one server.
+/// One run of the check on one server.
 #[derive(Debug)]
 struct Throw {
     fleet: Arc<Fleet>,
@@ -131,7 +131,7 @@ struct Judged {
 ///
 /// # Errors
 ///
-/// If the net couldn't run and had found no violation by then.
+/// If the check couldn't run and had found no violation by then.
 pub async fn check(
     function: &Function,
     backends: Vec<Backend>,

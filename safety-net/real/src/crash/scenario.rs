@@ -91,7 +91,7 @@ impl fmt::Display for Row {
 ///
 /// # Errors
 ///
-/// If the net couldn't run.
+/// If the check couldn't run.
 pub async fn check(
     function: &Function,
     backends: Vec<Backend>,

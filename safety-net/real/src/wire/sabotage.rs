@@ -1,4 +1,4 @@
-//! Stores that break one rule each, which the net has to find.
+//! Stores that break one rule each, which the check must find.
 
 use std::{
     fmt::Debug,

@@ -47,7 +47,7 @@ async fn random_kills_and_freezes_are_safe() {
     }
 }
 
-/// Asserts that the net catches a function broken in this way, with these words, when its process is killed
+/// Asserts that the check catches a function broken in this way, with these words, when its process is killed
 /// or frozen at `point`.
 async fn assert_caught(sabotage: Sabotage, point: Point, words: &str) {
     assert_caught_in(Form::Ledger, sabotage, point, words).await;

@@ -1,4 +1,4 @@
-//! Breaks the wire, in the bounded form, and tests the net with stores that are broken on purpose.
+//! Breaks the wire, in the bounded form, and tests the check with stores that are broken on purpose.
 
 use lambda_idempotency_real_net::{
     random::fresh_seed,
