@@ -358,13 +358,13 @@ mod tests {
         for (table, store, says) in [
             (None, None, "IDEMPOTENCY_TABLE"),
             (some("t"), some("memory:"), "both"),
-            (None, some("dynamodb://"), "no table"),
+            (None, some("dynamodb://"), "name a table"),
             (None, some("dynamodb://t?colour=red"), "colour"),
             (None, some("dynamodb://t?region="), "region"),
             (None, some("mysql://user:secret@host/db"), "mysql"),
             (None, some("nonsense"), "scheme"),
             (None, some("memory:secret"), "scheme"),
-            (None, some("dynamodb:secret"), "no table"),
+            (None, some("dynamodb:secret"), "name a table"),
         ] {
             let error = choice(table, store).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid);

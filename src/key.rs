@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_keys_are_refused_with_a_reason() {
+    fn invalid_keys_are_refused_with_a_reason() {
         for (key, reason) in [
             (String::new(), "empty"),
             ("   ".into(), "blank"),

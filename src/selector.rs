@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn meaningful_values_are_found_in_one_pass() {
+    fn empty_values_are_recognised_in_one_pass() {
         let deep = |inner: &str| format!("{}{inner}{}", "[".repeat(100_000), "]".repeat(100_000));
         for nothing in [
             "null",

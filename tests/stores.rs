@@ -436,7 +436,7 @@ async fn correct_stores_pass() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_case_finds_a_fault() {
+async fn cases_and_faults_cover_each_other() {
     let mut runs = JoinSet::new();
     for fault in FAULTS {
         runs.spawn(async move { (fault, failed_cases(*fault).await) });

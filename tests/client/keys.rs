@@ -92,7 +92,7 @@ async fn ambiguous_keys_are_refused_before_sending() {
 }
 
 #[tokio::test]
-async fn idempotent_methods_pass_unchanged() {
+async fn idempotent_methods_are_sent_once_without_key() {
     for method in ["GET", "HEAD", "PUT", "DELETE", "OPTIONS"] {
         let stage = Stage::new([answer(503)]).await;
         let method = Method::from_bytes(method.as_bytes()).unwrap();

@@ -134,7 +134,7 @@ async fn t1_claims_only_absent_records() {
 }
 
 #[tokio::test]
-async fn t2_on_a_settled_record() {
+async fn t2_requires_the_settled_record_unchanged() {
     let table = Table::new().await;
     for base in [completed(), with_state(State::Failed(in_parts())), with_state(State::Released)] {
         let reclaim = Write::Reclaim { seen: Seen::of(&base), lock: next_lock() };
@@ -147,7 +147,7 @@ async fn t2_on_a_settled_record() {
 }
 
 #[tokio::test]
-async fn t2_on_a_started_record() {
+async fn t2_requires_the_started_record_unchanged() {
     let table = Table::new().await;
     for base in started_records() {
         let reclaim = Write::Reclaim { seen: Seen::of(&base), lock: next_lock() };
@@ -256,7 +256,7 @@ async fn t4_to_t6_require_the_owners_claim() {
 }
 
 #[tokio::test]
-async fn an_operators_write_on_a_started_record() {
+async fn operator_writes_require_started_records_unchanged() {
     let table = Table::new().await;
     for base in started_records() {
         for (name, settlement) in settlements() {
@@ -277,7 +277,7 @@ async fn an_operators_write_on_a_started_record() {
 }
 
 #[tokio::test]
-async fn an_operators_write_on_a_settled_record() {
+async fn operator_writes_require_settled_records_unchanged() {
     let table = Table::new().await;
     for base in settled_records() {
         for (name, settlement) in settlements() {

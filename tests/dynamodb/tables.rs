@@ -97,7 +97,7 @@ async fn concurrent_creations_make_one_table() {
 }
 
 #[tokio::test]
-async fn missing_ttl_is_enabled_and_differing_refused() {
+async fn missing_ttl_is_enabled_differing_ttl_refused() {
     let address = other_table(&[("id", ScalarAttributeType::S)]).await;
     let store = builder(address).build().await.unwrap();
     let problem = TableProblem::NoTimeToLive { attribute: "expires_at".into() };

@@ -329,7 +329,7 @@ async fn only_certain_failures_are_reported_certain() {
         ("500, then invalid", vec![Reply::internal(), wrong()], Unstorable, true),
         ("from another request", vec![mismatch()], Rejected, true),
         ("invalid", vec![Reply::error(400, "ValidationException", "two on one item")], Unstorable, false),
-        ("wrong", vec![wrong()], Unstorable, false),
+        ("invalid", vec![wrong()], Unstorable, false),
         (
             "throttled, cancelled",
             vec![cancelled(&[("None", None), ("ThrottlingError", None)])],

@@ -239,7 +239,7 @@ async fn standbys_are_neither_written_nor_trusted() {
 /// Failures that are hard to provoke, raised with the server's own codes: a full disk, no memory, a broken
 /// disk. The error doesn't show their details.
 #[tokio::test]
-async fn exhausted_resources_are_certainly_unavailable() {
+async fn server_errors_map_to_certain_kinds() {
     let server = server!();
     let store = server.store(impatient).await;
     let (table, operator) = (store.table(), server.client().await);
@@ -249,7 +249,7 @@ async fn exhausted_resources_are_certainly_unavailable() {
         ("58030", StoreErrorKind::Unavailable, "failed to serve"),
         ("XX001", StoreErrorKind::Unavailable, "failed to serve"),
         ("40P01", StoreErrorKind::Conflict, "another transaction"),
-        ("23514", StoreErrorKind::Rejected, "refused"),
+        ("23514", StoreErrorKind::Rejected, "rejected"),
         ("54000", StoreErrorKind::Unstorable, "too large"),
         ("22P05", StoreErrorKind::Unstorable, "characters"),
     ] {

@@ -74,7 +74,7 @@ async fn outages_are_certain_and_reported_immediately() {
 }
 
 #[tokio::test]
-async fn unaccepted_connections_are_certain_within_budget() {
+async fn unreachable_hosts_are_certain_and_within_budget() {
     // The backlog is full, so the kernel leaves the next connection waiting.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();

@@ -95,7 +95,7 @@ async fn named_sources_keep_their_records() {
 }
 
 #[tokio::test]
-async fn duplicates_within_a_batch_cost_nothing() {
+async fn duplicates_within_a_batch_cost_no_request() {
     let bench = Bench::new();
     let batch = sqs([
         Message::new("m1", "a"),
@@ -204,7 +204,7 @@ async fn only_fifo_groups_run_in_order() {
 }
 
 #[tokio::test]
-async fn concurrency_is_limited_for_ten_thousand() {
+async fn ten_thousand_records_respect_the_concurrency_limit() {
     let bench = Bench::in_memory();
     let orders = if recording::is_on() { 90 } else { 9_000 };
     let messages =

@@ -222,7 +222,7 @@ async fn invalid_events_name_only_missing_fields() {
 }
 
 #[tokio::test]
-async fn handler_errors_pass_and_retries_rerun() {
+async fn handler_errors_pass_through_and_rerun() {
     let runs = Runs::default();
     let service = idempotency().events(key).layer(handler(&runs));
     for _ in 0..2 {

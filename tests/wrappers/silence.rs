@@ -141,7 +141,7 @@ fn secret(of: &str) -> String {
 
 /// Records the `Debug` text of the engine's values, with secrets in them.
 #[tokio::test]
-async fn debug_of_engine_values_is_recorded() {
+async fn debug_of_engine_values_leaks_nothing() {
     let store = MemoryStore::new();
     let idempotency = Idempotency::builder(store.clone()).function("values").build().unwrap();
     let (key, payload) = (Key::new(secret("key")).unwrap(), secret("payload"));
@@ -189,7 +189,7 @@ fn layers_show_themselves(idempotency: &Idempotency) {
 
 /// Operators write by hand, and handlers fail: records the errors that they get.
 #[tokio::test]
-async fn operator_and_handler_errors_are_recorded() {
+async fn operator_and_handler_errors_leak_nothing() {
     let store = MemoryStore::new();
     let builder = Idempotency::builder(store.clone()).function("values");
     let idempotency = builder.on_handler_error(OnHandlerError::Record).build().unwrap();

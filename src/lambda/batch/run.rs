@@ -216,13 +216,13 @@ impl<R: Record> Delivery<'_, R> {
         };
         match self.batch.handler.protected(engine, operation, record).await {
             Ok(Protected::Ran(Ok(())) | Protected::RanUnrecorded(Ok(()))) => Fate::Done,
-            Ok(Protected::Ran(Err(Reason::FailedForGood))) => self.failed_for_good(),
+            Ok(Protected::Ran(Err(Reason::FailedForGood))) => self.failed_permanently(),
             Ok(Protected::RanUnrecorded(Err(reason))) => Fate::Returned(unrecorded(reason)),
             Ok(Protected::Ran(Err(reason))) => Fate::Returned(reason),
-            Ok(Protected::Replayed(replay)) if replay.is_failure() => self.failed_for_good(),
+            Ok(Protected::Replayed(replay)) if replay.is_failure() => self.failed_permanently(),
             Ok(Protected::Replayed(_)) => Fate::Done,
             Err(Stopped::Panicked(_)) => Fate::Returned(Reason::Panicked),
-            Err(Stopped::Refused(error)) if error.is_of_failure() => self.failed_for_good(),
+            Err(Stopped::Refused(error)) if error.is_of_failure() => self.failed_permanently(),
             // It's done, and a record's response isn't needed.
             Err(Stopped::Refused(error)) if error.kind() == ErrorKind::NotRetained => Fate::Done,
             Err(Stopped::Refused(error)) if error.kind() == ErrorKind::InProgress => {
@@ -250,7 +250,7 @@ impl<R: Record> Delivery<'_, R> {
         }
     }
 
-    fn failed_for_good(&self) -> Fate {
+    fn failed_permanently(&self) -> Fate {
         match self.batch.choices.on_final_failure {
             OnFinalFailure::Acknowledge => Fate::Done,
             OnFinalFailure::Return => Fate::Returned(Reason::FailedForGood),

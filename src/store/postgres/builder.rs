@@ -282,7 +282,7 @@ impl Target {
     fn parse(url: &str) -> Result<Self, Error> {
         const SHAPE: &str = "postgres://USER:PASSWORD@HOST:PORT/DATABASE";
         if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
-            return invalid(format!("the database URL doesn't start like {SHAPE}"));
+            return invalid(format!("the database URL doesn't begin with postgres://; write {SHAPE}"));
         }
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
         // Most likely the `?` belongs to the password.

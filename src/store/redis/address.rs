@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn invalid_urls_are_refused_without_the_password() {
         for (text, says) in [
-            ("", "no URL"),
+            ("", "valid URL"),
             ("redis://:secret@h:99999", "port"),
             ("redis://:secret@", "host"),
             ("http://:secret@h", "scheme"),

@@ -51,7 +51,7 @@ async fn predicates_decide_which_requests_need_keys() {
 }
 
 #[tokio::test]
-async fn predicates_see_routes_without_stages() {
+async fn required_when_sees_paths_without_stages() {
     for front_end in ["http-api", "function-url", "rest-api", "alb"] {
         let runs = Runs::default();
         let layer =

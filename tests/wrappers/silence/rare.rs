@@ -61,7 +61,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn takeover_and_fencing_are_recorded() {
+async fn takeover_and_fencing_leak_no_secret() {
     let bench = Bench::new(|builder| builder);
     let late = bench.claim().await;
     bench.clock.set(STALE);
@@ -71,7 +71,7 @@ async fn takeover_and_fencing_are_recorded() {
 }
 
 #[tokio::test]
-async fn unknown_outcomes_are_recorded() {
+async fn unknown_outcomes_leak_no_secret() {
     let bench = Bench::new(|builder| builder.execution(Execution::AtMostOnce));
     drop(bench.claim().await);
     bench.clock.set(STALE);
@@ -79,14 +79,14 @@ async fn unknown_outcomes_are_recorded() {
 }
 
 #[tokio::test]
-async fn oversized_responses_are_recorded() {
+async fn oversized_responses_leak_no_secret() {
     let bench = Bench::new(|builder| builder.max_response(1));
     bench.run().await;
     bench.run().await;
 }
 
 #[tokio::test]
-async fn changed_responses_are_recorded() {
+async fn damaged_responses_leak_no_secret() {
     let bench = Bench::new(|builder| builder);
     bench.run().await;
     let (key, record) = bench.store.all().remove(0);
@@ -98,7 +98,7 @@ async fn changed_responses_are_recorded() {
 }
 
 #[tokio::test]
-async fn interrupted_handlers_are_recorded() {
+async fn interrupted_handlers_leak_no_secret() {
     let short = Duration::from_millis(20);
     let bench = Bench::new(|builder| builder.lease_grace(short / 2).lease_fallback(short));
     let charge = bench.engine.operation("charge").unwrap();
@@ -130,7 +130,7 @@ impl Store for Forgetful {
 }
 
 #[tokio::test]
-async fn unstored_outcomes_are_recorded() {
+async fn unstored_outcomes_leak_no_secret() {
     for kind in [StoreErrorKind::Unavailable, StoreErrorKind::Rejected] {
         let builder = Idempotency::builder(Forgetful(MemoryStore::new(), kind));
         let engine = builder

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn numeric_keys_ignore_leading_trailing_zeros() {
+    fn numeric_keys_compare_by_value() {
         for (one, other, same) in [
             ("1", "1.0", true),
             ("1.50", "1.5", true),
