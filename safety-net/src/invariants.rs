@@ -91,7 +91,7 @@ invariants! {
     TakeoverTrue, true, "interruption true",
         "a handler learns of an interruption only if an earlier claim of the same operation was left unsettled, or its handler panicked";
     EffectsExactlyOnce, false, "effects exactly once",
-        "a handler's own writes and the record of its outcome are applied together or not at all, and once while the record is live";
+        "a handler's own writes and the record of its outcome are applied in one transaction, and once while the record is live";
     DeniedStays, false, "denied writes stay denied",
         "a handler's writes that were reported as not applied aren't in the store with a live record then, and aren't applied later";
     TokenKept, false, "tokens kept",

@@ -60,7 +60,7 @@ pub async fn main(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut text = format!("{key}\n{}\n{}", view.lines(), view.next_delivery());
-    text.push_str(&what_to_do(&view, arguments));
+    text.push_str(&next_steps(&view, arguments));
     if let Some(response) = revealed {
         text.push_str(&format!("\nThe recorded response:\n{}\n", in_text(&response)));
     }
@@ -110,7 +110,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn what_to_do(view: &View<'_>, arguments: &Arguments) -> String {
+fn next_steps(view: &View<'_>, arguments: &Arguments) -> String {
     let command = |name, options: &[&str]| {
         arguments.store.command_line(&[&[name, view.key.as_str()], options].concat())
     };

@@ -118,7 +118,7 @@ impl HalfDone<'_> {
         come_back(&mut verdict, returned, 0..=0).runs(&again.measured, in_progress);
         verdict.claims(&again.measured, in_progress).settled(&again.measured, in_progress);
         verdict.requests(&again.measured, ORDERS + 2 * in_progress);
-        all_are_told(&mut verdict, &shipped, &again.shipped);
+        check_last_delivery(&mut verdict, &shipped, &again.shipped);
         let [killed, _] = shipped.each_ref().map(|shipped| parcels(shipped));
         let twice = parcels(&again.shipped).intersection(&killed).count();
         let answered = format!("{}; {twice} shipped twice, by takeover", told(&again, returned));
@@ -129,7 +129,7 @@ impl HalfDone<'_> {
 
 /// Checks that all orders were shipped, that each run of the last delivery is a takeover, and that nothing
 /// else ran twice.
-fn all_are_told(verdict: &mut Verdict, before: &[Vec<Shipped>; 2], last: &[Shipped]) {
+fn check_last_delivery(verdict: &mut Verdict, before: &[Vec<Shipped>; 2], last: &[Shipped]) {
     let [killed, successor] = before;
     let (all, last_ones) = ([killed, successor, last].map(parcels), parcels(last));
     let different = all.iter().flatten().collect::<BTreeSet<_>>().len();
@@ -208,7 +208,7 @@ mod tests {
         let before = [shipped(0..50, 1), shipped(52..90, 1)];
         let faults = |last: &[Shipped]| {
             let mut verdict = Verdict::default();
-            all_are_told(&mut verdict, &before, last);
+            check_last_delivery(&mut verdict, &before, last);
             verdict.faults().join("; ")
         };
         assert_eq!(faults(&shipped(48..52, 2)), "");
