@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(
             key(&["/a"], r#"{"a": {"x": 1, "y": [2]}}"#),
             key(&["/a"], r#"{"a": {"y":[2],"x":1}}"#),
-            "the order of an object's names does not count"
+            "the order of an object's names doesn't matter"
         );
     }
 

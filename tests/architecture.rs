@@ -82,9 +82,9 @@ const WAITS: &[&[&str]] = &[&["tokio", "time"], &["std", "thread", "sleep"]];
 #[test]
 fn the_library_follows_its_layers() {
     let sources = read_under("src");
-    assert!(sources.len() > 15, "the sources were not found");
+    assert!(sources.len() > 15, "the sources weren't found");
     let named = sources.iter().map(|(file, text)| paths(&shipped(text), &module(file)).len());
-    assert!(named.sum::<usize>() > 100, "the imports were not found");
+    assert!(named.sum::<usize>() > 100, "the imports weren't found");
     assert_eq!(violations(&sources), [""; 0]);
 }
 

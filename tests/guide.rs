@@ -35,7 +35,7 @@ fn the_guide_names_existing_items() {
         assert!(!names.is_empty(), "no test covers this row: {row}");
         named.extend(names);
     }
-    assert!(named.len() > 40, "the rows were not found");
+    assert!(named.len() > 40, "the rows weren't found");
     for name in &named {
         match name.strip_prefix("crash-points: ") {
             Some(point) => {
@@ -48,6 +48,6 @@ fn the_guide_names_existing_items() {
     let all = points.lines().filter_map(|line| line.trim().strip_prefix("Self::")?.split_once("=> \""));
     let all = all.filter_map(|(_, name)| name.strip_suffix("\",")).filter(|name| !name.contains("failure"));
     for point in all {
-        assert!(named.contains(&format!("crash-points: {point}").as_str()), "{point} is not in the guide");
+        assert!(named.contains(&format!("crash-points: {point}").as_str()), "{point} isn't in the guide");
     }
 }

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 #![cfg(feature = "postgres")]
-#![expect(clippy::disallowed_methods, reason = "these tests measure what real time-outs take")]
+#![expect(clippy::disallowed_methods, reason = "these tests measure real timeouts")]
 
 #[path = "support/cut.rs"]
 mod cut;

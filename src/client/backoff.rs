@@ -97,9 +97,9 @@ mod tests {
         assert_eq!(read(" 0 ", None), Some(0));
         assert_eq!(read("99999999999999999999", None), Some(u64::MAX));
         assert_eq!(read("Fri, 20 Nov 2026 09:15:54 GMT", None), Some(10));
-        assert_eq!(read("Fri, 20 Nov 2026 09:15:40 GMT", None), Some(0), "it is past");
+        assert_eq!(read("Fri, 20 Nov 2026 09:15:40 GMT", None), Some(0), "a past date");
         let theirs = "Fri, 20 Nov 2026 08:00:00 GMT";
-        assert_eq!(read("Fri, 20 Nov 2026 08:00:03 GMT", Some(theirs)), Some(3), "by their clock");
+        assert_eq!(read("Fri, 20 Nov 2026 08:00:03 GMT", Some(theirs)), Some(3), "by the server's clock");
         for nonsense in ["", "-1", "+1", "1.5", "soon"] {
             assert_eq!(read(nonsense, None), None, "{nonsense}");
         }

@@ -286,7 +286,7 @@ fn contents(act: Act, difference: Difference) -> Verdict<Vec<(&'static str, Cont
     let lasting = Lock { expires_at: None, ..second_lock()? };
     let with = |lock: &Lock, settlement| Content { lock: lock.clone(), settlement: Some(settlement) };
     let alone = |lock: &Lock| Content { lock: lock.clone(), settlement: None };
-    let shapes = [("", inline(b"\x00\xffdone")), (" in parts", in_parts(3)), (" omitted", Outcome::Omitted)];
+    let shapes = [("", inline(b"\x00\xffdone")), (" in chunks", in_parts(3)), (" omitted", Outcome::Omitted)];
     let completions = shapes
         .clone()
         .map(|(form, outcome)| (form, with(&lock, Settlement::Complete(outcome, expires_at))))

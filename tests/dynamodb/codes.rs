@@ -93,7 +93,7 @@ async fn each_code_maps_to_its_kind() {
         }
         let bytes = Bytes::from(vec![1; 1_000_000]);
         let error = store.write_parts(&key(), owner(1), &bytes, SETTLED_UNTIL).await.unwrap_err();
-        assert_eq!(error.kind(), kind, "{code}, a part: {error}");
+        assert_eq!(error.kind(), kind, "{code}, a chunk: {error}");
         for error in [
             store.read(&key()).await.unwrap_err(),
             store.read_parts(&key(), owner(1), 1, 10).await.unwrap_err(),

@@ -175,7 +175,7 @@ async fn is_corrupt(table: &Table, mutated: &Item, attribute: &str, why: &str) {
         let all = format!("{text} {error:?}");
         assert!(!all.contains("secret") && !all.contains("4242"), "{all}");
     }
-    assert_eq!(table.record_item(&key()).await.as_ref(), Some(mutated), "it is left as it is");
+    assert_eq!(table.record_item(&key()).await.as_ref(), Some(mutated), "it stays unchanged");
 }
 
 #[tokio::test]

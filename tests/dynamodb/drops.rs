@@ -51,7 +51,7 @@ fn response() -> Bytes {
 }
 
 /// Every call that the engine makes. Each gets its own table.
-const CALLS: [&str; 6] = ["claim", "read", "settle", "commit", "write parts", "read parts"];
+const CALLS: [&str; 6] = ["claim", "read", "settle", "commit", "write chunks", "read chunks"];
 
 async fn call(store: &DynamoDbStore, name: &str) {
     match name {
@@ -61,8 +61,8 @@ async fn call(store: &DynamoDbStore, name: &str) {
         "commit" => {
             drop(store.transactions().unwrap().commit(&key(), &complete(), &effect(), "token").await);
         }
-        "write parts" => drop(store.write_parts(&key(), owner(1), &response(), SETTLED_UNTIL).await),
-        "read parts" => drop(store.read_parts(&key(), owner(1), 2, LENGTH.into()).await),
+        "write chunks" => drop(store.write_parts(&key(), owner(1), &response(), SETTLED_UNTIL).await),
+        "read chunks" => drop(store.read_parts(&key(), owner(1), 2, LENGTH.into()).await),
         _ => panic!("no call has the name {name}"),
     }
 }
@@ -77,9 +77,9 @@ async fn calls_may_be_dropped_at_every_await() {
         ("settle", None),
         ("settle", Some("sk")),
         ("commit", None),
-        ("write parts", None),
-        ("write parts", Some("sk")),
-        ("read parts", None),
+        ("write chunks", None),
+        ("write chunks", Some("sk")),
+        ("read chunks", None),
     ] {
         let mut table = prepared(name, sort_key).await;
         let mut times = 1;
@@ -112,7 +112,7 @@ async fn prepared(name: &str, sort_key: Option<&str>) -> Table {
             before.extend(sort_key.map(|sort_key| (sort_key.to_owned(), s("record"))));
             table.put(before).await;
         }
-        "read parts" => {
+        "read chunks" => {
             let parts = table.store.write_parts(&key(), owner(1), &response(), SETTLED_UNTIL).await;
             assert_eq!(parts.unwrap(), 2);
         }
@@ -145,7 +145,7 @@ async fn still_serves(table: &Table, name: &str) {
             assert_eq!(store.read(&key()).await.unwrap(), completed);
             assert_eq!(table.item("effect").await.unwrap()["n"], AttributeValue::N("1".into()));
         }
-        "read parts" => {
+        "read chunks" => {
             let back = store.read_parts(&key(), owner(1), 2, LENGTH.into()).await.unwrap();
             assert!(back == response(), "{} bytes that differ", back.len());
         }
@@ -164,7 +164,7 @@ async fn dropped_calls_stop_all_work() {
     let runs = CALLS.map(|name| async move {
         let wire = Wire::scripted(None, &[Reply::Hang]).await;
         let store = builder(wire.address).attempt_timeout(attempt).build().await.unwrap();
-        let under_way = if name.ends_with("parts") { 2 } else { 1 };
+        let under_way = if name.ends_with("chunks") { 2 } else { 1 };
         let dropped: BoxFuture<'_, ()> = Box::pin(call(&store, name));
         let arrived = async {
             while wire.requests().len() < under_way {

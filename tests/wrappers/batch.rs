@@ -304,7 +304,7 @@ async fn unrecorded_failures_are_always_returned() {
         let bench = Bench::with(|builder| builder.execution(execution));
         bench.settles_in_vain();
         let worker = bench.worker(by_order).on_final_failure(OnFinalFailure::Acknowledge);
-        assert_eq!(deliver(&worker, &batch).await, ["m1", "m3"], "{execution:?}: a success is not repeated");
+        assert_eq!(deliver(&worker, &batch).await, ["m1", "m3"], "{execution:?}: a success isn't repeated");
     }
     // An unprotected run is never recorded.
     let bench = Bench::with(|builder| builder.on_store_failure(OnStoreFailure::RunUnprotected));

@@ -128,7 +128,7 @@ impl ProblemKind {
                  done.",
             ),
             Self::ReplayForbidden => (
-                "The recorded answer is not for this caller",
+                "The recorded answer isn't for this caller",
                 "The operation has already run, and you may not get its answer. Nothing was done now.",
             ),
             Self::KeyReused => (

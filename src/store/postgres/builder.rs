@@ -175,7 +175,7 @@ impl PostgresStoreBuilder {
         let limits = Limits::new(timeouts, self.statement_timeout, self.lock_timeout);
         let pool = source::Pool::builder(self.source(target, limits)?).max_size(self.connections).build();
         let pool = pool.map_err(|error| {
-            Error::new(ErrorKind::Invalid, "the pool of connections cannot be made").with_source(error)
+            Error::new(ErrorKind::Invalid, "the connection pool can't be created").with_source(error)
         })?;
         let (wait, lock_timeout) = match timeouts {
             Timeouts::Role => (LockWait::OfSession, None),

@@ -254,7 +254,7 @@ impl Fields {
 
     fn text(&mut self, field: Field) -> Result<String, Unreadable> {
         let bytes = self.take(field)?;
-        String::from_utf8(bytes.into()).map_err(|_| Unreadable::new(field, "is not text"))
+        String::from_utf8(bytes.into()).map_err(|_| Unreadable::new(field, "isn't text"))
     }
 
     fn number<T: FromStr + ToString>(&mut self, field: Field) -> Result<T, Unreadable> {
