@@ -87,7 +87,7 @@ invariants! {
     DoubtLookedInto, false, "doubt resolved",
         "an ambiguous write is resolved by reading the record, while there's time";
     TakeoverTold, true, "interruption reported",
-        "a handler learns that an earlier one of the same operation was interrupted: it started, and ended without an outcome or panicked";
+        "a handler learns that an earlier one of the same operation was interrupted: it started, and ended without an answer or panicked";
     TakeoverTrue, true, "interruption true",
         "a handler learns of an interruption only if an earlier claim of the same operation was left unsettled, or its handler panicked";
     EffectsExactlyOnce, false, "effects exactly once",

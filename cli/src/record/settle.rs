@@ -213,14 +213,14 @@ impl Planned<'_> {
                  executor has ended."
             }
             (Status::Started, true) => {
-                "An executor claimed the key and ended without an outcome. Its effect may have happened: find out \
+                "An executor claimed the key and ended without an answer. Its effect may have happened: find out \
                  before you release, since the next delivery runs the handler again."
             }
             (Status::Started, false) if view.is_running() => {
                 "Its handler may be running now, since its lease hasn't expired: be sure that the effect happened."
             }
             (Status::Started, false) => {
-                "An executor claimed the key and ended without an outcome. Be sure that the effect happened: after \
+                "An executor claimed the key and ended without an answer. Be sure that the effect happened: after \
                  this, no delivery runs the handler."
             }
             (Status::Completed, true) => {
@@ -251,7 +251,7 @@ impl Planned<'_> {
         if is_release && view.record.interrupted {
             means.push(
                 "A release says that nothing happened: the next handler doesn't learn that an earlier attempt ended \
-                 without an outcome."
+                 without an answer."
                     .to_owned(),
             );
         }

@@ -119,7 +119,7 @@ impl View<'_> {
         if *interrupted {
             lines.push((
                 "interrupted",
-                "an earlier attempt ended without an outcome: its effect may have happened".to_owned(),
+                "an earlier attempt ended without an answer: its effect may have happened".to_owned(),
             ));
         }
         if let Some(lease_until) = self.record.lease_until() {

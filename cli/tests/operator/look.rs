@@ -225,7 +225,7 @@ async fn an_interrupted_attempt_is_shown() {
     let (key, _) =
         bench.claim_as("run:charge", 60, |lock| Lock { attempt: 2, interrupted: true, ..lock }).await;
     let shown = bench.run(&["inspect", key.as_str()]).await;
-    has(&shown.out, &["interrupted  an earlier attempt ended without an outcome"]);
+    has(&shown.out, &["interrupted  an earlier attempt ended without an answer"]);
     assert_eq!(bench.run(&["inspect", key.as_str(), "--json"]).await.json()["record"]["interrupted"], true);
     has(&bench.run(&["list"]).await.out, &["2, interrupted"]);
     let release = bench.run(&["release", key.as_str()]).await;
