@@ -136,7 +136,7 @@ impl StoreArguments {
     fn has_no_table_options(&self) -> Result<()> {
         match self.table_options().into_iter().find(|(_, value)| value.is_some()) {
             Some((option, _)) => {
-                Err(Problem::new(format!("{option} is for a DynamoDB table, and the store isn't one")))
+                Err(Problem::new(format!("{option} is for a DynamoDB table, but the store isn't one")))
             }
             None => Ok(()),
         }
