@@ -14,7 +14,7 @@
 //!
 //! It uses only fresh random keys, of functions whose names begin with `conformance`, and touches no other
 //! record, so it may run against a table that is in use. It leaves about two thousand records behind, and
-//! about 10 MB of parts if the store keeps parts. They expire a day later. The suite replaces records that
+//! about 10 MB of chunks if the store keeps chunks. They expire a day later. The suite replaces records that
 //! never expire by ones that do, unless the case that wrote them fails.
 //!
 //! Keys and owners are random, and times are counted from now. Everything else is the same in every run. A
@@ -33,13 +33,13 @@
 //!   store's own types, which the suite doesn't know.
 
 mod bench;
+mod chunks;
 mod contention;
 mod differential;
 mod fields;
 mod keys;
 mod lifecycle;
 mod numbers;
-mod parts;
 mod random;
 mod samples;
 mod transitions;
@@ -110,11 +110,11 @@ const CASES: &[Case] = cases! {
     "a concurrent extension and takeover have one winner" => contention::extension_and_takeover,
     "concurrent conclusions have one winner" => contention::conclusions,
     "concurrent conclusions and claims have one winner" => contention::conclusions_and_claims,
-    "chunks round-trip" => parts::round_trip,
-    "chunks of two owners, and of two keys, stay apart" => parts::owners_and_keys,
-    "a missing chunk is an error" => parts::missing,
-    "chunks over the limit are an error" => parts::limit,
-    "chunks and the record don't affect each other" => parts::beside_the_record,
+    "chunks round-trip" => chunks::round_trip,
+    "chunks of two owners, and of two keys, stay apart" => chunks::owners_and_keys,
+    "a missing chunk is an error" => chunks::missing,
+    "chunks over the limit are an error" => chunks::limit,
+    "chunks and the record don't affect each other" => chunks::beside_the_record,
     "random operations match the memory store" => differential::case,
 };
 

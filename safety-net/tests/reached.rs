@@ -19,8 +19,8 @@ enum By {
 
 use By::{Simulated, Test};
 
-const ENGINE: &str = "src/engine/tests.rs";
-const FENCING: &str = "src/engine/tests/fencing.rs";
+const ENGINE: &str = "src/idempotency/tests.rs";
+const FENCING: &str = "src/idempotency/tests/fencing.rs";
 const BATCHES: &str = "tests/wrappers/batch.rs";
 const STREAMS: &str = "tests/wrappers/batch/streams.rs";
 
@@ -75,8 +75,8 @@ const WAYS_IN: &[(&str, By)] = &[
         Simulated(&[Item::ClaimCompleted, Item::ClaimFailed, Item::ClaimReleased, Item::ClaimReplayed]),
     ),
     ("resolve", Simulated(&[Item::OperatorReleases, Item::OperatorMeetsHandler])),
-    ("claim_free", Simulated(&[Item::Mixed, Item::Conclusion])),
-    ("claim_free_looking_first", Simulated(&[Item::Mixed])),
+    ("optimistic", Simulated(&[Item::Mixed, Item::Conclusion])),
+    ("optimistic_reading_first", Simulated(&[Item::Mixed])),
     ("run_in", Test("safety-net/real/tests/real/crash.rs", "crash_or_freeze_is_safe_everywhere")),
     ("begin_in", Test("tests/postgres/operations.rs", "operations_run_once_and_are_replayed")),
     ("http", Test("functions/tests/deploy/aws.rs", "the_http_contract_holds_on_managed_instances")),
@@ -141,7 +141,7 @@ fn names<'t>(text: &'t str, from: &str, to: &str, begin: &'t str) -> impl Iterat
 
 #[test]
 fn every_setting_is_tested() {
-    let policy = source("src/policy.rs");
+    let policy = source("src/settings.rs");
     assert_listed("the setting", SETTINGS, names(&policy, "pub struct Settings {", "\n}\n", "pub "));
 }
 
@@ -171,12 +171,12 @@ fn every_entry_point_is_tested() {
     ];
     let mut found = BTreeSet::new();
     for file in [
-        "src/engine.rs",
-        "src/engine/operation.rs",
-        "src/engine/operator.rs",
-        "src/engine/cache.rs",
-        "src/environment.rs",
-        "src/in_transaction.rs",
+        "src/idempotency.rs",
+        "src/idempotency/operation.rs",
+        "src/idempotency/operator.rs",
+        "src/run/cache.rs",
+        "src/store/named.rs",
+        "src/run/postgres.rs",
         "src/lambda.rs",
         "src/lambda/batch.rs",
         "src/lambda/event.rs",

@@ -3,8 +3,8 @@
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use lambda_idempotency::{
-    Outcome, Record, State, Store,
-    store::{StoreErrorKind, Write},
+    Store,
+    store::{Outcome, Record, State, StoreErrorKind, Write},
 };
 
 use super::{
@@ -248,5 +248,5 @@ async fn all_digits_in_range_are_read() {
     assert_eq!(record.generation.get(), u64::MAX);
     assert_eq!(record.attempt, u32::MAX);
     assert_eq!(record.lease_until().unwrap().as_millis(), u64::MAX);
-    assert_eq!(record.expires_at, Some(lambda_idempotency::Timestamp::default()));
+    assert_eq!(record.expires_at, Some(lambda_idempotency::time::Timestamp::default()));
 }

@@ -22,9 +22,11 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Builder, Clock, Execution, Idempotency, Key, MissingKey, OnInProgress, OnStoreFailure,
-    lambda::batch::{Batch, Failure, OnFinalFailure, SqsMessage},
+    Builder, Idempotency, Key,
+    lambda::batch::{Batch, Failure, OnPermanentFailure, SqsMessage},
+    settings::{Execution, MissingKey, OnInProgress, OnStoreFailure},
     store::memory::MemoryStore,
+    time::Clock,
 };
 use lambda_runtime::{Context, LambdaEvent, tower::Service as _};
 use serde_json::{json, value::RawValue};
@@ -226,10 +228,12 @@ async fn ten_records_run_concurrently() {
 #[tokio::test]
 async fn permanent_failures_are_returned_or_acknowledged() {
     let batch = sqs([Message::new("m1", "final 1"), Message::new("m2", "a")]);
-    for (policy, returned) in [(OnFinalFailure::Return, vec!["m1"]), (OnFinalFailure::Acknowledge, vec![])] {
+    for (policy, returned) in
+        [(OnPermanentFailure::Return, vec!["m1"]), (OnPermanentFailure::Acknowledge, vec![])]
+    {
         let bench = Bench::new();
         for _ in 0..3 {
-            let worker = bench.worker(by_order).on_final_failure(policy);
+            let worker = bench.worker(by_order).on_permanent_failure(policy);
             assert_eq!(deliver(&worker, &batch).await, returned, "{policy:?}");
         }
         assert_eq!(bench.ran(), ["a", "final 1"]);
@@ -295,7 +299,7 @@ async fn empty_batches_succeed_other_sources_fail() {
     assert_eq!(bench.ran(), [""; 0]);
 }
 
-/// `OnFinalFailure::Acknowledge` only acknowledges a permanent failure whose record is stored. Otherwise the
+/// `OnPermanentFailure::Acknowledge` only acknowledges a permanent failure whose record is stored. Otherwise the
 /// message is redelivered.
 #[tokio::test]
 async fn unrecorded_failures_are_always_returned() {
@@ -303,23 +307,25 @@ async fn unrecorded_failures_are_always_returned() {
     for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
         let bench = Bench::with(|builder| builder.execution(execution));
         bench.settles_in_vain();
-        let worker = bench.worker(by_order).on_final_failure(OnFinalFailure::Acknowledge);
+        let worker = bench.worker(by_order).on_permanent_failure(OnPermanentFailure::Acknowledge);
         assert_eq!(deliver(&worker, &batch).await, ["m1", "m3"], "{execution:?}: a success isn't repeated");
     }
     // An unprotected run is never recorded.
     let bench = Bench::with(|builder| builder.on_store_failure(OnStoreFailure::RunUnprotected));
     bench.store.is_down.store(true, Ordering::SeqCst);
-    let worker = bench.worker(by_order).on_final_failure(OnFinalFailure::Acknowledge);
+    let worker = bench.worker(by_order).on_permanent_failure(OnPermanentFailure::Acknowledge);
     assert_eq!(deliver(&worker, &batch).await, ["m1", "m3"]);
 }
 
 #[tokio::test]
 async fn unretained_failures_remain_failures() {
     let batch = sqs([Message::new("m1", "final 1"), Message::new("m2", "a")]);
-    for (policy, returned) in [(OnFinalFailure::Return, vec!["m1"]), (OnFinalFailure::Acknowledge, vec![])] {
+    for (policy, returned) in
+        [(OnPermanentFailure::Return, vec!["m1"]), (OnPermanentFailure::Acknowledge, vec![])]
+    {
         let bench = Bench::with(|builder| builder.max_response(0));
         for _ in 0..2 {
-            let worker = bench.worker(by_order).on_final_failure(policy);
+            let worker = bench.worker(by_order).on_permanent_failure(policy);
             assert_eq!(deliver(&worker, &batch).await, returned, "{policy:?}");
         }
     }

@@ -38,7 +38,7 @@ usage: real-net agreement [--long]
 
 FORM says where the effect and the record are. `ledger` (default): a file outside any transaction, and the record
 in DynamoDB. `postgres` and `redis`: a file, and the record there. `transaction`: the effect is in the completion's
-own transaction. `claim-free`: the effect is written with the finished record, without a claim.
+own transaction. `optimistic`: the effect is written with the finished record, without a claim.
 `postgres-transaction`: one PostgreSQL transaction writes the effect and the record. The last three have exactly one
 effect, despite every crash.
 

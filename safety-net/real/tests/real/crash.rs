@@ -86,6 +86,6 @@ async fn non_atomic_transaction_is_caught() {
     tokio::join!(
         assert_caught_in(Form::Transaction, Sabotage::Torn, applied, "transaction, but happened 0 times"),
         assert_caught_in(Form::Transaction, Sabotage::Repeated, entered, "transaction, but happened 2 times"),
-        assert_caught_in(Form::ClaimFree, Sabotage::Torn, entered, "transaction, but happened 0 times"),
+        assert_caught_in(Form::Optimistic, Sabotage::Torn, entered, "transaction, but happened 0 times"),
     );
 }
