@@ -126,7 +126,7 @@ impl Bench {
             SystemClock.sleep(Duration::from_millis(command.handler_ms)).await;
         }
         if command.fail {
-            return Err(HandlerError("the handler failed, as it was told to".into()));
+            return Err(HandlerError("the handler failed, as requested".into()));
         }
         if let Some(value) = &command.value {
             return serde_json::from_str(value).map_err(|error| HandlerError(error.to_string()));
@@ -264,7 +264,7 @@ fn told(error: &RunError<HandlerError>) -> Vec<String> {
     std::iter::once(format!("{}: {error}", kind(error))).chain(behind.map(ToString::to_string)).collect()
 }
 
-#[expect(clippy::disallowed_methods, reason = "it measures, and decides nothing by it")]
+#[expect(clippy::disallowed_methods, reason = "it only measures with it")]
 fn stopwatch() -> Instant {
     Instant::now()
 }
@@ -297,12 +297,12 @@ fn bench() -> Result<Bench, Failure> {
     let mut cached = Idempotency::builder(store).function("bench").local_cache(LOCAL_CACHE);
     let mut arguments = std::env::args().skip(1);
     while let Some(name) = arguments.next() {
-        let value = arguments.next().ok_or_else(|| format!("{name} has no value"))?;
+        let value = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
         let value = Duration::from_millis(value.parse()?);
         (builder, cached) = match name.as_str() {
             "--skew-margin-ms" => (builder.skew_margin(value), cached.skew_margin(value)),
             "--lease-grace-ms" => (builder.lease_grace(value), cached.lease_grace(value)),
-            _ => return Err(format!("{name} is not known").into()),
+            _ => return Err(format!("unknown option {name}").into()),
         };
     }
     let json = |name| serde_json::from_str(&variable(name).unwrap_or_else(|| "{}".into()));

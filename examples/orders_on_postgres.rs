@@ -77,8 +77,7 @@ async fn place_in(transaction: &Transaction<'_>, order: &Order<'_>) -> Result<Re
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let url =
-        env::var("DATABASE_URL").map_err(|_| "set DATABASE_URL to a PostgreSQL that may be written to")?;
+    let url = env::var("DATABASE_URL").map_err(|_| "set DATABASE_URL to a PostgreSQL database for tests")?;
     let (mut client, connection) = tokio_postgres::connect(&url, NoTls).await?;
     tokio::spawn(connection);
     let tables = "CREATE TABLE IF NOT EXISTS stock (article text PRIMARY KEY, pieces int NOT NULL);
@@ -96,16 +95,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
         match shop.place(&mut client, key, &order).await {
             Ok(receipt) => writeln!(out, "{key}: {receipt:?}")?,
             Err(RunError::Handler(NotPlaced::SoldOut)) => {
-                writeln!(out, "{key}: sold out; nothing is recorded")?;
+                writeln!(out, "{key}: sold out, nothing recorded")?;
             }
             Err(RunError::Handler(NotPlaced::Database(error))) => return Err(error.into()),
             Err(RunError::Idempotency(error)) if error.kind() == ErrorKind::InProgress => {
-                writeln!(out, "{key}: is being placed by another; send it again")?;
+                writeln!(out, "{key}: another process is placing it; send it again")?;
             }
             Err(error) => return Err(format!("{key}: {error:?}").into()),
         }
     }
     let swept = shop.records.sweep(SystemClock.now(), 1000).await?;
-    writeln!(out, "{swept} expired records were deleted")?;
+    writeln!(out, "deleted {swept} expired records")?;
     Ok(())
 }

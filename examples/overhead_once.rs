@@ -28,7 +28,7 @@ fn main() -> Result<(), Failure> {
             _ => {}
         }
         let (_, case) = CASES.into_iter().find(|(known, _)| *known == name).ok_or_else(|| {
-            format!("no case is called {name:?}; there are {}", CASES.map(|(known, _)| known).join(", "))
+            format!("there's no case {name:?}; the cases are {}", CASES.map(|(known, _)| known).join(", "))
         })?;
         let prepared = Prepared::new(case).await?;
         for _ in 0..count {
@@ -56,5 +56,8 @@ async fn keys(count: u32, local_cache: usize) -> Result<(), Failure> {
 fn resident_kib() -> Result<u64, Failure> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    Ok(line.and_then(|line| line.split_whitespace().next()).ok_or("VmRSS is not known here")?.parse()?)
+    Ok(line
+        .and_then(|line| line.split_whitespace().next())
+        .ok_or("this system doesn't report VmRSS")?
+        .parse()?)
 }

@@ -14,11 +14,11 @@
 //! in the same way, as the least that any request takes. Half of the PINGs run before the operations and half
 //! after them. The last line is the difference of the two 99th percentiles: at most 1 ms on a quiet machine.
 
-#![allow(clippy::expect_used, reason = "an example ends where it fails")]
+#![allow(clippy::expect_used, reason = "an example panics on a failure")]
 #![expect(clippy::disallowed_methods, reason = "it measures")]
 
 #[path = "../tests/support/redis.rs"]
-#[allow(dead_code, unreachable_pub, reason = "it uses some of it")]
+#[allow(dead_code, unreachable_pub, reason = "it uses part of it")]
 mod server;
 
 use std::{
@@ -111,7 +111,7 @@ async fn operation(engine: &Operation, prefix: &str, key: u32) -> Result<(), Fai
     let key = Key::new(format!("{prefix}-{key}"))?;
     let receipt: String =
         engine.run(key, &"12.50 EUR", async || Ok::<_, std::io::Error>("receipt".into())).await?;
-    if receipt == "receipt" { Ok(()) } else { Err("another receipt came back".into()) }
+    if receipt == "receipt" { Ok(()) } else { Err("the receipt differs".into()) }
 }
 
 /// Begins `count` operations, `rate` per second, and returns the time that each took from its planned start.

@@ -16,7 +16,8 @@ const RESERVE: Duration = Duration::from_secs(5);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
-    let url = std::env::var("IDEMPOTENCY_STORE").map_err(|_| "IDEMPOTENCY_STORE is not set: postgres://…")?;
+    let url = std::env::var("IDEMPOTENCY_STORE")
+        .map_err(|_| "IDEMPOTENCY_STORE isn't set: set it to postgres://…")?;
     let store = PostgresStore::builder(url).build()?;
     run(service_fn(async |event| sweep(&store, event).await)).await
 }

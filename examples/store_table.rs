@@ -14,7 +14,7 @@
 //! PostgreSQL has one row per way to send its statements. Their server CPU is the processor time of the
 //! store's sessions for one run, from `/proc/PID/schedstat`.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement may end where it stands")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement may panic")]
 
 #[allow(
     dead_code,
@@ -154,7 +154,7 @@ async fn times(requests: &AtomicU64, runs: usize, mut operation: impl AsyncFnMut
     let mut times = Vec::with_capacity(runs);
     for n in 0..runs {
         let key = format!("order-{n}");
-        #[expect(clippy::disallowed_methods, reason = "it is what is measured")]
+        #[expect(clippy::disallowed_methods, reason = "the example measures it")]
         let began = Instant::now();
         operation(&key).await;
         times.push(began.elapsed());

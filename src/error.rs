@@ -94,7 +94,7 @@ pub struct Error {
     /// The calling code is wrong, rather than the store or the caller's request.
     is_misuse: bool,
     /// Lets the library check whether a handler kept this error of a nested operation.
-    #[expect(dead_code, reason = "it is there to be dropped with the error")]
+    #[expect(dead_code, reason = "it is kept only to be dropped with the error")]
     watched: Option<Arc<()>>,
 }
 
@@ -123,7 +123,8 @@ impl Error {
 
     /// The operation failed permanently, and its error details weren't retained.
     pub(crate) fn failure_not_retained(key: &impl fmt::Display) -> Self {
-        let message = format!("{key}: the operation failed for good, and what it said of that was not kept");
+        let message =
+            format!("{key}: the operation failed permanently, and its error details weren't retained");
         Self { is_of_failure: true, ..Self::new(ErrorKind::NotRetained, message) }
     }
 
@@ -290,37 +291,37 @@ mod tests {
 
     #[test]
     fn display_does_not_repeat_the_source() {
-        let error = Error::new(ErrorKind::Unavailable, "the store did not answer")
+        let error = Error::new(ErrorKind::Unavailable, "the store didn't answer")
             .with_source(std::io::Error::other("connection refused"));
-        assert_eq!(error.to_string(), "the store did not answer");
+        assert_eq!(error.to_string(), "the store didn't answer");
         assert_eq!(error.source().map(ToString::to_string).as_deref(), Some("connection refused"));
         assert!(error.is_retryable());
     }
 
     /// A handler that returns `lambda_runtime::Error` uses `?` on `run`.
     #[test]
-    fn a_run_error_is_boxed_by_the_question_mark() {
+    fn question_mark_boxes_run_errors() {
         fn handler(error: RunError<Source>) -> Result<(), Source> {
             Err(error)?
         }
         let io = std::io::Error::other(std::fmt::Error);
         let boxed = handler(RunError::Handler(Box::new(io))).unwrap_err();
         assert_eq!(boxed.to_string(), std::fmt::Error.to_string());
-        let own = Error::new(ErrorKind::Unavailable, "the store did not answer").with_source(std::fmt::Error);
+        let own = Error::new(ErrorKind::Unavailable, "the store didn't answer").with_source(std::fmt::Error);
         let boxed = handler(RunError::Idempotency(own)).unwrap_err();
         assert_eq!(boxed.source().map(ToString::to_string), Some(std::fmt::Error.to_string()));
     }
 
     #[test]
-    fn an_error_that_leaves_main_is_a_sentence() {
-        let error = Error::new(ErrorKind::Unavailable, "the store did not answer")
+    fn errors_leaving_main_are_sentences() {
+        let error = Error::new(ErrorKind::Unavailable, "the store didn't answer")
             .with_source(std::io::Error::other("connection refused"));
-        assert_eq!(format!("{error:?}"), "the store did not answer (Unavailable): connection refused");
+        assert_eq!(format!("{error:?}"), "the store didn't answer (Unavailable): connection refused");
         assert!(format!("{error:#?}").starts_with("Error {"));
     }
 
     #[test]
-    fn what_may_have_run_is_not_retryable() {
+    fn possibly_run_operations_are_not_retryable() {
         for kind in
             [ErrorKind::Unrecorded, ErrorKind::OutcomeUnknown, ErrorKind::Mismatch, ErrorKind::NotRetained]
         {

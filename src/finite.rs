@@ -37,8 +37,8 @@ pub(crate) enum Unwritable {
 impl fmt::Display for Unwritable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Type => "its type cannot be serialised as JSON",
-            Self::NotFinite => "it holds a number that is not finite, which JSON cannot express",
+            Self::Type => "its type can't be serialised as JSON",
+            Self::NotFinite => "it holds a number that isn't finite, which JSON can't express",
         })
     }
 }
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_not_finite_are_found() {
+    fn non_finite_numbers_are_found() {
         assert!(to_json(&nested([1.0, -0.0, f64::MAX, f64::MIN_POSITIVE, 5e-324])).is_ok());
         for place in 0..5 {
             for number in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {

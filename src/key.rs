@@ -227,13 +227,13 @@ pub(crate) fn quoted(rest: &str) -> Result<String, &'static str> {
                 _ => return Err("has a backslash that escapes neither a quote nor a backslash"),
             },
             Some(c @ ' '..='~') => key.push(c),
-            Some(_) => return Err("has a character that a quoted string may not have"),
+            Some(_) => return Err("has a character that quoted strings don't allow"),
             None => return Err("has no closing quote"),
         }
     }
     match chars.next() {
         None => Ok(key),
-        Some(_) => Err("has something after the closing quote"),
+        Some(_) => Err("has text after the closing quote"),
     }
 }
 
@@ -294,13 +294,13 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_gives_its_names() {
+    fn scopes_return_their_names() {
         let scope = Scope::new("orders", "http").unwrap();
         assert_eq!((scope.function(), scope.operation()), ("orders", "http"));
     }
 
     #[test]
-    fn a_callers_name_has_a_bound() {
+    fn caller_names_have_a_length_limit() {
         let scope = Scope::new("f", "http").unwrap();
         assert!(scope.with_caller("c".repeat(MAX_CALLER_BYTES)).is_ok());
         let error = scope.with_caller("c".repeat(MAX_CALLER_BYTES + 1)).unwrap_err();
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_keys_are_refused_with_a_reason() {
+    fn invalid_keys_are_refused_with_a_reason() {
         for (key, reason) in [
             (String::new(), "empty"),
             ("   ".into(), "blank"),
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_has_names() {
+    fn scopes_need_valid_names() {
         for (function, operation) in
             [("", "http"), ("f", ""), ("f/g", "http"), ("f", "a#b"), ("f", &"x".repeat(129))]
         {
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stored_key_is_pinned() {
+    fn stored_keys_are_pinned() {
         // Changing this breaks every record that users have: add a new version of the format, don't edit this
         // one.
         assert_eq!(
@@ -361,12 +361,12 @@ mod tests {
 
     #[cfg(feature = "events")]
     #[test]
-    fn joined_parts_keep_their_ends() {
+    fn joined_parts_keep_their_boundaries() {
         assert_ne!(joined(&["ab", "c"]), joined(&["a", "bc"]));
     }
 
     #[test]
-    fn debug_shows_neither_key_nor_caller() {
+    fn debug_hides_key_and_caller() {
         let scope = Scope::new("f", "http").unwrap().with_caller("secret-caller").unwrap();
         let key = Key::new("secret-key").unwrap();
         let shown = format!("{scope:?} {key:?} {:?}", StoredKey::new(&scope, &key));
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_derived_key_is_a_stable_uuid_of_operation_and_step() {
+    fn derived_keys_are_stable_uuids_per_step() {
         let key = stored("f", "http", None, "k");
         let charge = key.derive("charge");
         assert_eq!(charge, key.derive("charge"));
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn hex_round_trips_and_refuses_the_rest() {
+    fn hex_round_trips_and_refuses_other_text() {
         assert_eq!(parse_hex::<2>("0aff"), Some([0x0a, 0xff]));
         assert_eq!(Hex(&[0x0a, 0xff]).to_string(), "0aff");
         assert_eq!(parse_hex::<2>("0af"), None);

@@ -54,7 +54,7 @@ impl KeyFields {
     pub fn new<'a>(fields: impl IntoIterator<Item = &'a str>) -> Result<Self, Error> {
         let fields = fields.into_iter().map(Selector::new).collect::<Result<Vec<_>, _>>()?;
         if fields.is_empty() {
-            return Err(Error::new(ErrorKind::Invalid, "a key is made of no field; name one at least"));
+            return Err(Error::new(ErrorKind::Invalid, "the key has no fields; name at least one"));
         }
         Ok(Self {
             fields,
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scalar_is_its_text() {
+    fn scalars_keep_their_text() {
         for (json, text) in [
             (r#"{"a": "order-17"}"#, "order-17"),
             (r#"{"a": "caf\u00e9"}"#, "café"),
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_nothing_is_missing() {
+    fn absent_fields_leave_the_key_missing() {
         for json in [
             "{}",
             r#"{"a": null}"#,
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn several_fields_are_one_key_and_none_is_anothers() {
+    fn keys_of_several_fields_are_distinct() {
         let jsons = [
             r#"{"a": "1", "b": "2"}"#,
             r#"{"a": "2", "b": "1"}"#,
@@ -242,12 +242,12 @@ mod tests {
         assert_eq!(
             key(&["/a"], r#"{"a": {"x": 1, "y": [2]}}"#),
             key(&["/a"], r#"{"a": {"y":[2],"x":1}}"#),
-            "the order of an object's names does not count"
+            "the order of an object's names doesn't matter"
         );
     }
 
     #[test]
-    fn what_is_too_long_or_not_printable_is_a_digest() {
+    fn long_or_unprintable_keys_become_digests() {
         let of = |text: &str| key(&["/a"], &serde_json::json!({ "a": text }).to_string()).unwrap();
         assert_eq!(of(&"x".repeat(255)).len(), 255);
         for text in ["x".repeat(256), "x".repeat(10_000), "a\u{0}b".into(), "\u{1f600}".repeat(64)] {
@@ -256,11 +256,11 @@ mod tests {
         assert_ne!(of(&"x".repeat(256)), of(&"x".repeat(257)));
         assert_ne!(of("a\u{0}"), of("a\u{1}"));
         let digest = of(&"x".repeat(256));
-        assert_ne!(of(&digest), digest, "who chooses the text chooses no other value's key");
+        assert_ne!(of(&digest), digest, "a chosen text can't collide with another value's key");
     }
 
     #[test]
-    fn what_is_not_json_is_an_error() {
+    fn invalid_json_is_an_error() {
         let error = Key::from_json("secret", "/a").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(!format!("{error:?}").contains("secret"));
@@ -269,7 +269,7 @@ mod tests {
 
     #[cfg(feature = "jmespath")]
     #[test]
-    fn an_expressions_list_is_a_key_of_all_its_parts() {
+    fn list_results_become_keys_of_all_elements() {
         let both = r#"{"body": "{\"order\": 7, \"line\": 1.50}"}"#;
         let expression = ["json(body).[order, line]"];
         assert_eq!(key(&expression, both).unwrap().len(), 66);

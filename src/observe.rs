@@ -46,7 +46,7 @@ pub(crate) fn claimed(id: &StoredKey, held: &Held) {
         count(Metric::ClaimRecovered);
         tracing::info!(
             target: TARGET, event = "claim_recovered", %id, generation = held.generation.get(),
-            "the answer to the claim was lost; knew the claim again by its owner"
+            "the claim's response was lost; recognised the claim by its owner"
         );
     }
 }
@@ -57,12 +57,12 @@ pub(crate) fn no_invocation(settings: &Settings, is_in_lambda: bool) {
     if is_in_lambda {
         tracing::warn!(
             target: TARGET, event = "no_invocation", lease_ms,
-            "an operation runs outside of any invocation, as in a spawned task, so that its deadline is unknown: take \
-             Invocation::current() before the task is spawned, and give it to for_invocation"
+            "an operation runs outside any invocation, as in a spawned task, so its deadline is unknown: take \
+             Invocation::current() before spawning the task, and pass it to for_invocation"
         );
     } else {
         tracing::debug!(
-            target: TARGET, event = "no_invocation", lease_ms, "there is no invocation, and no deadline: not in Lambda"
+            target: TARGET, event = "no_invocation", lease_ms, "no invocation and no deadline: not running in Lambda"
         );
     }
 }
@@ -71,7 +71,7 @@ pub(crate) fn no_invocation(settings: &Settings, is_in_lambda: bool) {
 pub(crate) fn not_readable(id: &StoredKey, result_type: &str, why: &str) {
     tracing::error!(
         target: TARGET, event = "result_not_readable", %id, result_type, why,
-        "the operation's result is not recorded, because a duplicate could not read it: duplicates get NotRetained"
+        "the operation's result isn't recorded, because a duplicate couldn't read it: duplicates get NotRetained"
     );
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn recalled(id: &StoredKey, record: &Record) {
     count(Metric::LocalCacheHit);
     tracing::debug!(
         target: TARGET, event = "local_cache_hit", %id, generation = record.generation.get(),
-        "answered from the local cache: the store was not asked"
+        "answered from the local cache, without a store request"
     );
 }
 
@@ -128,7 +128,7 @@ pub(crate) fn refused_unasked(error: &Error) {
 #[cfg(feature = "http")]
 pub(crate) fn caller_missing() {
     count(Metric::CallerMissing);
-    tracing::info!(target: TARGET, event = "refused", kind = "CallerMissing", "refused: the caller is not known");
+    tracing::info!(target: TARGET, event = "refused", kind = "CallerMissing", "refused: the caller is unknown");
 }
 
 /// Nothing ran: the request carries credentials, but the caller is unknown. `found` says where the credentials are.
@@ -137,9 +137,9 @@ pub(crate) fn caller_unknown(found: &str) {
     count(Metric::CallerUnknown);
     tracing::error!(
         target: TARGET, event = "refused", kind = "CallerUnknown", found,
-        "refused a keyed request whose caller has no name: authenticate outside this layer and pass the caller on by \
-         `HttpLayer::caller`; or call `HttpLayer::shared_namespace` if all callers may have each other's answers; or, for \
-         cookies that prove nothing, `HttpLayer::ignore_cookies`"
+        "refused a keyed request with an unknown caller: authenticate outside this layer and pass the caller on with \
+         `HttpLayer::caller`; or call `HttpLayer::shared_namespace` if all callers may get each other's answers; or, \
+         for cookies that don't authenticate, `HttpLayer::ignore_cookies`"
     );
 }
 
@@ -159,8 +159,8 @@ pub(crate) fn failure_recorded(how: &'static str, error_type: &'static str) {
 pub(crate) fn record_when_unused() {
     tracing::warn!(
         target: TARGET, event = "record_when_unused",
-        "`record_when` isn't asked in a function that runs at most once: every answer is recorded, unless the response \
-         carries `Recording::Release`"
+        "`record_when` has no effect in a function that runs at most once: every answer is recorded, unless the \
+         response carries `Recording::Release`"
     );
 }
 
@@ -179,7 +179,7 @@ pub(crate) fn returned(
     }
     tracing::warn!(
         target: TARGET, event = "returned", source, record = identifier, kind, detail,
-        "a record of the batch must come back"
+        "a record of the batch is returned for redelivery"
     );
 }
 
@@ -187,7 +187,7 @@ pub(crate) fn returned(
 #[cfg(feature = "events")]
 pub(crate) fn all_failed(source: &'static str, records: usize) {
     count(Metric::AllFailed);
-    tracing::error!(target: TARGET, event = "all_failed", source, records, "every record of the batch comes back");
+    tracing::error!(target: TARGET, event = "all_failed", source, records, "every record of the batch is redelivered");
 }
 
 /// Messages that are in progress elsewhere couldn't be hidden until their key becomes claimable. `code` is
@@ -196,7 +196,7 @@ pub(crate) fn all_failed(source: &'static str, records: usize) {
 pub(crate) fn not_hidden(messages: usize, code: Option<&str>) {
     tracing::warn!(
         target: TARGET, event = "not_hidden", messages, code,
-        "messages that are in progress come back when the queue's visibility time-out is over"
+        "couldn't hide messages in progress: the queue redelivers them after its visibility timeout"
     );
 }
 
@@ -242,7 +242,7 @@ pub(crate) fn fenced(id: &StoredKey, held: &Held) {
     count(Metric::Fenced);
     tracing::warn!(
         target: TARGET, event = "fenced", %id, generation = held.generation.get(),
-        "outlived the lease and was taken over: the successor's outcome stands"
+        "outlived the lease and was taken over: the successor's outcome is kept"
     );
 }
 
@@ -251,7 +251,7 @@ pub(crate) fn unrecorded(id: &StoredKey, held: &Held, cause: Option<&dyn StdErro
     tracing::error!(
         target: TARGET, event = "unrecorded", %id, generation = held.generation.get(),
         cause = cause.map(tracing::field::display),
-        "the handler ran, but its outcome is not stored: a later delivery may run it again"
+        "the handler ran, but its outcome isn't stored: a later delivery may run it again"
     );
 }
 
@@ -259,7 +259,7 @@ pub(crate) fn not_retained(id: &StoredKey, bytes: Option<usize>, cause: Option<&
     count(Metric::ResponseOmitted);
     tracing::warn!(
         target: TARGET, event = "not_retained", %id, bytes, cause = cause.map(tracing::field::display),
-        "the outcome is recorded without its response: duplicates will be told so"
+        "the outcome is recorded without its response: duplicates get NotRetained"
     );
 }
 
@@ -268,7 +268,7 @@ pub(crate) fn not_committed(id: &StoredKey, error: &Error) {
     count(if error.kind() == ErrorKind::Declined { Metric::Declined } else { Metric::NotCommitted });
     tracing::warn!(
         target: TARGET, event = "not_committed", %id, kind = error.kind().as_str(),
-        "the handler's own writes were not made, and neither was its outcome: {error}"
+        "neither the handler's writes nor its outcome were applied: {error}"
     );
 }
 
@@ -277,7 +277,7 @@ pub(crate) fn unresolved(id: &StoredKey, cause: Option<&dyn StdError>) {
     count(Metric::Unresolved);
     tracing::error!(
         target: TARGET, event = "unresolved", %id, cause = cause.map(tracing::field::display),
-        "whether the handler's own writes and its outcome were made is not known; a later delivery finds out"
+        "it's unknown whether the handler's writes and its outcome were applied; a later delivery resolves it"
     );
 }
 
@@ -290,12 +290,12 @@ pub(crate) fn ran_optimistically(id: &StoredKey) {
 /// The outcome of an optimistic handler is stored.
 pub(crate) fn concluded(id: &StoredKey) {
     count(Metric::Recorded);
-    tracing::debug!(target: TARGET, event = "concluded", %id, "put the outcome without a claim");
+    tracing::debug!(target: TARGET, event = "concluded", %id, "recorded the outcome without a claim");
 }
 
 /// Another delivery was faster, and this optimistic handler's writes weren't applied.
 pub(crate) fn outrun(id: &StoredKey) {
-    tracing::debug!(target: TARGET, event = "outrun", %id, "another delivery put its outcome first");
+    tracing::debug!(target: TARGET, event = "outrun", %id, "another delivery recorded its outcome first");
 }
 
 pub(crate) fn extended(id: &StoredKey, held: &Held) {
@@ -310,7 +310,7 @@ pub(crate) fn not_extended(id: &StoredKey, held: &Held) {
     count(Metric::LeaseNotExtended);
     tracing::warn!(
         target: TARGET, event = "not_extended", %id, generation = held.generation.get(),
-        ends_at_ms = held.lease_until.as_millis(), "the lease could not be extended this time"
+        ends_at_ms = held.lease_until.as_millis(), "the lease couldn't be extended this time"
     );
 }
 
@@ -320,7 +320,7 @@ pub(crate) fn abandoned(id: &StoredKey, held: &Held, frees_at: Option<Timestamp>
     let message = match frees_at {
         Some(_) => "the claim was dropped unsettled: its lease frees the key",
         None => {
-            "the claim was dropped unsettled: settle it with `idempotency inspect` once its lease has ended"
+            "the claim was dropped unsettled: settle it with `idempotency inspect` once its lease has expired"
         }
     };
     tracing::warn!(
@@ -334,7 +334,7 @@ pub(crate) fn cut_off(id: &StoredKey, generation: Option<Generation>, at: Timest
     count(Metric::CutOff);
     tracing::warn!(
         target: TARGET, event = "cut_off", %id, generation = generation.map(Generation::get),
-        at_ms = at.as_millis(), "the handler was cut off, because its time was over or its claim was lost"
+        at_ms = at.as_millis(), "the handler was cut off because its time ran out or its claim was lost"
     );
 }
 
@@ -352,7 +352,7 @@ pub(crate) fn resolved(id: &StoredKey, record: &Record) {
     count(Metric::Resolved);
     tracing::info!(
         target: TARGET, event = "resolved", %id, generation = record.generation.get(),
-        status = record.status().as_str(), "settled by hand; a claim that still runs is fenced"
+        status = record.status().as_str(), "an operator settled the record; any running claim is fenced"
     );
 }
 
@@ -366,7 +366,7 @@ pub(crate) fn unprotected(reason: &'static str) {
 pub(crate) fn sent_again(attempt: u32, wait: std::time::Duration, cause: &str) {
     let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
     tracing::debug!(
-        target: TARGET, event = "sent_again", attempt, wait_ms, cause, "sends the operation again after a wait"
+        target: TARGET, event = "sent_again", attempt, wait_ms, cause, "retries the operation after a wait"
     );
 }
 
@@ -376,8 +376,8 @@ pub(crate) fn unknown_deadline(settings: &Settings) {
     let lease_ms = lease_ms(settings);
     tracing::warn!(
         target: TARGET, event = "unknown_deadline", lease_ms,
-        "the invocation's deadline is missing or makes no sense, as in some local emulators; leases have the fallback's \
-         length, and handlers are cut off before they end. On Lambda, pass the invocation's own context"
+        "the invocation's deadline is missing or invalid, as in some local emulators; leases use the fallback length, \
+         and handlers are cut off before they expire. On Lambda, pass the invocation's own context"
     );
 }
 

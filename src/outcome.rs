@@ -99,10 +99,10 @@ impl StoredResponse {
             Encoding::Deflate => decompressed(kept, self.length)?,
         };
         if response.len() as u64 != self.length {
-            return Err(Damaged("the stored response has another length than was recorded"));
+            return Err(Damaged("the stored response's length doesn't match the record"));
         }
         if <[u8; 32]>::from(Sha256::digest(&response)) != self.sha256 {
-            return Err(Damaged("the stored response does not match its digest"));
+            return Err(Damaged("the stored response doesn't match its digest"));
         }
         Ok(response)
     }
@@ -151,7 +151,7 @@ fn decompressed(kept: &Bytes, length: u64) -> Result<Bytes, Damaged> {
     DeflateDecoder::new(kept.as_ref())
         .take(length.saturating_add(1))
         .read_to_end(&mut response)
-        .map_err(|_| Damaged("the stored response cannot be decompressed"))?;
+        .map_err(|_| Damaged("the stored response can't be decompressed"))?;
     Ok(response.into())
 }
 
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_comes_back_byte_for_byte() {
+    fn responses_round_trip_byte_for_byte() {
         let noise: Vec<u8> = (0..200_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         for response in [&b""[..], b"null", b"\xff\x00binary", &[b'a'; 100_000], &noise] {
             let stored = StoredResponse::new(Bytes::copy_from_slice(response));
@@ -176,14 +176,14 @@ mod tests {
     }
 
     #[test]
-    fn a_response_in_parts_differs_in_its_place_alone() {
+    fn chunking_changes_only_the_place() {
         let stored = StoredResponse::new(Bytes::from_static(b"response"));
         let in_chunks = stored.clone().into_chunks(3);
         assert_eq!(in_chunks, StoredResponse { place: Place::Chunks(3), ..stored });
     }
 
     #[test]
-    fn it_is_compressed_only_where_that_helps() {
+    fn responses_are_compressed_only_when_smaller() {
         let encoding = |response: Vec<u8>| StoredResponse::new(response.into()).encoding;
         assert_eq!(encoding(vec![b'a'; 1023]), Encoding::Identity);
         assert_eq!(encoding(vec![b'a'; 1024]), Encoding::Deflate);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_found() {
+    fn damaged_responses_are_detected() {
         let stored = StoredResponse::new(vec![b'a'; 5000].into());
         let good = kept(&stored);
         assert!(stored.decode(&good.slice(..good.len() - 1)).is_err());

@@ -53,7 +53,7 @@ impl Owner {
 pub(crate) fn random_bits(what: &str) -> Result<[u8; 16], Error> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).map_err(|error| {
-        Error::new(ErrorKind::Unavailable, format!("the operating system gave no random bits for {what}"))
+        Error::new(ErrorKind::Unavailable, format!("the operating system returned no random bits for {what}"))
             .with_source(std::io::Error::other(error.to_string()))
     })?;
     Ok(bytes)
@@ -293,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn generations_grow_whatever_the_clock_does() {
+    fn generations_grow_despite_clock_jumps() {
         let first = Generation::first(Timestamp::from_millis(1000));
         assert_eq!(first.next(Timestamp::from_millis(5000)).get(), 5000);
         assert_eq!(first.next(Timestamp::from_millis(10)).get(), 1001);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_differ_and_show_only_their_beginning() {
+    fn owners_are_distinct_with_short_debug() {
         let (a, b) = (Owner::random().unwrap(), Owner::random().unwrap());
         assert_ne!(a, b);
         assert_eq!(Owner::from_hex(&a.to_string()), Some(a));
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_is_stored_by_its_name() {
+    fn statuses_are_stored_by_name() {
         for status in [Status::Started, Status::Completed, Status::Failed, Status::Released] {
             assert_eq!(Status::from_stored(status.as_str()), Some(status));
         }

@@ -74,7 +74,8 @@ impl Selector {
         Err(Error::new(
             ErrorKind::Invalid,
             format!(
-                "`{text}` is no JSON Pointer; write it as `/order/id`, or switch on the feature `jmespath` for expressions"
+                "`{text}` isn't a JSON Pointer; write it as `/order/id`, or enable the feature `jmespath` for \
+                 expressions"
             ),
         ))
     }
@@ -100,10 +101,10 @@ impl Selector {
             Kind::Pointer(pointer) => {
                 let json: &RawValue = serde_json::from_slice(json).map_err(|error| not_json(&error))?;
                 let found = pointer.find(json).map_err(|_| {
-                    let problem = "a name on the way to it cannot be read, or stands twice";
+                    let problem = "a name on its path can't be read or appears twice";
                     Error::new(
                         ErrorKind::Invalid,
-                        format!("`{}` cannot be found: {problem}", pointer.as_str()),
+                        format!("`{}` can't be looked up: {problem}", pointer.as_str()),
                     )
                 })?;
                 Ok(found.map(Cow::Borrowed))
@@ -137,7 +138,7 @@ pub(crate) type Found<'a> = (&'a Selector, Option<Cow<'a, str>>);
 pub(crate) fn some_of<'a>(fields: impl IntoIterator<Item = &'a str>) -> Result<Vec<Selector>, Error> {
     let fields = fields.into_iter().map(Selector::new).collect::<Result<Vec<_>, _>>()?;
     if fields.is_empty() {
-        return Err(Error::new(ErrorKind::Invalid, "no field is to be compared; name one at least"));
+        return Err(Error::new(ErrorKind::Invalid, "no field is selected for comparison; name at least one"));
     }
     Ok(fields)
 }
@@ -198,7 +199,7 @@ fn length_of_string(bytes: &[u8]) -> usize {
 /// Reports only the position, since the error's own text may quote what it read.
 fn not_json(error: &serde_json::Error) -> Error {
     let place = place(error);
-    Error::new(ErrorKind::Invalid, format!("the text to select a field of is not JSON: {place}"))
+    Error::new(ErrorKind::Invalid, format!("the text to select a field from isn't JSON: {place}"))
 }
 
 #[cfg(test)]
@@ -206,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_json_is_told_from_what_is_not_there() {
+    fn invalid_json_differs_from_absent_fields() {
         let id = Selector::new("/id").unwrap();
         assert_eq!(id.find(b"{}").unwrap(), None);
         assert_eq!(id.find(br#"{"id": null}"#).unwrap().as_deref(), Some("null"));
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_something_is_found_in_one_pass() {
+    fn empty_values_are_recognised_in_one_pass() {
         let deep = |inner: &str| format!("{}{inner}{}", "[".repeat(100_000), "]".repeat(100_000));
         for nothing in [
             "null",
@@ -255,7 +256,7 @@ mod tests {
 
     #[cfg(not(feature = "jmespath"))]
     #[test]
-    fn an_expression_without_the_feature_is_told_of_it() {
+    fn expressions_need_the_jmespath_feature() {
         assert!(Selector::new("order.id").unwrap_err().to_string().contains("feature `jmespath`"));
     }
 }

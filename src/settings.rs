@@ -181,7 +181,8 @@ impl Settings {
         match self.execution {
             Execution::AtLeastOnce => Ok(()),
             Execution::AtMostOnce => invalid(format!(
-                "at most once, {what} is refused, since nothing keeps it from running again; use a claim, or AtLeastOnce"
+                "at most once, {what} is refused, since nothing prevents it from running again; use a claim, or \
+                 AtLeastOnce"
             )),
         }
     }
@@ -213,12 +214,12 @@ impl Settings {
             bounded.iter().find(|(_, duration, longest)| duration > longest)
         {
             return invalid(format!(
-                "{name} is {duration:?}, and at most {longest:?} make sense; is the unit right?"
+                "{name} is {duration:?}, but at most {longest:?} is allowed; is the unit right?"
             ));
         }
         if self.lease_fallback <= self.lease_grace {
             return invalid(format!(
-                "lease_fallback ({:?}) is not longer than lease_grace ({:?}), which leaves the handler no time",
+                "lease_fallback ({:?}) isn't longer than lease_grace ({:?}), which leaves the handler no time",
                 self.lease_fallback, self.lease_grace
             ));
         }
@@ -226,8 +227,8 @@ impl Settings {
             self.lease_extension.filter(|length| *length < self.lease_grace.saturating_mul(3))
         {
             return invalid(format!(
-                "lease_extension ({length:?}) is less than three times lease_grace ({:?}), which leaves no time for an \
-                 extension to fail and to be tried again",
+                "lease_extension ({length:?}) is less than three times lease_grace ({:?}), which leaves no time to \
+                 retry a failed extension",
                 self.lease_grace
             ));
         }
@@ -241,7 +242,7 @@ impl Settings {
         }
         if (1..SMALLEST_LOCAL_CACHE).contains(&self.local_cache) {
             return invalid(format!(
-                "local_cache is {} bytes, which keeps next to nothing; give it at least {SMALLEST_LOCAL_CACHE}, or 0 for none",
+                "local_cache is {} bytes, which is too small; use at least {SMALLEST_LOCAL_CACHE}, or 0 for none",
                 self.local_cache
             ));
         }
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_local_cache_is_off_or_of_a_size_that_keeps_something() {
+    fn tiny_local_caches_are_refused() {
         assert_eq!(Settings::default().local_cache, 0);
         for (bytes, is_valid) in [(0, true), (1, false), (65_535, false), (65_536, true), (usize::MAX, true)]
         {

@@ -163,7 +163,7 @@ pub trait Transactions: Send + Sync {
     /// # Errors
     ///
     /// [`StoreErrorKind::Rejected`], with the reason: the writes belong to another store's type, are too many
-    /// or too large, two of them are on one item, or one is on the record itself.
+    /// or too large, two of them are on the same item, or one is on the record itself.
     fn check(&self, key: &StoredKey, writes: &OwnWrites) -> Result<(), StoreError>;
 
     /// Applies `write` to `key` together with `writes`, if all their conditions hold. Otherwise applies

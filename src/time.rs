@@ -177,7 +177,7 @@ mod tests {
 
     #[cfg(any(feature = "postgres", feature = "redis"))]
     #[test]
-    fn idle_time_is_the_longer_clocks() {
+    fn idle_time_follows_the_larger_clock() {
         let (hour, now) = (Duration::from_secs(3600), LastAnswer::now());
         assert!(now.idle_for() < hour);
         let monotonic_stopped = LastAnswer { by_wall_clock: now.by_wall_clock.saturating_sub(hour), ..now };
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_are_rounded_up_and_a_whole_second_stays() {
+    fn seconds_are_rounded_up() {
         assert_eq!(Timestamp::from_millis(1000).as_secs_rounded_up(), 1);
         assert_eq!(Timestamp::from_millis(1001).as_secs_rounded_up(), 2);
         assert_eq!(Timestamp::from_millis(1999).rounded_up_to_second(), Timestamp::from_secs(2));

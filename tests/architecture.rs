@@ -112,16 +112,16 @@ const CLOCKS: &[&[&str]] = &[
 const WAITS: &[&[&str]] = &[&["tokio", "time"], &["std", "thread", "sleep"]];
 
 #[test]
-fn the_library_keeps_its_rules() {
+fn the_library_follows_its_layers() {
     let sources = read_under("src");
-    assert!(sources.len() > 15, "the sources were not found");
+    assert!(sources.len() > 15, "the sources weren't found");
     let named = sources.iter().map(|(file, text)| paths(&shipped(text), &module(file)).len());
-    assert!(named.sum::<usize>() > 100, "the imports were not found");
+    assert!(named.sum::<usize>() > 100, "the imports weren't found");
     assert_eq!(violations(&sources), [""; 0]);
 }
 
 #[test]
-fn the_others_use_the_public_interface_only() {
+fn other_packages_use_only_public_interfaces() {
     for folder in ["cli/src", "functions/src"] {
         for (file, text) in read_under(folder) {
             let tokens = shipped(&text);
@@ -133,7 +133,7 @@ fn the_others_use_the_public_interface_only() {
 }
 
 #[test]
-fn the_library_is_lean() {
+fn heavy_dependencies_are_absent() {
     // Cargo rewrites `Cargo.toml` when it packages the crate.
     let manifest = ["Cargo.toml.orig", "Cargo.toml"].map(|name| fs::read_to_string(root().join(name)));
     let manifest = manifest.into_iter().find_map(Result::ok).unwrap();
@@ -332,7 +332,7 @@ fn upward_imports_are_found() {
 }
 
 #[test]
-fn stores_that_name_each_other_and_adapters_that_name_a_store_are_found() {
+fn imports_between_stores_and_adapters_are_found() {
     for (file, text) in [
         ("store/redis.rs", "use crate::store::memory::MemoryStore;"),
         ("store/redis.rs", "use crate::store::{Store, dynamodb};"),
@@ -349,7 +349,7 @@ fn stores_that_name_each_other_and_adapters_that_name_a_store_are_found() {
 }
 
 #[test]
-fn what_the_rules_allow_is_not_found() {
+fn allowed_imports_are_not_reported() {
     for (file, text) in [
         (
             "store/redis.rs",
@@ -376,7 +376,7 @@ fn what_the_rules_allow_is_not_found() {
 }
 
 #[test]
-fn clocks_long_files_and_logic_in_lib_are_found() {
+fn other_rule_violations_are_found() {
     for text in [
         "let now = SystemTime::now();",
         "std::time::Instant::now()",
@@ -403,7 +403,7 @@ fn clocks_long_files_and_logic_in_lib_are_found() {
 }
 
 #[test]
-fn a_violation_is_named_with_its_line() {
+fn violations_name_their_line() {
     assert_eq!(
         made_up("store/redis.rs", "\nuse crate::{\n    error::Error,\n    run::Driver,\n};"),
         ["store/redis.rs:4: `run::Driver`; `store` is below `run`"]

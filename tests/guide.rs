@@ -16,7 +16,7 @@ use std::fs;
 use source::{read_under, root};
 
 #[test]
-fn what_the_guide_names_is_there() {
+fn the_guide_names_existing_items() {
     let net = root().join("safety-net");
     if !net.is_dir() {
         // The published package lacks the other packages of the repository.
@@ -32,20 +32,22 @@ fn what_the_guide_names_is_there() {
     for row in rows {
         let shown_by = row.trim_end_matches(" |").rsplit(" | ").next().unwrap();
         let names: Vec<&str> = shown_by.split('`').skip(1).step_by(2).collect();
-        assert!(!names.is_empty(), "no test shows this: {row}");
+        assert!(!names.is_empty(), "no test covers this row: {row}");
         named.extend(names);
     }
-    assert!(named.len() > 40, "the rows were not found");
+    assert!(named.len() > 40, "the rows weren't found");
     for name in &named {
         match name.strip_prefix("crash-points: ") {
-            Some(point) => assert!(points.contains(&format!("\"{point}\"")), "there is no point {point}"),
-            None => assert!(tests.contains(&format!("fn {name}(")), "there is no test {name}"),
+            Some(point) => {
+                assert!(points.contains(&format!("\"{point}\"")), "no crash point is named {point}")
+            }
+            None => assert!(tests.contains(&format!("fn {name}(")), "no test is named {name}"),
         }
     }
     // These tests' function records no failures, so it never reaches those points.
     let all = points.lines().filter_map(|line| line.trim().strip_prefix("Self::")?.split_once("=> \""));
     let all = all.filter_map(|(_, name)| name.strip_suffix("\",")).filter(|name| !name.contains("failure"));
     for point in all {
-        assert!(named.contains(&format!("crash-points: {point}").as_str()), "{point} is not in the guide");
+        assert!(named.contains(&format!("crash-points: {point}").as_str()), "{point} isn't in the guide");
     }
 }

@@ -23,7 +23,7 @@ const TABLE: &str = "IDEMPOTENCY_LIVE_TABLE";
 
 async fn store() -> Arc<dyn Store> {
     let Ok(table) = std::env::var(TABLE) else {
-        panic!("{TABLE} names the table to test on: this suite was asked for, and is never skipped");
+        panic!("{TABLE} must name the table to test on: this suite was requested and is never skipped");
     };
     let store = DynamoDbStore::builder(table).build().await.unwrap();
     store.create_table().await.unwrap();
@@ -36,13 +36,13 @@ async fn a_real_table_conforms() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_real_table_answers_as_the_model_does() {
+async fn real_tables_answer_like_the_model() {
     let seed = u64::from_be_bytes(Owner::random().unwrap().as_bytes()[..8].try_into().unwrap());
     eprintln!("seed {seed}");
     conformance::differential(&*store().await, seed, 2_000).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_of_sixty_four_wins() {
+async fn sixty_four_claims_have_one_winner() {
     conformance::check_contention(store().await, 64, 20).await;
 }

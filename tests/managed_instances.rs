@@ -1,7 +1,7 @@
 //! Short leases on Lambda Managed Instances, where one process runs several invocations at once and isn't killed at
 //! their deadlines. This program also is the function, in its own process. The test's own Runtime API feeds it.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
 #[path = "support/emulator.rs"]
 #[expect(unreachable_pub, reason = "other tests use it too")]
@@ -276,7 +276,7 @@ impl Bench {
     }
 
     async fn lease_until(&self, id: &str) -> Timestamp {
-        self.record(id).await.lease_until().expect("a claim that stands")
+        self.record(id).await.lease_until().expect("an active claim")
     }
 }
 
@@ -287,17 +287,17 @@ async fn sleep(millis: u64) {
 const IN_PROGRESS: &str = "Idempotency.InProgress";
 
 #[tokio::test]
-async fn several_at_once_run_longer_than_their_leases_and_their_duplicates_are_in_progress() {
+async fn concurrent_handlers_outlive_leases_without_duplicates() {
     let bench = Bench::new().await;
     let function = bench.function().await;
     let running: Vec<_> = ["a", "b", "c"].map(|id| (id, function.deliver(id, 5000))).into();
     sleep(1000).await;
     let first = bench.lease_until("a").await;
-    assert!(first < SystemClock.now().saturating_add(LEASE), "short: not until the deadline");
+    assert!(first < SystemClock.now().saturating_add(LEASE), "the lease is short, not until the deadline");
     sleep(2500).await;
     for id in ["a", "b", "c"] {
-        assert!(first < SystemClock.now(), "the lease that they were claimed with is over");
-        assert!(bench.lease_until(id).await > SystemClock.now(), "{id} is extended");
+        assert!(first < SystemClock.now(), "the lease of their claim has expired");
+        assert!(bench.lease_until(id).await > SystemClock.now(), "{id} has an extended lease");
         assert_eq!(function.deliver(id, 5000).await.unwrap(), Err(IN_PROGRESS.to_owned()));
     }
     for (id, answer) in running {
@@ -308,7 +308,7 @@ async fn several_at_once_run_longer_than_their_leases_and_their_duplicates_are_i
 }
 
 #[tokio::test]
-async fn a_killed_processs_key_is_free_after_the_short_lease() {
+async fn killed_processes_free_keys_after_leases() {
     let bench = Bench::new().await;
     let killed = bench.function().await;
     let _lost = killed.deliver("d", 100_000);
@@ -325,10 +325,10 @@ async fn a_killed_processs_key_is_free_after_the_short_lease() {
             Err(error) => assert_eq!(error, IN_PROGRESS),
             Ok(answer) => break answer,
         }
-        assert!(SystemClock.now() < lease_until.saturating_add(MARGIN * 10), "still not free");
+        assert!(SystemClock.now() < lease_until.saturating_add(MARGIN * 10), "the key is still claimed");
         sleep(50).await;
     };
-    assert!(SystemClock.now() > lease_until.saturating_add(MARGIN), "and not before");
+    assert!(SystemClock.now() > lease_until.saturating_add(MARGIN), "and not earlier");
     assert_eq!(
         (answer.as_str(), bench.effects("d").await, bench.record("d").await.attempt),
         ("done d", 2, 2)
@@ -336,7 +336,7 @@ async fn a_killed_processs_key_is_free_after_the_short_lease() {
 }
 
 #[tokio::test]
-async fn a_handler_whose_extension_fails_is_cut_off_before_its_lease_ends() {
+async fn failed_extensions_stop_handlers_before_expiry() {
     let bench = Bench::new().await;
     let function = bench.function().await;
     let (cut_off, other) = (function.deliver("e", 100_000), function.deliver("f", 100));
@@ -349,12 +349,12 @@ async fn a_handler_whose_extension_fails_is_cut_off_before_its_lease_ends() {
     let now = SystemClock.now();
     let lease_until = bench.lease_until("e").await;
     assert!(now < lease_until, "{now:?}, and its lease ends at {lease_until:?}");
-    assert!(now.until(lease_until) <= GRACE + Duration::from_millis(50), "and not long before");
+    assert!(now.until(lease_until) <= GRACE + Duration::from_millis(50), "and not much earlier");
     assert_eq!(bench.effects("e").await, 1);
 }
 
 #[tokio::test]
-async fn a_late_answer_is_rejected_and_work_continues() {
+async fn late_answers_are_rejected_and_work_continues() {
     let bench = Bench::new().await;
     let function = bench.function().await;
     let late = function.deliver_within("g", 100_000, Duration::from_millis(800));

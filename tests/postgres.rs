@@ -1,8 +1,8 @@
 //! The PostgreSQL store against a real server, and over failing connections and servers.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 #![cfg(feature = "postgres")]
-#![expect(clippy::disallowed_methods, reason = "these tests measure what real time-outs take")]
+#![expect(clippy::disallowed_methods, reason = "these tests measure real timeouts")]
 
 #[path = "support/cut.rs"]
 mod cut;

@@ -1,8 +1,8 @@
 //! The Redis store against a real server, and over failing connections.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 #![cfg(feature = "redis")]
-#![expect(clippy::disallowed_methods, reason = "these tests measure what real time-outs take")]
+#![expect(clippy::disallowed_methods, reason = "these tests measure real timeouts")]
 
 #[path = "support/cut.rs"]
 mod cut;

@@ -45,7 +45,7 @@ mod memory {
 }
 
 /// The store that the guide shows.
-#[allow(unreachable_pub, reason = "it is to be read as a store of a library's")]
+#[allow(unreachable_pub, reason = "it reads like a store in a library")]
 #[path = "../examples/file_store/store.rs"]
 mod file_store;
 
@@ -61,7 +61,7 @@ mod file {
 
     /// A truncated record is corrupt, not absent.
     #[tokio::test]
-    async fn what_cannot_be_read_is_corrupt() {
+    async fn unreadable_records_are_corrupt() {
         let folder = std::env::temp_dir().join(format!("file-store-{}", Owner::random().unwrap()));
         let (store, key) = (FileStore::new(&folder).unwrap(), StoredKey::from_stored("orders/run#1"));
         assert_eq!(store.read(&key).await.unwrap(), None);
@@ -171,7 +171,7 @@ mod postgres {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn conforms_with_many_connections_and_prepared() {
+    async fn conforms_with_prepared_statements() {
         prove_as(|builder| builder.connections(16).prepared_statements(true)).await;
     }
 
@@ -224,14 +224,14 @@ mod postgres {
                 transaction.rollback().await.unwrap();
                 match looked {
                     Looked::Free(record) => Ok(record),
-                    Looked::Busy => panic!("nobody else reads this key"),
+                    Looked::Busy => panic!("only this test reads this key"),
                 }
             })
         }
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn conforms_in_transactions_of_others() {
+    async fn conforms_inside_callers_transactions() {
         let Some(server) = Server::shared() else { return };
         let patience = Duration::from_secs(30);
         let store =
@@ -258,7 +258,7 @@ mod redis {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn conforms_under_another_prefix_in_another_database() {
+    async fn conforms_with_another_prefix_and_database() {
         let Some(server) = shared() else { return };
         prove(Arc::new(patient(&format!("{}/3?prefix={{t}}*", server.url()))), 1000).await;
     }
@@ -271,13 +271,13 @@ mod redis {
 }
 
 #[test]
-fn an_arc_of_a_store_can_do_what_the_store_can() {
+fn arcs_keep_a_stores_capabilities() {
     assert!(Store::chunks(&Arc::new(Faulty::new(Fault::None))).is_some());
     assert!(Store::chunks(&Arc::new(MemoryStore::new())).is_none());
 }
 
 #[test]
-fn a_stores_error_has_a_text_and_a_cause_of_its_own() {
+fn store_errors_keep_message_and_cause() {
     let cause = std::io::Error::other("the cable");
     let error = StoreError::new(StoreErrorKind::Unavailable, "the store").with_source(cause);
     assert_eq!(error.to_string(), "the store");
@@ -430,13 +430,13 @@ async fn failed_cases(fault: Fault) -> Vec<Failure> {
 }
 
 #[tokio::test]
-async fn a_store_without_a_fault_passes() {
+async fn correct_stores_pass() {
     assert_eq!(failed_cases(Fault::None).await, []);
     prove(Arc::new(Faulty::new(Fault::None)), 2000).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_fault_is_found_and_every_case_finds_one() {
+async fn cases_and_faults_cover_each_other() {
     let mut runs = JoinSet::new();
     for fault in FAULTS {
         runs.spawn(async move { (fault, failed_cases(*fault).await) });
@@ -444,10 +444,10 @@ async fn every_fault_is_found_and_every_case_finds_one() {
     let mut useful = HashSet::new();
     while let Some(run) = runs.join_next().await {
         let (fault, failures) = run.unwrap();
-        assert!(!failures.is_empty(), "{fault:?} was not found");
+        assert!(!failures.is_empty(), "no case found {fault:?}");
         for prefix in own_cases(*fault) {
             let found = failures.iter().any(|failure| failure.case.starts_with(prefix));
-            assert!(found, "{fault:?} was not found by {prefix}");
+            assert!(found, "{prefix} didn't find {fault:?}");
         }
         useful.extend(failures.into_iter().map(|failure| failure.case));
     }
@@ -485,18 +485,18 @@ fn own_cases(fault: Fault) -> &'static [&'static str] {
         | Fault::ExtensionCounts
         | Fault::ExtensionLosesRequestId => &["T7: an extension of the lease"],
         Fault::LeasesAreTexts | Fault::LeasesAreFloats | Fault::LeasesAreSigned => {
-            &["T7: a lease is compared as a number"]
+            &["T7: leases are compared as numbers"]
         }
-        Fault::VersionsAreFloats => &["versions are told apart"],
+        Fault::VersionsAreFloats => &["versions differ"],
         Fault::ConclusionTakesAbsent
         | Fault::ConclusionKeepsRequestId
         | Fault::ConclusionKeepsFingerprint
         | Fault::ConclusionKeepsAttempt
         | Fault::ConclusionKeepsLock => CONCLUSIONS,
         Fault::OmittedConclusionIsUnfenced => &["a conclusion to COMPLETED", "a conclusion to FAILED"],
-        Fault::ConclusionIsCompletion => &["a conclusion to FAILED", "a conclusion comes back"],
+        Fault::ConclusionIsCompletion => &["a conclusion to FAILED", "a conclusion round-trips"],
         Fault::ConclusionKeepsOutcome => {
-            &["a conclusion to COMPLETED", "a conclusion to RELEASED", "a conclusion leaves nothing"]
+            &["a conclusion to COMPLETED", "a conclusion to RELEASED", "a conclusion removes"]
         }
         Fault::ConclusionLosesLease => &["a conclusion to STARTED"],
         Fault::OmittedIsUnfenced | Fault::PartsAreUnfenced => &["T4", "T5"],
@@ -506,12 +506,12 @@ fn own_cases(fault: Fault) -> &'static [&'static str] {
             &["T2", "a conclusion to COMPLETED", "an operator's release"]
         }
         Fault::NoExpiryMatchesNothing => &["T2", "a conclusion to STARTED", "an operator's completion"],
-        Fault::NoExpiryIsZero => &["versions are told apart"],
-        Fault::NoExpiryIsTheLast | Fault::NoExpiryReadsAbsent => &["T1", "a lock comes back"],
+        Fault::NoExpiryIsZero => &["versions differ"],
+        Fault::NoExpiryIsTheLast | Fault::NoExpiryReadsAbsent => &["T1", "a lock round-trips"],
         Fault::TakeOverKeepsExpiry | Fault::TakeOverKeepsInterrupted => &["T3"],
         Fault::ExtensionOnlyMovesExpiry => &["T7: an extension of the lease", "a claim without an expiry"],
         Fault::ExtensionForgetsInterrupted => &["T7: an extension of the lease", "an interrupted attempt"],
-        Fault::ConclusionKeepsInterrupted => &["an interrupted attempt", "a conclusion leaves nothing"],
+        Fault::ConclusionKeepsInterrupted => &["an interrupted attempt", "a conclusion removes"],
         Fault::ReleaseKeepsExpiry => &["T6", "an operator's release", "a settled record has no lease"],
         Fault::ReleaseKeepsInterrupted | Fault::ReleaseOnlySetsInterrupted => {
             &["T6", "an operator's release", "an interrupted attempt"]
@@ -522,7 +522,7 @@ fn own_cases(fault: Fault) -> &'static [&'static str] {
 }
 
 #[tokio::test]
-async fn a_finding_says_which_write_which_field_and_what_was_expected() {
+async fn findings_name_write_field_and_expectation() {
     let failures = failed_cases(Fault::Untested(Settle(Generation))).await;
     let found = failures.iter().find(|failure| failure.case.starts_with("T4")).unwrap().to_string();
     assert!(
@@ -530,24 +530,24 @@ async fn a_finding_says_which_write_which_field_and_what_was_expected() {
         "{found}"
     );
     assert!(found.contains("a settlement to COMPLETED"), "{found}");
-    assert!(found.contains("had to be refused, because of Record {"), "{found}");
+    assert!(found.contains("should have been refused because of Record {"), "{found}");
 
     let failures = failed_cases(Fault::Lost(RequestId)).await;
-    let expected = "had to have request_id = Some(\"second-invocation\"); it had None";
+    let expected = "should have request_id = Some(\"second-invocation\"), but has None";
     assert!(failures.iter().any(|failure| failure.finding.contains(expected)), "{failures:#?}");
 }
 
 #[tokio::test]
-async fn check_panics_with_every_failed_case() {
+async fn check_lists_every_failed_case() {
     let store = Faulty::new(Fault::PartsUnlimited);
     let panic = tokio::spawn(async move { conformance::check(&store).await }).await.unwrap_err();
     let message = panic.into_panic().downcast::<String>().unwrap();
     assert!(message.starts_with("1 of "), "{message}");
-    assert!(message.contains("parts over the limit are an error: reading 700,000 bytes"), "{message}");
+    assert!(message.contains("chunks over the limit are an error: reading 700,000 bytes"), "{message}");
 }
 
 #[tokio::test]
-async fn differential_finds_a_fault_and_repeats_it() {
+async fn differential_findings_are_reproducible() {
     let mut messages = Vec::new();
     for _ in 0..2 {
         let store = Faulty::new(Fault::Untested(TakeOver(LockAcquiredAt)));
@@ -556,24 +556,24 @@ async fn differential_finds_a_fault_and_repeats_it() {
     }
     let [one, other] = messages.as_slice() else { panic!() };
     assert!(one.starts_with("seed 7, after "), "{one}");
-    assert!(one.contains("those on this key were:\n  "), "{one}");
+    assert!(one.contains("operations on this key:\n  "), "{one}");
     // Two runs have different times but the same operations.
     let shape = |message: &str| message.split(',').next().map(str::len).zip(Some(message.lines().count()));
     assert_eq!(shape(one), shape(other), "{one}\n{other}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn contention_finds_what_is_not_atomic() {
+async fn contention_finds_non_atomic_writes() {
     let store = Arc::new(Faulty::new(Fault::NotAtomic));
     let run = tokio::spawn(async move { conformance::check_contention(store, 32, 20).await });
     let message = *run.await.unwrap_err().into_panic().downcast::<String>().unwrap();
     assert!(message.starts_with("contention, 32 tasks, round "), "{message}");
-    assert!(message.contains("at once were made, instead of one"), "{message}");
+    assert!(message.contains("were applied instead of one"), "{message}");
 }
 
 /// Checks that the list above leaves out no condition.
 #[test]
-fn every_condition_of_the_contract_has_its_fault() {
+fn every_condition_has_its_fault() {
     let untested: Vec<Condition> = FAULTS
         .iter()
         .filter_map(|fault| if let Fault::Untested(condition) = fault { Some(*condition) } else { None })

@@ -1,6 +1,6 @@
 //! The wrappers as a function uses them, with events and requests.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
 #[path = "support/api.rs"]
 #[expect(dead_code, unreachable_pub, reason = "other tests use the rest of it")]

@@ -123,7 +123,7 @@ impl Prepared {
         let is_duplicate =
             matches!(case, Case::DuplicateByHand(_) | Case::DuplicateRun | Case::DuplicateCached);
         if prepared.once().await? != is_duplicate {
-            return Err(format!("{case:?} does not do what it is to do").into());
+            return Err(format!("{case:?} doesn't do what it measures").into());
         }
         Ok(prepared)
     }
@@ -252,7 +252,9 @@ impl ByHand {
 
     /// Reads the recorded response.
     fn replay(&self, old: &HashMap<String, AttributeValue>) -> Result<(), Failure> {
-        let text = |name: &str| old.get(name).and_then(|value| value.as_s().ok()).ok_or("no such text");
+        let text = |name: &str| {
+            old.get(name).and_then(|value| value.as_s().ok()).ok_or("a text attribute is missing")
+        };
         // The fingerprint is the library's own, and hashing by hand gives a different one.
         if text("status")? != "COMPLETED" || text("fingerprint")? != &self.item.fingerprint {
             return Err("the record is another's".into());
@@ -293,7 +295,7 @@ impl ByHand {
             .await;
         if let Err(error) = claimed {
             let PutItemError::ConditionalCheckFailedException(refusal) = error.into_service_error() else {
-                return Err("the claim failed otherwise".into());
+                return Err("the claim failed for another reason".into());
             };
             self.replay(&refusal.item.unwrap_or_default())?;
             return Ok(true);

@@ -24,7 +24,7 @@ pub struct Arguments {
 /// Runs until Ctrl-C. Its data is lost then.
 pub fn main(arguments: &Arguments) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    runtime.context("the asynchronous runtime did not start")?.block_on(serve(arguments))
+    runtime.context("couldn't start the asynchronous runtime")?.block_on(serve(arguments))
 }
 
 async fn serve(arguments: &Arguments) -> Result<ExitCode> {
@@ -33,7 +33,7 @@ async fn serve(arguments: &Arguments) -> Result<ExitCode> {
         database.create_idempotency_table(table).await?;
     }
     announce(&database);
-    tokio::signal::ctrl_c().await.context("Ctrl-C cannot be waited for")?;
+    tokio::signal::ctrl_c().await.context("couldn't listen for Ctrl-C")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -41,6 +41,6 @@ async fn serve(arguments: &Arguments) -> Result<ExitCode> {
 fn announce(database: &Database) {
     println!("{}", database.endpoint().to_string().trim_end_matches('/'));
     eprintln!(
-        "an embedded DynamoDB, in memory, until Ctrl-C; set AWS_ENDPOINT_URL_DYNAMODB to the line above"
+        "embedded DynamoDB, in memory, until Ctrl-C: set AWS_ENDPOINT_URL_DYNAMODB to the address above"
     );
 }

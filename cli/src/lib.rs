@@ -1,4 +1,4 @@
-//! The parts of the command `idempotency`, as a library for the safety net, which reuses the rehearsal's.
+//! The parts of the command `idempotency`, as a library for the verification suite, which reuses the rehearsal's.
 //!
 //! It isn't published and promises no stable API: the public API is the crate `lambda_idempotency`.
 

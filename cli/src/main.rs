@@ -23,9 +23,9 @@ struct Arguments {
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0  all is as it must be
-  1  something is not: a rehearsal went wrong, a record is not there, another was faster
-  2  the command could not do its work, or the table is not fit for it";
+  0  success
+  1  a step of the rehearsal failed, the record doesn't exist, or it changed before the write
+  2  the command failed, or the table has an error";
 
 const COMPLETE_EXAMPLES: &str = "\
 Examples:
@@ -33,7 +33,7 @@ Examples:
     idempotency complete 'payments/http#3a46…' --response body.json --status 201 --header 'location: /payments/17'
   An event, or a step inside a handler, whose result is this JSON:
     idempotency complete 'orders/event#90ab…' --response result.json
-  Done, but nobody knows the response:
+  Done, but its response is lost:
     idempotency complete 'orders/run:charge#77f0…' --no-response";
 
 const UNRESOLVED: &str = "\
@@ -101,5 +101,5 @@ fn run(command: &Command) -> Result<ExitCode> {
 
 fn wait_for(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.context("the asynchronous runtime did not start")?.block_on(command)
+    runtime.context("couldn't start the asynchronous runtime")?.block_on(command)
 }

@@ -60,7 +60,7 @@ pub struct Arguments {
 /// Runs the rehearsal. The exit code says whether every check passed.
 pub fn main(arguments: &Arguments) -> Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    runtime.context("the asynchronous runtime did not start")?.block_on(rehearse(arguments))
+    runtime.context("couldn't start the asynchronous runtime")?.block_on(rehearse(arguments))
 }
 
 async fn rehearse(arguments: &Arguments) -> Result<ExitCode> {
@@ -130,8 +130,8 @@ async fn subject(arguments: &Arguments) -> Result<Subject> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     if !workspace.join("events/payments").is_dir() {
         return Err(Problem::new(
-            "the example function is rehearsed from a clone of the repository: go there, or name a function of yours \
-             with --function and --event",
+            "rehearsing the example functions needs a clone of the repository: run the command there, or name your own \
+             function with --function and --event",
         ));
     }
     eprintln!("Building the example functions: cargo build --bin payments --bin orders");
@@ -150,12 +150,12 @@ async fn take_down(world: &World) {
     }
     for table in world.created.lock().await.drain(..) {
         if let Err(problem) = world.database.delete_table(&table).await {
-            eprintln!("idempotency: the table {table} is left over: {problem}");
+            eprintln!("idempotency: couldn't delete the table {table}: {problem}");
         }
     }
 }
 
-#[expect(clippy::print_stdout, reason = "the report is what the command is asked for")]
+#[expect(clippy::print_stdout, reason = "the report is the command's output")]
 fn print_report(rows: &[Row], as_json: bool) {
     if as_json {
         print!("{}", report::json(rows));

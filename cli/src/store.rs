@@ -88,7 +88,7 @@ impl StoreArguments {
                 builder.build().map(OpenStore::Postgres).map_err(|error| Problem::of(&error))
             }
             _ => Err(Problem::new(
-                "the store is `memory:`, which another process cannot look into; give --table NAME or --store URL",
+                "the store is `memory:`, which another process can't read; give --table NAME or --store URL",
             )),
         }
     }
@@ -137,7 +137,7 @@ impl StoreArguments {
     fn has_no_table_options(&self) -> Result<()> {
         match self.table_options().into_iter().find(|(_, value)| value.is_some()) {
             Some((option, _)) => {
-                Err(Problem::new(format!("{option} is for a DynamoDB table, and the store is none")))
+                Err(Problem::new(format!("{option} is for a DynamoDB table, but the store isn't one")))
             }
             None => Ok(()),
         }
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_line_has_no_password() {
+    fn printed_command_hides_the_password() {
         for (url, shown) in [
             ("redis://h:1/2", "redis://h:1/2"),
             ("redis://u:secret@h:1", "redis://…@h:1"),

@@ -62,7 +62,7 @@ fn not_needed(what: &str, by: &str, as_json: bool) -> Result<ExitCode> {
     if as_json {
         words::print_json(&json!({ "needs_sweeping": false }))?;
     } else {
-        words::print(&format!("{what} needs no sweeping: {by} removes what has expired\n"))?;
+        words::print(&format!("{what} needs no sweeping: {by} deletes expired records\n"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -59,7 +59,9 @@ fn needs_no_table(location: &str, as_json: bool) -> Result<ExitCode> {
     if as_json {
         words::print_json(&json!({ "store": location, "needs_table": false }))?;
     } else {
-        words::print(&format!("{location} needs no table: Redis makes each record's key with the record\n"))?;
+        words::print(&format!(
+            "{location} needs no table: Redis creates each record's key with the record\n"
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -81,7 +83,7 @@ async fn create(Shared { store: arguments, json }: &Shared) -> Result<ExitCode> 
     } else if is_new {
         words::print(&format!("table `{table}` was created: {}\n", fit.when_new))?;
     } else {
-        words::print(&format!("table `{table}` was there already: {}\n", fit.when_there))?;
+        words::print(&format!("table `{table}` already exists: {}\n", fit.when_there))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -147,10 +149,8 @@ struct Fit {
 
 const FIT_IN_DYNAMODB: Fit =
     Fit { when_new: "on demand, TTL is on", when_there: "its key is right, and TTL is on" };
-const FIT_IN_POSTGRES: Fit = Fit {
-    when_new: "with an index for the sweep",
-    when_there: "its schema is the one that this version works with",
-};
+const FIT_IN_POSTGRES: Fit =
+    Fit { when_new: "with an index for the sweep", when_there: "its schema is this version's" };
 
 /// The fix for `problem` in a database, as a command or a statement if there is one.
 fn how_to_mend_in_postgres(
@@ -161,7 +161,7 @@ fn how_to_mend_in_postgres(
     use postgres::TableProblem;
     match problem {
         TableProblem::Missing => format!("`{}`", arguments.command_line(&["table", "create"])),
-        TableProblem::Schema { .. } => "as it says, before a function of this version runs".to_owned(),
+        TableProblem::Schema { .. } => "as described, before a function of this version runs".to_owned(),
         TableProblem::Privileges { missing } => format!("`GRANT {} ON {table} TO …`", missing.join(", ")),
         TableProblem::NoIndex => format!("`CREATE INDEX CONCURRENTLY ON {table} (expires_at)`"),
         TableProblem::Standby => "name the primary in the URL".to_owned(),
@@ -187,14 +187,14 @@ fn how_to_mend(problem: &TableProblem, store: &DynamoDbStore, arguments: &StoreA
             );
             format!("{}, an hour later `{}`", aws(&off), create())
         }
-        TableProblem::NotActive { .. } => format!("wait, and look again: {}", aws("describe-table")),
+        TableProblem::NotActive { .. } => format!("wait, then check again: {}", aws("describe-table")),
         TableProblem::Keys { .. } => {
-            "a table's key cannot be changed: give --sort-key if only that is missing, else \
-                                      take another table"
+            "a table's key can't be changed: add --sort-key if only that is missing, or \
+                                      use another table"
                 .to_owned()
         }
         TableProblem::Provisioned => aws("update-table --billing-mode PAY_PER_REQUEST"),
-        TableProblem::Replicated { .. } => "deliver in one Region only, or make the global table one with \
+        TableProblem::Replicated { .. } => "deliver in one Region only, or use a global table with \
                                             multi-Region strong consistency"
             .to_owned(),
         _ => "see the library's documentation".to_owned(),

@@ -133,7 +133,7 @@ pub fn span(duration: Duration) -> String {
 ///
 /// A description, for anything else and for zero.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no length of time; write it as 24h, 90s, 30m, 7d or 500ms");
+    let wrong = || format!("{text:?} isn't a duration: write it as 24h, 90s, 30m, 7d or 500ms");
     let mut rest = text;
     let mut total = Duration::ZERO;
     while !rest.is_empty() {
@@ -186,7 +186,7 @@ pub fn print(text: &str) -> Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written.context("standard output cannot be written"),
+        written => written.context("couldn't write to standard output"),
     }
 }
 
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_of_time_are_read_and_told() {
+    fn durations_parse_and_print() {
         for (text, secs) in [("24h", 86_400), ("90s", 90), ("7d", 604_800), ("1h30m", 5_400), ("2min", 120)] {
             assert_eq!(duration(text), Ok(Duration::from_secs(secs)), "{text}");
         }
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn moments_are_told_in_utc_and_by_their_distance() {
+    fn times_print_in_utc_with_distance() {
         let time = Timestamp::from_millis(1_795_000_000_124);
         assert_eq!(moment(time), "2026-11-18T11:06:40.124Z");
         assert_eq!(moment(Timestamp::from_secs(1_795_000_000)), "2026-11-18T11:06:40Z");
@@ -250,12 +250,12 @@ mod tests {
     }
 
     #[test]
-    fn words_for_a_shell_are_quoted_where_they_must_be() {
+    fn shell_words_are_quoted_when_needed() {
         assert_eq!(command_line(["a", "b/c#1", "it's", "", "x y"]), r"a 'b/c#1' 'it'\''s' '' 'x y'");
     }
 
     #[test]
-    fn columns_are_as_wide_as_what_is_in_them() {
+    fn columns_fit_their_widest_cell() {
         let rows = [["STARTED", "3 min ago", "x"], ["COMPLETED", "", "y"]]
             .map(|row| row.map(str::to_owned).to_vec());
         let expected = "status     claimed    id\nSTARTED    3 min ago  x\nCOMPLETED             y\n";
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_longer_than_its_column_is_broken() {
+    fn long_words_break_at_column_width() {
         assert_eq!(wrap("ab abcdefgh c", 4), ["ab", "abcd", "efgh", "c"]);
     }
 }

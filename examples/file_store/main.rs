@@ -1,6 +1,6 @@
 //! An engine over a custom store. Run `cargo run --example file_store` twice.
 
-#[allow(unreachable_pub, reason = "it is to be read as a store of a library's")]
+#[allow(unreachable_pub, reason = "it reads like a store in a library")]
 mod store;
 
 use std::{

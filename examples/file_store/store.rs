@@ -43,7 +43,7 @@ impl FileStore {
             // Never treat an unreadable record as absent.
             Ok(bytes) => decode(&bytes)
                 .map(Some)
-                .ok_or_else(|| StoreError::new(StoreErrorKind::Corrupt, "the record's file cannot be read")),
+                .ok_or_else(|| StoreError::new(StoreErrorKind::Corrupt, "couldn't read the record's file")),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(unavailable(error)),
         }
@@ -85,13 +85,13 @@ impl Store for FileStore {
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| {
-        StoreError::new(StoreErrorKind::Unavailable, "the work has panicked").maybe_applied(true)
-    })?
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|_| StoreError::new(StoreErrorKind::Unavailable, "the task panicked").maybe_applied(true))?
 }
 
 fn unavailable(error: io::Error) -> StoreError {
-    StoreError::new(StoreErrorKind::Unavailable, "the records' folder cannot be used").with_source(error)
+    StoreError::new(StoreErrorKind::Unavailable, "couldn't use the records' folder").with_source(error)
 }
 
 fn encode(record: &Record) -> Vec<u8> {

@@ -53,7 +53,7 @@ impl Telemetry {
     /// Writes the metrics counted since the last call.
     pub fn flush(self) {
         if let Err(error) = self.collector.flush(io::stdout().lock()) {
-            tracing::warn!(%error, "the metrics could not be written");
+            tracing::warn!(%error, "couldn't write the metrics");
         }
     }
 }

@@ -79,13 +79,13 @@ fn check_typed(raw: &RawValue) {
     match (deliver(), deliver()) {
         (Ok(first), Ok(again)) => {
             assert_eq!(runs.load(Ordering::Relaxed), 1, "ran twice");
-            assert_eq!(first.get(), again.get(), "answered otherwise");
+            assert_eq!(first.get(), again.get(), "the answers differ");
         }
         (Err(RunError::Idempotency(first)), Err(RunError::Idempotency(again))) => {
-            assert_eq!(runs.load(Ordering::Relaxed), 0, "refused, and ran");
+            assert_eq!(runs.load(Ordering::Relaxed), 0, "refused, but ran");
             assert_eq!(first.kind(), again.kind());
         }
-        (first, again) => panic!("answered {first:?}, and then {again:?}"),
+        (first, again) => panic!("first {first:?}, then {again:?}"),
     }
 }
 
@@ -100,15 +100,15 @@ fn check_http(first: Request, again: Request) {
     let deliver = |request: Request| {
         let is_protected = matches!(*request.method(), Method::POST | Method::PATCH)
             && request.headers().contains_key("idempotency-key");
-        let answer = block_on(service.clone().oneshot(request)).expect("every request is answered");
+        let answer = block_on(service.clone().oneshot(request)).expect("every request gets an answer");
         (is_protected, answer.status(), bytes_of(answer.into_body()))
     };
     let (first, again) = (deliver(first), deliver(again));
-    assert_eq!(first, again, "answered otherwise");
+    assert_eq!(first, again, "the answers differ");
     let runs = runs.load(Ordering::Relaxed);
     match first {
         (true, status, _) => assert_eq!(runs, usize::from(status.is_success()), "{status}"),
-        (false, status, _) => assert_eq!((runs, status.as_u16()), (2, 200), "not protected, so it runs"),
+        (false, status, _) => assert_eq!((runs, status.as_u16()), (2, 200), "unprotected requests run"),
     }
 }
 

@@ -29,7 +29,7 @@ fn check_text(text: &str) {
         && !text.chars().all(char::is_whitespace);
     match Key::new(text) {
         Ok(key) => {
-            assert!(is_valid, "taken: {text:?}");
+            assert!(is_valid, "accepted: {text:?}");
             assert_eq!(key.as_str(), text, "nothing is trimmed or folded");
         }
         Err(error) => {
@@ -54,12 +54,12 @@ fn check_header(value: &HeaderValue) {
     let deliver = |body: &'static str| {
         let request = Request::post("/payments").header("idempotency-key", value);
         let request = request.body(lambda_http::Body::Text(body.into())).expect("a valid request");
-        block_on(service.clone().oneshot(request)).expect("every request is answered")
+        block_on(service.clone().oneshot(request)).expect("every request gets an answer")
     };
     let first = deliver("{}");
     let ran = || runs.load(std::sync::atomic::Ordering::Relaxed);
     if first.status() == StatusCode::BAD_REQUEST {
-        assert_eq!((ran(), store.all().len()), (0, 0), "refused, and yet something happened");
+        assert_eq!((ran(), store.all().len()), (0, 0), "refused, but it ran or stored something");
         return;
     }
     assert_eq!((first.status(), ran()), (StatusCode::OK, 1));
@@ -78,7 +78,7 @@ fn check_strict(idempotency: &Idempotency, value: &HeaderValue) {
     let service = idempotency.http().required(true).key_syntax(KeySyntax::Strict).layer(handler);
     let request = Request::post("/payments").header("idempotency-key", value);
     let request = request.body(lambda_http::Body::Text("{}".into())).expect("a valid request");
-    let answer = block_on(service.oneshot(request)).expect("every request is answered");
+    let answer = block_on(service.oneshot(request)).expect("every request gets an answer");
     let is_quoted = value.as_bytes().trim_ascii_start().starts_with(b"\"");
     let expected = if is_quoted { StatusCode::OK } else { StatusCode::BAD_REQUEST };
     assert_eq!(answer.status(), expected);

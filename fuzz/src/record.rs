@@ -89,10 +89,10 @@ pub fn check(data: &[u8]) {
     match read(&item) {
         Some(record) => {
             let is_newer = ["response_codec", "response_key_id"].iter().any(|name| item.contains_key(*name));
-            assert!(!is_newer, "a response in a form of a newer release is read as it is: {item:?}");
+            assert!(!is_newer, "read a response in a newer release's format: {item:?}");
             act(&item, record);
         }
-        None => assert!(!is_whole, "a record as it is written cannot be read: {item:?}"),
+        None => assert!(!is_whole, "couldn't read an unchanged record: {item:?}"),
     }
 }
 
@@ -138,16 +138,16 @@ fn act(item: &Item, record: Record) {
     let is_live = record.expires_at.is_none_or(is_far);
     match (&record.state, result) {
         (State::Started { lease_until }, _) if is_far(*lease_until) => {
-            assert!(!has_run, "another's claim stands: {item:?}");
+            assert!(!has_run, "ran despite another executor's live claim: {item:?}");
         }
         (State::Started { .. }, _) if record.expires_at.is_none() && !is_same => {
-            assert!(!has_run, "another operation's claim never expires: {item:?}");
+            assert!(!has_run, "ran despite another operation's claim, which never expires: {item:?}");
         }
         (State::Completed(_) | State::Failed(_), result) if is_live => {
-            assert!(!has_run, "an outcome is live: {item:?}");
+            assert!(!has_run, "ran despite a live outcome: {item:?}");
             match result {
                 Ok(answer) => {
-                    assert!(is_same, "replayed over a mismatch: {item:?}");
+                    assert!(is_same, "replayed despite a mismatch: {item:?}");
                     assert_is_recorded(&record, &answer);
                 }
                 Err(RunError::Idempotency(error)) => {
@@ -165,12 +165,16 @@ fn assert_is_recorded(record: &Record, answer: &str) {
     let (State::Completed(Outcome::Retained(response)) | State::Failed(Outcome::Retained(response))) =
         &record.state
     else {
-        panic!("a response where none is recorded")
+        panic!("answered with a response, but none is recorded")
     };
-    let Place::Inline(bytes) = &response.place else { panic!("there are no parts here") };
+    let Place::Inline(bytes) = &response.place else { panic!("fuzzed records have no chunks") };
     if response.encoding == Encoding::Identity {
-        assert_eq!(response.length, bytes.len() as u64, "replayed against its length");
-        assert_eq!(response.sha256, <[u8; 32]>::from(Sha256::digest(bytes)), "replayed against its digest");
+        assert_eq!(response.length, bytes.len() as u64, "replayed a response of the wrong length");
+        assert_eq!(
+            response.sha256,
+            <[u8; 32]>::from(Sha256::digest(bytes)),
+            "replayed a response with the wrong digest"
+        );
         assert_eq!(serde_json::from_slice::<String>(bytes).ok().as_deref(), Some(answer));
     }
 }

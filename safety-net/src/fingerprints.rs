@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_word_counts() {
+    fn fingerprint_depends_on_every_word() {
         let base = [1, 2, 3, 4, 5];
         for at in 0..base.len() {
             let mut other = base;
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_holds_what_was_put_in() {
+    fn set_contains_inserted_fingerprints() {
         let mut visited = Visited::new();
         for n in 0..300_000u64 {
             assert!(visited.insert(fingerprint(&[n])));

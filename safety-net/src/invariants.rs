@@ -39,11 +39,11 @@ invariants! {
     PollInsideLease, false, "polled inside the lease",
         "a handler is polled only inside its lease";
     OutcomeKept, true, "outcome kept",
-        "a settled outcome is neither replaced, changed nor removed while it is live, but by an operator";
+        "only an operator replaces, changes or removes a live outcome";
     OwnerSettles, false, "only the owner settles",
         "an outcome or a failure is stored only under the claim that still holds the key, owner and generation";
     OwnerReleases, false, "only the owner releases",
-        "a key is given back only under the claim that still holds it, owner and generation";
+        "a key is released only under the claim that still holds it, owner and generation";
     ClaimSeesVersion, false, "claims compare and set",
         "a claim, or an operator's write, replaces exactly the version of the record that it was decided on";
     GenerationsGrow, false, "generations grow",
@@ -51,57 +51,57 @@ invariants! {
     StartsInOrder, true, "starts in order",
         "a handler starts under a higher generation than every handler before it";
     OwnRecognised, false, "own claim recognised",
-        "an executor's own claim or settlement is never taken for another's";
+        "an executor never mistakes its own claim or settlement for another's";
     MismatchHarmless, false, "mismatch harmless",
-        "a request that does not match a live record neither replays nor runs";
+        "a request that doesn't match a live record neither replays nor runs";
     ReplayTrue, false, "replay true",
         "a duplicate gets exactly what a handler of the same request, or an operator, recorded";
     ExpiredNotReplayed, false, "expired not replayed",
-        "an outcome is not replayed after its expiry";
+        "an outcome isn't replayed after its expiry";
     GrantBeforeStart, false, "grant before start",
-        "a handler starts only under a claim that is in the store's history, with its lease";
+        "a handler starts only under a claim that the store has applied, with its lease";
     StartInTime, false, "starts in time",
-        "nothing is claimed, and no handler starts, when no time is left";
+        "without time left, nothing is claimed and no handler starts";
     BecomesClaimable, false, "becomes claimable",
-        "a released key is claimable at once, a lock (at most once: answered as unknown) and an outcome a millisecond after its lease, or its expiry, and the skew margin";
+        "a released key is claimable at once; a lock (at most once: reported as unknown) and an outcome are claimable 1 ms after their lease or expiry plus the skew margin";
     LeaseBounded, false, "lease bounded",
         "no lease is longer than the executor's own time";
     ExpiryPromised, false, "expiry as promised",
-        "a lock stays for a day or the retention beyond its lease, an outcome for the retention";
+        "a lock is kept for a day or the retention beyond its lease, an outcome for the retention";
     AtMostOnce, true, "at most once",
         "at most once: no second handler starts, unless the first, or an operator, said that nothing happened";
     UnresolvedKept, false, "unresolved claims kept",
-        "at most once: a claim that is not settled is never removed, however old it is";
-    GhostTold, true, "ghosts told",
-        "who is told that nothing is claimed leaves no claim standing, then or later, unless the sweeper has removed what was in the way of a claim in flight; and who is told that one may stand, none for longer";
+        "at most once: an unsettled claim is never removed";
+    GhostTold, true, "unused claims reported",
+        "a delivery that reports no claim leaves none, then or later, unless the sweeper removed the record that blocked its claim in flight; a delivery that reports a possible claim leaves none for longer than reported";
     RecordedIsStored, false, "recorded is stored",
-        "what is answered as recorded was in the store";
-    VerdictKept, false, "verdict kept",
-        "what is stored is what the handler said";
+        "an outcome that is answered as recorded was in the store";
+    VerdictKept, false, "handler's outcome kept",
+        "the stored outcome is the handler's";
     OwnerNotRefused, false, "owner not refused",
-        "an executor that still holds its claim can settle it, whatever the time";
-    SettledPatiently, false, "settled patiently",
-        "a settlement is given up because the store fails only after all its retries, or when its time is over";
+        "an executor that still holds its claim can settle it at any time";
+    SettledPatiently, false, "settlements retried",
+        "a failing store ends a settlement only after all retries, or when its time is up";
     ResponseKept, false, "response kept",
-        "an outcome is stored without its response only where the store will never take it";
-    DoubtLookedInto, false, "doubt looked into",
-        "a doubtful answer is followed by a look at the record, while there is time";
-    TakeoverTold, true, "takeover told",
-        "a handler is told when an earlier one of the same operation was interrupted: it had started, and ended without an answer, or panicked";
-    TakeoverTrue, true, "takeover true",
-        "a handler is told so only if an earlier claim of the same operation was left standing, or its handler panicked";
+        "an outcome is stored without its response only if the store rejects the response permanently";
+    DoubtLookedInto, false, "doubt resolved",
+        "an ambiguous write is resolved by reading the record, while there's time";
+    TakeoverTold, true, "interruption reported",
+        "a handler learns that an earlier one of the same operation was interrupted: it started, and ended without an answer or panicked";
+    TakeoverTrue, true, "interruption true",
+        "a handler learns of an interruption only if an earlier claim of the same operation was left unsettled, or its handler panicked";
     EffectsExactlyOnce, false, "effects exactly once",
-        "a handler's own writes are made together with the record that says so and never without it, once while it counts, and the record never without them";
-    DeniedStays, false, "denied stays denied",
-        "writes of a handler's that were told to be not made do not stand with a record that counts then, and are not made later";
+        "a handler's own writes and the record of its outcome are applied in one transaction, and once while the record is live";
+    DeniedStays, false, "denied writes stay denied",
+        "a handler's writes that were reported as not applied aren't in the store with a live record then, and aren't applied later";
     TokenKept, false, "tokens kept",
-        "a transaction in doubt is sent again as the same request under its token, and any other has a token of its own";
+        "a transaction in doubt is sent again as the same request with its token, and every other one has its own token";
     OwnerExtends, false, "only the owner extends",
-        "a lease is extended only under the claim that still holds the key, and a handler whose claim does not is told to stop";
+        "a lease is extended only under the claim that still holds the key, and a handler that lost its claim is stopped";
     LeasesGrow, false, "leases grow",
         "an extension makes a lease longer, and its expiry with it";
     MachineAnswers, false, "machine answers",
-        "the machine has an action for whatever happens";
+        "the protocol has an action for every event";
     Terminates, false, "terminates",
         "every delivery ends within a fixed number of store calls";
 }

@@ -1,7 +1,7 @@
 //! `safety-net`: runs the long exploration, the mutants and the comparison with Powertools, and prints their
 //! figures.
 
-#![expect(clippy::print_stdout, reason = "it is what a command line is for")]
+#![expect(clippy::print_stdout, reason = "a command line prints")]
 
 use std::{
     path::Path,
@@ -31,26 +31,28 @@ const USAGE: &str = "\
 usage: safety-net explore [--long] [--record FILE] [--space NAME] [--jobs N]
        safety-net stamp
        safety-net mutants [NAME]
-       safety-net peer [--traces]
+       safety-net powertools [--traces]
        safety-net simulate [COUNT [FIRST-SEED]]
        safety-net campaign [FAULT] [COUNT [FIRST-SEED]]
        safety-net replay 'seed=NUMBER …'
 
-  explore   every world of the bounded slice, or with --long of the long form (24 GiB machines: about
-            6 GB for each of two at once); --space takes those whose names contain NAME. With --record,
-            leaves out what FILE says was explored under the same rules, and writes each space down in FILE
-            as soon as it was explored to its end and nothing was found
-  stamp     SHA-256 over the code that the rules are written in, and the net that explores them
-  mutants   every mutant whose name contains NAME, and what catches it; with NAME, its trace
-  peer      Powertools' protocol beside this one; --traces shows how each promise is broken
-  simulate  COUNT schedules (100,000) of the real engine in virtual time, a seed each; the first that
-            violates something is shrunk, and told as a line to replay
-  campaign  COUNT schedules (1,000,000) with outages of one FAULT, none of them longer than the time left, and
-            nothing else that goes wrong; without FAULT, of each: lost-requests, lost-answers, throttles,
-            conflicts, errors-500, refusals, silence. No effect is repeated, and every operation completes
-  replay    one schedule, with its trace
+  explore   explores every state of the bounded spaces, or with --long of the long ones, which need up to
+            6 GB for each of two concurrent spaces. --space selects the spaces whose names contain NAME.
+            With --record, it skips the spaces that FILE lists for the same rules, and adds each space
+            that it explores to its end without a violation
+  stamp     prints the SHA-256 of the code of the rules and of the model checker
+  mutants   explores every mutant whose name contains NAME, and shows the invariant that catches it; with
+            NAME, also the trace
+  powertools
+            compares Powertools' protocol with this one; --traces shows how each invariant breaks
+  simulate  plays COUNT schedules (100,000) of the real engine in virtual time, one seed each. It shrinks the
+            first schedule with a violation, and prints it as a line to replay
+  campaign  plays COUNT schedules (1,000,000) with outages of one FAULT, each shorter than the time left, and
+            no other faults. Without FAULT, it plays each: lost-requests, lost-answers, throttles, conflicts,
+            errors-500, refusals, silence. No effect may repeat, and every operation must complete
+  replay    plays one schedule, and prints its trace
 
-Fails if anything is found that should not be, or is not found that should be.";
+Exit code 1 means a violation, or that something expected wasn't found or reached.";
 
 /// The memory limit of a space, in bytes. A space that needs more is cut off. Two are explored at a time, and a
 /// table that grows is in memory twice.
@@ -67,8 +69,8 @@ fn main() -> ExitCode {
         ["stamp"] => show_stamp(),
         ["mutants"] => every_mutant(None),
         ["mutants", name] => every_mutant(Some(name)),
-        ["peer"] => comparison(false),
-        ["peer", "--traces"] => comparison(true),
+        ["powertools"] => comparison(false),
+        ["powertools", "--traces"] => comparison(true),
         ["simulate"] => simulation(100_000, 0),
         ["simulate", count] => match count.parse() {
             Ok(count) => simulation(count, 0),
@@ -130,7 +132,7 @@ fn exploration(options: &Options<'_>) -> bool {
     let recorded = match options.record.map(|file| recorded(file, &all)).transpose() {
         Ok(recorded) => recorded,
         Err(error) => {
-            println!("the rules can't be read: {error}");
+            println!("couldn't read the rules: {error}");
             return false;
         }
     };
@@ -138,7 +140,7 @@ fn exploration(options: &Options<'_>) -> bool {
     if let Some(recorded) = &recorded {
         let before = spaces.len();
         spaces.retain(|space| !recorded.has(space));
-        println!("{} spaces of {before} were explored under these rules before\n", before - spaces.len());
+        println!("{} of {before} spaces were already explored under these rules\n", before - spaces.len());
     }
     println!("{}", report::EXPLORED);
     let limits = Limits { memory: MOST_MEMORY, go_on: true, ..Limits::default() };
@@ -155,7 +157,7 @@ fn exploration(options: &Options<'_>) -> bool {
     println!("{}", report::coverage(reached));
     let is_whole = options.space.is_some() || reached.missing().next().is_none();
     for report in reports.iter().filter(|report| !report.is_complete) {
-        println!("{}: cut off, so that it proves nothing", report.name);
+        println!("{}: cut off, so it proves nothing", report.name);
     }
     is_whole && reports.iter().all(|report| report.violations.is_empty() && report.is_complete)
 }
@@ -176,7 +178,7 @@ fn write_down(recorded: &Mutex<Option<Recorded>>, spaces: &[Configuration], repo
     if let (Some(recorded), Some(space)) = (recorded.as_mut(), space)
         && let Err(error) = recorded.add(space, report)
     {
-        println!("{}: explored, but that can't be written down: {error}", report.name);
+        println!("{}: explored, but couldn't write the record: {error}", report.name);
     }
 }
 
@@ -184,7 +186,7 @@ fn show_stamp() -> bool {
     match stamp::stamp(&stamp::root()) {
         Ok(stamp) => println!("{stamp}"),
         Err(error) => {
-            println!("the rules can't be read: {error}");
+            println!("couldn't read the rules: {error}");
             return false;
         }
     }
@@ -192,7 +194,9 @@ fn show_stamp() -> bool {
 }
 
 fn every_mutant(name: Option<&str>) -> bool {
-    println!("| mutant | caught by | also broken by then | worlds | time |\n|---|---|---|---:|---:|");
+    println!(
+        "| mutant | caught by | also broken by then | explored states | time |\n|---|---|---|---:|---:|"
+    );
     let mut is_good = true;
     let wanted = |mutant: &Mutant| name.is_none_or(|name| mutant.name.contains(name));
     for mutant in mutants::all().into_iter().filter(wanted) {
@@ -202,7 +206,7 @@ fn every_mutant(name: Option<&str>) -> bool {
         let also = report.violations.iter().map(|violation| violation.invariant);
         let also: Vec<_> =
             also.filter(|&other| other != mutant.caught_by).map(|other| other.name()).collect();
-        let by = if caught { mutant.caught_by.name() } else { "**nothing that it should**" };
+        let by = if caught { mutant.caught_by.name() } else { "**not its invariant**" };
         println!(
             "| {} | {by} | {} | {} | {:.3} s |",
             mutant.name,
@@ -214,15 +218,15 @@ fn every_mutant(name: Option<&str>) -> bool {
             show(&report);
         }
     }
-    println!("\nConditions that follow from the others, so that nothing breaks without them alone:\n");
+    println!("\nRedundant conditions, whose removal alone breaks nothing:\n");
     for mutant in mutants::implied().into_iter().filter(wanted) {
         let spaces = mutants::spaces_of_implied();
         let reports: Vec<_> = spaces.iter().map(|space| explore(&mutant, space, Limits::default())).collect();
         let is_implied = reports.iter().all(|report| report.violations.is_empty());
         is_good &= is_implied;
-        let found = if is_implied { "nothing" } else { "**something**: it is no longer implied" };
+        let found = if is_implied { "nothing" } else { "**a violation**: it's no longer redundant" };
         let states: usize = reports.iter().map(|report| report.states).sum();
-        println!("- {}: {} worlds, {found}", mutant.name, report::grouped(states));
+        println!("- {}: {} explored states, {found}", mutant.name, report::grouped(states));
         reports.iter().for_each(show);
     }
     is_good
@@ -286,12 +290,12 @@ fn simulation(count: u64, first: u64) -> bool {
                 return false;
             }
             None => {
-                println!("the simulation itself panicked");
+                println!("the simulation panicked");
                 return false;
             }
         }
     }
-    println!("{figures}; nothing amiss, {:.1} s\n", clock().as_secs_f64());
+    println!("{figures}; no violations, {:.1} s\n", clock().as_secs_f64());
     println!("{}", figures.reached);
     let missing: Vec<_> = figures.reached.missing().collect();
     if count >= ENOUGH_TO_REACH_ALL && !missing.is_empty() {
@@ -334,12 +338,12 @@ impl Campaign {
                     return false;
                 }
                 Err(None) => {
-                    println!("the simulation itself panicked");
+                    println!("the simulation panicked");
                     return false;
                 }
             }
         }
-        println!("nothing amiss, {:.1} s", clock().as_secs_f64());
+        println!("no violations, {:.1} s", clock().as_secs_f64());
         true
     }
 }
@@ -359,7 +363,7 @@ fn show(report: &Report) {
 }
 
 /// Measures the time since this call.
-#[expect(clippy::disallowed_methods, reason = "it measures the net, not the library")]
+#[expect(clippy::disallowed_methods, reason = "it measures the model checker, not the library")]
 fn clock() -> impl Fn() -> Duration + Sync {
     let start = Instant::now();
     move || start.elapsed()

@@ -278,7 +278,7 @@ mod tests {
     /// Random paths in a space where every event is possible: each state is unpacked as it was packed, in
     /// order.
     #[test]
-    fn packed_worlds_come_out_unchanged() {
+    fn packed_states_round_trip() {
         let configuration = Configuration {
             clocks: vec![0, TICK, 0],
             executors: 3,

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_means_what_it_always_did() {
+    fn seed_matches_the_reference_sequence() {
         // The first numbers of SplitMix64's reference implementation for the seed 1234567.
         let mut random = Random::new(1_234_567);
         let numbers = [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_and_a_pick_are_of_what_is_there() {
+    fn picks_stay_within_bounds() {
         let mut random = Random::new(1);
         assert!((0..100).all(|_| random.index(3) < 3));
         assert_eq!(random.index(0), 0);

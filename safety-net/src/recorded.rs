@@ -105,9 +105,9 @@ impl std::fmt::Display for Recorded {
         writeln!(
             f,
             "The spaces that `scripts/safety-net explore` has explored to their end without a violation, under the\n\
-             rules whose stamp `safety-net stamp` prints. What is missing here, CI explores.\n\n\
+             rules whose stamp `safety-net stamp` prints. CI explores the spaces that aren't listed here.\n\n\
              {STAMP}{}\n\n\
-             | space | digest | worlds | transitions | seconds | reached | commit | date |\n\
+             | space | digest | explored states | transitions | seconds | reached | commit | date |\n\
              |---|---|---:|---:|---:|---|---|---|",
             self.stamp
         )?;
@@ -128,7 +128,7 @@ impl std::fmt::Display for Recorded {
         let seconds: u64 = self.explored.iter().map(|one| one.seconds).sum();
         writeln!(
             f,
-            "\n{} spaces, {} worlds, {} transitions, {seconds} s of one core each",
+            "\n{} spaces, {} explored states, {} transitions, {seconds} s on one core",
             self.explored.len(),
             sum(|one| one.worlds),
             sum(|one| one.transitions),
@@ -161,7 +161,7 @@ fn digest(space: &Configuration) -> String {
 }
 
 /// The time now, since 1970.
-#[expect(clippy::disallowed_methods, reason = "it dates a file, and decides nothing")]
+#[expect(clippy::disallowed_methods, reason = "it only dates a file")]
 fn since_epoch() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
@@ -185,7 +185,7 @@ mod tests {
     use crate::{coverage::Mark, spaces};
 
     #[test]
-    fn a_date_is_a_date() {
+    fn dates_are_formatted_in_utc() {
         let on = |secs| date(Duration::from_secs(secs));
         assert_eq!(on(0), "1970-01-01");
         assert_eq!(on(951_782_400), "2000-02-29");
@@ -213,7 +213,7 @@ mod tests {
     /// A written row is read back, unless the rules or the space have changed. A space that was cut off isn't
     /// written.
     #[test]
-    fn what_was_explored_is_not_explored_again() {
+    fn explored_spaces_are_skipped() {
         let path = std::env::temp_dir().join(format!("explored-{}", std::process::id()));
         let open = || Recorded::open(&path, "abc".to_owned()).unwrap();
         let [first, second, third] = &spaces::bounded()[..3] else { unreachable!() };

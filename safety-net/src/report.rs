@@ -9,12 +9,13 @@ use crate::{
 };
 
 /// The header of a table of explorations.
-pub const EXPLORED: &str = "| space | worlds | transitions | depth | machine states | store calls at most | time | found |\n\
+pub const EXPLORED: &str = "| space | explored states | transitions | depth | machine states | most store calls | time \
+     | found |\n\
      |---|---:|---:|---:|---:|---:|---:|---|";
 
 /// One exploration, as a row of that table.
 pub fn explored(report: &Report) -> String {
-    let calls = report.longest_run.map_or_else(|| "no end".to_owned(), |calls| calls.to_string());
+    let calls = report.longest_run.map_or_else(|| "endless".to_owned(), |calls| calls.to_string());
     let found = match (report.violations.as_slice(), report.is_complete) {
         ([], true) => "nothing: complete".to_owned(),
         ([], false) => "nothing, cut off".to_owned(),
@@ -39,7 +40,7 @@ pub fn total(reports: &[Report]) -> String {
     let sum = |of: fn(&Report) -> usize| reports.iter().map(of).sum::<usize>();
     let seconds: f64 = reports.iter().map(|report| report.took.as_secs_f64()).sum();
     format!(
-        "| **together** | **{}** | **{}** | | | | {seconds:.1} s | |",
+        "| **total** | **{}** | **{}** | | | | {seconds:.1} s | |",
         grouped(sum(|report| report.states)),
         grouped(sum(|report| report.transitions)),
     )
@@ -72,7 +73,7 @@ pub fn compared(
     untried: &[Invariant],
     reports: [&[Report]; 2],
 ) -> String {
-    let mut text = format!("| what must hold | {} | {} |\n|---|---|---|", names[0], names[1]);
+    let mut text = format!("| invariant | {} | {} |\n|---|---|---|", names[0], names[1]);
     for &invariant in Invariant::ALL.iter().filter(|invariant| !untried.contains(invariant)) {
         let mut cells = [String::new(), String::new()];
         for ((cell, exempt), reports) in cells.iter_mut().zip(exempt).zip(reports) {
@@ -116,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thousands_stand_apart() {
+    fn thousands_are_separated() {
         assert_eq!(grouped(7), "7");
         assert_eq!(grouped(1000), "1,000");
         assert_eq!(grouped(24_193_715), "24,193,715");

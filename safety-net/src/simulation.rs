@@ -117,9 +117,9 @@ impl fmt::Display for Figures {
         write!(
             f,
             "{schedules} schedules, {polls} polls, {calls} store calls, {effects} effects ({repeated} repeated, each \
-             explained; {expired} of operations whose record had expired), {committed} effects in transactions ({concluded} without a claim, {declined} declined, \
-             {repeats_known} sent again and known), {takeovers} takeovers, {reclaims} reclaims, {extended} extensions, \
-             {fenced} fenced, {crashes} crashes"
+             explained; {expired} after the record's expiry), {committed} effects in transactions ({concluded} without \
+             a claim, {declined} declined, {repeats_known} sent again and recognised), {takeovers} takeovers, \
+             {reclaims} reclaims, {extended} extensions, {fenced} fenced, {crashes} crashes"
         )
     }
 }
@@ -170,7 +170,7 @@ pub fn campaign(first: u64, count: u64, adjust: impl Fn(Config) -> Config) -> Re
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.violation {
-            None => write!(f, "{}: nothing amiss ({})", self.config, self.figures),
+            None => write!(f, "{}: no violation ({})", self.config, self.figures),
             Some(violation) => {
                 writeln!(f, "{violation}")?;
                 for line in &self.trace {

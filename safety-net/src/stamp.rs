@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_change_the_stamp_tests_do_not() {
+    fn only_rules_change_the_stamp() {
         let root = std::env::temp_dir().join(format!("stamp-{}", std::process::id()));
         let write = |name: &str, text: &str| {
             let path = root.join(name);

@@ -65,14 +65,14 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_way_counts_the_calls_on_it() {
+    fn longest_path_counts_its_calls() {
         let edges = [(1, 2, true), (2, 3, false), (3, 5, true), (1, 5, true), (2, 5, true)];
         let edges = edges.map(|(from, to, calls)| (at(from), at(to), calls));
         assert_eq!(longest_run(edges.into_iter()), Some(2));
     }
 
     #[test]
-    fn a_ring_has_no_end() {
+    fn cycle_never_terminates() {
         for ring in [vec![(1, 1)], vec![(1, 2), (2, 3), (3, 1)], vec![(4, 2), (4, 3), (3, 2), (2, 3)]] {
             let edges = ring.into_iter().map(|(from, to)| (at(from), at(to), true));
             assert_eq!(longest_run(edges), None);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn two_ways_to_one_place_are_no_ring() {
+    fn converging_paths_are_not_a_cycle() {
         let edges = [(1, 2), (1, 3), (2, 4), (3, 4), (4, 5)];
         let edges = edges.map(|(from, to)| (at(from), at(to), true));
         assert_eq!(longest_run(edges.into_iter()), Some(3));

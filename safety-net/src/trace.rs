@@ -62,7 +62,7 @@ fn telling<P: Protocol>(net: &Net<'_, P>, before: &World, choice: Choice, after:
     let of_new = || next(net, after, before.delivered);
     match choice {
         Choice::Wait(at) => format!("{} waits", who(at)),
-        Choice::Tick => format!("time goes on to {}", moment(net, after.time)),
+        Choice::Tick => format!("time advances to {}", moment(net, after.time)),
         Choice::Sweep => "the sweeper removes the record".to_owned(),
         Choice::Land(at) => {
             let late = before.late[usize::from(at)];
@@ -84,7 +84,7 @@ fn telling<P: Protocol>(net: &Net<'_, P>, before: &World, choice: Choice, after:
             let how = match flow {
                 Flow::Claim => "",
                 Flow::Look => ", without a claim",
-                Flow::Blind => ", without a claim or a look",
+                Flow::Blind => ", without a claim or a read",
             };
             format!(
                 "{} is delivered (request {request}, clock {clock}{how}{time}){}",
@@ -99,30 +99,35 @@ fn telling<P: Protocol>(net: &Net<'_, P>, before: &World, choice: Choice, after:
             format!("the store gets {}'s {}: its own condition fails{}", who(at), write(at), then(at))
         }
         Choice::LoseAnswer(at) => {
-            format!("the store applies {}'s {}; the answer is lost{}", who(at), write(at), then(at))
+            format!("the store applies {}'s {}; the response is lost{}", who(at), write(at), then(at))
         }
         Choice::LoseWrite(at) => format!("{}'s {} is lost{}", who(at), write(at), then(at)),
         Choice::Delay(at) => {
-            format!("{} gives up on its {}, which is still on its way{}", who(at), write(at), then(at))
+            format!("{} gives up on its {}, which is still in flight{}", who(at), write(at), then(at))
         }
         Choice::Retry(at) => {
             format!(
-                "the store applies {}'s {}; the answer is lost, and the SDK sends it again",
+                "the store applies {}'s {}; the response is lost, and the SDK retries",
                 who(at),
                 write(at)
             )
         }
         Choice::RetryDelayed(at) => {
-            format!("{}'s {} is slow, and the SDK sends it again", who(at), write(at))
+            format!("{}'s {} is slow, and the SDK retries", who(at), write(at))
         }
         Choice::Throttle(at) => format!("{}'s {} is throttled{}", who(at), write(at), then(at)),
         Choice::Conflict(at) => format!("{}'s {} meets a transaction{}", who(at), write(at), then(at)),
-        Choice::Reject(at) => format!("{}'s {} is refused as such{}", who(at), write(at), then(at)),
+        Choice::Reject(at) => format!("{}'s {} is rejected as invalid{}", who(at), write(at), then(at)),
         Choice::RejectContent(at) => {
-            format!("{}'s {} has a response that the store never takes{}", who(at), write(at), then(at))
+            format!(
+                "{}'s {} has a response that the store rejects permanently{}",
+                who(at),
+                write(at),
+                then(at)
+            )
         }
         Choice::Garble(at) | Choice::GarbleRead(at) => {
-            format!("{} meets a record that cannot be read{}", who(at), then(at))
+            format!("{} finds an unreadable record{}", who(at), then(at))
         }
         Choice::Read(at) => format!("the store answers {}'s read", who(at)),
         Choice::FailRead(at) => format!("{}'s read fails{}", who(at), then(at)),
@@ -136,9 +141,9 @@ fn telling<P: Protocol>(net: &Net<'_, P>, before: &World, choice: Choice, after:
         Choice::Finish(at, verdict) => {
             let how = match verdict {
                 Verdict::Complete => "completes",
-                Verdict::Fail => "fails for good",
-                Verdict::Release | Verdict::None => "gives the key back",
-                Verdict::Commit => "completes, with writes of its own",
+                Verdict::Fail => "fails permanently",
+                Verdict::Release | Verdict::None => "releases the key",
+                Verdict::Commit => "completes, with its own writes",
                 Verdict::Panic => "panics",
             };
             format!("{}'s handler {how} (clock {}){}", who(at), own_time(net, before, at), then(at))

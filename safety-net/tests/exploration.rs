@@ -12,7 +12,7 @@ use lambda_idempotency_safety_net::{
 
 /// No invariant breaks in any state, each space is explored to its end, and every mark is reached.
 #[test]
-fn the_shipping_protocol_holds_in_every_world_of_the_bounded_slice() {
+fn protocol_holds_in_every_bounded_state() {
     let limits = Limits { go_on: true, ..Limits::default() };
     let spaces = spaces::bounded();
     let reports = explore_all(&Shipping, &spaces, limits, 2, &|| Duration::ZERO, &|_| {});
@@ -24,7 +24,7 @@ fn the_shipping_protocol_holds_in_every_world_of_the_bounded_slice() {
     }
     assert_eq!(reached.missing().next(), None, "{}", report::coverage(reached));
     let states: usize = reports.iter().map(|report| report.states).sum();
-    assert!(states > 20_000_000, "the slice has become thin: {states} worlds");
+    assert!(states > 20_000_000, "the bounded form explores too few states: {states}");
 }
 
 /// The same exploration gives the same result, so anyone can check a figure in a report.
@@ -41,7 +41,7 @@ fn an_exploration_is_repeatable() {
 
 /// Explored spaces are recorded by name.
 #[test]
-fn no_two_spaces_have_one_name() {
+fn space_names_are_unique() {
     let spaces = spaces::long();
     let mut names: Vec<_> = spaces.iter().map(|space| space.name).collect();
     names.sort_unstable();
@@ -51,7 +51,7 @@ fn no_two_spaces_have_one_name() {
 
 /// An exploration that was cut off says so, and isn't a proof.
 #[test]
-fn a_limit_is_told() {
+fn reaching_the_limit_is_reported() {
     let limits = Limits { states: 1000, ..Limits::default() };
     let report = explore(&Shipping, &Configuration::default(), limits);
     assert!(!report.is_complete);

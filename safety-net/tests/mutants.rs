@@ -20,7 +20,7 @@ use lambda_idempotency_safety_net::{
 const LIMITS: Limits = Limits { states: 5_000_000, memory: usize::MAX, go_on: false };
 
 #[test]
-fn every_mutant_is_caught_by_what_it_breaks() {
+fn every_mutant_breaks_its_invariant() {
     let mutants = mutants::all();
     assert!(mutants.len() >= 130, "only {} are left", mutants.len());
     let (next, survivors) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
@@ -44,7 +44,7 @@ fn every_mutant_is_caught_by_what_it_breaks() {
 }
 
 #[test]
-fn no_two_mutants_have_one_name() {
+fn mutant_names_are_unique() {
     let all: Vec<_> = mutants::all().into_iter().chain(mutants::implied()).collect();
     let names: HashSet<_> = all.iter().map(|mutant| mutant.name).collect();
     assert_eq!(names.len(), all.len());
@@ -53,7 +53,7 @@ fn no_two_mutants_have_one_name() {
 /// Without a mutation, the base of the mutants breaks no invariant and reaches the same marks as the shipping
 /// protocol. It may have more states, since a mutant remembers more than the machine.
 #[test]
-fn what_mutants_are_made_from_is_sound() {
+fn unmutated_base_breaks_no_invariant() {
     let space = Configuration {
         times: lambda_idempotency_safety_net::configuration::ticks(4),
         ..Configuration::default()
@@ -62,5 +62,5 @@ fn what_mutants_are_made_from_is_sound() {
     let shipping = explore(&Shipping, &space, Limits::default());
     assert!(mutated.violations.is_empty());
     assert_eq!(mutated.coverage, shipping.coverage);
-    assert!(mutated.states >= shipping.states, "{} worlds, and {}", mutated.states, shipping.states);
+    assert!(mutated.states >= shipping.states, "{} explored states, and {}", mutated.states, shipping.states);
 }

@@ -31,7 +31,7 @@ fn powertools_weaknesses_are_found() {
 }
 
 #[test]
-fn this_protocol_has_none_of_them() {
+fn this_protocol_lacks_powertools_weaknesses() {
     for space in peer::spaces().map(short) {
         let report = explore(&Shipping, &space, Limits { go_on: true, ..Limits::default() });
         assert!(report.violations.is_empty(), "{}: {:?}", space.name, report.violations);

@@ -40,14 +40,8 @@ const SETTINGS: &[(&str, By)] = &[
     ("lease_grace", Test(ENGINE, "a_known_deadline_bounds_lease_and_handler")),
     ("lease_fallback", Test(ENGINE, "a_handler_is_cut_off_before_its_lease_ends_where_no_deadline_is_known")),
     ("lease_extension", Simulated(&[Item::Extends, Item::T7])),
-    (
-        "answer_reserve",
-        Test("safety-net/tests/simulation.rs", "each_undone_precaution_is_caught_by_a_campaign"),
-    ),
-    (
-        "settle_within",
-        Test("safety-net/tests/simulation.rs", "outages_shorter_than_the_time_left_repeat_nothing"),
-    ),
+    ("answer_reserve", Test("safety-net/tests/simulation.rs", "campaigns_catch_each_removed_precaution")),
+    ("settle_within", Test("safety-net/tests/simulation.rs", "short_outages_repeat_no_effect")),
     ("execution", Simulated(&[Item::AtLeastOnce, Item::AtMostOnce])),
     ("on_handler_error", Simulated(&[Item::ReleasesErrors, Item::RecordsErrors, Item::RecordedError])),
     ("on_in_progress", Simulated(&[Item::RefusesInProgress, Item::Waits])),
@@ -58,11 +52,8 @@ const SETTINGS: &[(&str, By)] = &[
 
 /// `ErrorKind`, variant by variant.
 const KINDS: &[(&str, By)] = &[
-    (
-        "MissingKey",
-        Test("tests/wrappers/event.rs", "an_event_without_a_key_is_refused_or_runs_each_time_by_choice"),
-    ),
-    ("InvalidKey", Test("tests/wrappers/event.rs", "a_bad_key_or_event_is_refused_before_anything_runs")),
+    ("MissingKey", Test("tests/wrappers/event.rs", "keyless_events_are_refused_or_unprotected")),
+    ("InvalidKey", Test("tests/wrappers/event.rs", "bad_keys_and_events_run_nothing")),
     ("Mismatch", Simulated(&[Item::Mismatch])),
     ("InProgress", Simulated(&[Item::InProgress])),
     ("OutcomeUnknown", Simulated(&[Item::OutcomeUnknown])),
@@ -71,7 +62,7 @@ const KINDS: &[(&str, By)] = &[
     ("Unavailable", Simulated(&[Item::Unavailable])),
     ("Unrecorded", Test(FENCING, "the_low_level_tells_fenced_from_unrecorded")),
     ("Declined", Simulated(&[Item::Declined])),
-    ("AllFailed", Test("tests/wrappers/batch/all_failed.rs", "a_batch_that_failed_is_counted")),
+    ("AllFailed", Test("tests/wrappers/batch/all_failed.rs", "failed_batches_are_counted")),
     ("Corrupt", Test(ENGINE, "damaged_bytes_are_corrupt_and_nothing_runs")),
     ("Invalid", Test(ENGINE, "a_rejected_request_says_why")),
 ];
@@ -86,45 +77,39 @@ const WAYS_IN: &[(&str, By)] = &[
     ("resolve", Simulated(&[Item::OperatorReleases, Item::OperatorMeetsHandler])),
     ("optimistic", Simulated(&[Item::Mixed, Item::Conclusion])),
     ("optimistic_reading_first", Simulated(&[Item::Mixed])),
-    (
-        "run_in",
-        Test("safety-net/real/tests/real/crash.rs", "a_process_may_die_or_stand_still_at_every_point"),
-    ),
-    ("begin_in", Test("tests/postgres/operations.rs", "an_operation_happens_once_and_is_replayed")),
+    ("run_in", Test("safety-net/real/tests/real/crash.rs", "crash_or_freeze_is_safe_everywhere")),
+    ("begin_in", Test("tests/postgres/operations.rs", "operations_run_once_and_are_replayed")),
     ("http", Test("functions/tests/deploy/aws.rs", "the_http_contract_holds_on_managed_instances")),
-    (
-        "events",
-        Test("tests/wrappers/event.rs", "the_same_event_twice_runs_once_and_is_answered_byte_for_byte"),
-    ),
-    ("events_by", Test("tests/wrappers/event.rs", "a_key_is_named_by_fields_or_by_the_request_id")),
-    ("sqs", Test(BATCHES, "every_message_runs_once_however_often_it_is_delivered")),
-    ("kinesis", Test(STREAMS, "a_partition_keys_order_is_kept_where_it_is_asked_for")),
-    ("dynamodb_stream", Test(STREAMS, "an_items_changes_keep_their_order_where_it_is_asked_for")),
+    ("events", Test("tests/wrappers/event.rs", "repeated_events_run_once_and_replay")),
+    ("events_by", Test("tests/wrappers/event.rs", "keys_come_from_fields_or_request_ids")),
+    ("sqs", Test(BATCHES, "redelivered_messages_run_once")),
+    ("kinesis", Test(STREAMS, "partition_key_order_is_optional")),
+    ("dynamodb_stream", Test(STREAMS, "item_change_order_is_optional")),
 ];
 
 /// Platforms, stores and batches, which aren't settings.
 const OTHERWISE: &[(&str, By)] = &[
-    ("several deliveries at once in one process", Simulated(&[Item::OneProcess])),
+    ("concurrent deliveries in one process", Simulated(&[Item::OneProcess])),
     ("both platforms, in the engine", Simulated(&[Item::EndsProcesses, Item::LetsRun])),
     (
         "Managed Instances",
         Test("functions/tests/deploy/aws.rs", "functions_answer_every_event_on_managed_instances"),
     ),
     ("on demand", Test("functions/tests/deploy/aws.rs", "functions_answer_every_event_on_demand")),
-    ("random batches", Test("tests/wrappers/batch/property.rs", "random_batches_keep_every_promise")),
+    ("random batches", Test("tests/wrappers/batch/property.rs", "random_batches_keep_all_promises")),
     (
         "the wire to PostgreSQL",
-        Test("safety-net/real/tests/real/wire.rs", "postgres_wire_faults_are_survived_or_told"),
+        Test("safety-net/real/tests/real/wire.rs", "postgres_wire_faults_are_survived_or_reported"),
     ),
     (
         "the wire to Redis",
-        Test("safety-net/real/tests/real/wire.rs", "redis_wire_faults_are_survived_or_told"),
+        Test("safety-net/real/tests/real/wire.rs", "redis_wire_faults_are_survived_or_reported"),
     ),
     (
         "the wire to DynamoDB",
-        Test("safety-net/real/tests/real/wire.rs", "whatever_breaks_on_the_wire_is_got_over_or_told"),
+        Test("safety-net/real/tests/real/wire.rs", "dynamodb_wire_faults_are_survived_or_reported"),
     ),
-    ("agreement of the stores", Test("safety-net/real/tests/real.rs", "every_store_is_the_model")),
+    ("agreement of the stores", Test("safety-net/real/tests/real.rs", "every_store_agrees_with_the_model")),
 ];
 
 fn source(name: &str) -> String {
@@ -137,18 +122,15 @@ fn assert_listed(what: &str, list: &[(&str, By)], found: impl Iterator<Item = St
     let (listed, found): (BTreeSet<_>, BTreeSet<_>) =
         (list.iter().map(|(name, _)| (*name).to_owned()).collect(), found.collect());
     let unlisted: Vec<_> = found.difference(&listed).collect();
-    assert!(
-        unlisted.is_empty(),
-        "{what} {unlisted:?} ships, and no part of the suite is named that reaches it"
-    );
+    assert!(unlisted.is_empty(), "{what} {unlisted:?} ships, but no test is listed for it");
     let gone: Vec<_> = listed.difference(&found).collect();
-    assert!(gone.is_empty(), "{what} {gone:?} is listed, and isn't there any more");
+    assert!(gone.is_empty(), "{what} {gone:?} is listed, but no longer exists");
 }
 
 /// The names at the beginning of a line of `text`, between these marks.
 fn names<'t>(text: &'t str, from: &str, to: &str, begin: &'t str) -> impl Iterator<Item = String> + 't {
     let body = text.split_once(from).unwrap_or_else(|| panic!("no {from}")).1.to_owned();
-    let body = body.split_once(to).unwrap_or_else(|| panic!("no end of {from}")).0.to_owned();
+    let body = body.split_once(to).unwrap_or_else(|| panic!("{from} has no end")).0.to_owned();
     let lines: Vec<String> = body.lines().map(|line| line.trim().to_owned()).collect();
     lines.into_iter().filter_map(move |line| {
         let rest = line.strip_prefix(begin)?;
@@ -158,20 +140,20 @@ fn names<'t>(text: &'t str, from: &str, to: &str, begin: &'t str) -> impl Iterat
 }
 
 #[test]
-fn each_setting_is_reached_by_a_part() {
+fn every_setting_is_tested() {
     let policy = source("src/settings.rs");
     assert_listed("the setting", SETTINGS, names(&policy, "pub struct Settings {", "\n}\n", "pub "));
 }
 
 #[test]
-fn each_kind_of_error_is_reached() {
+fn every_error_kind_is_tested() {
     let error = source("src/error.rs");
     let named = names(&error, "pub const fn as_str(self) -> &'static str {", "\n    }\n", "Self::");
     assert_listed("the kind of error", KINDS, named);
 }
 
 #[test]
-fn each_way_in_is_reached() {
+fn every_entry_point_is_tested() {
     // These configure or query, and run nothing.
     const OTHERS: &[&str] = &[
         "builder",
@@ -214,11 +196,11 @@ fn each_way_in_is_reached() {
             }
         }
     }
-    assert_listed("the way in", WAYS_IN, found.into_iter());
+    assert_listed("the entry point", WAYS_IN, found.into_iter());
 }
 
 #[test]
-fn what_is_said_to_reach_does() {
+fn listed_tests_reach_their_items() {
     let figures = campaign(0, 20_000, |config| config).unwrap_or_else(|report| panic!("{report}"));
     let missing: Vec<_> = figures.reached.missing().collect();
     assert!(missing.is_empty(), "the simulation never reached {missing:?}");

@@ -1,6 +1,6 @@
 //! The bounded form of the simulation. The long form is `safety-net simulate`.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use lambda_idempotency_safety_net::simulation::{
     campaign,
@@ -11,12 +11,12 @@ use lambda_idempotency_safety_net::simulation::{
 };
 
 #[test]
-fn twenty_thousand_schedules_violate_nothing_and_reach_everything() {
+fn twenty_thousand_schedules_pass_and_reach_everything() {
     let figures = campaign(0, 20_000, |config| config).unwrap_or_else(|report| panic!("{report}"));
     for (fault, struck) in Fault::ALL.into_iter().zip(figures.struck) {
         // Skew isn't an event: it's there from the beginning.
         let is_constant = matches!(fault, Fault::Skew | Fault::SkewBeyond);
-        assert!(is_constant || struck > 0, "{fault:?} never struck");
+        assert!(is_constant || struck > 0, "{fault:?} never happened");
     }
     for (what, count) in [
         ("a repeated effect", figures.repeated),
@@ -26,7 +26,7 @@ fn twenty_thousand_schedules_violate_nothing_and_reach_everything() {
         ("a transaction", figures.committed),
         ("a declined transaction", figures.declined),
         ("a conclusion without a claim", figures.concluded),
-        ("a transaction that came again", figures.repeats_known),
+        ("an applied transaction that's sent again", figures.repeats_known),
         ("an extension", figures.extended),
         ("a crash", figures.crashes),
     ] {
@@ -35,7 +35,7 @@ fn twenty_thousand_schedules_violate_nothing_and_reach_everything() {
 }
 
 #[test]
-fn without_faults_no_effect_is_repeated_while_its_outcome_lives() {
+fn effects_never_repeat_without_faults() {
     let figures =
         campaign(0, 500, |config| Config { faults: 0, ..config }).unwrap_or_else(|report| panic!("{report}"));
     assert_eq!((figures.takeovers, figures.crashes), (0, 0));
@@ -54,13 +54,13 @@ fn a_seed_replays_byte_for_byte() {
 }
 
 #[test]
-fn a_broken_store_is_caught_shrunk_and_replayed_from_its_line() {
+fn broken_store_is_caught_and_shrunk() {
     for sabotage in Sabotage::ALL.into_iter().skip(1).map(|(sabotage, _)| sabotage) {
         let report = match campaign(0, 20_000, |config| Config { sabotage, ..config }) {
-            Ok(figures) => panic!("{sabotage:?} was not caught in {figures}"),
+            Ok(figures) => panic!("{sabotage:?} wasn't caught in {figures}"),
             Err(report) => report,
         };
-        assert!(report.trace.len() < 60, "{sabotage:?} was not shrunk:\n{report}");
+        assert!(report.trace.len() < 60, "{sabotage:?} wasn't shrunk:\n{report}");
         let line = report.to_string();
         let line = line.rsplit("replay ").next().unwrap().trim_matches('\'');
         let again = simulate(line.parse().unwrap(), true);
@@ -70,7 +70,7 @@ fn a_broken_store_is_caught_shrunk_and_replayed_from_its_line() {
 
 /// The short form of `safety-net campaign`.
 #[test]
-fn outages_shorter_than_the_time_left_repeat_nothing() {
+fn short_outages_repeat_no_effect() {
     for outage in Outage::ALL {
         let figures =
             outages::play(outage, 0, 3000).unwrap_or_else(|report| panic!("{outage:?}: {report:?}"));
@@ -82,13 +82,13 @@ fn outages_shorter_than_the_time_left_repeat_nothing() {
 
 fn caught(undone: Undone, schedule: impl Fn(Config) -> Config) -> &'static str {
     match campaign(0, 20_000, |config| Config { undone, ..schedule(config) }) {
-        Ok(figures) => panic!("{undone:?} was not caught in {figures}"),
+        Ok(figures) => panic!("{undone:?} wasn't caught in {figures}"),
         Err(report) => report.violation.as_ref().unwrap().rule,
     }
 }
 
 #[test]
-fn each_undone_precaution_is_caught_by_a_campaign() {
+fn campaigns_catch_each_removed_precaution() {
     for (undone, outage, rule) in [
         (Undone::Retries, Outage::Throttles, "an answered operation is completed"),
         (Undone::Retries, Outage::LostRequests, "an answered operation is completed"),
@@ -96,8 +96,8 @@ fn each_undone_precaution_is_caught_by_a_campaign() {
         (Undone::CutOffs, Outage::Silence, "answers are in time"),
         (Undone::ShortPauses, Outage::Throttles, "answers are in time"),
         (Undone::Refusals, Outage::Refusals, "an answered operation is completed"),
-        (Undone::Doubts, Outage::LostAnswers, "a refused claim is given back"),
-        (Undone::GivingBack, Outage::LostAnswers, "a refused claim is given back"),
+        (Undone::Doubts, Outage::LostAnswers, "a refused claim is released"),
+        (Undone::GivingBack, Outage::LostAnswers, "a refused claim is released"),
     ] {
         let by = caught(undone, |config| Config::of_campaign(config.seed, outage));
         assert_eq!(by, rule, "{undone:?} in {outage:?}");
@@ -105,7 +105,7 @@ fn each_undone_precaution_is_caught_by_a_campaign() {
 }
 
 #[test]
-fn each_undone_precaution_is_caught_by_the_simulation() {
+fn simulation_catches_each_removed_precaution() {
     let only = |faults: &[Fault]| {
         let faults = faults.iter().fold(0, |all, fault| all | fault.bit());
         let choices = Choices::NONE;
@@ -121,8 +121,8 @@ fn each_undone_precaution_is_caught_by_the_simulation() {
     };
     for (undone, faults, rule) in [
         (Undone::Retries, &[Fault::Throttled][..], "a repeated effect has a reason"),
-        (Undone::Interruptions, &[Fault::Crash, Fault::HandlerError], "an interrupted attempt is told"),
-        (Undone::Interruptions, &[Fault::Panic], "an interrupted attempt is told"),
+        (Undone::Interruptions, &[Fault::Crash, Fault::HandlerError], "an interrupted attempt is reported"),
+        (Undone::Interruptions, &[Fault::Panic], "an interrupted attempt is reported"),
     ] {
         assert_eq!(caught(undone, only(faults)), rule, "{undone:?} with {faults:?}");
     }

@@ -61,7 +61,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn the_longest_wait_doubles_up_to_its_limit() {
+    fn longest_wait_doubles_up_to_the_limit() {
         let backoff = Backoff { first: 100 * MS, longest: 5000 * MS };
         let ceilings: Vec<_> = (1..=8).map(|nth| backoff.ceiling(nth).as_millis()).collect();
         assert_eq!(ceilings, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_takes_any_part_of_it() {
+    fn jitter_spans_the_whole_wait() {
         let whole = 1000 * MS;
         assert_eq!(part(whole, 0), Duration::ZERO);
         assert_eq!(part(whole, u64::MAX), whole);
@@ -97,9 +97,9 @@ mod tests {
         assert_eq!(read(" 0 ", None), Some(0));
         assert_eq!(read("99999999999999999999", None), Some(u64::MAX));
         assert_eq!(read("Fri, 20 Nov 2026 09:15:54 GMT", None), Some(10));
-        assert_eq!(read("Fri, 20 Nov 2026 09:15:40 GMT", None), Some(0), "it is past");
+        assert_eq!(read("Fri, 20 Nov 2026 09:15:40 GMT", None), Some(0), "a past date");
         let theirs = "Fri, 20 Nov 2026 08:00:00 GMT";
-        assert_eq!(read("Fri, 20 Nov 2026 08:00:03 GMT", Some(theirs)), Some(3), "by their clock");
+        assert_eq!(read("Fri, 20 Nov 2026 08:00:03 GMT", Some(theirs)), Some(3), "by the server's clock");
         for nonsense in ["", "-1", "+1", "1.5", "soon"] {
             assert_eq!(read(nonsense, None), None, "{nonsense}");
         }

@@ -61,8 +61,8 @@ impl fmt::Display for Unanswered {
         let why = if self.source.is_some() { "the last one failed" } else { "the last one was dropped" };
         write!(
             f,
-            "the operation got no answer (attempts: {attempts}, budget: {budget:?}): {why}; it may have been done, so send \
-             it again with the same key"
+            "the operation got no response (attempts: {attempts}, budget: {budget:?}): {why}; it may have run, so \
+             retry it with the same key"
         )
     }
 }

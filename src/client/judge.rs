@@ -63,19 +63,19 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_kept() {
+    fn statuses_are_retried_as_documented() {
         for status in 100..=599 {
             let transient = matches!(status, 425 | 429 | 500..=599);
             assert_eq!(again(status, false, ""), transient, "{status}");
             assert_eq!(again(status, true, ""), transient || status == 409, "{status} with Retry-After");
             let yes = r#"{"code":"in-progress","retryable":true}"#;
-            assert_eq!(again(status, true, yes), transient || status == 409, "{status}, told so");
-            assert!(!again(status, true, r#"{"code":"x","retryable":false}"#), "{status}, told not to");
+            assert_eq!(again(status, true, yes), transient || status == 409, "{status}, marked retryable");
+            assert!(!again(status, true, r#"{"code":"x","retryable":false}"#), "{status}, marked final");
         }
     }
 
     #[test]
-    fn a_conflict_is_sent_again_for_if_it_says_that_it_passes() {
+    fn only_transient_conflicts_are_retried() {
         assert!(again(409, false, r#"{"code":"in-progress"}"#));
         assert!(again(409, false, r#"{"retryable":true}"#));
         assert!(again(409, true, r#"{"type":"https://other.example/busy"}"#));
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replay_is_the_last_answer() {
+    fn replays_are_final() {
         for status in [409, 429, 500, 503] {
             let status = StatusCode::from_u16(status).unwrap();
             let problem = Problem::default();

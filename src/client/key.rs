@@ -53,7 +53,7 @@ impl OperationKey {
         let key = Key::new(key)?;
         match key.as_str().bytes().position(|byte| !matches!(byte, b' '..=b'~')) {
             Some(at) => Err(invalid(format!(
-                "the idempotency key has a character at byte {at} that a header cannot carry; use printable ASCII"
+                "the idempotency key has a character at byte {at} that a header can't carry; use printable ASCII"
             ))),
             None => Ok(Self(key)),
         }
@@ -77,7 +77,7 @@ impl OperationKey {
         if let Some(sent) = Self::read(request.headers(), name)? {
             if given.is_some_and(|given| *given != sent) {
                 return Err(invalid(format!(
-                    "the request's {name} header and its OperationKey differ; give one"
+                    "the request's {name} header and its OperationKey differ; send only one"
                 )));
             }
             if let Some(value) = request.headers_mut().get_mut(name) {
@@ -96,10 +96,9 @@ impl OperationKey {
         let mut values = headers.get_all(name).iter();
         let Some(value) = values.next() else { return Ok(None) };
         if values.next().is_some() {
-            return Err(invalid(format!("the request has more than one {name} header; give one")));
+            return Err(invalid(format!("the request has more than one {name} header; send only one")));
         }
-        let text =
-            value.to_str().map_err(|_| invalid(format!("the {name} header is not printable ASCII")))?;
+        let text = value.to_str().map_err(|_| invalid(format!("the {name} header isn't printable ASCII")))?;
         let text = text.trim_matches([' ', '\t']);
         match text.strip_prefix('"').map(quoted) {
             None => Self::new(text).map(Some),
@@ -117,8 +116,7 @@ impl OperationKey {
             format!("\"{}\"", self.as_str().replace('\\', r"\\").replace('"', r#"\""#))
         };
         let value = HeaderValue::try_from(value);
-        let mut value =
-            value.map_err(|_| invalid("the idempotency key does not fit into a header".into()))?;
+        let mut value = value.map_err(|_| invalid("the idempotency key doesn't fit into a header".into()))?;
         value.set_sensitive(true);
         Ok(value)
     }
@@ -130,8 +128,8 @@ impl OperationKey {
         let text = self.as_str();
         if text.starts_with('"') || text.trim() != text {
             return Err(invalid(
-                "the idempotency key begins with a quote, or begins or ends with a blank, which a bare header can't carry; \
-                 use another key, or leave out `bare()`"
+                "the idempotency key begins with a quote, or begins or ends with a blank, which a bare header can't \
+                 carry; use another key, or leave out `bare()`"
                     .into(),
             ));
         }
@@ -163,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn drawn_keys_are_uuids_of_version_4_and_differ() {
+    fn generated_keys_are_distinct_version_4_uuids() {
         let [one, two] = [(); 2].map(|()| OperationKey::draw().unwrap());
         assert_ne!(one, two);
         for key in [one, two] {
@@ -175,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_header_can_carry_is_refused() {
+    fn keys_unfit_for_headers_are_refused() {
         for bad in ["", "   ", "a\nb", "a\tb", "b\u{fc}cher", "\u{7f}", &"x".repeat(256)] {
             assert_eq!(OperationKey::new(bad).unwrap_err().kind(), ErrorKind::InvalidKey, "{bad:?}");
         }
@@ -183,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_reads_as_it_was_written() {
+    fn keys_round_trip_through_headers() {
         for text in ["order-17", "a b", r#"a "b" \ c"#, r"\", "a,b;c=1", "~!"] {
             let key = OperationKey::new(text).unwrap();
             for is_bare in [false, true] {
@@ -200,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_is_there_is_read_quoted_or_bare_and_never_overlooked() {
+    fn existing_headers_are_read_quoted_or_bare() {
         assert_eq!(read(&[]).unwrap(), None);
         assert_eq!(read(&["order-17"]).unwrap(), read(&["  \"order-17\""]).unwrap());
         for bad in [&[""][..], &["\"\""], &["\"open"], &["\"k\";v=1"], &["k", "k"]] {
@@ -209,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_does_not_show_the_key() {
+    fn debug_hides_the_key() {
         let key = OperationKey::new("secret-17").unwrap();
         let shown = format!("{key:?} {:?}", key.to_header(true).unwrap());
         assert!(!shown.contains("secret"), "{shown}");

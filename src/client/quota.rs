@@ -71,7 +71,7 @@ mod tests {
     const DOWN: Cause = Cause::Status(StatusCode::SERVICE_UNAVAILABLE);
 
     #[test]
-    fn an_outage_takes_it_and_successes_refill_it() {
+    fn outages_drain_quota_and_successes_refill_it() {
         let quota = Quota::new(CAPACITY);
         assert_eq!((0..1000).filter(|_| quota.take(DOWN).is_some()).count(), 100);
         quota.succeeded(Some(RETRY));
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_for_an_outcome_takes_nothing() {
+    fn waiting_for_outcomes_uses_no_quota() {
         let quota = Quota::new(0);
         assert_eq!(quota.take(Cause::Status(StatusCode::CONFLICT)), Some(0));
         assert_eq!(quota.take(Cause::Status(StatusCode::TOO_EARLY)), Some(0));

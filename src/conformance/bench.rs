@@ -30,17 +30,15 @@ pub(super) fn fresh_key_in(operation: &str) -> Verdict<StoredKey> {
 
 /// Sends `write`; an error of the store fails the case.
 pub(super) async fn apply(store: &dyn Store, key: &StoredKey, write: &Write) -> Verdict<WriteOutcome> {
-    store.apply(key, write).await.map_err(|error| {
-        format!("{} had to be answered, but the store failed: {}", described(write), chain(&error))
-    })
+    store
+        .apply(key, write)
+        .await
+        .map_err(|error| format!("the store failed to answer {}: {}", described(write), chain(&error)))
 }
 
 /// Reads the record of `key`.
 pub(super) async fn read(store: &dyn Store, key: &StoredKey) -> Verdict<Option<Record>> {
-    store
-        .read(key)
-        .await
-        .map_err(|error| format!("a read had to be answered, but the store failed: {}", chain(&error)))
+    store.read(key).await.map_err(|error| format!("the store failed to answer a read: {}", chain(&error)))
 }
 
 /// Sends `write`, which the store must apply, and which must leave `expected` behind.
@@ -50,7 +48,7 @@ pub(super) async fn applied(store: &dyn Store, key: &StoredKey, write: &Write, e
             stands(store, key, Some(expected), &format!("after {}", described(write))).await
         }
         WriteOutcome::Refused(record) => Err(format!(
-            "{} had to be made; it was refused, because of {}",
+            "{} should have been applied, but was refused because of {}",
             described(write),
             described_record(record.as_ref())
         )),
@@ -66,7 +64,7 @@ pub(super) async fn refused(
 ) -> Verdict {
     match apply(store, key, write).await? {
         WriteOutcome::Applied => Err(format!(
-            "{} had to be refused, because of {}; it was made",
+            "{} should have been refused because of {}, but was applied",
             described(write),
             described_record(current)
         )),
@@ -93,7 +91,7 @@ pub(super) async fn prepare(store: &dyn Store, key: &StoredKey, writes: &[Write]
     for write in writes {
         if let WriteOutcome::Refused(record) = apply(store, key, write).await? {
             return Err(format!(
-                "{} of a fresh key had to be made; it was refused, because of {}",
+                "{} of a fresh key should have been applied, but was refused because of {}",
                 described(write),
                 described_record(record.as_ref())
             ));
@@ -109,7 +107,7 @@ pub(super) fn same(found: Option<&Record>, expected: Option<&Record>, what: &str
         (Some(found), Some(expected)) if found == expected => Ok(()),
         (Some(found), Some(expected)) => Err(format!("{what} {}", differences(found, expected))),
         (found, expected) => Err(format!(
-            "{what} had to be {}; it was {}",
+            "{what} should be {}, but is {}",
             described_record(expected),
             described_record(found)
         )),
@@ -121,7 +119,7 @@ fn differences(found: &Record, expected: &Record) -> String {
     let mut list = Vec::new();
     let mut field = |name: &str, found: &dyn Debug, expected: &dyn Debug, equal: bool| {
         if !equal {
-            list.push(format!("had to have {name} = {expected:?}; it had {found:?}"));
+            list.push(format!("should have {name} = {expected:?}, but has {found:?}"));
         }
     };
     // Destructured, so that the compiler reports a new field that is missing here.
@@ -161,10 +159,10 @@ pub(super) fn described(write: &Write) -> String {
     match write {
         Write::Claim(lock) => format!("a claim by generation {}", lock.generation),
         Write::Reclaim { seen, lock } => {
-            format!("a reclaim by generation {} of what was seen as {seen:?}", lock.generation)
+            format!("a reclaim by generation {} that read {seen:?}", lock.generation)
         }
         Write::TakeOver { seen, lock } => {
-            format!("a takeover by generation {} of what was seen as {seen:?}", lock.generation)
+            format!("a takeover by generation {} that read {seen:?}", lock.generation)
         }
         Write::Settle { owner, generation, settlement } => {
             format!("a settlement to {} by {owner:?}, generation {generation}", settlement.status().as_str())
@@ -174,11 +172,11 @@ pub(super) fn described(write: &Write) -> String {
         }
         Write::Conclude { seen, record } => {
             let (status, generation) = (record.status().as_str(), record.generation);
-            format!("a conclusion to {status} as generation {generation} of what was seen as {seen:?}")
+            format!("a conclusion to {status} as generation {generation} that read {seen:?}")
         }
         Write::Resolve { seen, generation, settlement, .. } => {
             let status = settlement.status().as_str();
-            format!("an operator's {status} as generation {generation} of what was seen as {seen:?}")
+            format!("an operator's {status} as generation {generation} that read {seen:?}")
         }
     }
 }

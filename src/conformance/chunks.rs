@@ -45,7 +45,7 @@ pub(super) async fn owners_and_keys(store: &dyn Store) -> Verdict {
     if let Some((key, owner, count, bytes)) = kept.first() {
         let again = written(chunks, key, *owner, bytes).await?;
         if again != *count {
-            return Err(format!("the same bytes went into {count} chunks, and then into {again}"));
+            return Err(format!("the same bytes took {count} chunks first and {again} chunks later"));
         }
     }
     for (key, owner, count, bytes) in &kept {
@@ -59,8 +59,8 @@ pub(super) async fn missing(store: &dyn Store) -> Verdict {
     let (key, by, bytes) = (fresh_key()?, owner()?, noise(500_000, 3));
     let count = written(chunks, &key, by, &bytes).await?;
     let limit = bytes.len() as u64 * 2;
-    corrupt(chunks, &key, by, count + 1, limit, "one chunk more than there are").await?;
-    corrupt(chunks, &key, by, count + 300, limit, "many chunks more than there are").await?;
+    corrupt(chunks, &key, by, count + 1, limit, "one chunk more than exist").await?;
+    corrupt(chunks, &key, by, count + 300, limit, "many more chunks than exist").await?;
     corrupt(chunks, &key, owner()?, count, limit, "chunks of another owner").await?;
     corrupt(chunks, &fresh_key()?, by, count, limit, "chunks of another key").await
 }
@@ -71,7 +71,7 @@ pub(super) async fn limit(store: &dyn Store) -> Verdict {
     let count = written(chunks, &key, by, &bytes).await?;
     comes_back(chunks, &key, by, count, &bytes).await?;
     for limit in [bytes.len() as u64 - 1, 1, 0] {
-        corrupt(chunks, &key, by, count, limit, &format!("700,000 bytes where {limit} may come")).await?;
+        corrupt(chunks, &key, by, count, limit, &format!("700,000 bytes with a limit of {limit}")).await?;
     }
     Ok(())
 }
@@ -105,7 +105,7 @@ async fn written(chunks: &dyn ResponseChunks, key: &StoredKey, owner: Owner, byt
     chunks
         .write_chunks(key, owner, bytes, tomorrow())
         .await
-        .map_err(|error| format!("{} bytes could not be written in chunks: {}", bytes.len(), chain(&error)))
+        .map_err(|error| format!("{} bytes couldn't be written in chunks: {}", bytes.len(), chain(&error)))
 }
 
 /// The chunks return the bytes, and accept exactly their length as the limit.
@@ -117,14 +117,14 @@ async fn comes_back(
     bytes: &Bytes,
 ) -> Verdict {
     let found = chunks.read_chunks(key, owner, count, bytes.len() as u64).await.map_err(|error| {
-        format!("{} bytes in {count} chunks could not be read: {}", bytes.len(), chain(&error))
+        format!("{} bytes in {count} chunks couldn't be read: {}", bytes.len(), chain(&error))
     })?;
     if found == *bytes {
         return Ok(());
     }
     let at = found.iter().zip(bytes).take_while(|(found, expected)| found == expected).count();
     Err(format!(
-        "{} bytes in {count} chunks came back as {} bytes that differ from byte {at} on",
+        "{} bytes in {count} chunks were read as {} bytes that differ from byte {at} on",
         bytes.len(),
         found.len()
     ))
@@ -141,10 +141,12 @@ async fn corrupt(
     match chunks.read_chunks(key, owner, count, limit).await {
         Err(error) if error.kind() == StoreErrorKind::Corrupt => Ok(()),
         Err(error) => Err(format!(
-            "reading {what} had to fail as Corrupt; it failed as {:?}: {}",
+            "reading {what} should fail as Corrupt, but failed as {:?}: {}",
             error.kind(),
             chain(&error)
         )),
-        Ok(found) => Err(format!("reading {what} had to fail as Corrupt; it gave {} bytes", found.len())),
+        Ok(found) => {
+            Err(format!("reading {what} should fail as Corrupt, but returned {} bytes", found.len()))
+        }
     }
 }

@@ -185,13 +185,13 @@ impl Race {
 
     /// The owner settles while another executor takes over. Every second round, the takeover is sent first.
     fn settlement_and_takeover(round: u32) -> Verdict<Self> {
-        let race = Self { name: "a settlement and a takeover", ..Self::takeovers(1)? };
+        let race = Self { name: "settlement and takeover", ..Self::takeovers(1)? };
         Ok(race.against_a_settlement(round))
     }
 
     /// The owner settles while an operator settles the record differently.
     fn settlement_and_operator(round: u32) -> Verdict<Self> {
-        let mut race = Self { name: "a settlement and an operator's write", ..Self::takeovers(0)? };
+        let mut race = Self { name: "settlement and operator's write", ..Self::takeovers(0)? };
         if let Some(current) = &race.current {
             race.writes.push(resolve(current, settlement_of(round / 3))?);
         }
@@ -209,7 +209,7 @@ impl Race {
 
     /// Each changes the version that the other names.
     fn extension_and_takeover(round: u32) -> Verdict<Self> {
-        let mut race = Self { name: "an extension and a takeover", ..Self::takeovers(1)? };
+        let mut race = Self { name: "extension and takeover", ..Self::takeovers(1)? };
         if let Some(current) = &race.current {
             race.writes.push(extend(current, tomorrow()));
         }
@@ -310,16 +310,16 @@ async fn judge(store: &dyn Store, race: &Race, answers: &[WriteOutcome]) -> Verd
     let [winner] = winners[..] else {
         let record = described_record(stands.as_ref());
         return Err(format!(
-            "{} of {} {name} at once were made, instead of one; what stands is {record}",
+            "{} of {} concurrent {name} were applied instead of one; the record is {record}",
             winners.len(),
             answers.len()
         ));
     };
     let expected = winner.apply_to(race.current.as_ref());
-    same(stands.as_ref(), expected.as_ref(), &format!("the record after {name} at once"))?;
+    same(stands.as_ref(), expected.as_ref(), &format!("the record after concurrent {name}"))?;
     for answer in answers {
         if let WriteOutcome::Refused(record) = answer {
-            let what = format!("the record that a loser of {name} at once was told of");
+            let what = format!("the record returned to a loser of concurrent {name}");
             same(record.as_ref(), expected.as_ref(), &what)?;
         }
     }

@@ -68,7 +68,7 @@ async fn run(store: &dyn Store, seed: u64, operations: u32) -> Verdict {
             let steps: String =
                 done.iter().filter(|(of, _)| *of == at).map(|(_, step)| format!("\n  {step}")).collect();
             return Err(format!(
-                "seed {seed}, after {count} operations: {finding}; those on this key were:{steps}"
+                "seed {seed}, after {count} operations: {finding}; operations on this key:{steps}"
             ));
         }
     }
@@ -97,20 +97,20 @@ async fn step(store: &dyn Store, memory: &MemoryStore, key: &StoredKey, write: O
             (WriteOutcome::Applied, WriteOutcome::Refused(record)) => {
                 let record = described_record(record.as_ref());
                 return Err(format!(
-                    "{} was made, and in memory refused because of {record}",
+                    "{} was applied, but the memory store refused it because of {record}",
                     described(write)
                 ));
             }
             (WriteOutcome::Refused(record), WriteOutcome::Applied) => {
                 let record = described_record(record.as_ref());
                 return Err(format!(
-                    "{} was refused because of {record}, and made in memory",
+                    "{} was refused because of {record}, but the memory store applied it",
                     described(write)
                 ));
             }
         }
     }
-    same(read(store, key).await?.as_ref(), memory.get(key).as_ref(), "the record that is read")
+    same(read(store, key).await?.as_ref(), memory.get(key).as_ref(), "the record read back")
 }
 
 /// One key, and all versions of its record.

@@ -26,7 +26,7 @@ pub(super) async fn long_keys(store: &dyn Store) -> Verdict {
         for _ in 0..2 {
             let key = Key::new(owner()?.to_string()).map_err(|error| error.to_string())?;
             let (key, lock) = (StoredKey::new(&scope, &key), first_lock()?);
-            stands(store, &key, None, "of a key that nobody wrote").await?;
+            stands(store, &key, None, "of a key never written").await?;
             let record = Record::from(lock.clone());
             applied(store, &key, &Write::Claim(lock), &record).await?;
             claimed.push((key, record));

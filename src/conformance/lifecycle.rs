@@ -189,7 +189,7 @@ pub(super) async fn operators_replace(store: &dyn Store) -> Verdict {
     ] {
         let write = resolve(&current, settlement)?;
         let Some(after) = write.apply_to(Some(&current)) else {
-            return Err(format!("the suite is wrong: `Write::apply_to` refuses {}", described(&write)));
+            return Err(format!("the suite has a mistake: `Write::apply_to` refuses {}", described(&write)));
         };
         applied(store, &key, &write, &after).await?;
         // The version that the write names is gone.

@@ -151,7 +151,7 @@ fn expected(act: Act, prior: Option<&Record>, content: &Content) -> Verdict<Reco
         (Act::Resolve(_), Some(settlement)) => {
             Ok(Record { owner: lock.owner, generation: lock.generation, ..settled(&prior, settlement) })
         }
-        _ => Err("the suite is wrong: an act without its settlement".to_owned()),
+        _ => Err("the suite has a mistake: an act without its settlement".to_owned()),
     }
 }
 
@@ -247,7 +247,7 @@ async fn trial(
         Some(record)
     } else {
         if by_contract.is_some() {
-            return Err(format!("`Write::apply_to` makes {}, which must be refused", described(&write)));
+            return Err(format!("`Write::apply_to` applies {}, which must be refused", described(&write)));
         }
         refused(store, &key, &write, current.as_ref()).await?;
         current
@@ -297,17 +297,17 @@ fn contents(act: Act, difference: Difference) -> Verdict<Vec<(&'static str, Cont
     let mut contents = match act {
         Act::Claim | Act::Reclaim | Act::TakeOver => {
             let none = Lock { expires_at: None, ..nameless.clone() };
-            let mut forms = vec![("", alone(&lock)), (" with nothing optional", alone(&none))];
+            let mut forms = vec![("", alone(&lock)), (" without optional fields", alone(&none))];
             // For applied writes: each of the three optional fields, with and without the others.
             if difference == Difference::Nothing {
                 let without = |lock: &Lock| Lock { interrupted: false, ..lock.clone() };
                 let no_request = |lock: &Lock| Lock { request_id: None, ..lock.clone() };
                 forms.extend([
-                    (" by no request id", alone(&no_request(&lock))),
-                    (" by no request id, not interrupted", alone(&nameless)),
+                    (" without request id", alone(&no_request(&lock))),
+                    (" without request id, not interrupted", alone(&nameless)),
                     (" not interrupted", alone(&without(&lock))),
                     (" without expiry", alone(&lasting)),
-                    (" without expiry, by no request id", alone(&no_request(&lasting))),
+                    (" without expiry and request id", alone(&no_request(&lasting))),
                     (" without expiry, not interrupted", alone(&without(&lasting))),
                 ]);
             }
@@ -332,7 +332,7 @@ fn contents(act: Act, difference: Difference) -> Verdict<Vec<(&'static str, Cont
     };
     if let Act::Conclude(_) = act {
         let settlement = contents.first().and_then(|(_, content)| content.settlement.clone());
-        contents.push((" by no request id, not interrupted", Content { lock: nameless, settlement }));
+        contents.push((" without request id, not interrupted", Content { lock: nameless, settlement }));
     }
     Ok(contents)
 }
@@ -451,7 +451,7 @@ fn write_of(act: Act, seen: Option<Revision>, content: &Content) -> Verdict<Writ
         return Ok(Write::Conclude { seen, record: expected(act, None, content)? });
     }
     let (Some(seen), settlement) = (seen, settlement.clone()) else {
-        return Err("the suite is wrong: an act without its version".to_owned());
+        return Err("the suite has a mistake: an act without its version".to_owned());
     };
     let (owner, generation) = (seen.owner, seen.generation);
     Ok(match (act, settlement) {
@@ -465,6 +465,6 @@ fn write_of(act: Act, seen: Option<Revision>, content: &Content) -> Verdict<Writ
             Write::Resolve { seen, owner: lock.owner, generation: lock.generation, settlement }
         }
         (_, Some(settlement)) => Write::Settle { owner, generation, settlement },
-        (_, None) => return Err("the suite is wrong: an act without its settlement".to_owned()),
+        (_, None) => return Err("the suite has a mistake: an act without its settlement".to_owned()),
     })
 }

@@ -22,7 +22,7 @@ const MOST_ROOM: usize = 2048;
 pub(super) fn update(hash: &mut Sha256, text: &[u8]) -> Result<(), Error> {
     let valid: &RawValue = serde_json::from_slice(text).map_err(|error| {
         // This error says what was expected and where, but doesn't quote the text.
-        Error::new(ErrorKind::Invalid, "the payload is not JSON").with_source(error)
+        Error::new(ErrorKind::Invalid, "the payload isn't JSON").with_source(error)
     })?;
     update_valid(hash, valid.get())
 }
@@ -33,8 +33,8 @@ pub(super) fn update_valid(hash: &mut Sha256, text: &str) -> Result<(), Error> {
     scanner.value(hash).map_err(|stop| {
         let why = match stop {
             Stop::TooDeep => "is nested more than 127 deep",
-            Stop::TooLong => "is an object too long for a fingerprint",
-            Stop::Lost => "is not JSON as this library reads it",
+            Stop::TooLong => "has an object that is too long for a fingerprint",
+            Stop::Lost => "isn't JSON that this library can read",
         };
         Error::new(ErrorKind::Invalid, format!("the payload {why}, at byte {}", scanner.at))
     })

@@ -9,7 +9,7 @@ fn json(text: &str) -> Fingerprint {
 }
 
 #[test]
-fn the_fingerprints_are_pinned() {
+fn fingerprints_are_pinned() {
     // Computed with a Python script (`json.loads` and `hashlib`) from the rules in the docs of `Fingerprint`.
     // Changing one breaks every record that users have: add a new version of the rules, don't edit this one.
     let every_kind = r#"{"to":"\u0061nna \ud83d\ude00","amount":10.50,"id":18446744073709551616,"lines":[{"n":1e2,"ok":true},[],null],"a":1,"a":2,"\u00e9":false,"Z":-0}"#;
@@ -32,7 +32,7 @@ fn the_fingerprints_are_pinned() {
 }
 
 #[test]
-fn what_does_not_matter() {
+fn insignificant_differences_keep_the_fingerprint() {
     for (one, other) in [
         (r#"{"a":1,"b":[2,{"c":3,"d":4}]}"#, " {\n\t\"b\" : [ 2 ,{\"d\":4, \"c\":3} ] ,\r\"a\":1 } "),
         (r#""a/\u00e9\u0022\ud83d\uDE00\n""#, "\"\\u0061\\/é\\\"😀\\u000A\""),
@@ -46,7 +46,7 @@ fn what_does_not_matter() {
 }
 
 #[test]
-fn what_matters() {
+fn significant_differences_change_the_fingerprint() {
     let all = [
         "1",
         "1.0",
@@ -117,7 +117,7 @@ fn what_matters() {
 }
 
 #[test]
-fn what_is_not_json_is_refused_without_showing_it() {
+fn invalid_json_is_refused_without_showing_it() {
     let not_utf8 = [b'"', 0xff, b'"'];
     for text in [
         &b""[..],
@@ -145,7 +145,7 @@ fn what_is_not_json_is_refused_without_showing_it() {
 }
 
 #[test]
-fn nesting_is_bounded_where_serde_json_bounds_it() {
+fn nesting_limit_matches_serde_json() {
     for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
         let nested = |depth| format!("{}1{}", open.repeat(depth), close.repeat(depth));
         for depth in [126, 127, 128, 129] {
@@ -160,7 +160,7 @@ fn nesting_is_bounded_where_serde_json_bounds_it() {
 }
 
 #[test]
-fn a_value_has_the_fingerprint_of_its_json() {
+fn values_and_their_json_share_a_fingerprint() {
     let map = std::collections::HashMap::from([("b", 1), ("a", 2)]);
     assert_eq!(Fingerprint::of(&map).unwrap(), json(r#"{"a":2,"b":1}"#));
     assert_eq!(Fingerprint::of("text").unwrap(), json(r#""text""#));
@@ -170,7 +170,7 @@ fn a_value_has_the_fingerprint_of_its_json() {
 }
 
 #[test]
-fn a_value_that_cannot_be_serialised_is_refused_without_showing_it() {
+fn unserialisable_values_are_refused_without_showing_them() {
     struct Secret;
     impl Serialize for Secret {
         fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
@@ -207,7 +207,7 @@ fn kinds_and_parts_do_not_collide() {
 }
 
 #[test]
-fn a_stored_fingerprint_comes_back_and_debug_shows_its_beginning() {
+fn fingerprints_round_trip_and_debug_is_short() {
     let fingerprint = json("1");
     assert_eq!(Fingerprint::from_stored(&fingerprint.to_string()), Some(fingerprint));
     assert_eq!(Fingerprint::from_stored(&fingerprint.to_string().replace("1:", "2:")), None);

@@ -350,7 +350,7 @@ fn encoded<R: Serialize>(response: &R) -> Result<Box<RawValue>, Error> {
     serde_json::value::to_raw_value(response).map_err(|error| {
         Error::new(
             ErrorKind::Invalid,
-            format!("the handler ran, but its response ({}) cannot be written as JSON", type_name::<R>()),
+            format!("the handler ran, but its response ({}) can't be written as JSON", type_name::<R>()),
         )
         .with_source(error)
     })
@@ -358,13 +358,13 @@ fn encoded<R: Serialize>(response: &R) -> Result<Box<RawValue>, Error> {
 
 fn recorded_response(json: &[u8]) -> Result<Box<RawValue>, Error> {
     serde_json::from_slice(json)
-        .map_err(|_| Error::new(ErrorKind::Corrupt, "the recorded response is not JSON; nothing ran"))
+        .map_err(|_| Error::new(ErrorKind::Corrupt, "the recorded response isn't JSON; nothing ran"))
 }
 
 fn recorded_failure<E>(json: &[u8]) -> RunError<E> {
     match serde_json::from_slice(json) {
         Ok(failure) => RunError::Recorded(failure),
-        Err(_) => Error::new(ErrorKind::Corrupt, "the recorded failure cannot be read; nothing ran").into(),
+        Err(_) => Error::new(ErrorKind::Corrupt, "the recorded failure can't be read; nothing ran").into(),
     }
 }
 
@@ -378,6 +378,6 @@ fn not_an_event<T>(error: &serde_json::Error) -> Error {
     let missing = field.map(|field| format!(" it has no field `{field}`,")).unwrap_or_default();
     Error::new(
         ErrorKind::Invalid,
-        format!("the event does not read as {}:{missing} {}; nothing ran", type_name::<T>(), place(error)),
+        format!("the event doesn't parse as {}:{missing} {}; nothing ran", type_name::<T>(), place(error)),
     )
 }

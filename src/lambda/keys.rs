@@ -176,14 +176,14 @@ mod tests {
     }
 
     #[test]
-    fn every_field_is_a_pointer() {
+    fn key_fields_are_valid_pointers() {
         let all =
             [event_bridge(), scheduler(), sns(), s3(), step_functions(), kafka_record("c"), mq_message()];
         assert_eq!(all.iter().map(|fields| fields.iter().count()).collect::<Vec<_>>(), [1, 2, 1, 5, 4, 3, 2]);
     }
 
     #[test]
-    fn what_a_source_calls_one_is_one_key() {
+    fn events_with_equal_identifiers_share_keys() {
         let s3_event = |key: &str, sequencer: &str| {
             format!(
                 r#"{{"Records": [{{"eventSource": "aws:s3", "eventName": "ObjectCreated:Put", "responseElements": {{"x-amz-request-id": "{key}{sequencer}"}},
@@ -214,7 +214,7 @@ mod tests {
         };
         assert_ne!(key(&step_functions(), &entered(0)), key(&step_functions(), &entered(1)));
         let tagged = s3_event("k", "00A").replace(r#", "sequencer": "00A""#, "");
-        assert_eq!(key(&s3(), &tagged), None, "what S3 does not number is no one change");
+        assert_eq!(key(&s3(), &tagged), None, "a change without a sequencer has no key");
         assert_eq!(key(&scheduler(), r#"{"time": "10:00"}"#), None);
         assert_eq!(
             key(&mq_message(), r#"{"messageID": "ID:1"}"#),
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_none_of_its_sources_names_has_no_key() {
+    fn events_without_identifiers_have_no_key() {
         for fields in
             [event_bridge(), scheduler(), sns(), s3(), step_functions(), kafka_record("c"), mq_message()]
         {

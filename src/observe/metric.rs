@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_distinct_and_all_are_listed() {
+    fn metric_names_are_distinct_and_listed() {
         let names: HashSet<_> = Metric::ALL.iter().map(|metric| metric.name()).collect();
         assert_eq!(names.len(), Metric::ALL.len());
         // The last variant's number: a variant that's missing in the list would make the list shorter.

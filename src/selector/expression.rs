@@ -34,12 +34,12 @@ impl Expression {
     pub(super) fn new(text: &str) -> Result<Self, Error> {
         let ast = jmespath::parse(text).map_err(|error| {
             let problem =
-                format!("`{text}` is no JMESPath expression: {}, at column {}", error.reason, error.column);
+                format!("`{text}` isn't a JMESPath expression: {}, at column {}", error.reason, error.column);
             Error::new(ErrorKind::Invalid, problem)
         })?;
         if let Some(unknown) = functions::first_unknown(&ast) {
             let problem =
-                format!("`{text}` calls {unknown}, which is no function of JMESPath or of this library");
+                format!("`{text}` calls {unknown}, which isn't a function of JMESPath or of this library");
             return Err(Error::new(ErrorKind::Invalid, problem));
         }
         Ok(Self { text: text.into(), ast: Arc::new(ast) })
@@ -59,26 +59,25 @@ impl Expression {
         let read = Read::default();
         let runtime = functions::runtime(&read);
         let mut context = Context::new(&self.text, &runtime);
-        let document = std::str::from_utf8(json).map_err(|_| self.fails("the text is not UTF-8"))?;
+        let document = std::str::from_utf8(json).map_err(|_| self.fails("the text isn't UTF-8"))?;
         let document = read.json(document).map_err(|unread| match unread {
             Unread::NotJson(error) => not_json(&error),
-            Unread::TooMany => self.fails("there is too much of it; use a JSON Pointer"),
+            Unread::TooMany => self.fails("the text is too large; use a JSON Pointer"),
         })?;
         // The interpreter's error may quote its input.
-        let found = jmespath::interpret(&document, &self.ast, &mut context).map_err(|_| {
-            self.fails("one of its functions was given what it cannot use, or too much of it")
-        })?;
+        let found = jmespath::interpret(&document, &self.ast, &mut context)
+            .map_err(|_| self.fails("one of its functions got an invalid or oversized argument"))?;
         if found.is_null() {
             return Ok(None);
         }
         match read.written(&found) {
             Some(written) => Ok(Some(written)),
-            None => Err(self.fails("what it finds is no value")),
+            None => Err(self.fails("its result isn't a value")),
         }
     }
 
     fn fails(&self, why: &str) -> Error {
-        Error::new(ErrorKind::Invalid, format!("`{}` cannot be found: {why}", self.text))
+        Error::new(ErrorKind::Invalid, format!("`{}` can't be evaluated: {why}", self.text))
     }
 }
 

@@ -24,7 +24,7 @@ impl Pointer {
             Err(Error::new(
                 ErrorKind::Invalid,
                 format!(
-                    "`{pointer}` is no JSON Pointer; write it as `/order/id`, with ~0 for ~ and ~1 for /"
+                    "`{pointer}` isn't a JSON Pointer; write it as `/order/id`, with ~0 for ~ and ~1 for /"
                 ),
             ))
         }
@@ -84,7 +84,7 @@ impl<'j> Visitor<'j> for Member<'_> {
                 members.next_value::<IgnoredAny>()?;
             } else if found.replace(members.next_value()?).is_some() {
                 // Parsers disagree on which of the two counts.
-                return Err(A::Error::custom("a name stands twice"));
+                return Err(A::Error::custom("a name appears twice"));
             }
         }
         Ok(found)
@@ -142,7 +142,7 @@ mod tests {
 
     /// The document and the pointers of RFC 6901, section 5.
     #[test]
-    fn the_examples_of_the_rfc() {
+    fn rfc_examples_resolve() {
         let json = r#"{"foo": ["bar", "baz"], "": 0, "a/b": 1, "c%d": 2, "e^f": 3, "g|h": 4, "i\\j": 5,
             "k\"l": 6, " ": 7, "m~n": 8}"#;
         assert_eq!(find("", json), Some(json));
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_not_found() {
+    fn absent_values_are_not_found() {
         for (pointer, json) in [
             ("/a", "{}"),
             ("/a/b", r#"{"a": 1}"#),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_taken_for_absent() {
+    fn unreadable_json_is_not_absent() {
         for (pointer, json) in [
             ("/amount/cents", r#"{"amount": {"\ud800": 0, "cents": 5}}"#),
             ("/cents", r#"{"cents": 5, "cents": 500}"#),
@@ -188,16 +188,16 @@ mod tests {
             let found = Pointer::new(pointer).unwrap();
             assert!(found.find(serde_json::from_str(json).unwrap()).is_err(), "{pointer} in {json}");
         }
-        assert_eq!(find("/cents", r#"{"a": 1, "a": 2, "cents": 5}"#), Some("5"), "no name on the way");
+        assert_eq!(find("/cents", r#"{"a": 1, "a": 2, "cents": 5}"#), Some("5"), "no name on the path");
     }
 
     #[test]
-    fn numbers_stay_as_they_were() {
+    fn numbers_keep_their_text() {
         assert_eq!(find("/n", r#"{"n": 18446744073709551617.10}"#), Some("18446744073709551617.10"));
     }
 
     #[test]
-    fn what_is_no_pointer_is_refused() {
+    fn invalid_pointers_are_refused() {
         for wrong in ["a", "a/b", "/~", "/~2", "/a~"] {
             assert_eq!(Pointer::new(wrong).unwrap_err().kind(), ErrorKind::Invalid, "{wrong}");
         }

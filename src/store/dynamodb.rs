@@ -233,7 +233,7 @@ impl DynamoDbStore {
         let table = &self.inner.table;
         StoreError::new(
             StoreErrorKind::Corrupt,
-            format!("the record `{key}` in table `{table}` cannot be read: {why}"),
+            format!("the record `{key}` in table `{table}` can't be read: {why}"),
         )
     }
 

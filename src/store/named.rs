@@ -65,7 +65,7 @@ impl fmt::Debug for Secret {
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
-#[allow(clippy::large_enum_variant, reason = "there is one of it, while a function starts")]
+#[allow(clippy::large_enum_variant, reason = "there is one value, while a function starts")]
 pub enum NamedStore {
     /// A DynamoDB table.
     #[cfg(feature = "dynamodb")]
@@ -145,7 +145,7 @@ impl Choice {
 
 #[cfg(not(all(feature = "dynamodb", feature = "postgres", feature = "redis")))]
 fn off(what: &str, feature: &str) -> Error {
-    invalid(format!("{what} is named as the store, but the feature `{feature}` is off; switch it on"))
+    invalid(format!("{what} as the store needs the feature `{feature}`, which is disabled; enable it"))
 }
 
 #[cfg(feature = "dynamodb")]
@@ -168,7 +168,7 @@ impl DynamoDbStoreBuilder {
     pub fn from_env() -> Result<Self, Error> {
         match NamedStore::from_env()? {
             NamedStore::DynamoDb(builder) => Ok(builder),
-            _ => Err(invalid(format!("{STORE} names no DynamoDB table; set {TABLE} to one"))),
+            _ => Err(invalid(format!("{STORE} doesn't name a DynamoDB table; set {TABLE} to one"))),
         }
     }
 }
@@ -202,8 +202,8 @@ impl Table {
 fn choice_in(lambda: bool, table: Option<String>, store: Option<String>) -> Result<Choice, Error> {
     match choice(table, store)? {
         Choice::Memory if lambda => Err(invalid(format!(
-            "{STORE} is `memory:`, which each sandbox of a Lambda function has for itself and loses: a duplicate in another \
-             one runs again. Name a table or a server"
+            "{STORE} is `memory:`, which the sandboxes of a Lambda function don't share: a duplicate in another \
+             sandbox runs again. Name a table or a server"
         ))),
         choice => Ok(choice),
     }
@@ -214,7 +214,7 @@ fn choice(table: Option<String>, store: Option<String>) -> Result<Choice, Error>
         (Some(name), None) => Ok(Choice::DynamoDb(Table { name, ..Table::default() })),
         (None, Some(url)) => parse(STORE, &url),
         (None, None) => Err(invalid(format!(
-            "no store is named: set {TABLE} to a DynamoDB table, or {STORE} to a URL such as dynamodb://TABLE"
+            "no store is configured: set {TABLE} to a DynamoDB table, or {STORE} to a URL such as dynamodb://TABLE"
         ))),
         (Some(_), Some(_)) => Err(invalid(format!("both {TABLE} and {STORE} are set; keep one"))),
     }
@@ -231,7 +231,7 @@ fn parse(what: &str, url: &str) -> Result<Choice, Error> {
         | "valkeys-cluster" => Ok(Choice::Redis(Secret(url.to_owned()))),
         // The rest of an unknown URL may contain a password, so only its scheme is shown.
         _ => Err(invalid(format!(
-            "{what} has the scheme {scheme:?}, which is not known; use dynamodb://TABLE, redis://HOST:PORT, \
+            "{what} has the unknown scheme {scheme:?}; use dynamodb://TABLE, redis://HOST:PORT, \
              postgres://HOST/DATABASE or memory:"
         ))),
     }
@@ -240,7 +240,7 @@ fn parse(what: &str, url: &str) -> Result<Choice, Error> {
 fn parse_table(what: &str, rest: &str) -> Result<Choice, Error> {
     let (name, query) = rest.split_once('?').unwrap_or((rest, ""));
     if name.is_empty() {
-        return Err(invalid(format!("{what} names no table; use dynamodb://TABLE")));
+        return Err(invalid(format!("{what} doesn't name a table; use dynamodb://TABLE")));
     }
     let mut table = Table { name: name.to_owned(), ..Table::default() };
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -252,8 +252,7 @@ fn parse_table(what: &str, rest: &str) -> Result<Choice, Error> {
             "attributes" => &mut table.attributes,
             _ => {
                 return Err(invalid(format!(
-                    "{what} has the parameter {name:?}, which is not known; there are endpoint, region, sort_key and \
-                     attributes"
+                    "{what} has the unknown parameter {name:?}; use endpoint, region, sort_key or attributes"
                 )));
             }
         };
@@ -280,13 +279,13 @@ mod tests {
     #[test]
     fn memory_is_refused_inside_lambda() {
         let memory = || Some("memory:".to_owned());
-        assert!(choice_in(true, None, memory()).unwrap_err().to_string().contains("each sandbox"));
+        assert!(choice_in(true, None, memory()).unwrap_err().to_string().contains("another sandbox"));
         assert_eq!(choice_in(false, None, memory()).unwrap(), Choice::Memory);
         assert!(choice_in(true, Some("t".into()), None).is_ok());
     }
 
     #[test]
-    fn a_table_or_a_url_names_the_store() {
+    fn table_or_url_names_the_store() {
         let plain = Choice::DynamoDb(Table { name: "payments".into(), ..Table::default() });
         assert_eq!(choice(some("payments"), None).unwrap(), plain);
         assert_eq!(choice(None, some("dynamodb://payments")).unwrap(), plain);
@@ -311,17 +310,17 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_by_name() {
+    fn invalid_settings_are_refused_by_name() {
         for (table, store, says) in [
             (None, None, "IDEMPOTENCY_TABLE"),
             (some("t"), some("memory:"), "both"),
-            (None, some("dynamodb://"), "no table"),
+            (None, some("dynamodb://"), "name a table"),
             (None, some("dynamodb://t?colour=red"), "colour"),
             (None, some("dynamodb://t?region="), "region"),
             (None, some("mysql://user:secret@host/db"), "mysql"),
             (None, some("nonsense"), "scheme"),
             (None, some("memory:secret"), "scheme"),
-            (None, some("dynamodb:secret"), "no table"),
+            (None, some("dynamodb:secret"), "name a table"),
         ] {
             let error = choice(table, store).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid);
@@ -331,7 +330,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_password_is_never_shown() {
+    async fn passwords_are_never_shown() {
         let url = "redis://user:secret@h:1";
         assert!(!format!("{:?}", choice(None, some(url)).unwrap()).contains("secret"));
         for url in [url, "redis://user:secret@h:99999", "postgres://user:secret@h/db"] {
@@ -360,14 +359,24 @@ mod tests {
     }
 
     #[test]
-    fn a_feature_that_is_off_is_named() {
+    fn disabled_features_are_named() {
         #[cfg(not(feature = "postgres"))]
         assert!(
-            NamedStore::from_url("postgres://h/db").unwrap_err().to_string().contains("`postgres` is off")
+            NamedStore::from_url("postgres://h/db")
+                .unwrap_err()
+                .to_string()
+                .contains("needs the feature `postgres`")
         );
         #[cfg(not(feature = "redis"))]
-        assert!(NamedStore::from_url("redis://h").unwrap_err().to_string().contains("`redis` is off"));
+        assert!(
+            NamedStore::from_url("redis://h").unwrap_err().to_string().contains("needs the feature `redis`")
+        );
         #[cfg(not(feature = "dynamodb"))]
-        assert!(NamedStore::from_url("dynamodb://t").unwrap_err().to_string().contains("`dynamodb` is off"));
+        assert!(
+            NamedStore::from_url("dynamodb://t")
+                .unwrap_err()
+                .to_string()
+                .contains("needs the feature `dynamodb`")
+        );
     }
 }

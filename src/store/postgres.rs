@@ -380,7 +380,7 @@ impl Inner {
             let (table, place) = (self.table.plain(), &self.place);
             StoreError::new(
                 StoreErrorKind::Corrupt,
-                format!("the record `{key}` in table `{table}`{place} cannot be read: `{column}` {why}"),
+                format!("the record `{key}` in table `{table}`{place} can't be read: `{column}` {why}"),
             )
         })
     }
@@ -395,7 +395,7 @@ impl Inner {
     /// The error for an answer that doesn't fit the statement, so the server isn't PostgreSQL.
     fn odd_answer(&self) -> StoreError {
         let (table, place) = (self.table.plain(), &self.place);
-        let message = format!("the answer about table `{table}`{place} is not one of PostgreSQL");
+        let message = format!("the response about table `{table}`{place} isn't from PostgreSQL");
         StoreError::new(StoreErrorKind::Unavailable, message).maybe_applied(true)
     }
 

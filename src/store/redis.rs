@@ -217,7 +217,7 @@ impl RedisStore {
     fn record(&self, key: &StoredKey, answer: Value, was_write: bool) -> Result<Option<Record>, StoreError> {
         let Some(fields) = fields(answer) else {
             let location = &self.inner.location;
-            let message = format!("what answers at {location} is not Redis; check the address");
+            let message = format!("the server at {location} isn't Redis; check the address");
             return Err(StoreError::new(StoreErrorKind::Unavailable, message).maybe_applied(was_write));
         };
         if fields.is_empty() {
@@ -225,7 +225,7 @@ impl RedisStore {
         }
         codec::decode(fields).map(Some).map_err(|unreadable| {
             let (location, codec::Unreadable { field, why }) = (&self.inner.location, unreadable);
-            let message = format!("the record `{key}` at {location} cannot be read: `{field}` {why}");
+            let message = format!("the record `{key}` at {location} can't be read: `{field}` {why}");
             StoreError::new(StoreErrorKind::Corrupt, message)
         })
     }

@@ -18,7 +18,7 @@ async fn sent(first: Reply) -> usize {
 }
 
 #[tokio::test]
-async fn what_passes_is_sent_again() {
+async fn transient_failures_are_retried() {
     for status in [425, 429, 500, 502, 503, 504] {
         assert_eq!(sent(answer(status)).await, 2, "{status}");
     }
@@ -29,7 +29,7 @@ async fn what_passes_is_sent_again() {
 }
 
 #[tokio::test]
-async fn what_does_not_pass_is_sent_once() {
+async fn permanent_failures_are_sent_once() {
     for status in [200, 204, 304, 400, 401, 403, 404, 409, 410, 413, 422] {
         assert_eq!(sent(answer(status)).await, 1, "{status}");
     }
@@ -43,12 +43,16 @@ async fn what_does_not_pass_is_sent_once() {
         assert_eq!(sent(problem(status, code, false)).await, 1, "{code}");
     }
     for status in [400, 422] {
-        assert_eq!(sent(problem(status, "body-unreadable", true)).await, 1, "never, whatever it says");
+        assert_eq!(
+            sent(problem(status, "body-unreadable", true)).await,
+            1,
+            "never retried, regardless of the body"
+        );
     }
 }
 
 #[tokio::test]
-async fn a_replay_is_told_and_final_whatever_its_status() {
+async fn replays_are_marked_and_final() {
     for status in [200, 201, 409, 429, 500, 503] {
         let stage = Stage::new([answer_with(status, &[("Idempotent-Replayed", "true")], CREATED)]).await;
         let response = stage.payment().send().await.unwrap();
@@ -61,7 +65,7 @@ async fn a_replay_is_told_and_final_whatever_its_status() {
 }
 
 #[tokio::test]
-async fn the_marker_is_by_choice() {
+async fn the_replay_marker_is_configurable() {
     let marked = || answer_with(503, &[("x-replayed", "true"), ("idempotent-replayed", "no")], "");
     let stage = Stage::new([marked(), marked()]).await;
     let rules = IdempotentRequests::new().replay_marker(HeaderName::from_static("x-replayed"));
@@ -73,7 +77,7 @@ async fn the_marker_is_by_choice() {
 }
 
 #[tokio::test]
-async fn an_answer_that_was_looked_into_is_whole() {
+async fn inspected_responses_are_complete() {
     let Reply::Whole(status, mut headers, body) = problem(409, "not-retained", false) else { unreachable!() };
     headers.push(("x-request-id".into(), "r-1".into()));
     let stage = Stage::new([Reply::Whole(status, headers, body.clone())]).await;
@@ -89,7 +93,7 @@ async fn an_answer_that_was_looked_into_is_whole() {
 }
 
 #[tokio::test]
-async fn a_problem_without_a_length_is_read_and_whole() {
+async fn problems_without_length_are_complete() {
     let text = r#"{"code":"outcome-unknown","retryable":false}"#;
     let (one, two) = text.split_at(9);
     let raw = format!(
@@ -104,7 +108,7 @@ async fn a_problem_without_a_length_is_read_and_whole() {
 }
 
 #[tokio::test]
-async fn what_is_too_long_for_a_problem_is_not_looked_into_and_whole() {
+async fn oversized_problems_pass_through_uninspected() {
     let padding = "x".repeat(70_000);
     let text = format!(r#"{{"code":"in-progress","retryable":true,"detail":"{padding}"}}"#);
     let head = "HTTP/1.1 409 -\r\ncontent-type: application/problem+json\r\n";
@@ -121,7 +125,7 @@ async fn what_is_too_long_for_a_problem_is_not_looked_into_and_whole() {
 }
 
 #[tokio::test]
-async fn retry_after_is_waited_for_in_seconds_and_as_a_date() {
+async fn retry_after_may_be_seconds_or_date() {
     let after = |text| answer_with(503, &[("retry-after", text)], "");
     // The clock starts at 09:15:44, and is 7 s later when the client reads the date.
     let stage = Stage::new([after("7"), after("Fri, 20 Nov 2026 09:15:54 GMT")]).await;
@@ -136,7 +140,7 @@ async fn retry_after_is_waited_for_in_seconds_and_as_a_date() {
 }
 
 #[tokio::test]
-async fn without_a_longer_retry_after_the_wait_is_a_random_part_of_the_back_off() {
+async fn waits_are_random_parts_of_the_backoff() {
     let second = Duration::from_secs(1);
     let stage = Stage::new((0..40).map(|_| answer_with(503, &[("retry-after", "0")], ""))).await;
     let rules = IdempotentRequests::new().backoff(second, second).budget(100 * second).max_attempts(41);

@@ -14,7 +14,7 @@ use super::{
 const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test]
-async fn a_wait_that_reaches_the_end_is_not_begun() {
+async fn waits_beyond_the_budget_are_skipped() {
     let told = |seconds| answer_with(429, &[("retry-after", seconds)], "slow down");
     let stage = Stage::new([told("20"), told("10")]).await;
     let response = stage.payment().send().await.unwrap();
@@ -22,11 +22,11 @@ async fn a_wait_that_reaches_the_end_is_not_begun() {
     assert_eq!(response.headers()["retry-after"], "10");
     assert_eq!(response.text().await.unwrap(), "slow down");
     let waits = stage.clock.waits();
-    assert!(waits.len() == 1 && waits[0] >= 20 * SECOND && waits[0] < 21 * SECOND, "30 s are the default");
+    assert!(waits.len() == 1 && waits[0] >= 20 * SECOND && waits[0] < 21 * SECOND, "the default is 30 s");
 }
 
 #[tokio::test]
-async fn the_last_lost_attempt_is_told_with_the_key() {
+async fn lost_attempts_report_the_key() {
     let stage = Stage::new((0..9).map(|nth| if nth == 1 { answer(503) } else { Reply::Dropped })).await;
     let rules = IdempotentRequests::new().max_attempts(3);
     let error = stage.client_with(rules).post(stage.server.url("/")).send().await.unwrap_err();
@@ -40,7 +40,7 @@ async fn the_last_lost_attempt_is_told_with_the_key() {
 }
 
 #[tokio::test]
-async fn an_attempt_on_its_way_is_dropped_when_the_budget_ends() {
+async fn exhausted_budgets_cancel_the_attempt() {
     let stage = Stage::new([answer(503), Reply::Silence]).await;
     let request = tokio::spawn(stage.payment().send());
     while stage.received().len() < 2 {
@@ -48,24 +48,24 @@ async fn an_attempt_on_its_way_is_dropped_when_the_budget_ends() {
     }
     assert!(!request.is_finished());
     stage.clock.pass(30 * SECOND);
-    let error = timeout(20 * SECOND, request).await.expect("it goes on").unwrap().unwrap_err();
+    let error = timeout(20 * SECOND, request).await.expect("it keeps waiting").unwrap().unwrap_err();
     let unanswered = client::unanswered(&error).unwrap();
     assert_eq!(unanswered.attempts(), 2);
     assert_eq!(unanswered.last_status().unwrap(), 503);
     assert!(unanswered.last_error().is_none());
-    assert!(error.to_string().contains("send it again with the same key"), "{error}");
+    assert!(error.to_string().contains("retry it with the same key"), "{error}");
 }
 
 #[tokio::test]
-async fn the_budget_holds_on_the_real_clock() {
+async fn the_real_clock_enforces_the_budget() {
     let server = Server::start(|_| async { Reply::Silence }).await;
     let client = client(IdempotentRequests::new().budget(Duration::from_millis(100)));
-    let sent = timeout(20 * SECOND, client.post(server.url("/")).send()).await.expect("it goes on");
+    let sent = timeout(20 * SECOND, client.post(server.url("/")).send()).await.expect("it keeps waiting");
     assert_eq!(client::unanswered(&sent.unwrap_err()).unwrap().attempts(), 1);
 }
 
 #[tokio::test]
-async fn attempts_are_counted() {
+async fn responses_report_their_attempts() {
     for (limit, expected) in [(0, 1), (1, 1), (4, 4)] {
         let stage = Stage::new((0..9).map(|_| answer(500))).await;
         let client = stage.client_with(IdempotentRequests::new().max_attempts(limit));
@@ -75,7 +75,7 @@ async fn attempts_are_counted() {
 }
 
 #[tokio::test]
-async fn a_body_that_cannot_be_cloned_is_sent_once_with_its_key() {
+async fn uncloneable_bodies_are_sent_once() {
     for reply in [answer(503), Reply::Dropped] {
         let stage = Stage::new([reply]).await;
         let body = Body::wrap(Body::from("once"));
@@ -95,14 +95,14 @@ async fn a_body_that_cannot_be_cloned_is_sent_once_with_its_key() {
 
 /// Without a shared quota, 20 operations with 20 attempts each would send 400 requests to a server that is down.
 #[tokio::test]
-async fn an_outage_is_not_multiplied() {
+async fn retries_are_limited_during_outages() {
     let stage = Stage::new((0..500).map(|_| answer(503))).await;
     let client = stage.client_with(IdempotentRequests::new().max_attempts(20).budget(3600 * SECOND));
     for _ in 0..20 {
         let response = client.post(stage.server.url("/payments")).send().await.unwrap();
-        assert_eq!(response.status(), 503, "the last answer, as it is");
+        assert_eq!(response.status(), 503, "the last response, unchanged");
     }
-    assert_eq!(stage.received().len(), 20 + 100, "a hundred retries of all operations together");
+    assert_eq!(stage.received().len(), 20 + 100, "a hundred retries across all operations");
 }
 
 #[tokio::test]
@@ -123,7 +123,7 @@ async fn successes_refill_the_retry_quota() {
 
 /// A server that answers `in-progress` is up, so its clients wait for the outcome.
 #[tokio::test]
-async fn waiting_for_an_outcome_costs_no_quota() {
+async fn waiting_for_an_outcome_uses_no_quota() {
     let stage = Stage::new((0..9).map(|_| problem(409, "in-progress", true))).await;
     let client = stage.client_with(IdempotentRequests::new().retry_quota(0).budget(60 * SECOND));
     let response = client.post(stage.server.url("/payments")).send().await.unwrap();

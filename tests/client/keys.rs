@@ -12,7 +12,7 @@ use super::{
 };
 
 #[tokio::test]
-async fn a_drawn_key_is_kept_over_all_attempts() {
+async fn all_attempts_share_the_generated_key() {
     let stage = Stage::new([Reply::Dropped, answer(503), answer(429)]).await;
     let response = stage.payment().send().await.unwrap();
     assert_eq!((response.status().as_u16(), client::attempts(&response)), (201, Some(4)));
@@ -26,7 +26,7 @@ async fn a_drawn_key_is_kept_over_all_attempts() {
 }
 
 #[tokio::test]
-async fn each_operation_has_a_key_of_its_own() {
+async fn each_operation_has_its_own_key() {
     let stage = Stage::new([]).await;
     let client = stage.client();
     for _ in 0..3 {
@@ -39,7 +39,7 @@ async fn each_operation_has_a_key_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_stored_key_is_used_and_quoted() {
+async fn stored_keys_are_sent_quoted() {
     let stage = Stage::new([answer(500)]).await;
     let key = OperationKey::new(r#"order "17""#).unwrap();
     let response = stage.payment().with_extension(key.clone()).send().await.unwrap();
@@ -49,7 +49,7 @@ async fn a_stored_key_is_used_and_quoted() {
 
 /// Many APIs take a bare UUID, and count quotes as part of the key.
 #[tokio::test]
-async fn a_bare_key_has_no_quotes() {
+async fn bare_keys_have_no_quotes() {
     let stage = Stage::new([answer(500)]).await;
     let client = stage.client_with(IdempotentRequests::new().bare());
     let response = client.post(stage.server.url("/payments")).send().await.unwrap();
@@ -67,7 +67,7 @@ async fn a_bare_key_has_no_quotes() {
 }
 
 #[tokio::test]
-async fn a_header_that_is_there_is_the_key_letter_for_letter() {
+async fn existing_key_headers_are_sent_unchanged() {
     let stage = Stage::new([answer(503)]).await;
     let response = stage.payment().header("Idempotency-Key", "order-17").send().await.unwrap();
     assert_eq!(client::operation_key(&response).unwrap().as_str(), "order-17");
@@ -75,7 +75,7 @@ async fn a_header_that_is_there_is_the_key_letter_for_letter() {
 }
 
 #[tokio::test]
-async fn a_key_that_cannot_be_told_is_refused_before_anything_is_sent() {
+async fn ambiguous_keys_are_refused_before_sending() {
     let stage = Stage::new([]).await;
     let other = OperationKey::new("other").unwrap();
     for request in [
@@ -92,7 +92,7 @@ async fn a_key_that_cannot_be_told_is_refused_before_anything_is_sent() {
 }
 
 #[tokio::test]
-async fn what_is_idempotent_by_itself_passes_without_a_key_and_once() {
+async fn idempotent_methods_are_sent_once_without_key() {
     for method in ["GET", "HEAD", "PUT", "DELETE", "OPTIONS"] {
         let stage = Stage::new([answer(503)]).await;
         let method = Method::from_bytes(method.as_bytes()).unwrap();
@@ -103,7 +103,7 @@ async fn what_is_idempotent_by_itself_passes_without_a_key_and_once() {
 }
 
 #[tokio::test]
-async fn who_gives_a_key_means_an_operation_whatever_its_method() {
+async fn explicit_keys_protect_any_method() {
     let stage = Stage::new([answer(503), answer(201)]).await;
     let key = OperationKey::new("put-17").unwrap();
     let request = stage.client().put(stage.server.url("/payments")).with_extension(key);
@@ -130,7 +130,7 @@ impl reqwest_middleware::Middleware for SendsAgain {
 }
 
 #[tokio::test]
-async fn one_that_is_sent_again_from_outside_is_the_same_operation() {
+async fn outer_retries_reuse_the_key() {
     let stage = Stage::new([answer(504), answer(504), answer(201)]).await;
     let client = reqwest_middleware::ClientBuilder::new(reqwest::Client::new())
         .with(SendsAgain)
@@ -142,7 +142,7 @@ async fn one_that_is_sent_again_from_outside_is_the_same_operation() {
 }
 
 #[tokio::test]
-async fn methods_and_header_are_by_choice() {
+async fn methods_and_header_are_configurable() {
     let stage = Stage::new([answer(503), answer(201), answer(503)]).await;
     let rules =
         IdempotentRequests::new().methods([Method::PUT]).header(HeaderName::from_static("x-request-id"));

@@ -57,7 +57,7 @@ impl Api {
 }
 
 #[tokio::test]
-async fn an_operation_that_is_still_running_is_waited_for_and_replayed() {
+async fn running_operations_are_awaited_and_replayed() {
     let (api, arrived) = (Api::new(), Arc::new(AtomicUsize::new(0)));
     let behind = Arc::clone(&api);
     let first = Arc::new(tokio::sync::Mutex::new(None));
@@ -96,5 +96,5 @@ async fn an_operation_that_is_still_running_is_waited_for_and_replayed() {
     assert_eq!(response.text().await.unwrap(), CREATED);
     assert_eq!(api.runs.load(Ordering::SeqCst), 1);
     let waited = clock.waits()[1].as_secs();
-    assert!((5..=10).contains(&waited), "a few seconds, though the lease has a minute left: {waited} s");
+    assert!((5..=10).contains(&waited), "a few seconds, although the lease lasts another minute: {waited} s");
 }

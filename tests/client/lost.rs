@@ -43,7 +43,7 @@ async fn paying(pays_first: bool) -> (Server, Arc<Mutex<HashMap<String, usize>>>
 }
 
 #[tokio::test]
-async fn a_connection_lost_before_or_after_the_payment_pays_once() {
+async fn lost_connections_pay_once() {
     for pays_first in [false, true] {
         let (server, runs) = paying(pays_first).await;
         let client = client(IdempotentRequests::new().backoff(SHORT, SHORT));
@@ -55,7 +55,7 @@ async fn a_connection_lost_before_or_after_the_payment_pays_once() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_up_yet_is_asked_until_it_is() {
+async fn refused_connections_are_retried() {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = socket.local_addr().unwrap();
@@ -71,14 +71,14 @@ async fn a_server_that_is_not_up_yet_is_asked_until_it_is() {
 }
 
 #[tokio::test]
-async fn a_time_out_of_reqwests_is_of_one_attempt() {
+async fn reqwest_timeouts_limit_one_attempt() {
     let stage = Stage::new([Reply::Silence, Reply::Silence]).await;
     let response = stage.payment().timeout(4 * SHORT).send().await.unwrap();
     assert_eq!((response.status().as_u16(), client::attempts(&response)), (201, Some(3)));
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_in_its_head_or_in_a_problem_is_lost() {
+async fn truncated_heads_and_problems_are_retried() {
     let head = "HTTP/1.1 409 -\r\ncontent-type: application/problem+json\r\ncontent-length: 99\r\n";
     for cut in [head.to_owned(), format!("{head}\r\n{{\"code\":"), "no HTTP".into()] {
         let stage = Stage::new([Reply::Raw(cut.clone().into())]).await;
@@ -88,7 +88,7 @@ async fn an_answer_that_breaks_off_in_its_head_or_in_a_problem_is_lost() {
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_while_it_is_read_is_the_callers() {
+async fn callers_get_errors_of_truncated_bodies() {
     let cut = "HTTP/1.1 201 -\r\ncontent-length: 99\r\n\r\n{\"payment";
     let stage = Stage::new([Reply::Raw(cut.into())]).await;
     let response = stage.payment().send().await.unwrap();
@@ -97,7 +97,7 @@ async fn an_answer_that_breaks_off_while_it_is_read_is_the_callers() {
 }
 
 #[tokio::test]
-async fn what_no_further_attempt_can_mend_is_handed_on_as_it_is() {
+async fn non_retryable_errors_pass_unchanged() {
     let stage = Stage::new([answer_with(307, &[("location", "/elsewhere")], "")]).await;
     let none = reqwest::redirect::Policy::custom(|attempt| attempt.error("no redirects"));
     let http = reqwest::Client::builder().no_proxy().redirect(none).build().unwrap();

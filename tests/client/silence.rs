@@ -29,18 +29,18 @@ pub(crate) fn note(request: &Received) {
 }
 
 #[test]
-fn audit_finds_no_secret_in_what_all_the_tests_tell() {
+fn audit_finds_no_secret_in_output() {
     let (recorded, output) = audit::recorded("client-silence", &["--skip", AUDITS], None);
     audit::assert_whole(&audit::tests(AUDITS), UNRECORDED, &recorded, &output);
     for fact in ["event=sent_again", "shown: Unanswered", "shown: OperationKey", "said: "] {
         assert!(recorded.told.contains(fact), "the recording lacks {fact}");
     }
-    assert!(recorded.secrets.len() > 20, "{} secrets: most were not noted", recorded.secrets.len());
+    assert!(recorded.secrets.len() > 20, "only {} secrets were noted", recorded.secrets.len());
     audit::assert_silent(&recorded);
 }
 
 /// Tests that start no recording, since they send nothing.
-const UNRECORDED: &[&str] = &["secrets::a_secret_is_found_in_every_form_and_nothing_else_is"];
+const UNRECORDED: &[&str] = &["secrets::only_secrets_are_found_in_every_form"];
 
 /// A middleware behind the client that logs the headers of each request.
 struct Logs;
@@ -64,7 +64,7 @@ fn shown<T: Debug>(value: T) -> T {
 }
 
 #[tokio::test]
-async fn what_is_handed_on_shows_no_key_and_no_url() {
+async fn returned_errors_hide_key_and_url() {
     let token = "c4n4ry-access-token";
     recording::secrets(|secrets| secrets.add(token));
     let stage = Stage::new([answer(503), Reply::Dropped, Reply::Dropped]).await;

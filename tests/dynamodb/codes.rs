@@ -75,7 +75,7 @@ async fn answered(status: u16, code: &'static str, message: &'static str) -> (Wi
 }
 
 #[tokio::test]
-async fn each_code_has_its_kind() {
+async fn each_code_maps_to_its_kind() {
     for (status, code, message, kind) in CODES {
         let (_wire, store) = answered(status, code, message).await;
         let is_definite = status < 500;
@@ -93,7 +93,7 @@ async fn each_code_has_its_kind() {
         }
         let bytes = Bytes::from(vec![1; 1_000_000]);
         let error = store.write_chunks(&key(), owner(1), &bytes, SETTLED_UNTIL).await.unwrap_err();
-        assert_eq!(error.kind(), kind, "{code}, a part: {error}");
+        assert_eq!(error.kind(), kind, "{code}, a chunk: {error}");
         for error in [
             store.read(&key()).await.unwrap_err(),
             store.read_chunks(&key(), owner(1), 1, 10).await.unwrap_err(),
@@ -104,7 +104,7 @@ async fn each_code_has_its_kind() {
 }
 
 #[tokio::test]
-async fn size_errors_say_so_and_describe_no_table() {
+async fn size_errors_are_reported_without_describing_tables() {
     for message in TOO_LARGE {
         let (wire, store) = answered(400, "ValidationException", message).await;
         let error = store.apply(&key(), &settle(release(false))).await.unwrap_err();
@@ -124,7 +124,7 @@ fn large(bytes: usize) -> Outcome {
 
 /// The emulator's own answer to each request that can be too large. The same record fits without its response.
 #[tokio::test]
-async fn an_oversized_record_is_unstorable_and_fits_without_its_response() {
+async fn oversized_records_fit_without_their_response() {
     let table = Table::new().await;
     let complete = |outcome| settle(Settlement::Complete(outcome, SETTLED_UNTIL));
     let conclude = |outcome| Write::Conclude {

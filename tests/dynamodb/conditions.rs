@@ -64,15 +64,11 @@ async fn has_exactly(table: &Table, name: &str, write: &Write, base: &Record, co
         let after = table.record_item(&key).await.unwrap();
         if conjuncts.contains(&field) {
             tried.push(field);
-            assert_eq!(
-                written,
-                WriteOutcome::Refused(Some(record)),
-                "{name}: another {field} is not refused"
-            );
-            assert_eq!(after, before, "{name}: another {field} was refused, and written all the same");
+            assert_eq!(written, WriteOutcome::Refused(Some(record)), "{name}: another {field} isn't refused");
+            assert_eq!(after, before, "{name}: another {field} was refused but still written");
         } else {
             let expected = write.apply_to(Some(&record)).unwrap();
-            assert_eq!(written, WriteOutcome::Applied, "{name}: {field} is no matter of its condition");
+            assert_eq!(written, WriteOutcome::Applied, "{name}: {field} doesn't belong to its condition");
             assert_eq!(after, item(&key, &expected), "{name}, with another {field}");
             assert_eq!(table.store.read(&key).await.unwrap(), Some(expected));
         }
@@ -127,7 +123,7 @@ fn settled_records() -> Vec<Record> {
 }
 
 #[tokio::test]
-async fn t1_claims_what_is_absent_and_nothing_else() {
+async fn t1_claims_only_absent_records() {
     let table = Table::new().await;
     let claim = Write::Claim(lock());
     assert_eq!(table.store.apply(&key(), &claim).await.unwrap(), WriteOutcome::Applied);
@@ -139,7 +135,7 @@ async fn t1_claims_what_is_absent_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn t2_on_a_settled_record() {
+async fn t2_requires_the_settled_record_unchanged() {
     let table = Table::new().await;
     for base in [completed(), with_state(State::Failed(in_parts())), with_state(State::Released)] {
         let reclaim = Write::Reclaim { seen: Revision::of(&base), lock: next_lock() };
@@ -152,7 +148,7 @@ async fn t2_on_a_settled_record() {
 }
 
 #[tokio::test]
-async fn t2_on_a_started_record() {
+async fn t2_requires_the_started_record_unchanged() {
     let table = Table::new().await;
     for base in started_records() {
         let reclaim = Write::Reclaim { seen: Revision::of(&base), lock: next_lock() };
@@ -171,7 +167,7 @@ async fn t2_on_a_started_record() {
 }
 
 #[tokio::test]
-async fn t2_leaves_nothing_of_the_old_record() {
+async fn t2_keeps_nothing_of_the_old_record() {
     let table = Table::new().await;
     let mut before = item(&key(), &completed());
     before.insert("added_by_hand".into(), s("x"));
@@ -183,7 +179,7 @@ async fn t2_leaves_nothing_of_the_old_record() {
 }
 
 #[tokio::test]
-async fn t3() {
+async fn t3_requires_the_stale_claim_unchanged() {
     let table = Table::new().await;
     for base in started_records() {
         for lock in every_form(&next_lock()) {
@@ -205,7 +201,7 @@ async fn t3() {
 }
 
 #[tokio::test]
-async fn t7() {
+async fn t7_requires_the_owners_claim() {
     let table = Table::new().await;
     for base in started_records() {
         for expires_at in [next_lock().expires_at, None] {
@@ -226,7 +222,7 @@ async fn t7() {
 }
 
 #[tokio::test]
-async fn conclusions() {
+async fn conclusions_require_the_version_seen() {
     let table = Table::new().await;
     let version = ["owner", "generation", "lock_acquired_at", "expires_at", "lease_until"];
     for base in started_records() {
@@ -246,7 +242,7 @@ async fn conclusions() {
 }
 
 #[tokio::test]
-async fn t4_t5_t6() {
+async fn t4_to_t6_require_the_owners_claim() {
     let table = Table::new().await;
     for (name, settlement) in settlements() {
         let write = settle(settlement);
@@ -261,7 +257,7 @@ async fn t4_t5_t6() {
 }
 
 #[tokio::test]
-async fn an_operators_write_on_a_started_record() {
+async fn operator_writes_require_started_records_unchanged() {
     let table = Table::new().await;
     for base in started_records() {
         for (name, settlement) in settlements() {
@@ -282,7 +278,7 @@ async fn an_operators_write_on_a_started_record() {
 }
 
 #[tokio::test]
-async fn an_operators_write_on_a_settled_record() {
+async fn operator_writes_require_settled_records_unchanged() {
     let table = Table::new().await;
     for base in settled_records() {
         for (name, settlement) in settlements() {
@@ -300,7 +296,7 @@ async fn an_operators_write_on_a_settled_record() {
 }
 
 #[tokio::test]
-async fn the_clock_is_no_matter_of_a_settlement() {
+async fn settlements_ignore_the_clock() {
     // The lease ended long ago, and no claim took it over.
     let table = Table::new().await;
     let old = Lock { lease_until: ms(1000), expires_at: Some(ms(2000)), lock_acquired_at: ms(1), ..lock() };
@@ -310,7 +306,7 @@ async fn the_clock_is_no_matter_of_a_settlement() {
 }
 
 #[tokio::test]
-async fn a_version_that_no_record_can_have_is_refused() {
+async fn impossible_versions_are_refused() {
     let table = Table::new().await;
     table.put(item(&key(), &started())).await;
     let seen = Revision { lease_until: None, ..Revision::of(&started()) };
@@ -341,7 +337,7 @@ async fn a_version_that_no_record_can_have_is_refused() {
 }
 
 #[tokio::test]
-async fn one_of_many_claims_wins() {
+async fn concurrent_claims_have_one_winner() {
     let table = Table::new().await;
     let mut claims = tokio::task::JoinSet::new();
     for byte in 0..20 {

@@ -21,7 +21,7 @@ use super::{
 };
 
 #[tokio::test]
-async fn what_cannot_work_is_refused_when_built() {
+async fn invalid_settings_are_refused_when_built() {
     let address = "127.0.0.1:9".parse().unwrap();
     let named = |table: &str| DynamoDbStore::builder(table).client(client(address));
     let good = || builder(address);
@@ -33,8 +33,8 @@ async fn what_cannot_work_is_refused_when_built() {
         (named(&"x".repeat(256)), "has 256 characters"),
         (named("my table"), "has the character ' '"),
         (named("a:b"), "has the character ':'"),
-        (good().attempt_timeout(Duration::ZERO), "the attempt time-out is zero"),
-        (good().operation_timeout(Duration::ZERO), "the operation time-out is zero"),
+        (good().attempt_timeout(Duration::ZERO), "the attempt timeout is zero"),
+        (good().operation_timeout(Duration::ZERO), "the operation timeout is zero"),
         (good().inline_limit(350 * 1024 + 1), "the inline limit of 358401 bytes is over 358400"),
         (good().sort_key("id"), "`id` and `sort key` have the same attribute name `id`"),
         (good().sort_key(""), "`sort key` has 0 bytes"),
@@ -77,23 +77,23 @@ async fn hanging_read(
     let start = Instant::now();
     let error = store.read(&key()).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
-    assert!(error.to_string().contains("did not answer in time"), "{error}");
+    assert!(error.to_string().contains("didn't answer in time"), "{error}");
     (start.elapsed(), wire.requests().len())
 }
 
 #[tokio::test]
-async fn the_default_timeouts_hold_even_where_a_client_has_switched_them_off() {
+async fn default_timeouts_apply_when_clients_disable_them() {
     let (took, attempts) = hanging_read(|address| {
         let config = config(address).timeout_config(TimeoutConfig::disabled()).build();
         DynamoDbStore::builder(TABLE).client(Client::from_conf(config))
     })
     .await;
     assert!((Duration::from_millis(2500)..Duration::from_millis(3500)).contains(&took), "{took:?}");
-    assert!(attempts >= 2, "an attempt ends after a second");
+    assert!(attempts >= 2, "an attempt ends after one second");
 }
 
 #[tokio::test]
-async fn a_clients_own_timeouts_stay() {
+async fn a_clients_timeouts_are_kept() {
     let timeouts = TimeoutConfig::builder()
         .operation_attempt_timeout(Duration::from_millis(100))
         .operation_timeout(Duration::from_millis(250));
@@ -113,7 +113,7 @@ async fn a_clients_own_timeouts_stay() {
 }
 
 #[tokio::test]
-async fn a_clients_retries_stay() {
+async fn a_clients_retries_are_kept() {
     for (retries, requests) in [
         (RetryConfig::disabled(), 1),
         (RetryConfig::standard().with_max_attempts(2), 2),
@@ -131,7 +131,7 @@ async fn a_clients_retries_stay() {
 }
 
 #[tokio::test]
-async fn settings_of_the_store_win_over_the_clients() {
+async fn store_settings_override_the_clients() {
     let address = emulator().await;
     let elsewhere = "127.0.0.1:9".parse().unwrap();
     let store = builder(elsewhere)
@@ -145,7 +145,7 @@ async fn settings_of_the_store_win_over_the_clients() {
 }
 
 #[tokio::test]
-async fn without_a_client_the_configuration_is_loaded() {
+async fn configuration_is_loaded_without_a_client() {
     let address = emulator().await;
     let store = DynamoDbStore::builder(TABLE)
         .region("eu-north-1")

@@ -44,33 +44,29 @@ fn of_every_record() -> Vec<Mutation> {
         "lock_acquired_at",
         "expires_at",
     ] {
-        mutations.push(becomes(attribute, AttributeValue::Bool(true), "is not of type"));
-        mutations.push(becomes(attribute, b(b"secret"), "is not of type"));
+        mutations.push(becomes(attribute, AttributeValue::Bool(true), "isn't of type"));
+        mutations.push(becomes(attribute, b(b"secret"), "isn't of type"));
     }
     for attribute in ["status", "owner", "fingerprint", "request_id"] {
-        mutations.push(becomes(attribute, n(424_242), "is not of type S"));
+        mutations.push(becomes(attribute, n(424_242), "isn't of type S"));
     }
     for attribute in ["status", "owner", "fingerprint"] {
-        mutations.push(becomes(attribute, s("secret"), "is not in the form"));
-        mutations.push(becomes(attribute, s(""), "is not in the form"));
+        mutations.push(becomes(attribute, s("secret"), "isn't in the form"));
+        mutations.push(becomes(attribute, s(""), "isn't in the form"));
     }
     for attribute in ["version", "generation", "attempt", "lock_acquired_at", "expires_at"] {
-        mutations.push(becomes(attribute, s("424242"), "is not of type N"));
-        mutations.push(becomes(attribute, n("-424242"), "is not a whole number in its range"));
-        mutations.push(becomes(attribute, n("4242.42"), "is not a whole number in its range"));
-        mutations.push(becomes(
-            attribute,
-            n("42424242424242424242424"),
-            "is not a whole number in its range",
-        ));
+        mutations.push(becomes(attribute, s("424242"), "isn't of type N"));
+        mutations.push(becomes(attribute, n("-424242"), "isn't a whole number in its range"));
+        mutations.push(becomes(attribute, n("4242.42"), "isn't a whole number in its range"));
+        mutations.push(becomes(attribute, n("42424242424242424242424"), "isn't a whole number in its range"));
     }
-    mutations.push(becomes("attempt", n("4294967296"), "is not a whole number in its range"));
-    mutations.push(becomes("expires_at", n("18446744073709553"), "is not a whole number in its range"));
+    mutations.push(becomes("attempt", n("4294967296"), "isn't a whole number in its range"));
+    mutations.push(becomes("expires_at", n("18446744073709553"), "isn't a whole number in its range"));
     for (version, why) in [
-        ("0", "is 0, and this library reads only version 2"),
-        ("1", "is 1, and this library reads only version 2"),
-        ("3", "is 3, and this library reads only version 2"),
-        ("4294967295", "is 4294967295, and this library reads only version 2"),
+        ("0", "is 0, but this library reads only version 2"),
+        ("1", "is 1, but this library reads only version 2"),
+        ("3", "is 3, but this library reads only version 2"),
+        ("4294967295", "is 4294967295, but this library reads only version 2"),
     ] {
         mutations.push(becomes("version", n(version), why));
     }
@@ -80,23 +76,23 @@ fn of_every_record() -> Vec<Mutation> {
         mutations.push(becomes(attribute, s("secret"), newer));
         mutations.push(becomes(attribute, n(1), newer));
     }
-    mutations.push(becomes("interrupted", s("true"), "is not of type BOOL"));
-    mutations.push(becomes("interrupted", n(1), "is not of type BOOL"));
+    mutations.push(becomes("interrupted", s("true"), "isn't of type BOOL"));
+    mutations.push(becomes("interrupted", n(1), "isn't of type BOOL"));
     for status in ["EXPIRED", "started", "INPROGRESS"] {
-        mutations.push(becomes("status", s(status), "is not in the form"));
+        mutations.push(becomes("status", s(status), "isn't in the form"));
     }
-    mutations.push(becomes("fingerprint", s(format!("2:{}", "f1".repeat(32))), "is not in the form"));
-    mutations.push(becomes("owner", s("0a".repeat(15)), "is not in the form"));
-    mutations.push(becomes("owner", s("zz".repeat(16)), "is not in the form"));
+    mutations.push(becomes("fingerprint", s(format!("2:{}", "f1".repeat(32))), "isn't in the form"));
+    mutations.push(becomes("owner", s("0a".repeat(15)), "isn't in the form"));
+    mutations.push(becomes("owner", s("zz".repeat(16)), "isn't in the form"));
     mutations
 }
 
 fn of_a_started_one() -> Vec<Mutation> {
-    let other = "does not belong to the record's status";
+    let other = "doesn't belong to the record's status";
     vec![
         missing("lease_until"),
-        becomes("lease_until", s("424242"), "is not of type N"),
-        becomes("lease_until", n("-1"), "is not a whole number in its range"),
+        becomes("lease_until", s("424242"), "isn't of type N"),
+        becomes("lease_until", n("-1"), "isn't a whole number in its range"),
         becomes("response", b(b"secret"), other),
         becomes("response_encoding", s("omitted"), other),
         becomes("response_length", n(1), other),
@@ -106,28 +102,28 @@ fn of_a_started_one() -> Vec<Mutation> {
 
 /// Only a STARTED record may never expire.
 fn of_a_settled_one() -> Vec<Mutation> {
-    vec![missing("expires_at"), becomes("lease_until", n(1), "does not belong to the record's status")]
+    vec![missing("expires_at"), becomes("lease_until", n(1), "doesn't belong to the record's status")]
 }
 
 fn of_one_with_a_response() -> Vec<Mutation> {
     vec![
         missing("response_encoding"),
-        becomes("response_encoding", s("secret"), "is not in the form"),
-        becomes("response_encoding", s("identity/"), "is not in the form"),
-        becomes("response_encoding", s("identity/-1"), "is not in the form"),
-        becomes("response_encoding", s("identity/99999999999"), "is not in the form"),
-        becomes("response_encoding", n(1), "is not of type S"),
+        becomes("response_encoding", s("secret"), "isn't in the form"),
+        becomes("response_encoding", s("identity/"), "isn't in the form"),
+        becomes("response_encoding", s("identity/-1"), "isn't in the form"),
+        becomes("response_encoding", s("identity/99999999999"), "isn't in the form"),
+        becomes("response_encoding", n(1), "isn't of type S"),
         missing("response_length"),
-        becomes("response_length", n("-5"), "is not a whole number in its range"),
-        becomes("response_length", s("5"), "is not of type N"),
+        becomes("response_length", n("-5"), "isn't a whole number in its range"),
+        becomes("response_length", s("5"), "isn't of type N"),
         missing("response_sha256"),
-        becomes("response_sha256", s("secret"), "is not in the form"),
-        becomes("response_sha256", b(&[0; 32]), "is not of type S"),
+        becomes("response_sha256", s("secret"), "isn't in the form"),
+        becomes("response_sha256", b(&[0; 32]), "isn't of type S"),
     ]
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_corrupt() {
+async fn unreadable_records_are_corrupt() {
     let with_response = completed();
     let failed = with_state(State::Failed(in_parts()));
     let omitted = with_state(State::Completed(Outcome::Omitted));
@@ -141,10 +137,10 @@ async fn what_cannot_be_read_is_corrupt() {
     cases.extend(of_a_started_one().into_iter().map(|mutation| (started(), mutation)));
     cases.extend(of_one_with_a_response().into_iter().map(|mutation| (with_response.clone(), mutation)));
     cases.extend(of_one_with_a_response().into_iter().map(|mutation| (failed.clone(), mutation)));
-    let other = "does not belong to the record's status";
+    let other = "doesn't belong to the record's status";
     cases.extend([
         (with_response.clone(), missing("response")),
-        (with_response.clone(), becomes("response", s("secret"), "is not of type B")),
+        (with_response.clone(), becomes("response", s("secret"), "isn't of type B")),
         // The outcome is partly inline and partly in siblings.
         (with_response.clone(), becomes("response_encoding", s("identity/2"), other)),
         (with_response.clone(), becomes("response_encoding", s("omitted"), other)),
@@ -179,11 +175,11 @@ async fn is_corrupt(table: &Table, mutated: &Item, attribute: &str, why: &str) {
         let all = format!("{text} {error:?}");
         assert!(!all.contains("secret") && !all.contains("4242"), "{all}");
     }
-    assert_eq!(table.record_item(&key()).await.as_ref(), Some(mutated), "it is left as it is");
+    assert_eq!(table.record_item(&key()).await.as_ref(), Some(mutated), "it stays unchanged");
 }
 
 #[tokio::test]
-async fn the_attribute_is_named_as_the_table_names_it() {
+async fn errors_use_the_tables_attribute_names() {
     let table = Table::with(|builder| {
         let mut names = lambda_idempotency::store::dynamodb::AttributeNames::default();
         names.owner = "who".into();
@@ -194,12 +190,12 @@ async fn the_attribute_is_named_as_the_table_names_it() {
     let error = table.store.read(&key()).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        format!("the record `{ID}` in table `idempotency` cannot be read: `who` is missing")
+        format!("the record `{ID}` in table `idempotency` can't be read: `who` is missing")
     );
 }
 
 #[tokio::test]
-async fn a_record_of_version_1_names_both_versions() {
+async fn version_1_errors_name_both_versions() {
     let table = Table::new().await;
     let mut old = item(&key(), &completed());
     old.insert("version".into(), n(1));
@@ -209,14 +205,14 @@ async fn a_record_of_version_1_names_both_versions() {
     assert_eq!(
         error.to_string(),
         format!(
-            "the record `{ID}` in table `idempotency` cannot be read: `version` is 1, and this library reads only \
+            "the record `{ID}` in table `idempotency` can't be read: `version` is 1, but this library reads only \
              version 2; use the release of lambda-idempotency that wrote it"
         )
     );
 }
 
 #[tokio::test]
-async fn a_trace_and_a_false_interruption_are_read() {
+async fn trace_and_false_interruption_are_accepted() {
     let table = Table::new().await;
     let mut more = item(&key(), &started());
     more.insert("trace_id".into(), s("1-5759e988-bd862e3fe1be46a994272793"));
@@ -226,7 +222,7 @@ async fn a_trace_and_a_false_interruption_are_read() {
 }
 
 #[tokio::test]
-async fn what_is_not_known_is_left_alone() {
+async fn unknown_attributes_are_kept() {
     let table = Table::new().await;
     let mut more = item(&key(), &started());
     more.insert("note".into(), s("by hand"));
@@ -235,7 +231,7 @@ async fn what_is_not_known_is_left_alone() {
 }
 
 #[tokio::test]
-async fn any_digits_that_fit_are_read() {
+async fn all_digits_in_range_are_read() {
     let table = Table::new().await;
     let mut edge = item(&key(), &started());
     for (attribute, value) in [

@@ -51,7 +51,7 @@ fn response() -> Bytes {
 }
 
 /// Every call that the engine makes. Each gets its own table.
-const CALLS: [&str; 6] = ["claim", "read", "settle", "commit", "write parts", "read parts"];
+const CALLS: [&str; 6] = ["claim", "read", "settle", "commit", "write chunks", "read chunks"];
 
 async fn call(store: &DynamoDbStore, name: &str) {
     match name {
@@ -61,15 +61,15 @@ async fn call(store: &DynamoDbStore, name: &str) {
         "commit" => {
             drop(store.transactions().unwrap().commit(&key(), &complete(), &effect(), "token").await);
         }
-        "write parts" => drop(store.write_chunks(&key(), owner(1), &response(), SETTLED_UNTIL).await),
-        "read parts" => drop(store.read_chunks(&key(), owner(1), 2, LENGTH.into()).await),
-        _ => panic!("no call is named {name}"),
+        "write chunks" => drop(store.write_chunks(&key(), owner(1), &response(), SETTLED_UNTIL).await),
+        "read chunks" => drop(store.read_chunks(&key(), owner(1), 2, LENGTH.into()).await),
+        _ => panic!("no call has the name {name}"),
     }
 }
 
 /// With a sort key, a process's first write is preceded by a read. The test drops that too.
 #[tokio::test]
-async fn calls_can_be_dropped_at_every_await() {
+async fn calls_may_be_dropped_at_every_await() {
     for (name, sort_key) in [
         ("claim", None),
         ("claim", Some("sk")),
@@ -77,9 +77,9 @@ async fn calls_can_be_dropped_at_every_await() {
         ("settle", None),
         ("settle", Some("sk")),
         ("commit", None),
-        ("write parts", None),
-        ("write parts", Some("sk")),
-        ("read parts", None),
+        ("write chunks", None),
+        ("write chunks", Some("sk")),
+        ("read chunks", None),
     ] {
         let mut table = prepared(name, sort_key).await;
         let mut times = 1;
@@ -112,7 +112,7 @@ async fn prepared(name: &str, sort_key: Option<&str>) -> Table {
             before.extend(sort_key.map(|sort_key| (sort_key.to_owned(), s("record"))));
             table.put(before).await;
         }
-        "read parts" => {
+        "read chunks" => {
             let parts = table.store.write_chunks(&key(), owner(1), &response(), SETTLED_UNTIL).await;
             assert_eq!(parts.unwrap(), 2);
         }
@@ -148,26 +148,26 @@ async fn still_serves(table: &Table, name: &str) {
             assert_eq!(store.read(&key()).await.unwrap(), completed);
             assert_eq!(table.item("effect").await.unwrap()["n"], AttributeValue::N("1".into()));
         }
-        "read parts" => {
+        "read chunks" => {
             let back = store.read_chunks(&key(), owner(1), 2, LENGTH.into()).await.unwrap();
-            assert!(back == response(), "{} bytes, not the same", back.len());
+            assert!(back == response(), "{} bytes that differ", back.len());
         }
         _ => {
             let count = store.write_chunks(&key(), owner(1), &response(), SETTLED_UNTIL).await.unwrap();
             let back = store.read_chunks(&key(), owner(1), count, LENGTH.into()).await.unwrap();
-            assert!(back == response(), "{} bytes, not the same", back.len());
+            assert!(back == response(), "{} bytes that differ", back.len());
         }
     }
 }
 
 /// A dropped call that continued would send its second attempt or its next chunk.
 #[tokio::test]
-async fn nothing_goes_on_behind_a_dropped_call() {
+async fn dropped_calls_stop_all_work() {
     let attempt = Duration::from_millis(300);
     let runs = CALLS.map(|name| async move {
         let wire = Wire::scripted(None, &[Reply::Hang]).await;
         let store = builder(wire.address).attempt_timeout(attempt).build().await.unwrap();
-        let under_way = if name.ends_with("parts") { 2 } else { 1 };
+        let under_way = if name.ends_with("chunks") { 2 } else { 1 };
         let dropped: BoxFuture<'_, ()> = Box::pin(call(&store, name));
         let arrived = async {
             while wire.requests().len() < under_way {
@@ -175,12 +175,12 @@ async fn nothing_goes_on_behind_a_dropped_call() {
             }
         };
         tokio::select! {
-            () = dropped => panic!("nobody answered {name}"),
+            () = dropped => panic!("{name} got no response"),
             () = arrived => {}
         }
         let sent = wire.requests().len();
         tokio::time::sleep(6 * attempt).await;
-        assert_eq!(wire.requests().len(), sent, "{name} went on after it was dropped");
+        assert_eq!(wire.requests().len(), sent, "{name} continued after it was dropped");
     });
     for run in runs.map(|run| Box::pin(run) as BoxFuture<'static, ()>).map(tokio::spawn) {
         run.await.unwrap();

@@ -58,7 +58,7 @@ fn chain(error: &StoreError) -> String {
 type Case = (&'static str, Vec<Reply>, StoreErrorKind, bool, Option<usize>);
 
 #[tokio::test]
-async fn each_answer_has_its_kind_and_says_whether_it_is_certain() {
+async fn each_answer_maps_to_kind_and_certainty() {
     use Reply::{Close, Garbage, Hang, Reset};
     use StoreErrorKind::{Conflict, Rejected, Unavailable, Unstorable};
     let denied = || Reply::error(400, "AccessDeniedException", "no PutItem for you");
@@ -66,8 +66,8 @@ async fn each_answer_has_its_kind_and_says_whether_it_is_certain() {
     let html = |status| Reply::Answer(status, "<html>secret</html>".into());
     let unreadable = || Reply::Answer(200, "secret".into());
     let cases: Vec<Case> = vec![
-        ("nobody answers", vec![Hang], Unavailable, true, None),
-        ("throttled only", vec![Reply::throttled()], Unavailable, false, Some(3)),
+        ("no server", vec![Hang], Unavailable, true, None),
+        ("only throttled", vec![Reply::throttled()], Unavailable, false, Some(3)),
         ("500, then throttled", vec![Reply::internal(), Reply::throttled()], Unavailable, true, Some(3)),
         (
             "throttled, 500, throttled",
@@ -77,14 +77,14 @@ async fn each_answer_has_its_kind_and_says_whether_it_is_certain() {
             Some(3),
         ),
         ("500 only", vec![Reply::internal()], Unavailable, true, Some(3)),
-        ("503 of somebody else", vec![html(503)], Unavailable, true, Some(3)),
+        ("503 of another service", vec![html(503)], Unavailable, true, Some(3)),
         ("garbage", vec![Garbage], Unavailable, true, None),
         ("closed", vec![Close], Unavailable, true, Some(3)),
         ("reset", vec![Reset], Unavailable, true, Some(3)),
         ("closed, then throttled", vec![Close, Reply::throttled()], Unavailable, true, Some(3)),
-        ("an answer that cannot be read", vec![unreadable()], Unavailable, true, None),
-        ("a 400 of somebody else", vec![html(400)], Unavailable, true, Some(1)),
-        ("a 413 of somebody else", vec![html(413)], Unavailable, true, Some(1)),
+        ("an unreadable response", vec![unreadable()], Unavailable, true, None),
+        ("a 400 of another service", vec![html(400)], Unavailable, true, Some(1)),
+        ("a 413 of another service", vec![html(413)], Unavailable, true, Some(1)),
         ("denied", vec![denied()], Rejected, false, Some(1)),
         ("500, then denied", vec![Reply::internal(), denied()], Rejected, true, Some(2)),
         ("conflict", vec![conflict()], Conflict, false, None),
@@ -106,7 +106,7 @@ async fn each_answer_has_its_kind_and_says_whether_it_is_certain() {
 }
 
 #[tokio::test]
-async fn a_hang_after_throttles_is_not_taken_for_certain() {
+async fn hangs_after_throttling_are_uncertain() {
     let (written, _) = claim(&[Reply::throttled(), Reply::Hang]).await;
     let error = written.unwrap_err();
     assert!(error.is_maybe_applied());
@@ -115,7 +115,7 @@ async fn a_hang_after_throttles_is_not_taken_for_certain() {
 }
 
 #[tokio::test]
-async fn a_timeout_between_attempts_is_not_taken_for_certain_either() {
+async fn timeouts_between_attempts_are_uncertain() {
     // The SDK's backoff before the second attempt lasts until the operation times out.
     let wire = Wire::scripted(None, &[Reply::throttled()]).await;
     let waits = Duration::from_secs(100_000);
@@ -124,13 +124,13 @@ async fn a_timeout_between_attempts_is_not_taken_for_certain_either() {
     let builder = DynamoDbStore::builder(TABLE).client(client);
     let store = builder.operation_timeout(Duration::from_millis(600)).build().await.unwrap();
     let error = store.apply(&key(), &Write::Claim(lock())).await.unwrap_err();
-    assert!(error.to_string().contains("did not answer in time"), "{error}");
+    assert!(error.to_string().contains("didn't answer in time"), "{error}");
     assert!(error.is_maybe_applied());
     assert_eq!(wire.requests().len(), 1);
 }
 
 #[tokio::test]
-async fn a_store_that_is_down_is_certain_and_within_the_budget() {
+async fn outages_are_certain_and_within_budget() {
     // This port has no listener any more.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -141,11 +141,11 @@ async fn a_store_that_is_down_is_certain_and_within_the_budget() {
         let error = store.apply(&key(), &write).await.unwrap_err();
         assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
-        assert!(!error.is_maybe_applied(), "nobody was there to apply it");
+        assert!(!error.is_maybe_applied(), "no server could have applied it");
         assert_eq!(
             error.to_string(),
             format!(
-                "table `idempotency` in eu-west-1 at http://{address} could not be reached; check the Region, the \
+                "table `idempotency` in eu-west-1 at http://{address} couldn't be reached; check the Region, the \
                  endpoint and the network"
             )
         );
@@ -166,21 +166,21 @@ async fn without_credentials_nothing_is_sent() {
     assert!(!error.is_maybe_applied(), "{error:?}");
     assert_eq!(
         error.to_string(),
-        "the request to table `idempotency` was not sent for want of AWS credentials; set AWS_PROFILE, or \
+        "the request to table `idempotency` wasn't sent, because no AWS credentials were found; set AWS_PROFILE, or \
          AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the function a role"
     );
     assert_eq!(wire.requests().len(), 0);
 }
 
 #[tokio::test]
-async fn a_request_that_cannot_be_made_is_certain() {
+async fn unsendable_requests_are_certainly_not_applied() {
     let store = builder("127.0.0.1:9".parse().unwrap()).endpoint_url("not a URL").build().await.unwrap();
     let error = store.apply(&key(), &Write::Claim(lock())).await.unwrap_err();
     assert!(!error.is_maybe_applied(), "{error:?}");
 }
 
 #[tokio::test]
-async fn a_request_that_was_lost_on_its_way_is_made_again() {
+async fn lost_requests_are_retried() {
     let table = Table::new().await;
     let wire = Wire::scripted(Some(table.address), &[Reply::Close, Reply::Forward]).await;
     let store = on(&wire).await;
@@ -224,7 +224,7 @@ async fn dead_pooled_connections_cost_milliseconds() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_seen_by_the_owner_in_the_record() {
+async fn owner_resolves_lost_answers_from_the_record() {
     // The first attempt is applied but its answer is lost. The SDK's second attempt meets the first one's claim.
     for lost in [Reply::ForwardThenClose, Reply::ForwardThenHang] {
         let table = Table::new().await;
@@ -254,7 +254,7 @@ async fn a_lost_answer_is_seen_by_the_owner_in_the_record() {
 }
 
 #[tokio::test]
-async fn a_write_whose_every_answer_is_lost_may_have_been_made_and_was() {
+async fn writes_without_answers_are_uncertain() {
     for lost in [Reply::ForwardThenClose, Reply::ForwardThenHang] {
         let table = Table::new().await;
         let wire = Wire::scripted(Some(table.address), &[lost]).await;
@@ -266,7 +266,7 @@ async fn a_write_whose_every_answer_is_lost_may_have_been_made_and_was() {
 }
 
 #[tokio::test]
-async fn a_failed_condition_is_certain_whatever_came_before() {
+async fn failed_conditions_are_always_certain() {
     let table = Table::new().await;
     table.put(item(&key(), &completed())).await;
     let wire = Wire::scripted(Some(table.address), &[Reply::internal(), Reply::Forward]).await;
@@ -275,7 +275,7 @@ async fn a_failed_condition_is_certain_whatever_came_before() {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_does_not_send_the_old_item_is_asked_for_it() {
+async fn missing_old_items_are_read_separately() {
     // If the store treated the record as absent, the engine would claim it again and again.
     let table = Table::new().await;
     table.put(item(&key(), &completed())).await;
@@ -290,7 +290,7 @@ async fn an_endpoint_that_does_not_send_the_old_item_is_asked_for_it() {
 }
 
 #[tokio::test]
-async fn where_that_fails_the_claim_may_have_been_made() {
+async fn failed_reads_leave_the_claim_uncertain() {
     // An attempt before the refused one may have claimed: the SDK hides how many there were.
     let wire = Wire::new(None, |_, operation| match operation {
         "PutItem" => Reply::error(400, "ConditionalCheckFailedException", "The conditional request failed"),
@@ -341,7 +341,7 @@ async fn every_transition_is_one_request() {
 }
 
 #[tokio::test]
-async fn every_write_has_a_condition_and_every_read_is_consistent() {
+async fn writes_are_conditional_and_reads_consistent() {
     let wire = Wire::scripted(None, &[Reply::Answer(200, "{}".into())]).await;
     let store = on(&wire).await;
     let mut writes = vec![
@@ -373,20 +373,20 @@ async fn every_write_has_a_condition_and_every_read_is_consistent() {
 }
 
 #[tokio::test]
-async fn parts_that_cannot_be_written_or_read_are_an_error() {
+async fn unwritable_or_unreadable_chunks_are_errors() {
     let wire = Wire::scripted(None, &[Reply::error(400, "AccessDeniedException", "no")]).await;
     let store = on(&wire).await;
     let bytes = bytes::Bytes::from(vec![1; 1_000_000]);
     let error = store.write_chunks(&key(), owner(1), &bytes, SETTLED_UNTIL).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected);
-    assert!(wire.requests().len() <= 4, "it ends with the first that fails");
+    assert!(wire.requests().len() <= 4, "it ends at the first failure");
     let error = store.read_chunks(&key(), owner(1), 3, 1_000_000).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected);
     assert!(!error.is_maybe_applied());
 }
 
 #[tokio::test]
-async fn no_more_than_four_parts_are_under_way() {
+async fn at_most_four_chunks_are_sent_concurrently() {
     let wire = Wire::scripted(None, &[Reply::Hang]).await;
     let long = Duration::from_secs(60);
     let store = builder(wire.address).attempt_timeout(long).operation_timeout(long).build().await.unwrap();
@@ -398,13 +398,13 @@ async fn no_more_than_four_parts_are_under_way() {
         tokio::time::sleep(Duration::from_millis(500)).await;
     };
     tokio::select! {
-        _ = store.write_chunks(&key, owner(1), &bytes, SETTLED_UNTIL) => panic!("nobody answered"),
+        _ = store.write_chunks(&key, owner(1), &bytes, SETTLED_UNTIL) => panic!("no response arrived"),
         () = four_arrive => assert_eq!(wire.requests().len(), 4),
     }
 }
 
 #[tokio::test]
-async fn what_the_service_says_is_kept_and_no_item_with_it() {
+async fn errors_keep_messages_without_items() {
     let (written, _) = claim(&[Reply::error(400, "AccessDeniedException", "no PutItem for you")]).await;
     let error = written.unwrap_err();
     assert_eq!(

@@ -26,7 +26,7 @@ async fn after(
     for write in writes {
         assert_eq!(table.store.apply(&key(), write).await.unwrap(), WriteOutcome::Applied);
         record = write.apply_to(record.as_ref());
-        assert_eq!(table.store.read(&key()).await.unwrap(), record, "what is stored comes back equal");
+        assert_eq!(table.store.read(&key()).await.unwrap(), record, "stored records are read back equal");
     }
     let [item] = table.items().await.try_into().unwrap();
     shown(&item)
@@ -99,9 +99,9 @@ async fn completed_inline() {
 }
 
 #[tokio::test]
-async fn completed_in_parts() {
+async fn completed_in_chunks() {
     let writes = claimed_and(Settlement::Complete(in_parts(), SETTLED_UNTIL));
-    assert_eq!(after(|b| b, &writes).await, include_str!("golden/completed_in_parts.txt"));
+    assert_eq!(after(|b| b, &writes).await, include_str!("golden/completed_in_chunks.txt"));
 }
 
 #[tokio::test]
@@ -128,7 +128,7 @@ async fn released() {
 }
 
 #[tokio::test]
-async fn released_and_claimed_anew() {
+async fn released_and_reclaimed() {
     let mut writes = claimed_and(release(false)).to_vec();
     let released = writes[1].apply_to(Some(&started())).unwrap();
     writes.push(Write::Reclaim { seen: Revision::of(&released), lock: next_lock() });
@@ -171,7 +171,7 @@ async fn with_a_sort_key_and_other_names() {
 }
 
 #[tokio::test]
-async fn siblings() {
+async fn chunks_of_a_response() {
     for (sort_key, golden) in
         [(None, include_str!("golden/part.txt")), (Some("sk"), include_str!("golden/part_sort_key.txt"))]
     {

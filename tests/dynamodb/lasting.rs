@@ -73,7 +73,7 @@ async fn unsettled_claims_have_no_ttl_attribute() {
 }
 
 #[tokio::test]
-async fn whatever_settles_a_claim_gives_it_one() {
+async fn every_settlement_writes_a_ttl_attribute() {
     for (settlement, until) in settlements() {
         let (mut writes, record) = unsettled();
         let (owner, generation) = (record.owner, record.generation);
@@ -92,7 +92,7 @@ async fn whatever_settles_a_claim_gives_it_one() {
 
 /// The next claim may have other settings, so its record may expire after one that never did, and the reverse.
 #[tokio::test]
-async fn a_later_claim_decides_for_itself() {
+async fn later_claims_choose_their_own_expiry() {
     let (first, next) = (lasting_lock(), next_lock());
     let extension = Write::Extend {
         owner: next.owner,

@@ -40,13 +40,13 @@ async fn patient_table(sort_key: Option<&str>) -> Table {
 }
 
 #[tokio::test]
-async fn six_megabytes_come_back_byte_for_byte() {
+async fn six_megabytes_round_trip_byte_for_byte() {
     let table = patient_table(None).await;
     round_trip(&table, 6 * 1024 * 1024, 17).await;
 }
 
 #[tokio::test]
-async fn so_do_they_beside_a_sort_key() {
+async fn chunks_round_trip_with_a_sort_key() {
     let table = patient_table(Some("sk")).await;
     round_trip(&table, 1024 * 1024, 3).await;
 }
@@ -56,15 +56,15 @@ async fn round_trip(table: &Table, length: usize, parts: u32) {
     let count = table.store.write_chunks(&key(), owner(1), &response, SETTLED_UNTIL).await.unwrap();
     assert_eq!(count, parts);
     let back = table.store.read_chunks(&key(), owner(1), count, length).await.unwrap();
-    assert!(back == response, "{} bytes, not the same", back.len());
+    assert!(back == response, "{} bytes that differ", back.len());
     let error = table.store.read_chunks(&key(), owner(1), count, length - 1).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Corrupt);
-    assert_eq!(table.store.read(&key()).await.unwrap(), None, "no part is taken for the record");
+    assert_eq!(table.store.read(&key()).await.unwrap(), None, "no chunk is read as the record");
 }
 
 /// A partition takes 1,000 write units a second, and a 380 KB chunk costs 380 of them.
 #[tokio::test]
-async fn a_partition_gets_two_parts_at_once() {
+async fn partitions_get_two_chunks_at_once() {
     for (sort_key, at_once) in [(None, 4), (Some("sk"), 2)] {
         let table = patient_table(sort_key).await;
         let puts_hang = |_, operation: &str| match operation {
@@ -88,7 +88,7 @@ async fn a_partition_gets_two_parts_at_once() {
             tokio::time::sleep(Duration::from_secs(1)).await;
         };
         tokio::select! {
-            _ = store.write_chunks(&key, owner(1), &response, SETTLED_UNTIL) => panic!("no put is answered"),
+            _ = store.write_chunks(&key, owner(1), &response, SETTLED_UNTIL) => panic!("no put gets a response"),
             () = all_are_under_way => {}
         }
         assert_eq!(puts(), at_once, "sort key: {sort_key:?}");
@@ -96,7 +96,7 @@ async fn a_partition_gets_two_parts_at_once() {
 }
 
 #[tokio::test]
-async fn the_edges_of_a_part() {
+async fn responses_at_chunk_boundaries_round_trip() {
     let table = patient_table(None).await;
     let part = 389_120;
     for (length, parts) in [(0, 1), (1, 1), (part - 1, 1), (part, 1), (part + 1, 2), (2 * part, 2)] {
@@ -109,7 +109,7 @@ async fn the_edges_of_a_part() {
 }
 
 #[tokio::test]
-async fn attempts_do_not_touch_each_others_parts() {
+async fn attempts_keep_their_chunks_apart() {
     let table = patient_table(None).await;
     let (first, second) = (noise(1000), Bytes::from_static(b"second"));
     for _ in 0..2 {
@@ -127,14 +127,14 @@ async fn attempts_do_not_touch_each_others_parts() {
 }
 
 #[tokio::test]
-async fn a_part_that_is_missing_or_no_part_is_corrupt() {
+async fn missing_or_invalid_chunks_are_corrupt() {
     let table = patient_table(None).await;
     table.store.write_chunks(&key(), owner(1), &noise(400_000), SETTLED_UNTIL).await.unwrap();
     let error = table.store.read_chunks(&key(), owner(1), 3, 1_000_000).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Corrupt);
     assert_eq!(
         error.to_string(),
-        format!("the record `{ID}` in table `idempotency` cannot be read: part 2 of its response is missing")
+        format!("the record `{ID}` in table `idempotency` can't be read: chunk 2 of its response is missing")
     );
     let id = format!("{ID}#part#{}#1", "01".repeat(16));
     for part in [
@@ -144,12 +144,15 @@ async fn a_part_that_is_missing_or_no_part_is_corrupt() {
         table.put(part).await;
         let error = table.store.read_chunks(&key(), owner(1), 2, 1_000_000).await.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Corrupt);
-        assert!(error.to_string().ends_with("part 1 of its response has no `response` of type B"), "{error}");
+        assert!(
+            error.to_string().ends_with("chunk 1 of its response has no `response` of type B"),
+            "{error}"
+        );
     }
 }
 
 #[tokio::test]
-async fn the_store_says_what_goes_inline() {
+async fn the_inline_limit_is_configurable() {
     let table = Table::new().await;
     assert_eq!(table.store.chunks().unwrap().inline_limit(), 32 * 1024);
     let table = Table::with(|builder| builder.inline_limit(350 * 1024)).await;

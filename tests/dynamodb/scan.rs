@@ -27,7 +27,7 @@ async fn all(store: &DynamoDbStore) -> (BTreeMap<String, Result<Record, String>>
                 assert_eq!(error.kind(), StoreErrorKind::Corrupt);
                 error.to_string()
             });
-            assert!(found.insert(key.to_string(), record).is_none(), "{key} was there twice");
+            assert!(found.insert(key.to_string(), record).is_none(), "{key} appeared twice");
         }
         position = page.next;
         if position.is_none() {
@@ -51,16 +51,16 @@ async fn with_records(
 }
 
 #[tokio::test]
-async fn every_record_is_found_on_its_page_and_no_sibling() {
+async fn scans_find_records_and_skip_chunks() {
     let table = with_records(|builder| builder, 8).await;
     let (found, pages) = all(&table.store).await;
     assert_eq!(found.len(), 8);
     assert!(found.values().all(|record| record.as_ref() == Ok(&started())), "{found:?}");
-    assert!(pages > 1, "2.4 MB of siblings are passed on the way");
+    assert!(pages > 1, "the scan passes 2.4 MB of chunks");
 }
 
 #[tokio::test]
-async fn with_a_sort_key_what_is_no_record_is_left_out() {
+async fn scans_skip_other_items_by_sort_key() {
     let table = with_records(|builder| builder.sort_key("sk"), 2).await;
     let foreign = [("id", s("f/run#0")), ("sk", s("invoice")), ("status", s("PAID"))];
     table.put(foreign.map(|(name, value)| (name.to_owned(), value)).into()).await;
@@ -69,7 +69,7 @@ async fn with_a_sort_key_what_is_no_record_is_left_out() {
 }
 
 #[tokio::test]
-async fn a_record_that_cannot_be_read_is_told_and_the_others_too() {
+async fn scans_report_unreadable_records_and_continue() {
     let table = with_records(|builder| builder, 1).await;
     let mut newer = item(&StoredKey::from_stored("f/run#newer"), &started());
     newer.insert("version".into(), n(3));
@@ -78,13 +78,13 @@ async fn a_record_that_cannot_be_read_is_told_and_the_others_too() {
     let (found, _) = all(&table.store).await;
     assert_eq!(found["f/run#0"], Ok(started()));
     let newer = found["f/run#newer"].as_ref().unwrap_err();
-    assert!(newer.contains("`version` is 3, and this library reads only version 2"), "{newer}");
+    assert!(newer.contains("`version` is 3, but this library reads only version 2"), "{newer}");
     let empty = found["f/run#empty"].as_ref().unwrap_err();
     assert!(empty.ends_with("`version` is missing"), "{empty}");
 }
 
 #[tokio::test]
-async fn a_table_that_cannot_be_scanned_is_an_error() {
+async fn unscannable_tables_are_an_error() {
     let missing = builder(emulator().await).build().await.unwrap();
     let error = missing.scan(None).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected);

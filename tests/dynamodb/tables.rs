@@ -56,7 +56,7 @@ async fn errors(store: &DynamoDbStore) -> Vec<StoreError> {
 }
 
 #[tokio::test]
-async fn a_table_is_made_once_and_made_whole() {
+async fn tables_are_created_completely_and_once() {
     for sort_key in [None, Some("sk")] {
         let address = emulator().await;
         let store = match sort_key {
@@ -86,7 +86,7 @@ async fn a_table_is_made_once_and_made_whole() {
 }
 
 #[tokio::test]
-async fn many_may_make_it_at_once() {
+async fn concurrent_creations_make_one_table() {
     let address = emulator().await;
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..8 {
@@ -97,7 +97,7 @@ async fn many_may_make_it_at_once() {
 }
 
 #[tokio::test]
-async fn a_table_without_ttl_gets_it_and_one_with_another_is_refused() {
+async fn missing_ttl_is_enabled_differing_ttl_refused() {
     let address = other_table(&[("id", ScalarAttributeType::S)]).await;
     let store = builder(address).build().await.unwrap();
     let problem = TableProblem::NoTimeToLive { attribute: "expires_at".into() };
@@ -117,15 +117,15 @@ async fn a_table_without_ttl_gets_it_and_one_with_another_is_refused() {
         .unwrap();
     let store = builder(address).build().await.unwrap();
     let [problem] = store.check_table().await.unwrap().try_into().unwrap();
-    let text = "the table's TTL is on the attribute `ttl`; the records expire by `expires_at`";
+    let text = "the table's TTL is on the attribute `ttl`, but the records expire by `expires_at`";
     assert_eq!(problem.to_string(), text);
     let error = store.create_table().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected);
-    assert_eq!(error.to_string(), format!("table `idempotency` does not fit: {text}"));
+    assert_eq!(error.to_string(), format!("table `idempotency` can't be used: {text}"));
 }
 
 #[tokio::test]
-async fn a_missing_table_is_named_with_its_place_and_the_way_out() {
+async fn missing_tables_are_named_with_a_fix() {
     let address = emulator().await;
     let store = builder(address).build().await.unwrap();
     for error in errors(&store).await {
@@ -134,8 +134,8 @@ async fn a_missing_table_is_named_with_its_place_and_the_way_out() {
         assert_eq!(
             error.to_string(),
             format!(
-                "there is no table `idempotency` in eu-west-1 at http://{address}; create it with \
-                 `idempotency table create`, or set IDEMPOTENCY_TABLE to the table that there is"
+                "there is no table `idempotency` in eu-west-1 at http://{address}; create it with `idempotency table \
+                 create`, or set IDEMPOTENCY_TABLE to an existing table"
             )
         );
         let source = error.source().unwrap().to_string();
@@ -147,26 +147,34 @@ async fn a_missing_table_is_named_with_its_place_and_the_way_out() {
 type Case<'a> = (&'a [(&'a str, ScalarAttributeType)], Option<&'a str>, &'a str);
 
 #[tokio::test]
-async fn a_table_with_other_keys_is_told_apart() {
+async fn tables_with_other_keys_are_reported() {
     use ScalarAttributeType::{N, S};
     let cases: [Case<'_>; 5] = [
-        (&[("pk", S)], None, "the table has the key `pk` (S, HASH); the configuration says `id` (S, HASH)"),
-        (&[("id", N)], None, "the table has the key `id` (N, HASH); the configuration says `id` (S, HASH)"),
+        (
+            &[("pk", S)],
+            None,
+            "the table has the key `pk` (S, HASH), but the configuration says `id` (S, HASH)",
+        ),
+        (
+            &[("id", N)],
+            None,
+            "the table has the key `id` (N, HASH), but the configuration says `id` (S, HASH)",
+        ),
         (
             &[("id", S), ("sk", S)],
             None,
-            "the table has the key `id` (S, HASH) and `sk` (S, RANGE); the configuration says `id` (S, HASH)",
+            "the table has the key `id` (S, HASH) and `sk` (S, RANGE), but the configuration says `id` (S, HASH)",
         ),
         (
             &[("id", S), ("sk", N)],
             Some("sk"),
-            "the table has the key `id` (S, HASH) and `sk` (N, RANGE); the configuration says `id` (S, HASH) \
-             and `sk` (S, RANGE)",
+            "the table has the key `id` (S, HASH) and `sk` (N, RANGE), but the configuration says `id` (S, HASH) and \
+             `sk` (S, RANGE)",
         ),
         (
             &[("id", S)],
             Some("sk"),
-            "the table has the key `id` (S, HASH); the configuration says `id` (S, HASH) and `sk` (S, RANGE)",
+            "the table has the key `id` (S, HASH), but the configuration says `id` (S, HASH) and `sk` (S, RANGE)",
         ),
     ];
     for (keys, sort_key, told) in cases {
@@ -183,22 +191,22 @@ async fn a_table_with_other_keys_is_told_apart() {
             failed += 1;
             assert_eq!(error.kind(), StoreErrorKind::Rejected, "{error}");
             assert!(!error.is_maybe_applied());
-            assert_eq!(error.to_string(), format!("table `idempotency` does not fit: {told}"));
+            assert_eq!(error.to_string(), format!("table `idempotency` can't be used: {told}"));
             let source = error.source().unwrap().to_string();
             assert!(source.starts_with("ValidationException: "), "{source}");
         }
         assert_eq!(failed, 5);
         let error = store.read(&key()).await.unwrap_err();
-        assert_eq!(error.to_string(), format!("table `idempotency` does not fit: {told}"));
+        assert_eq!(error.to_string(), format!("table `idempotency` can't be used: {told}"));
         let error = store.create_table().await.unwrap_err();
-        assert_eq!(error.to_string(), format!("table `idempotency` does not fit: {told}"));
+        assert_eq!(error.to_string(), format!("table `idempotency` can't be used: {told}"));
         let problems = store.check_table().await.unwrap();
         assert_eq!(problems[0].to_string(), told);
     }
 }
 
 #[tokio::test]
-async fn a_sort_key_is_looked_for_once_before_anything_is_claimed() {
+async fn sort_keys_are_checked_before_claiming() {
     let address = other_table(&[("id", ScalarAttributeType::S), ("sk", ScalarAttributeType::S)]).await;
     let wire = Wire::new(Some(address), |_, _| Reply::Forward).await;
     let store = builder(wire.address).sort_key("sk").build().await.unwrap();
@@ -209,7 +217,7 @@ async fn a_sort_key_is_looked_for_once_before_anything_is_claimed() {
 }
 
 #[tokio::test]
-async fn where_the_table_may_not_be_described_both_are_said_as_far_as_known() {
+async fn undescribable_tables_name_the_expected_key() {
     let address = other_table(&[("pk", ScalarAttributeType::S)]).await;
     let wire = Wire::new(Some(address), |_, operation| match operation {
         "DescribeTable" => Reply::error(400, "AccessDeniedException", "not authorized to DescribeTable"),
@@ -221,8 +229,8 @@ async fn where_the_table_may_not_be_described_both_are_said_as_far_as_known() {
     assert_eq!(error.kind(), StoreErrorKind::Rejected);
     assert_eq!(
         error.to_string(),
-        "DynamoDB refused the request to table `idempotency` as invalid; the configuration says that its key \
-         is `id` (S, HASH), and the table could not be asked"
+        "DynamoDB rejected the request to table `idempotency` as invalid; the configuration says that its key is `id` \
+         (S, HASH), but the table couldn't be described"
     );
     // The first text is the embedded emulator's, the second DynamoDB Local's.
     let words = error.source().unwrap().to_string();
@@ -231,17 +239,17 @@ async fn where_the_table_may_not_be_described_both_are_said_as_far_as_known() {
 }
 
 #[tokio::test]
-async fn an_invalid_request_to_the_right_table_keeps_the_services_words() {
+async fn invalid_requests_keep_the_services_message() {
     let table = Table::new().await;
     let empty = StoredKey::from_stored("");
     let error = table.store.apply(&empty, &Write::Claim(lock())).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Rejected);
-    assert!(error.to_string().starts_with("DynamoDB refused the request to table `idempotency`"), "{error}");
+    assert!(error.to_string().starts_with("DynamoDB rejected the request to table `idempotency`"), "{error}");
     assert!(error.source().unwrap().to_string().starts_with("ValidationException: "));
 }
 
 #[tokio::test]
-async fn what_may_be_wrong_with_a_table_is_said_in_words() {
+async fn table_problems_are_described_in_words() {
     let described = |status: &str, more: &str| {
         Reply::Answer(
             200,
@@ -284,7 +292,7 @@ async fn what_may_be_wrong_with_a_table_is_said_in_words() {
 }
 
 #[tokio::test]
-async fn provisioned_capacity_is_a_note_and_no_fault() {
+async fn provisioned_capacity_is_only_a_note() {
     let address = emulator().await;
     let attribute =
         AttributeDefinition::builder().attribute_name("id").attribute_type(ScalarAttributeType::S);
@@ -307,7 +315,7 @@ async fn provisioned_capacity_is_a_note_and_no_fault() {
 }
 
 #[tokio::test]
-async fn a_table_in_the_making_is_waited_for() {
+async fn creating_tables_are_awaited() {
     let address = emulator().await;
     let creating = r#"{"Table":{"TableName":"idempotency","TableStatus":"CREATING"}}"#;
     let wire = Wire::new(Some(address), move |nth, operation| match (nth, operation) {

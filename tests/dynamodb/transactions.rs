@@ -30,7 +30,7 @@ use super::{
 };
 
 const TOKEN: &str = "01234567-89ab-8def-8123-456789abcdef";
-const EFFECT: &str = "an effect of the handler's own";
+const EFFECT: &str = "an effect of the handler";
 
 fn put(id: &str) -> Put {
     let put = Put::builder().table_name(TABLE).item("id", s(id)).item("colour", s("red"));
@@ -140,7 +140,7 @@ fn golden(name: &str, sent: &str) {
 }
 
 #[tokio::test]
-async fn the_requests_are_exactly_these() {
+async fn transaction_requests_are_pinned() {
     golden("commit_t8.json", &sent(&complete()).await);
     golden("commit_conclude_absent.json", &sent(&conclude(None)).await);
     let expired = with_state(State::Completed(inline()));
@@ -150,7 +150,7 @@ async fn the_requests_are_exactly_these() {
 }
 
 #[tokio::test]
-async fn a_repetition_is_the_same_request() {
+async fn retries_send_the_same_request() {
     let wire = Wire::scripted(None, &[Reply::Answer(200, "{}".into())]).await;
     let store = on(&wire).await;
     let many = Transaction::new().put(put("1")).update(count("2")).check(exists("3"));
@@ -161,7 +161,7 @@ async fn a_repetition_is_the_same_request() {
     }
     let bodies: Vec<_> = wire.bodies().iter().map(|body| json(body)).collect();
     for same in bodies.chunks(8) {
-        assert!(same.iter().all(|body| *body == same[0]), "the entries of a map come in any order");
+        assert!(same.iter().all(|body| *body == same[0]), "the entries of a map have no order");
         assert_eq!(same[0]["ClientRequestToken"], TOKEN);
     }
     // The SDK's own retry sends identical bytes.
@@ -172,7 +172,7 @@ async fn a_repetition_is_the_same_request() {
 }
 
 #[tokio::test]
-async fn the_same_token_twice_is_one_transaction_to_the_emulator() {
+async fn emulator_deduplicates_by_token() {
     let table = Table::new().await;
     table.put(item(&key(), &started())).await;
     for _ in 0..3 {
@@ -196,7 +196,7 @@ fn completed_as_sent() -> Record {
 }
 
 #[tokio::test]
-async fn all_of_it_is_made_or_nothing_and_what_stood_in_the_way_is_told() {
+async fn transactions_are_atomic_and_report_conflicts() {
     let table = Table::new().await;
     table.put(item(&key(), &started())).await;
     table.put([("id".to_owned(), s("taken"))].into()).await;
@@ -218,7 +218,7 @@ async fn all_of_it_is_made_or_nothing_and_what_stood_in_the_way_is_told() {
 }
 
 #[tokio::test]
-async fn a_conclusion_is_put_on_nothing_or_on_what_was_seen() {
+async fn conclusions_require_absence_or_the_version_read() {
     for sort_key in [None, Some("sk")] {
         let table = Table::with(|builder| match sort_key {
             Some(name) => builder.sort_key(name),
@@ -244,7 +244,7 @@ async fn a_conclusion_is_put_on_nothing_or_on_what_was_seen() {
 }
 
 #[tokio::test]
-async fn each_reason_in_each_place_has_its_meaning() {
+async fn each_cancellation_reason_is_interpreted() {
     const CONDITION: &str = "ConditionalCheckFailed";
     let ours = item(&key(), &started());
     let ours = format!(r#"{{"id":{{"S":"{}"}},"x":{{"S":"y"}}}}"#, ours["id"].as_s().unwrap());
@@ -321,7 +321,7 @@ async fn each_reason_in_each_place_has_its_meaning() {
 }
 
 #[tokio::test]
-async fn what_is_certain_is_said_to_be_and_nothing_else() {
+async fn only_certain_failures_are_reported_certain() {
     use StoreErrorKind::{Conflict, Rejected, Unavailable, Unstorable};
     let in_progress = || Reply::error(400, "TransactionInProgressException", "ongoing");
     let mismatch = || Reply::error(400, "IdempotentParameterMismatchException", "other");
@@ -332,15 +332,15 @@ async fn what_is_certain_is_said_to_be_and_nothing_else() {
         ("throttled", vec![Reply::throttled()], Unavailable, false),
         ("500, then throttled", vec![Reply::internal(), Reply::throttled()], Unavailable, true),
         ("closed", vec![Reply::Close], Unavailable, true),
-        ("nobody answers", vec![Reply::Hang], Unavailable, true),
+        ("no server", vec![Reply::Hang], Unavailable, true),
         ("on its way", vec![in_progress()], Conflict, true),
         ("500, then on its way", vec![Reply::internal(), in_progress()], Conflict, true),
         ("contention", vec![conflict()], Conflict, false),
         ("500, then contention", vec![Reply::internal(), conflict()], Conflict, true),
-        ("500, then wrong", vec![Reply::internal(), wrong()], Unstorable, true),
-        ("of another request", vec![mismatch()], Rejected, true),
+        ("500, then invalid", vec![Reply::internal(), wrong()], Unstorable, true),
+        ("from another request", vec![mismatch()], Rejected, true),
         ("invalid", vec![Reply::error(400, "ValidationException", "two on one item")], Unstorable, false),
-        ("wrong", vec![wrong()], Unstorable, false),
+        ("invalid", vec![wrong()], Unstorable, false),
         (
             "throttled, cancelled",
             vec![cancelled(&[("None", None), ("ThrottlingError", None)])],
@@ -364,7 +364,7 @@ async fn what_is_certain_is_said_to_be_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_doubt_that_the_sdk_hides_is_resolved_by_the_token_and_without_one_by_the_record() {
+async fn token_or_record_resolves_hidden_retries() {
     for lost in [Reply::ForwardThenClose, Reply::ForwardThenHang] {
         let table = Table::new().await;
         table.put(item(&key(), &started())).await;
@@ -381,7 +381,7 @@ async fn a_doubt_that_the_sdk_hides_is_resolved_by_the_token_and_without_one_by_
 }
 
 #[tokio::test]
-async fn what_is_over_the_limits_is_refused_before_anything_is_sent() {
+async fn oversized_transactions_are_refused_before_sending() {
     let wire = Wire::scripted(None, &[Reply::Answer(200, "{}".into())]).await;
     let store = on(&wire).await;
     let many =
@@ -393,8 +393,8 @@ async fn what_is_over_the_limits_is_refused_before_anything_is_sent() {
     let own = Delete::builder().table_name(TABLE).key("id", s(key().as_str())).build().unwrap();
     for (writes, says) in [
         (many(100), "100 writes are staged"),
-        (large(400 * 1024), "an item takes 409600"),
-        (one().update(count(EFFECT)), "are on one item"),
+        (large(400 * 1024), "an item allows 409600"),
+        (one().update(count(EFFECT)), "are on the same item"),
         (Transaction::new().delete(own), "the idempotency record itself"),
     ] {
         let transactions = store.transactions().unwrap();
@@ -417,7 +417,7 @@ async fn what_is_over_the_limits_is_refused_before_anything_is_sent() {
 
 /// Ten items of 399 KB make 3.9 MB, next to a record of less than 1 KB. DynamoDB's limit for a transaction is 4 MB.
 #[tokio::test]
-async fn nearly_four_megabytes_go_with_the_record() {
+async fn transactions_hold_nearly_four_megabytes() {
     let table = Table::with(|builder| {
         builder.attempt_timeout(Duration::from_secs(20)).operation_timeout(Duration::from_secs(60))
     })
@@ -445,7 +445,7 @@ async fn nearly_four_megabytes_go_with_the_record() {
 }
 
 #[tokio::test]
-async fn a_duplicate_item_that_only_the_service_can_tell_is_refused_and_nothing_is_written() {
+async fn duplicates_found_by_dynamodb_write_nothing() {
     let table = Table::new().await;
     table.put(item(&key(), &started())).await;
     let blue = Put::builder().table_name(TABLE).item("id", s("1")).item("colour", s("blue")).build().unwrap();
@@ -453,14 +453,14 @@ async fn a_duplicate_item_that_only_the_service_can_tell_is_refused_and_nothing_
     table.store.transactions().unwrap().check(&key(), &twice).unwrap();
     let error = commit(&table.store, &complete(), &twice).await.unwrap_err();
     assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Unstorable, false), "{error}");
-    assert!(error.to_string().contains("one of the handler's own writes is wrong"), "{error}");
+    assert!(error.to_string().contains("one of the handler's writes is invalid"), "{error}");
     assert_eq!(table.store.read(&key()).await.unwrap(), Some(started()));
     assert_eq!(table.items().await.len(), 1);
 }
 
 /// Without its response, the record commits with the same writes.
 #[tokio::test]
-async fn an_oversized_record_is_unstorable_in_a_transaction() {
+async fn oversized_records_are_unstorable_in_transactions() {
     let large = Outcome::Retained(StoredResponse {
         encoding: Encoding::Identity,
         length: 410_000,
@@ -506,7 +506,7 @@ async fn run(
 }
 
 #[tokio::test]
-async fn a_large_response_is_split_and_its_record_goes_along_with_the_writes() {
+async fn large_responses_are_chunked_in_transactions() {
     for is_optimistic in [false, true] {
         let table = Table::with(|builder| builder.inline_limit(1024)).await;
         let idempotency = Idempotency::builder(table.store.clone()).function("tests").build().unwrap();
@@ -515,14 +515,14 @@ async fn a_large_response_is_split_and_its_record_goes_along_with_the_writes() {
         let answer = run(&idempotency, 900_000).await.unwrap();
         assert_eq!(run(&idempotency, 900_000).await.unwrap(), answer, "replayed byte for byte");
         assert_eq!(table.effects().await, 1);
-        assert!(table.items().await.len() >= 3, "the record, the effect and its parts");
+        assert!(table.items().await.len() >= 3, "the record, the effect and its chunks");
     }
 }
 
 /// Tries each fault before and after each of the first four requests, with and without a claim, while the SDK
 /// retries. In the end there's one effect, and no run succeeds without it.
 #[tokio::test]
-async fn wherever_the_wire_fails_there_is_one_effect() {
+async fn network_failures_leave_one_effect() {
     let faults =
         [Reply::Close, Reply::ForwardThenClose, Reply::internal(), Reply::throttled(), Reply::Garbage];
     for is_optimistic in [false, true] {
@@ -560,7 +560,7 @@ async fn wherever_the_wire_fails_there_is_one_effect() {
 }
 
 #[tokio::test]
-async fn nothing_of_a_transaction_is_shown() {
+async fn debug_hides_a_transactions_items() {
     let secret = "secret-of-the-handler";
     let transaction = Transaction::new().put(put(secret)).check(exists("secret-of-another"));
     let table = Table::new().await;

@@ -134,7 +134,7 @@ async fn serve(
             Reply::Close => return Ok(()),
             Reply::Reset => return stream.set_zero_linger(),
             Reply::Garbage => {
-                stream.write_all(b"\x16\x03\x01 this is no HTTP\r\n\r\n").await?;
+                stream.write_all(b"\x16\x03\x01 this isn't HTTP\r\n\r\n").await?;
                 return Ok(());
             }
             Reply::Answer(status, body) => {

@@ -59,5 +59,5 @@ fn links_lead_somewhere() {
 #[test]
 fn readme_is_short() {
     let lines = include_str!("../../README.md").lines().count();
-    assert!(lines <= 150, "README has {lines} lines, and 150 at most");
+    assert!(lines <= 150, "README has {lines} lines, but at most 150 are allowed");
 }

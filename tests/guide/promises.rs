@@ -125,14 +125,14 @@ fn every_promise_names_its_tests() {
             }
             let named: Vec<&str> = shown_by.split('`').skip(1).step_by(2).collect();
             if named.is_empty() {
-                wrong.insert(format!("docs/promises.md: no test shows this: {quote}"));
+                wrong.insert(format!("docs/promises.md: no test covers this: {quote}"));
             }
             // A macro generates the names of the draft's clause tests.
             let is_there = |test: &&str| {
                 tests.contains(&format!("fn {test}(")) || tests.contains(&format!("    {test}: \"D"))
             };
             wrong.extend(
-                named.iter().filter(|test| !is_there(test)).map(|test| format!("there is no test {test}")),
+                named.iter().filter(|test| !is_there(test)).map(|test| format!("no test is named {test}")),
             );
         }
     }

@@ -87,12 +87,12 @@ async fn wait_for_locked(client: &Client, table: &str, count: i64) {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("the pool has lost a place");
+    panic!("the pool lost a connection slot");
 }
 
 /// After a call is dropped while it waits for another transaction, the next call doesn't wait for its statement.
 #[tokio::test]
-async fn calls_dropped_behind_a_lock_free_their_connection() {
+async fn calls_dropped_at_locks_free_connections() {
     let server = server!();
     let store = patient(&server.url(), 1).table(fresh_table()).build().unwrap();
     store.create_table().await.unwrap();
@@ -147,7 +147,7 @@ async fn dropped_calls_close_their_silent_connection() {
 
 /// Dropping a call that is opening a connection frees its place in the pool.
 #[tokio::test]
-async fn a_dropped_connection_attempt_frees_its_place() {
+async fn dropped_connection_attempts_free_their_place() {
     let server = server!();
     let wire = Wire::to(server.port()).await;
     let builder = PostgresStore::builder(server.url_at(wire.port())).table(fresh_table()).connections(1);
@@ -167,11 +167,11 @@ async fn a_dropped_connection_attempt_frees_its_place() {
 /// With the store's default timeouts of 1.5 s for a connection and 1 s for a statement, no call takes longer,
 /// whatever stops answering. The protocol can use the remaining time.
 #[tokio::test]
-async fn no_call_takes_longer_than_its_time_outs() {
+async fn calls_end_within_their_timeouts() {
     let server = server!();
     for (name, check_after, at_most, maybe_applied) in [
-        ("a server that is gone", Duration::ZERO, Duration::from_millis(1500), false),
-        ("a statement that is lost", Duration::from_secs(60), Duration::from_secs(1), true),
+        ("a server that has stopped", Duration::ZERO, Duration::from_millis(1500), false),
+        ("a lost statement", Duration::from_secs(60), Duration::from_secs(1), true),
     ] {
         let wire = Wire::to(server.port()).await;
         let builder = PostgresStore::builder(server.url_at(wire.port())).table(fresh_table());

@@ -30,7 +30,7 @@ async fn until(server: &Server, sql: &str) {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("it never came to be: {sql}");
+    panic!("this never became true: {sql}");
 }
 
 /// Creates a store on a new table. Its URL has both servers, the standby first.
@@ -52,7 +52,7 @@ async fn found(store: &PostgresStore, name: &str) -> Option<Record> {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("the server is not back");
+    panic!("the server hasn't restarted");
 }
 
 /// Completes the claim as soon as the store can answer. A call may use a connection that the crash has cut.
@@ -65,7 +65,7 @@ async fn settle(store: &PostgresStore, key: &StoredKey, lock: &Lock) {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    panic!("the server is not back");
+    panic!("the server hasn't restarted");
 }
 
 /// Waits until nothing listens at the server's port.
@@ -76,7 +76,7 @@ async fn until_gone(server: &Server) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("the server is still there");
+    panic!("the server is still running");
 }
 
 #[tokio::test]
@@ -133,7 +133,7 @@ impl SmallDisk {
         if mount.output().is_ok_and(|done| done.status.success()) {
             return Some(Self(folder));
         }
-        eprintln!("SKIPPED: this test mounts a small file system, which only root may");
+        eprintln!("SKIPPED: this test mounts a small file system, which only root can do");
         let _removed = fs::remove_dir(&folder);
         None
     }
@@ -226,7 +226,7 @@ async fn a_promoted_standby_is_found() {
 
 /// A host that neither accepts nor answers leaves enough time for the next host.
 #[tokio::test]
-async fn a_silent_host_leaves_the_next_its_time() {
+async fn silent_hosts_leave_time_for_others() {
     let Some(server) = Server::shared() else { return };
     let own = format!("127.0.0.1:{}/", server.port());
     // The socket's queue is full, so the kernel drops further connections.

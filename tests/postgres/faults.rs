@@ -37,7 +37,7 @@ async fn waiting(client: &Client, table: &str) -> i32 {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("no statement waits for a lock");
+    panic!("no statement is waiting for a lock");
 }
 
 /// Creates a store behind a wire. Its one connection has made a claim and a read.
@@ -61,7 +61,7 @@ fn assert_error(error: &StoreError, kind: StoreErrorKind, maybe_applied: bool, s
 }
 
 #[tokio::test]
-async fn a_statement_that_is_lost_on_the_way_is_ambiguous_and_was_not_made() {
+async fn lost_statements_are_ambiguous_and_unapplied() {
     let (wire, store) = behind_a_wire(server!()).await;
     for (fault, says) in [(Fault::CutBefore, "lost"), (Fault::Silence, "in time")] {
         let (key, claim) = (key(&format!("{fault:?}")), Write::Claim(lock()));
@@ -76,7 +76,7 @@ async fn a_statement_that_is_lost_on_the_way_is_ambiguous_and_was_not_made() {
 }
 
 #[tokio::test]
-async fn a_statement_whose_answer_is_lost_is_ambiguous_and_was_made() {
+async fn lost_answers_are_ambiguous_and_applied() {
     let (wire, store) = behind_a_wire(server!()).await;
     for (fault, says) in [(Fault::CutAfter, "lost"), (Fault::SilenceAfter, "in time")] {
         let (key, lock) = (key(&format!("{fault:?}")), lock());
@@ -92,7 +92,7 @@ async fn a_statement_whose_answer_is_lost_is_ambiguous_and_was_made() {
 }
 
 #[tokio::test]
-async fn a_read_that_is_lost_is_put_again_and_one_without_an_answer_is_an_error_that_wrote_nothing() {
+async fn lost_reads_are_retried_or_certain_errors() {
     let (wire, store) = behind_a_wire(server!()).await;
     for fault in [Fault::CutBefore, Fault::CutAfter] {
         wire.fail_next(fault);
@@ -108,7 +108,7 @@ async fn a_read_that_is_lost_is_put_again_and_one_without_an_answer_is_an_error_
 
 /// After a freeze, a pooled connection may be dead. The store checks it before it sends a write.
 #[tokio::test]
-async fn a_connection_that_died_in_its_sleep_is_replaced_and_the_write_is_made() {
+async fn connections_that_died_idle_are_replaced() {
     let server = server!();
     let wire = Wire::to(server.port()).await;
     let builder = PostgresStore::builder(server.url_at(wire.port())).table(fresh_table()).connections(2);
@@ -128,7 +128,7 @@ async fn a_connection_that_died_in_its_sleep_is_replaced_and_the_write_is_made()
 }
 
 #[tokio::test]
-async fn a_connection_that_answered_lately_is_not_asked_again() {
+async fn recently_used_connections_are_not_checked() {
     let (wire, store) = behind_a_wire(server!()).await;
     for _ in 0..5 {
         store.read(&key("warm")).await.unwrap();
@@ -138,7 +138,7 @@ async fn a_connection_that_answered_lately_is_not_asked_again() {
 
 /// The server ends the session before the statement, or while the statement waits for a row.
 #[tokio::test]
-async fn a_session_that_is_terminated_is_replaced_or_ambiguous() {
+async fn terminated_sessions_are_replaced_or_ambiguous() {
     let server = server!();
     let store = server.store(|builder| patient(builder).connections(1)).await;
     let (key, operator, other) = (key("terminated"), server.client().await, server.client().await);
@@ -150,7 +150,7 @@ async fn a_session_that_is_terminated_is_replaced_or_ambiguous() {
     );
     operator.batch_execute(&terminate).await.unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert!(store.read(&key).await.unwrap().is_some(), "a session that is gone is replaced");
+    assert!(store.read(&key).await.unwrap().is_some(), "a terminated session is replaced");
 
     let locked = format!("BEGIN; SELECT 1 FROM {table} FOR UPDATE");
     operator.batch_execute(&locked).await.unwrap();
@@ -167,7 +167,7 @@ async fn a_session_that_is_terminated_is_replaced_or_ambiguous() {
 }
 
 #[tokio::test]
-async fn a_record_that_another_transaction_has_is_a_conflict_and_nothing_was_made() {
+async fn locked_records_are_certain_conflicts() {
     let server = server!();
     let store = server.store(impatient).await;
     let (key, operator, lock) = (key("locked"), server.client().await, lock());
@@ -186,7 +186,7 @@ async fn a_record_that_another_transaction_has_is_a_conflict_and_nothing_was_mad
 
 /// With serialisable isolation by default, the server fails a write that PostgreSQL would otherwise re-evaluate.
 #[tokio::test]
-async fn a_serialisation_failure_is_a_conflict() {
+async fn serialisation_failures_are_conflicts() {
     let server = server!();
     let url = format!("{}?options=-c%20default_transaction_isolation%3Dserializable", server.url());
     let table = fresh_table();
@@ -205,12 +205,12 @@ async fn a_serialisation_failure_is_a_conflict() {
     assert_error(&error, StoreErrorKind::Conflict, false, "another transaction");
     assert_eq!(
         std::error::Error::source(&error).unwrap().to_string(),
-        "SQLSTATE 40001: refused by the server"
+        "SQLSTATE 40001: rejected by the server"
     );
 }
 
 #[tokio::test]
-async fn a_server_that_takes_no_writes_is_unavailable_and_left() {
+async fn read_only_servers_are_unavailable_and_left() {
     let server = server!();
     let url = format!("{}?options=-c%20default_transaction_read_only%3Don", server.url());
     let table = fresh_table();
@@ -218,28 +218,28 @@ async fn a_server_that_takes_no_writes_is_unavailable_and_left() {
     let maker = PostgresStore::builder(server.url()).table(&table).build().unwrap();
     maker.create_table().await.unwrap();
     let error = store.apply(&key("read-only"), &Write::Claim(lock())).await.unwrap_err();
-    assert_error(&error, StoreErrorKind::Unavailable, false, "takes no writes");
+    assert_error(&error, StoreErrorKind::Unavailable, false, "is read-only");
 }
 
 /// After a failover, the old primary may return as a standby with old data.
 #[tokio::test]
-async fn a_standby_is_neither_written_to_nor_believed() {
+async fn standbys_are_neither_written_nor_trusted() {
     let Some(mut server) = Server::start("") else { return };
     let store = server.store(impatient).await;
     make(&store, &key("standby"), &Write::Claim(lock())).await;
     assert_eq!(store.check_table().await.unwrap(), []);
     server.become_standby();
     let error = store.apply(&key("other"), &Write::Claim(lock())).await.unwrap_err();
-    assert_error(&error, StoreErrorKind::Unavailable, false, "takes no writes");
+    assert_error(&error, StoreErrorKind::Unavailable, false, "is read-only");
     let error = store.read(&key("standby")).await.unwrap_err();
-    assert_error(&error, StoreErrorKind::Unavailable, false, "takes no writes");
+    assert_error(&error, StoreErrorKind::Unavailable, false, "is read-only");
     assert_eq!(store.check_table().await.unwrap(), [TableProblem::Standby]);
 }
 
 /// Failures that are hard to provoke, raised with the server's own codes: a full disk, no memory, a broken
 /// disk. The error doesn't show their details.
 #[tokio::test]
-async fn a_full_disk_and_its_like_are_unavailable_and_nothing_was_made() {
+async fn server_errors_map_to_certain_kinds() {
     let server = server!();
     let store = server.store(impatient).await;
     let (table, operator) = (store.table(), server.client().await);
@@ -249,7 +249,7 @@ async fn a_full_disk_and_its_like_are_unavailable_and_nothing_was_made() {
         ("58030", StoreErrorKind::Unavailable, "failed to serve"),
         ("XX001", StoreErrorKind::Unavailable, "failed to serve"),
         ("40P01", StoreErrorKind::Conflict, "another transaction"),
-        ("23514", StoreErrorKind::Rejected, "refused"),
+        ("23514", StoreErrorKind::Rejected, "rejected"),
         ("54000", StoreErrorKind::Unstorable, "too large"),
         ("22P05", StoreErrorKind::Unstorable, "characters"),
     ] {
@@ -268,19 +268,19 @@ async fn a_full_disk_and_its_like_are_unavailable_and_nothing_was_made() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_and_one_that_is_full_were_sent_nothing() {
+async fn unreachable_or_full_servers_received_nothing() {
     let server = server!();
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let store = PostgresStore::builder(server.url_at(nobody)).build().unwrap();
     let error = store.apply(&key("refused"), &Write::Claim(lock())).await.unwrap_err();
-    assert_error(&error, StoreErrorKind::Unavailable, false, "could not be reached");
+    assert_error(&error, StoreErrorKind::Unavailable, false, "couldn't be reached");
 
     // A server that accepts the connection and never answers.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = silent.local_addr().unwrap().port();
     let store = PostgresStore::builder(server.url_at(port)).connect_timeout(Duration::from_millis(200));
     let error = store.build().unwrap().apply(&key("silent"), &Write::Claim(lock())).await.unwrap_err();
-    assert_error(&error, StoreErrorKind::Unavailable, false, "could not be reached");
+    assert_error(&error, StoreErrorKind::Unavailable, false, "couldn't be reached");
 
     let role = fresh_table();
     let operator = server.client().await;
@@ -293,7 +293,7 @@ async fn a_server_that_is_not_there_and_one_that_is_full_were_sent_nothing() {
 
 /// The pool's only connection is in use for longer than the store waits for one.
 #[tokio::test]
-async fn a_store_without_a_free_connection_says_so_and_has_sent_nothing() {
+async fn exhausted_pools_send_nothing() {
     let server = server!();
     let store =
         server.store(|builder| patient(builder).connections(1).connect_timeout(Duration::from_secs(2))).await;
@@ -312,7 +312,7 @@ async fn a_store_without_a_free_connection_says_so_and_has_sent_nothing() {
 }
 
 #[tokio::test]
-async fn what_the_server_refuses_says_what_to_do() {
+async fn server_refusals_say_what_to_do() {
     let server = server!();
     let (role, table) = (fresh_table(), fresh_table());
     let maker = server.store(|builder| builder.table(&table)).await;
@@ -324,7 +324,7 @@ async fn what_the_server_refuses_says_what_to_do() {
     let as_role = server.url().replace("://test:", &format!("://{role}:"));
     for (url, table, says) in [
         (server.url().replace("correct-horse", "wrong"), table.clone(), "the user or the password"),
-        (server.url().replace("/postgres", "/nowhere"), table.clone(), "no such database"),
+        (server.url().replace("/postgres", "/nowhere"), table.clone(), "the database for table"),
         (server.url(), fresh_table(), "idempotency table create"),
         (server.url(), format!("nowhere.{table}"), "idempotency table create"),
         (as_role, table.clone(), "grant"),

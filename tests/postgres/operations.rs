@@ -83,7 +83,7 @@ fn kind<T>(result: Result<T, RunError<Error>>) -> ErrorKind {
 }
 
 #[tokio::test]
-async fn an_operation_happens_once_and_is_replayed() {
+async fn operations_run_once_and_are_replayed() {
     let server = server!();
     let shop = Shop::new(server).await;
     let mut client = server.client().await;
@@ -104,7 +104,7 @@ async fn an_operation_happens_once_and_is_replayed() {
 }
 
 #[tokio::test]
-async fn what_fails_or_is_dropped_leaves_neither_work_nor_record() {
+async fn failed_or_dropped_operations_write_nothing() {
     let server = server!();
     let shop = Shop::new(server).await;
     let mut client = server.client().await;
@@ -129,7 +129,7 @@ async fn what_fails_or_is_dropped_leaves_neither_work_nor_record() {
 
 /// A duplicate waits for neither the uncommitted row nor the lock.
 #[tokio::test]
-async fn a_duplicate_meanwhile_is_in_progress_at_once() {
+async fn concurrent_duplicates_are_in_progress_immediately() {
     let server = server!();
     let shop = Shop::new(server).await;
     let (mut one, mut other) = (server.client().await, server.client().await);
@@ -150,7 +150,7 @@ async fn a_duplicate_meanwhile_is_in_progress_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn of_many_at_once_one_is_done() {
+async fn concurrent_deliveries_have_one_effect() {
     let server = server!();
     let shop = Arc::new(Shop::new(server).await);
     for round in 0..10 {
@@ -197,7 +197,7 @@ async fn tables_do_not_block_each_others_keys() {
 
 /// The commit arrives or it doesn't, and the answer is lost. The record shows which.
 #[tokio::test]
-async fn a_commit_whose_answer_is_lost_is_found_out() {
+async fn lost_commit_answers_are_resolved() {
     let server = server!();
     for (fault, is_committed) in
         [(Fault::CutAfter, true), (Fault::CutBefore, false), (Fault::SilenceAfter, true)]
@@ -227,7 +227,7 @@ async fn a_commit_whose_answer_is_lost_is_found_out() {
             placed = shop.place(&mut client, "a", "12") => placed,
             () = counting => unreachable!(),
         };
-        assert!(wire.has_failed(), "{fault:?}: the commit was not met");
+        assert!(wire.has_failed(), "{fault:?}: the fault never hit the commit");
         if is_committed {
             assert_eq!(placed.unwrap(), "placed a", "{fault:?}");
         } else {
@@ -242,7 +242,7 @@ async fn a_commit_whose_answer_is_lost_is_found_out() {
 
 /// A live claim blocks the key, and a stale one is taken over.
 #[tokio::test]
-async fn deliveries_with_a_claim_and_without_share_their_keys() {
+async fn claiming_and_claimless_deliveries_share_keys() {
     let server = server!();
     let shop = Shop::new(server).await;
     let mut client = server.client().await;
@@ -274,7 +274,7 @@ async fn deliveries_with_a_claim_and_without_share_their_keys() {
 /// The test kills sessions at random points, some of them in the middle of a commit. Each worker retries after
 /// an error, as a queue would. In the end there is one order and one record per key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn every_order_stands_once_whatever_is_killed() {
+async fn killed_sessions_leave_each_order_once() {
     const WORKERS: i64 = 6;
     const KILLS: i64 = 25;
     let server = server!();

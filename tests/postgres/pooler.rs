@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs one of the processes below.
 #[tokio::test]
-#[ignore = "the test below runs it, twice at once"]
+#[ignore = "the test below runs it in two processes at once"]
 async fn claims_in_its_own_process() {
     let (Ok(url), Ok(begins)) = (env::var(URL), env::var(BEGINS)) else { return };
     let builder = PostgresStore::builder(url).connect_timeout(PATIENCE).statement_timeout(PATIENCE);
@@ -117,7 +117,7 @@ const LIMITED: &str = "DO $$ BEGIN CREATE ROLE limited SUPERUSER LOGIN PASSWORD 
 /// A URL for direct connections points to a pooler. The error names the parameter to add, whether the pooler
 /// refuses startup options or drops them.
 #[tokio::test]
-async fn missing_limits_are_refused_with_the_cure() {
+async fn missing_limits_are_refused_with_a_fix() {
     let server = server!();
     let table = server.store(|builder| builder).await.table();
     server.client().await.batch_execute(LIMITED).await.unwrap();

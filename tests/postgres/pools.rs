@@ -72,7 +72,7 @@ async fn handlers_holding_the_pool_get_recorded() {
 
 /// The user's code holds every connection for longer than the store waits.
 #[tokio::test]
-async fn a_pool_that_is_used_up_serves_records() {
+async fn an_exhausted_pool_still_serves_records() {
     let server = server!();
     let pool = pool_of(&server.url(), 1);
     let builder = PostgresStoreBuilder::of_pool(pool.clone()).table(fresh_table());

@@ -25,7 +25,7 @@ impl Random {
 /// Every kind of write in random order, with the seen version or one close to it. The answers match the memory
 /// store's.
 #[tokio::test]
-async fn random_writes_are_answered_as_in_memory() {
+async fn random_writes_match_the_memory_store() {
     let server = server!();
     let seed = match std::env::var("IDEMPOTENCY_TEST_SEED") {
         Ok(seed) => seed.parse().unwrap(),
@@ -45,7 +45,7 @@ async fn random_writes_are_answered_as_in_memory() {
         assert_eq!(store.read(key).await.unwrap(), memory.get(key), "seed {seed}, step {step}: {write:?}");
         made[usize::from(found == WriteOutcome::Applied)] += 1;
     }
-    assert!(made.iter().all(|count| *count > 300), "seed {seed}: refused and made: {made:?}");
+    assert!(made.iter().all(|count| *count > 300), "seed {seed}: refused and applied: {made:?}");
 }
 
 fn any_write(random: &mut Random, current: Option<Record>) -> Write {
@@ -110,7 +110,7 @@ fn almost(random: &mut Random, current: &Record, other: &Lock) -> Revision {
 /// A hand-edited row that isn't a valid record is corrupt. The store never treats it as absent and never
 /// overwrites it.
 #[tokio::test]
-async fn a_row_that_is_no_record_is_corrupt_and_named_by_its_column() {
+async fn invalid_rows_are_corrupt_by_column() {
     let server = server!();
     let store = server.store(|builder| builder).await;
     let (operator, table) = (server.client().await, store.table());
@@ -178,10 +178,10 @@ async fn unreadable_formats_say_what_was_found() {
     let store = server.store(|builder| builder).await;
     let (operator, table) = (server.client().await, store.table());
     for (change, says) in [
-        ("version = 1", "`version` is 1, and this library reads version 2 alone"),
-        ("version = 3", "`version` is 3, and this library reads version 2 alone"),
-        ("response_codec = 'zstd'", "`response_codec` is set, so that a newer version of this library wrote"),
-        ("response_key_id = 'k'", "`response_key_id` is set, so that a newer version of this library wrote"),
+        ("version = 1", "`version` is 1, but this library reads only version 2"),
+        ("version = 3", "`version` is 3, but this library reads only version 2"),
+        ("response_codec = 'zstd'", "`response_codec` is set, so a newer version of this library wrote"),
+        ("response_key_id = 'k'", "`response_key_id` is set, so a newer version of this library wrote"),
     ] {
         let (key, lock) = (key(change), lock());
         make(&store, &key, &Write::Claim(lock.clone())).await;
@@ -243,7 +243,7 @@ async fn a_response_over_one_gibibyte_is_unstorable() {
 }
 
 #[tokio::test]
-async fn a_scan_passes_all_records_in_the_order_of_their_keys() {
+async fn scans_return_all_records_by_key() {
     let server = server!();
     let store = server.store(|builder| builder).await;
     let operator = server.client().await;
@@ -304,7 +304,7 @@ async fn a_scan_leaves_responses_unread() {
 
 /// 6 MB, Lambda's largest response, written and read in one statement each.
 #[tokio::test]
-async fn a_large_response_comes_back() {
+async fn large_responses_round_trip() {
     let server = server!();
     let store = server.store(|builder| builder).await;
     let mut random = Random(7);

@@ -52,7 +52,7 @@ async fn counted(server: &Server, configure: fn(PostgresStoreBuilder) -> Postgre
 }
 
 #[tokio::test]
-async fn a_first_run_is_two_statements_and_a_duplicate_one() {
+async fn first_runs_take_two_statements_duplicates_one() {
     let server = server!();
     counted(server, |builder| builder).await;
     counted(server, |builder| builder.prepared_statements(false)).await;

@@ -18,7 +18,7 @@ async fn put(store: &PostgresStore, name: &str, expires_at: Timestamp) {
 }
 
 #[tokio::test]
-async fn what_expired_over_an_hour_ago_goes_in_batches_the_oldest_first() {
+async fn sweeps_delete_oldest_records_in_batches() {
     let server = server!();
     let store = server.store(|builder| builder).await;
     let now = now();
@@ -63,7 +63,7 @@ async fn sweeps_keep_records_without_expiry() {
 
 /// A sweep skips a record that another transaction has locked, and doesn't wait for it.
 #[tokio::test]
-async fn a_sweep_waits_for_nobody_and_two_share_the_work() {
+async fn concurrent_sweeps_share_work_without_waiting() {
     let server = server!();
     let store = server.store(|builder| builder).await;
     let (now, mut operator) = (now(), server.client().await);
@@ -81,7 +81,7 @@ async fn a_sweep_waits_for_nobody_and_two_share_the_work() {
 
 /// A record that is reclaimed while the sweep examines it stays.
 #[tokio::test]
-async fn a_record_whose_expiry_is_moved_meanwhile_stays() {
+async fn sweeps_keep_records_extended_concurrently() {
     let server = server!();
     let store = server.store(|builder| builder).await;
     let now = now();
@@ -97,7 +97,7 @@ async fn a_record_whose_expiry_is_moved_meanwhile_stays() {
         match (swept.unwrap(), written.unwrap()) {
             (0, lambda_idempotency::store::WriteOutcome::Applied) => assert_eq!(stands, Some(lock.into())),
             (1, lambda_idempotency::store::WriteOutcome::Refused(None)) => assert_eq!(stands, None),
-            other => panic!("{other:?}, and there is {stands:?}"),
+            other => panic!("{other:?}, but the record is {stands:?}"),
         }
     }
 }

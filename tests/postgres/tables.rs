@@ -11,7 +11,7 @@ use lambda_idempotency::{
 use super::fixtures::{fresh_table, key, lock, make, server};
 
 #[tokio::test]
-async fn a_table_is_made_once_and_left_as_it_is() {
+async fn tables_are_created_once_and_kept() {
     let server = server!();
     let store = PostgresStore::builder(server.url()).table(fresh_table()).build().unwrap();
     assert_eq!(store.check_table().await.unwrap(), [TableProblem::Missing]);
@@ -24,7 +24,7 @@ async fn a_table_is_made_once_and_left_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_table_has_a_schema_and_capital_letters_if_it_is_told_so() {
+async fn table_names_allow_schemas_and_capitals() {
     let server = server!();
     let schema = fresh_table();
     server.client().await.batch_execute(&format!("CREATE SCHEMA {schema}")).await.unwrap();
@@ -36,7 +36,7 @@ async fn a_table_has_a_schema_and_capital_letters_if_it_is_told_so() {
 
 /// The shipped file alone creates the table.
 #[tokio::test]
-async fn the_schema_runs_as_it_is() {
+async fn the_schema_file_runs_unchanged() {
     let server = server!();
     let client = server.client().await;
     let database = fresh_table();
@@ -49,7 +49,7 @@ async fn the_schema_runs_as_it_is() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_table_is_said() {
+async fn table_problems_are_reported() {
     let server = server!();
     let (store, client) = (server.store(|builder| builder).await, server.client().await);
     let table = store.table();
@@ -82,7 +82,7 @@ async fn what_is_wrong_with_a_table_is_said() {
 
 /// With another schema version the store neither reads nor writes, and its error says what to do.
 #[tokio::test]
-async fn a_schema_of_another_version_is_refused() {
+async fn other_schema_versions_are_refused() {
     let server = server!();
     let (made, client) = (server.store(|builder| builder).await, server.client().await);
     let table = made.table();
@@ -123,7 +123,7 @@ async fn an_older_table_keeps_its_version_mark() {
     client.batch_execute(&made.schema_sql()).await.unwrap();
     let store = PostgresStore::builder(server.url()).table(&table).build().unwrap();
     let error = store.create_table().await.unwrap_err();
-    assert!(error.to_string().contains("its schema is of version 1"), "{error}");
+    assert!(error.to_string().contains("its schema has version 1"), "{error}");
     client.batch_execute(&format!("DROP TABLE {table}, {table}_schema")).await.unwrap();
     assert_eq!(store.create_table().await.unwrap(), TableCreation::Created);
     make(&store, &key("recreated"), &Write::Claim(lock())).await;
@@ -131,7 +131,7 @@ async fn an_older_table_keeps_its_version_mark() {
 
 /// The version mark doesn't show whether a column is missing.
 #[tokio::test]
-async fn a_table_that_lacks_a_column_is_refused_and_one_that_has_lost_it_too() {
+async fn tables_missing_a_column_are_refused() {
     let server = server!();
     let (store, client) = (server.store(|builder| builder).await, server.client().await);
     let table = store.table();

@@ -22,7 +22,7 @@ fn impatient(builder: PostgresStoreBuilder) -> PostgresStoreBuilder {
 /// Migrations, `VACUUM FULL` and `LOCK TABLE` block statements before they begin. A statement that the store
 /// has given up must not be applied when the table is free again.
 #[tokio::test]
-async fn claims_given_up_behind_locks_are_not_applied() {
+async fn abandoned_claims_behind_locks_are_not_applied() {
     let server = server!();
     for timeouts in [Timeouts::Startup, Timeouts::Transaction] {
         let store = server.store(|builder| impatient(builder).timeouts(timeouts)).await;

@@ -29,14 +29,14 @@ fn certificate(folder: &std::path::Path, options: &[&str]) -> Option<()> {
                 std::env::var("CI").as_deref() != Ok("true"),
                 "openssl is missing; apt-get install openssl"
             );
-            eprintln!("SKIPPED: openssl is missing, and this test needs it; apt-get install openssl");
+            eprintln!("SKIPPED: this test needs openssl, which is missing; apt-get install openssl");
             None
         }
     }
 }
 
 #[tokio::test]
-async fn a_certificate_is_verified_by_the_root_that_is_named() {
+async fn certificates_are_verified_by_the_given_root() {
     let folder = std::env::temp_dir().join(super::fixtures::fresh_table());
     fs::create_dir(&folder).unwrap();
     let Some(()) = certificate(&folder, &RSA) else { return };
@@ -79,7 +79,7 @@ async fn a_certificate_is_verified_by_the_root_that_is_named() {
 
 /// Hosted PostgreSQL's URLs ask for channel binding. The server rejects a binding to any other certificate.
 #[tokio::test]
-async fn channel_binding_is_made_where_required() {
+async fn channel_binding_is_used_where_required() {
     let p384 = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-384", "-sha384"];
     let ed25519 = ["-newkey", "ed25519"];
     let rsa512 = ["-newkey", "rsa:2048", "-sha512"];
@@ -112,7 +112,7 @@ async fn channel_binding_is_made_where_required() {
 }
 
 #[tokio::test]
-async fn a_server_without_tls_is_refused_where_it_is_required() {
+async fn required_tls_refuses_plaintext_servers() {
     let server = server!();
     let store = PostgresStore::builder(server.url() + "?sslmode=require").build().unwrap();
     let error = store.read(&key("tls")).await.unwrap_err();

@@ -11,7 +11,7 @@ use super::fixtures::{completion, finished, key, lock, make, server};
 
 /// Claim, work and outcome commit together, or none of them does.
 #[tokio::test]
-async fn record_and_work_are_committed_together_or_not_at_all() {
+async fn record_and_work_commit_atomically() {
     let server = server!();
     let store = server.store(|builder| builder).await;
     let mut client = server.client().await;
@@ -25,7 +25,7 @@ async fn record_and_work_are_committed_together_or_not_at_all() {
         assert_eq!(records.lock_and_read(&key).await.unwrap(), Looked::Free(None));
         transaction.batch_execute(&format!("INSERT INTO {orders} VALUES (1)")).await.unwrap();
         assert_eq!(records.apply(&key, &conclude).await.unwrap(), WriteOutcome::Applied);
-        assert_eq!(store.read(&key).await.unwrap(), None, "nobody sees it before the commit");
+        assert_eq!(store.read(&key).await.unwrap(), None, "no other session sees it before the commit");
         if commits {
             transaction.commit().await.unwrap();
         } else {
@@ -48,7 +48,7 @@ async fn record_and_work_are_committed_together_or_not_at_all() {
 /// A duplicate neither waits for the running transaction nor sees its changes. The key is free once that
 /// transaction ends, whether by a commit, a rollback or a kill.
 #[tokio::test]
-async fn a_key_is_busy_until_its_transaction_ends() {
+async fn keys_are_busy_until_transactions_end() {
     let server = server!();
     let store = server.store(|builder| builder.lock_timeout(Duration::from_millis(400))).await;
     let (mut one, mut other) = (server.client().await, server.client().await);
@@ -102,7 +102,7 @@ async fn a_key_is_busy_until_its_transaction_ends() {
 
 /// Two transactions conclude one key. Without the advisory lock, the row itself keeps them apart.
 #[tokio::test]
-async fn two_that_do_not_lock_are_told_apart_by_the_row() {
+async fn rows_separate_transactions_without_the_lock() {
     let server = server!();
     let patience = Duration::from_secs(30);
     let store = server.store(|builder| builder.statement_timeout(2 * patience).lock_timeout(patience)).await;
@@ -122,7 +122,7 @@ async fn two_that_do_not_lock_are_told_apart_by_the_row() {
 }
 
 #[tokio::test]
-async fn a_snapshot_that_is_too_old_is_a_conflict_and_a_failed_transaction_is_rejected() {
+async fn old_snapshots_conflict_and_failures_are_rejected() {
     let server = server!();
     let store = server.store(|builder| builder).await;
     let mut client = server.client().await;
@@ -144,7 +144,7 @@ async fn a_snapshot_that_is_too_old_is_a_conflict_and_a_failed_transaction_is_re
 
 /// Many concurrent transactions on one key, some of which roll back. Each key has one effect and one record.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn many_transactions_at_once_have_one_effect() {
+async fn concurrent_transactions_have_one_effect() {
     let server = server!();
     let store = server.store(|builder| builder).await;
     let effects = format!("{}_effects", store.table());

@@ -23,7 +23,7 @@ pub(super) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
         }
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
-    panic!("{what}");
+    panic!("not reached in time: {what}");
 }
 
 fn is_up(server: &RedisServer) -> bool {
@@ -51,7 +51,7 @@ async fn two() -> Option<[RedisServer; 2]> {
     assert_eq!(one.run(&["CLUSTER", "SET-CONFIG-EPOCH", "1"]), "OK");
     assert_eq!(other.run(&["CLUSTER", "SET-CONFIG-EPOCH", "2"]), "OK");
     assert_eq!(one.run(&["CLUSTER", "MEET", &host, &port]), "OK");
-    until("the nodes did not meet", || is_up(&one) && is_up(&other)).await;
+    until("the nodes form a cluster", || is_up(&one) && is_up(&other)).await;
     Some([one, other])
 }
 
@@ -66,21 +66,21 @@ fn key_in(server: &RedisServer, first_half: bool) -> StoredKey {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_node_with_all_slots_conforms() {
+async fn a_single_node_cluster_conforms() {
     let Some(server) = RedisServer::start(&CLUSTER) else { return };
     // The node has no slots yet.
     let error = claim(&hasty(&url(&server)), &fresh_key()).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable);
     assert!(!error.is_maybe_applied() && error.to_string().contains("slot"), "{error}");
     serve(&server, 0, LAST_SLOT);
-    until("the cluster did not come up", || is_up(&server)).await;
+    until("the cluster is up", || is_up(&server)).await;
     conformance::check(&patient(&url(&server))).await;
     // A URL without `redis-cluster://` works as long as there is one node.
     claimed(&patient(&server.url()), &fresh_key()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_nodes_conform_and_each_request_goes_to_its_node() {
+async fn requests_go_to_the_slots_node() {
     let Some(nodes) = two().await else { return };
     let store = patient(&url(&nodes[0]));
     conformance::check(&store).await;
@@ -110,7 +110,7 @@ async fn two_nodes_conform_and_each_request_goes_to_its_node() {
 }
 
 #[tokio::test]
-async fn a_slot_that_moves_is_followed() {
+async fn moved_slots_are_followed() {
     let Some([one, other]) = two().await else { return };
     let (store, key) = (patient(&url(&one)), key_in(&one, true));
     claimed(&store, &key).await;
@@ -135,11 +135,11 @@ async fn a_slot_that_moves_is_followed() {
     for _ in 0..3 {
         assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Refused(Some(completed())));
     }
-    assert!(one.calls("evalsha") <= moved + 1, "the new node is remembered");
+    assert!(one.calls("evalsha") <= moved + 1, "the store remembers the new node");
 }
 
 #[tokio::test]
-async fn a_node_that_is_gone_is_certain_and_the_others_serve() {
+async fn lost_nodes_are_certain_and_others_serve() {
     let Some([one, other]) = two().await else { return };
     // Lets half a cluster serve its half.
     for node in [&one, &other] {

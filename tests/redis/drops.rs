@@ -76,7 +76,7 @@ async fn falling_silent(server: &RedisServer) -> (Wire, std::sync::Arc<AtomicBoo
 /// A connection goes silent. The store's check of a connection takes up to 250 ms, and the test cuts off each
 /// call before that. One call is lost with its request, one with the check, and none after that.
 #[tokio::test]
-async fn calls_cut_off_early_still_replace_a_silent_connection() {
+async fn interrupted_calls_still_replace_silent_connections() {
     let Some(server) = shared() else { return };
     claimed(&patient(&server.url()), &fresh_key()).await;
     let (wire, silent) = falling_silent(server).await;
@@ -94,13 +94,13 @@ async fn calls_cut_off_early_still_replace_a_silent_connection() {
             return;
         }
     }
-    panic!("every call went to the silent connection");
+    panic!("every call used the silent connection");
 }
 
 /// After a thaw, ten calls find a dead connection. One of them checks it, the others wait for the result, and
 /// all use the new connection. A request on the dead one would take the attempt's 20 s.
 #[tokio::test]
-async fn concurrent_calls_after_idleness_share_one_check() {
+async fn concurrent_calls_share_one_idle_check() {
     let Some(server) = shared() else { return };
     claimed(&patient(&server.url()), &fresh_key()).await;
     let (wire, silent) = falling_silent(server).await;
@@ -126,7 +126,7 @@ async fn concurrent_calls_after_idleness_share_one_check() {
 
 /// After a dropped request, the store checks a live connection once and keeps it.
 #[tokio::test]
-async fn a_live_connection_survives_a_dropped_call() {
+async fn dropped_calls_keep_live_connections() {
     let Some(server) = shared() else { return };
     claimed(&patient(&server.url()), &fresh_key()).await;
     let wire = Wire::scripted(Some(server.address()), &[Reply::Forward]).await;
@@ -142,7 +142,7 @@ async fn a_live_connection_survives_a_dropped_call() {
 
 /// A call is dropped while it opens a connection. The next call opens its own.
 #[tokio::test]
-async fn a_dropped_connection_attempt_blocks_nobody() {
+async fn dropped_connection_attempts_block_no_call() {
     let Some(server) = RedisServer::start(&["--requirepass", "correct"]) else { return };
     let (wire, silent) = falling_silent(&server).await;
     let store = hasty(&format!("redis://:correct@{}", wire.address));
@@ -155,7 +155,7 @@ async fn a_dropped_connection_attempt_blocks_nobody() {
 
 /// With the store's default timeouts, 2 s in all. The protocol can use the remaining time.
 #[tokio::test]
-async fn no_call_takes_longer_than_its_time_out() {
+async fn calls_end_within_their_timeout() {
     let Some(server) = shared() else { return };
     claimed(&patient(&server.url()), &fresh_key()).await;
     let is_silent = std::sync::Arc::new(AtomicBool::new(false));

@@ -65,7 +65,10 @@ impl Name {
 async fn replica_of(address: SocketAddr) -> RedisServer {
     let port = address.port().to_string();
     let replica = RedisServer::start(&["--replicaof", "127.0.0.1", &port]).unwrap();
-    until("it is in sync", || replica.run(&["INFO", "replication"]).contains("master_link_status:up")).await;
+    until("the replica is in sync", || {
+        replica.run(&["INFO", "replication"]).contains("master_link_status:up")
+    })
+    .await;
     replica
 }
 
@@ -85,14 +88,15 @@ async fn a_promoted_replica_can_lose_acknowledged_writes() {
     claimed(&store, &kept).await;
     assert_eq!(store.apply(&kept, &complete()).await.unwrap(), WriteOutcome::Applied);
     claimed(&store, &half).await;
-    until("it has both", || has(&replica, &kept, "COMPLETED") && has(&replica, &half, "STARTED")).await;
+    until("the replica has both", || has(&replica, &kept, "COMPLETED") && has(&replica, &half, "STARTED"))
+        .await;
 
     // Nothing listens on port 9: the replica gets no more data, while the primary continues.
     link.lead_to(([127, 0, 0, 1], 9).into());
     assert_eq!(store.apply(&half, &complete()).await.unwrap(), WriteOutcome::Applied);
     claimed(&store, &lost).await;
     primary.crash();
-    until("the primary is gone", || std::net::TcpStream::connect(primary.address()).is_err()).await;
+    until("the primary has stopped", || std::net::TcpStream::connect(primary.address()).is_err()).await;
     assert_eq!(replica.run(&["REPLICAOF", "NO", "ONE"]), "OK");
     name.lead_to(replica.address());
 
@@ -101,7 +105,11 @@ async fn a_promoted_replica_can_lose_acknowledged_writes() {
         WriteOutcome::Refused(Some(completed())),
         "replicated: kept"
     );
-    assert_eq!(store.read(&half).await.unwrap(), Some(started()), "a lost completion leaves the claim");
+    assert_eq!(
+        store.read(&half).await.unwrap(),
+        Some(started()),
+        "a lost completion leaves the claim in place"
+    );
     assert_eq!(
         claim(&store, &lost).await.unwrap(),
         WriteOutcome::Applied,
@@ -119,13 +127,15 @@ async fn a_replica_promoted_by_sentinel_serves() {
     let (name, key) = (Name::of(&primary).await, fresh_key());
     let store = hasty(&name.url());
     claimed(&store, &key).await;
-    until("it has the claim", || has(&replica, &key, "STARTED")).await;
+    until("the replica has the claim", || has(&replica, &key, "STARTED")).await;
     let port = replica.address().port().to_string();
-    until("the Sentinel knows it", || sentinel.run(&["SENTINEL", "REPLICAS", "records"]).contains(&port))
-        .await;
+    until("the Sentinel knows the replica", || {
+        sentinel.run(&["SENTINEL", "REPLICAS", "records"]).contains(&port)
+    })
+    .await;
 
     primary.crash();
-    until("the primary is gone", || std::net::TcpStream::connect(primary.address()).is_err()).await;
+    until("the primary has stopped", || std::net::TcpStream::connect(primary.address()).is_err()).await;
     name.lead_to(primary.address());
     let error = claim(&store, &fresh_key()).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unavailable, "{}", chain(&error));
@@ -137,7 +147,7 @@ async fn a_replica_promoted_by_sentinel_serves() {
         }
         tokio::time::sleep(std::time::Duration::from_secs(2)).await;
     }
-    until("it is the primary", || replica.run(&["ROLE"]).starts_with("master")).await;
+    until("the replica is the primary", || replica.run(&["ROLE"]).starts_with("master")).await;
     name.lead_to(replica.address());
     assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
     assert_eq!(claim(&store, &key).await.unwrap(), WriteOutcome::Refused(Some(completed())));
@@ -146,7 +156,7 @@ async fn a_replica_promoted_by_sentinel_serves() {
 
 /// `appendfsync always` writes to disk before it answers. Without a file, a restart loses everything.
 #[tokio::test]
-async fn a_killed_server_keeps_what_it_wrote() {
+async fn killed_servers_keep_synced_writes() {
     for (settings, is_kept) in
         [(&["--appendonly", "yes", "--appendfsync", "always"][..], true), (&["--appendonly", "no"], false)]
     {
@@ -155,10 +165,10 @@ async fn a_killed_server_keeps_what_it_wrote() {
         claimed(&store, &key).await;
         assert_eq!(store.apply(&key, &complete()).await.unwrap(), WriteOutcome::Applied);
         server.crash();
-        until("it is gone", || std::net::TcpStream::connect(server.address()).is_err()).await;
+        until("the server has stopped", || std::net::TcpStream::connect(server.address()).is_err()).await;
         server.start_again();
-        until("it is back", || std::net::TcpStream::connect(server.address()).is_ok()).await;
-        until("it has loaded", || server.run(&["PING"]) == "PONG").await;
+        until("the server has restarted", || std::net::TcpStream::connect(server.address()).is_ok()).await;
+        until("the server has loaded its data", || server.run(&["PING"]) == "PONG").await;
         assert_eq!(store.read(&key).await.unwrap(), is_kept.then(completed), "{settings:?}");
     }
 }

@@ -23,19 +23,19 @@ use crate::server::{RedisServer, shared};
 const LOST: [Reply; 2] = [Reply::ForwardThenClose, Reply::ForwardThenHang];
 
 #[tokio::test]
-async fn each_failure_has_its_kind_and_says_whether_it_is_certain() {
+async fn each_failure_maps_to_kind_and_certainty() {
     use Reply::{Answer, Close, Hang, Reset};
     let oom = Answer("-OOM command not allowed when used memory > 'maxmemory'.\r\n");
     let cases: Vec<(&str, Vec<Reply>, bool, Option<usize>)> = vec![
-        ("nobody answers", vec![Hang], true, Some(2)),
+        ("no server", vec![Hang], true, Some(2)),
         ("closed", vec![Close], true, Some(2)),
         ("reset", vec![Reset], true, Some(2)),
         ("no memory", vec![oom], false, Some(1)),
         ("closed, then no memory", vec![Close, oom], true, Some(2)),
         ("hangs, then no memory", vec![Hang, oom], true, Some(2)),
-        ("a replica each time", vec![Answer("-READONLY secret\r\n")], false, Some(2)),
+        ("a replica on every attempt", vec![Answer("-READONLY secret\r\n")], false, Some(2)),
         ("HTTP", vec![Answer("HTTP/1.1 400 secret\r\n\r\n")], true, Some(1)),
-        ("an answer of another kind", vec![Answer("$6\r\nsecret\r\n")], true, Some(1)),
+        ("a response of another type", vec![Answer("$6\r\nsecret\r\n")], true, Some(1)),
     ];
     for (name, script, maybe_applied, commands) in cases {
         let wire = Wire::scripted(None, &script).await;
@@ -56,7 +56,7 @@ async fn each_failure_has_its_kind_and_says_whether_it_is_certain() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_down_is_certain_and_said_at_once() {
+async fn outages_are_certain_and_reported_immediately() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -66,15 +66,15 @@ async fn a_server_that_is_down_is_certain_and_said_at_once() {
         let error = store.apply(&fresh_key(), &write).await.unwrap_err();
         assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
         assert_eq!(error.kind(), StoreErrorKind::Unavailable);
-        assert!(!error.is_maybe_applied(), "nobody was there to apply it");
-        assert!(error.to_string().contains("could not be reached"), "{error}");
+        assert!(!error.is_maybe_applied(), "no server could have applied it");
+        assert!(error.to_string().contains("couldn't be reached"), "{error}");
         assert!(chain(&error).contains("Connection refused"), "{}", chain(&error));
         assert!(!chain(&error).contains("secret"), "{}", chain(&error));
     }
 }
 
 #[tokio::test]
-async fn a_host_that_takes_no_connection_is_certain_and_within_the_budget() {
+async fn unreachable_hosts_are_certain_and_within_budget() {
     // The backlog is full, so the kernel leaves the next connection waiting.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -89,11 +89,11 @@ async fn a_host_that_takes_no_connection_is_certain_and_within_the_budget() {
     let error = claim(&hasty(&format!("redis://{address}")), &fresh_key()).await.unwrap_err();
     assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
     assert!(!error.is_maybe_applied(), "{error}");
-    assert!(error.to_string().contains("could not be reached"), "{error}");
+    assert!(error.to_string().contains("couldn't be reached"), "{error}");
 }
 
 #[tokio::test]
-async fn a_command_that_was_lost_on_its_way_is_sent_again() {
+async fn lost_commands_are_retried() {
     let Some(server) = shared() else { return };
     for lost in [Reply::Close, Reply::Reset, Reply::Hang] {
         let wire = Wire::scripted(Some(server.address()), &[lost, Reply::Forward]).await;
@@ -104,7 +104,7 @@ async fn a_command_that_was_lost_on_its_way_is_sent_again() {
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_seen_by_the_owner_in_the_record() {
+async fn owner_resolves_lost_answers_from_the_record() {
     let Some(server) = shared() else { return };
     let direct = patient(&server.url());
     // Loads the script, so that each transition is one command.
@@ -128,7 +128,7 @@ async fn a_lost_answer_is_seen_by_the_owner_in_the_record() {
 }
 
 #[tokio::test]
-async fn a_write_whose_every_answer_is_lost_may_have_been_made_and_was() {
+async fn writes_without_answers_are_uncertain() {
     let Some(server) = shared() else { return };
     claimed(&patient(&server.url()), &fresh_key()).await;
     for lost in LOST {
@@ -142,7 +142,7 @@ async fn a_write_whose_every_answer_is_lost_may_have_been_made_and_was() {
 }
 
 #[tokio::test]
-async fn a_completion_whose_answer_is_lost_is_resolved_by_the_engine() {
+async fn engine_resolves_lost_completion_answers() {
     let Some(server) = shared() else { return };
     for lost in LOST {
         // The first command is the claim, whether or not its script is loaded. Then comes the completion, whose
@@ -175,7 +175,7 @@ async fn a_completion_whose_answer_is_lost_is_resolved_by_the_engine() {
 }
 
 #[tokio::test]
-async fn a_first_run_is_two_requests_and_a_duplicate_one() {
+async fn first_runs_take_two_requests_duplicates_one() {
     let Some(server) = shared() else { return };
     claimed(&patient(&server.url()), &fresh_key()).await;
     let wire = Wire::scripted(Some(server.address()), &[Reply::Forward]).await;
@@ -215,7 +215,7 @@ async fn every_transition_is_one_request() {
 }
 
 #[tokio::test]
-async fn scripts_that_were_forgotten_are_sent_again() {
+async fn forgotten_scripts_are_sent_again() {
     // The test flushes the scripts, so it needs its own server.
     let Some(server) = RedisServer::start(&[]) else { return };
     let wire = Wire::scripted(Some(server.address()), &[Reply::Forward]).await;
@@ -230,7 +230,7 @@ async fn scripts_that_were_forgotten_are_sent_again() {
 }
 
 #[tokio::test]
-async fn a_connection_that_dies_between_requests_costs_no_failure() {
+async fn connections_that_died_idle_are_replaced() {
     let Some(server) = RedisServer::start(&[]) else { return };
     let wire = Wire::scripted(Some(server.address()), &[Reply::Forward]).await;
     for (store, kill) in [
@@ -251,13 +251,13 @@ async fn a_connection_that_dies_between_requests_costs_no_failure() {
 }
 
 #[tokio::test]
-async fn a_connection_on_which_something_odd_came_is_used_no_more() {
+async fn connections_with_unexpected_data_are_closed() {
     let Some(server) = shared() else { return };
     for odd in ["$6\r\nsecret\r\n", ":2\r\n", "+OK\r\n", "HTTP/1.1 400 Bad Request\r\n\r\n"] {
         let wire = Wire::scripted(Some(server.address()), &[Reply::Answer(odd), Reply::Forward]).await;
         let (store, key) = (hasty(&wire.url()), fresh_key());
         let error = claim(&store, &key).await.unwrap_err();
-        assert!(error.is_maybe_applied() && error.to_string().contains("is not Redis"), "{error}");
+        assert!(error.is_maybe_applied() && error.to_string().contains("isn't Redis"), "{error}");
         claimed(&store, &key).await;
         assert_eq!(wire.connections(), 2, "{odd}");
     }
@@ -265,7 +265,7 @@ async fn a_connection_on_which_something_odd_came_is_used_no_more() {
 
 /// The connection is open but carries no data, as after hours in a frozen sandbox.
 #[tokio::test]
-async fn a_connection_that_falls_silent_costs_one_time_out_and_no_failure() {
+async fn silent_connections_cost_one_timeout() {
     let Some(server) = shared() else { return };
     // The third command is lost, with everything that follows on its connection.
     let wire =
@@ -280,7 +280,7 @@ async fn a_connection_that_falls_silent_costs_one_time_out_and_no_failure() {
 }
 
 #[tokio::test]
-async fn one_connection_serves_all_and_a_dropped_request_harms_none() {
+async fn dropped_requests_keep_the_shared_connection() {
     let Some(server) = RedisServer::start(&[]) else { return };
     let store = Arc::new(patient(&server.url()));
     claimed(&store, &fresh_key()).await;
@@ -315,7 +315,7 @@ async fn one_connection_serves_all_and_a_dropped_request_harms_none() {
 
 /// Each `#[tokio::test]` has its own runtime, and so may the store's users.
 #[test]
-fn a_store_outlives_its_runtime() {
+fn stores_outlive_their_runtime() {
     let Some(server) = shared() else { return };
     let store: RedisStore = patient(&server.url());
     for _ in 0..3 {

@@ -27,7 +27,7 @@ fn hash(server: &RedisServer, key: &StoredKey) -> Vec<(String, String)> {
 
 /// Never edit this: users have records like it. A change needs a new version of the format.
 #[tokio::test]
-async fn the_hash_is_pinned() {
+async fn hash_fields_are_pinned() {
     let Some(server) = shared() else { return };
     let (store, key) = (patient(&server.url()), fresh_key());
     claimed(&store, &key).await;
@@ -66,7 +66,7 @@ async fn the_hash_is_pinned() {
 }
 
 #[tokio::test]
-async fn redis_removes_a_record_a_day_after_it_has_expired() {
+async fn redis_removes_records_a_day_after_expiry() {
     let Some(server) = shared() else { return };
     let day = 86_400_000;
     for (expires_at, removed_at) in [
@@ -104,7 +104,7 @@ const NEVER: &str = "-1";
 
 /// Redis keeps an at-most-once claim until it's settled. Settling it adds an expiry.
 #[tokio::test]
-async fn redis_keeps_at_most_once_claims_until_settled() {
+async fn redis_keeps_unsettled_at_most_once_claims() {
     let Some(server) = shared() else { return };
     let (store, key) = (patient(&server.url()), fresh_key());
     let removal = || server.run(&["PEXPIRETIME", &format!("idempotency:{key}")]);
@@ -147,7 +147,7 @@ async fn replacing_a_hash_removes_reserved_fields() {
 
 /// An extension applies if the lease ends before the new one. The script compares all digits as numbers, not as text.
 #[tokio::test]
-async fn leases_are_compared_as_numbers_of_twenty_digits() {
+async fn leases_compare_as_twenty_digit_numbers() {
     let Some(server) = shared() else { return };
     let store = patient(&server.url());
     let edges = [
@@ -195,7 +195,7 @@ async fn leases_are_compared_as_numbers_of_twenty_digits() {
 
 /// Applies every write to every record, with each field of the seen version unchanged and changed.
 #[tokio::test]
-async fn every_write_on_every_record_is_answered_as_the_contract_says() {
+async fn every_write_on_every_record_conforms() {
     let Some(server) = shared() else { return };
     let store = patient(&server.url());
     let failed = Record { state: State::Failed(Outcome::Omitted), ..completed() };
@@ -267,35 +267,35 @@ fn changed(seen: Revision) -> Vec<Revision> {
 }
 
 #[tokio::test]
-async fn hashes_that_are_no_record_are_corrupt_by_field() {
+async fn invalid_hashes_are_corrupt_by_field() {
     let Some(server) = shared() else { return };
     let store = patient(&server.url());
     let cases: Vec<(&str, Option<&str>, &str)> = vec![
         ("version", None, "is missing"),
-        ("version", Some("1"), "is 1, and this library reads version 2 alone"),
-        ("version", Some("3"), "is 3, and this library reads version 2 alone"),
+        ("version", Some("1"), "is 1, but this library reads only version 2"),
+        ("version", Some("3"), "is 3, but this library reads only version 2"),
         ("version", Some("secret"), "whole number"),
         ("status", None, "is missing"),
-        ("status", Some("secret"), "not in the form"),
-        ("owner", Some("secret"), "not in the form"),
-        ("owner", Some("0A0A0A0A0A0A0A0A0A0A0A0A0A0A0A0A"), "not in the form"),
+        ("status", Some("secret"), "isn't in the form"),
+        ("owner", Some("secret"), "isn't in the form"),
+        ("owner", Some("0A0A0A0A0A0A0A0A0A0A0A0A0A0A0A0A"), "isn't in the form"),
         ("generation", Some("18446744073709551616"), "whole number"),
         ("generation", Some("01795000000123"), "whole number"),
         ("generation", Some("1.795e12"), "whole number"),
         ("attempt", Some("4294967296"), "whole number"),
-        ("fingerprint", Some("secret"), "not in the form"),
+        ("fingerprint", Some("secret"), "isn't in the form"),
         ("lock_acquired_at", Some("-1"), "whole number"),
         ("expires_at", Some(""), "whole number"),
-        ("interrupted", Some("secret"), "not in the form"),
-        ("interrupted", Some("false"), "not in the form"),
+        ("interrupted", Some("secret"), "isn't in the form"),
+        ("interrupted", Some("false"), "isn't in the form"),
         ("response_codec", Some("secret"), "a newer version of this library"),
         ("response_key_id", Some("secret"), "a newer version of this library"),
         ("response", None, "is missing"),
         ("response_encoding", None, "is missing"),
-        ("response_encoding", Some("secret"), "not in the form"),
+        ("response_encoding", Some("secret"), "isn't in the form"),
         ("response_length", None, "is missing"),
-        ("response_sha256", Some("secret"), "not in the form"),
-        ("lease_until", Some("1795000060125"), "does not belong"),
+        ("response_sha256", Some("secret"), "isn't in the form"),
+        ("lease_until", Some("1795000060125"), "doesn't belong"),
     ];
     for (field, becomes, why) in cases {
         let key = fresh_key();
@@ -344,13 +344,13 @@ async fn large_responses_stay_in_the_record() {
         let found = claim(&store, &key).await.unwrap();
         assert!(
             found == WriteOutcome::Refused(write.apply_to(Some(&started()))),
-            "{length} bytes came back otherwise"
+            "{length} bytes were read back differently"
         );
     }
 }
 
 #[tokio::test]
-async fn a_scan_finds_all_records_of_its_prefix_and_no_others() {
+async fn scans_find_only_their_prefixs_records() {
     let Some(server) = RedisServer::start(&[]) else { return };
     let url = format!("{}?prefix=a*%5B:", server.url());
     let store = patient(&url);
@@ -391,22 +391,25 @@ async fn a_scan_finds_all_records_of_its_prefix_and_no_others() {
 }
 
 #[test]
-fn what_cannot_be_configured_is_refused() {
+fn invalid_configurations_are_refused() {
     let builder = || RedisStore::builder("redis://:secret@localhost");
     for (error, says) in [
         (RedisStore::new("mysql://u:secret@h").unwrap_err(), "scheme"),
-        (builder().attempt_timeout(Duration::ZERO).build().unwrap_err(), "attempt time-out is zero"),
-        (builder().operation_timeout(Duration::ZERO).build().unwrap_err(), "operation time-out is zero"),
+        (builder().attempt_timeout(Duration::ZERO).build().unwrap_err(), "attempt timeout is zero"),
+        (builder().operation_timeout(Duration::ZERO).build().unwrap_err(), "operation timeout is zero"),
         (builder().key_prefix("").build().unwrap_err(), "prefix is empty"),
-        (builder().node("h:1").build().unwrap_err(), "no cluster"),
-        (RedisStore::builder("redis-cluster://h").node("h").build().unwrap_err(), "not HOST:PORT"),
-        (RedisStore::builder("rediss://h").root_certificates("").build().unwrap_err(), "no authority"),
+        (builder().node("h:1").build().unwrap_err(), "isn't for a cluster"),
+        (RedisStore::builder("redis-cluster://h").node("h").build().unwrap_err(), "isn't HOST:PORT"),
+        (
+            RedisStore::builder("rediss://h").root_certificates("").build().unwrap_err(),
+            "no trusted certificate",
+        ),
         (
             RedisStore::builder("rediss://h")
                 .root_certificates("-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n")
                 .build()
                 .unwrap_err(),
-            "no PEM",
+            "aren't valid PEM",
         ),
     ] {
         assert_eq!(error.kind(), lambda_idempotency::ErrorKind::Invalid);

@@ -20,7 +20,7 @@ async fn refused(server: &RedisServer, kind: StoreErrorKind, says: &str) {
 }
 
 #[tokio::test]
-async fn where_memory_is_full_no_claim_is_made_and_every_claim_is_settled() {
+async fn full_memory_refuses_claims_but_settles() {
     let Some(server) = RedisServer::start(&[]) else { return };
     let store = patient(&server.url());
     let mut open = Vec::new();
@@ -44,14 +44,14 @@ async fn where_memory_is_full_no_claim_is_made_and_every_claim_is_settled() {
 }
 
 #[tokio::test]
-async fn a_replica_takes_no_writes_and_changes_nothing() {
+async fn replicas_reject_writes_unchanged() {
     let Some(server) = RedisServer::start(&[]) else { return };
     let (store, key) = (patient(&server.url()), fresh_key());
     claimed(&store, &key).await;
     // The server becomes a replica of a primary that doesn't exist.
     server.run(&["CONFIG", "SET", "replica-serve-stale-data", "yes"]);
     assert_eq!(server.run(&["REPLICAOF", "127.0.0.1", "1"]), "OK");
-    refused(&server, StoreErrorKind::Unavailable, "is a replica").await;
+    refused(&server, StoreErrorKind::Unavailable, "is a read-only replica").await;
     for write in writes_on_started() {
         let error = store.apply(&key, &write).await.unwrap_err();
         assert!(!error.is_maybe_applied(), "{error}");
@@ -80,7 +80,7 @@ async fn too_few_replicas_change_nothing() {
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_save_is_said_to() {
+async fn servers_that_cannot_save_are_reported() {
     let Some(server) = RedisServer::start(&[]) else { return };
     claimed(&patient(&server.url()), &fresh_key()).await;
     server.run(&["CONFIG", "SET", "save", "3600 1"]);
@@ -90,7 +90,7 @@ async fn a_server_that_cannot_save_is_said_to() {
     server.run(&["BGSAVE"]);
     for _ in 0..200 {
         if server.run(&["INFO", "persistence"]).contains("rdb_last_bgsave_status:err") {
-            refused(&server, StoreErrorKind::Unavailable, "cannot save").await;
+            refused(&server, StoreErrorKind::Unavailable, "can't save").await;
             std::fs::rename(gone, server.folder()).unwrap();
             return;
         }
@@ -98,11 +98,11 @@ async fn a_server_that_cannot_save_is_said_to() {
     }
     std::fs::rename(gone, server.folder()).unwrap();
     // A server that keeps its folder open can still save.
-    eprintln!("SKIPPED: this server saves into a folder that has gone");
+    eprintln!("SKIPPED: this server can save into a deleted folder");
 }
 
 #[tokio::test]
-async fn a_server_that_loads_its_data_is_said_to() {
+async fn loading_servers_are_reported() {
     let Some(server) = RedisServer::start(&["--enable-debug-command", "yes"]) else { return };
     let store = patient(&server.url());
     claimed(&store, &fresh_key()).await;
@@ -129,11 +129,11 @@ async fn a_server_that_loads_its_data_is_said_to() {
         }
     }
     reload.join().unwrap();
-    panic!("it never said that it loads");
+    panic!("it never reported that it's loading");
 }
 
 #[tokio::test]
-async fn a_busy_server_is_said_to_be() {
+async fn busy_servers_are_reported() {
     let Some(server) = RedisServer::start(&["--busy-reply-threshold", "1"]) else { return };
     claimed(&patient(&server.url()), &fresh_key()).await;
     let address = server.address();
@@ -150,7 +150,7 @@ async fn a_busy_server_is_said_to_be() {
 }
 
 #[tokio::test]
-async fn a_server_that_wants_a_password_says_so_and_shows_none() {
+async fn missing_passwords_are_reported_without_secrets() {
     let Some(server) = RedisServer::start(&["--requirepass", "correct"]) else { return };
     for user in ["", ":secret@", "default:secret@", "nobody:secret@"] {
         let store = hasty(&format!("redis://{user}{}", server.address()));
@@ -177,7 +177,7 @@ async fn a_server_that_wants_a_password_says_so_and_shows_none() {
 }
 
 #[tokio::test]
-async fn the_documented_permissions_are_enough_and_each_is_needed() {
+async fn documented_permissions_are_sufficient_and_necessary() {
     let Some(server) = RedisServer::start(&[]) else { return };
     let needed =
         ["+evalsha", "+eval", "+exists", "+hget", "+hgetall", "+hset", "+hdel", "+pexpireat", "+persist"];
@@ -204,10 +204,10 @@ async fn the_documented_permissions_are_enough_and_each_is_needed() {
         }
         refusals.extend(store.apply(&fresh_key(), &Write::Claim(lasting())).await.err());
         refusals.extend(store.read(&key).await.err());
-        assert!(!refusals.is_empty(), "{without} is not needed");
+        assert!(!refusals.is_empty(), "{without} isn't needed");
         for error in &refusals {
             assert_eq!(error.kind(), StoreErrorKind::Rejected, "{without}: {error}");
-            assert!(error.to_string().contains("does not permit"), "{without}: {error}");
+            assert!(error.to_string().contains("doesn't permit"), "{without}: {error}");
         }
     }
     // A user limited to other keys.
@@ -243,7 +243,7 @@ async fn oversized_responses_are_unstorable() {
 }
 
 #[tokio::test]
-async fn what_is_no_hash_is_corrupt_and_left_alone() {
+async fn other_types_are_corrupt_and_kept() {
     let Some(server) = shared() else { return };
     let (store, key) = (patient(&server.url()), fresh_key());
     let redis_key = format!("idempotency:{key}");
@@ -263,7 +263,7 @@ async fn what_is_no_hash_is_corrupt_and_left_alone() {
 }
 
 #[tokio::test]
-async fn a_server_with_all_its_connections_taken_is_said_to_be() {
+async fn full_servers_are_reported() {
     let Some(server) = RedisServer::start(&["--maxclients", "1"]) else { return };
     // Retries until the connection of the startup check is closed.
     let _taken = loop {

@@ -42,10 +42,13 @@ pub fn assert_whole(tests: &BTreeSet<String>, unrecorded: &[&str], recorded: &Re
 
     let mut tests = tests.clone();
     for test in unrecorded {
-        assert!(tests.remove(*test) && !recorded.begun.contains(*test), "{test} is gone, or is recorded");
+        assert!(
+            tests.remove(*test) && !recorded.begun.contains(*test),
+            "{test} doesn't exist, or is recorded"
+        );
     }
     let unrecorded: Vec<_> = tests.difference(&recorded.begun).collect();
-    assert!(unrecorded.is_empty(), "no part of the support that records was used in {unrecorded:?}");
+    assert!(unrecorded.is_empty(), "these tests recorded nothing: {unrecorded:?}");
 }
 
 /// Checks that nothing recorded contains a secret.
@@ -54,5 +57,9 @@ pub fn assert_silent(recorded: &Recorded) {
     let in_line = |line: &&str| found.iter().any(|(secret, _)| line.contains(secret));
     let lines: Vec<_> = recorded.told.lines().filter(in_line).take(10).collect();
     let first: Vec<_> = found.iter().take(10).collect();
-    assert!(found.is_empty(), "told: {} secrets, {first:#?}\namong others in {lines:#?}", found.len());
+    assert!(
+        found.is_empty(),
+        "the output has {} secrets, {first:#?}\namong others in {lines:#?}",
+        found.len()
+    );
 }

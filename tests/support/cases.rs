@@ -144,7 +144,7 @@ impl<A: Api> Walk<'_, A> {
         };
         let both = async { tokio::join!(self.step(step, false, Some(&gate), ran), meanwhile) };
         let ended = tokio::time::timeout(LIMIT, both).await;
-        assert!(ended.is_ok(), "{}: the handler that was to be held up did not run", self.name());
+        assert!(ended.is_ok(), "{}: the handler to hold didn't run", self.name());
     }
 }
 
@@ -205,5 +205,5 @@ impl Found {
 }
 
 fn expect<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> Result<(), String> {
-    if found == expected { Ok(()) } else { Err(format!("{what} is {found:?} and not {expected:?}")) }
+    if found == expected { Ok(()) } else { Err(format!("{what} is {found:?}, not {expected:?}")) }
 }

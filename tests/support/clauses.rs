@@ -104,7 +104,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         clauses: &["D02", "D17"],
-        says: "a key is not used again with another payload",
+        says: "a key isn't reused with another payload",
         layered: Plain,
         steps: &[
             runs(POST, 201),
@@ -123,7 +123,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         clauses: &["D03", "D25"],
-        says: "a key is its caller's, and a role is one caller; a load balancer verifies nobody",
+        says: "a key belongs to its caller, and a role is one caller; a load balancer doesn't verify callers",
         layered: Plain,
         steps: &[
             runs(POST, 201),
@@ -137,13 +137,13 @@ pub const CASES: &[Case] = &[
     },
     Case {
         clauses: &["D04"],
-        says: "a UUID is a key, and by choice nothing else is",
+        says: "a UUID is a valid key, and optionally the only valid form",
         layered: Uuid,
         steps: &[runs(by(UUID), 201), runs(by(UUID_7), 201), is_invalid("c4n4ry-key")],
     },
     Case {
         clauses: &["D05", "D11"],
-        says: "a key that has expired begins anew",
+        says: "an expired key starts over",
         layered: Plain,
         steps: &[
             runs(POST, 201),
@@ -155,7 +155,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         clauses: &["D07", "D13"],
-        says: "the fingerprint is of what the request says, not of how it is written",
+        says: "the fingerprint covers the request's content, not its formatting",
         layered: Plain,
         steps: &[
             runs(Sent { query: "a=1&b=2", ..POST }, 201),
@@ -164,7 +164,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         clauses: &["D08"],
-        says: "a key that nobody asked for does no harm",
+        says: "an unneeded key is harmless",
         layered: Plain,
         steps: &[
             runs(method("GET", UUID), 404),
@@ -178,7 +178,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         clauses: &["D12", "D14", "D15", "D16"],
-        says: "a first request is processed, and a retry gets its result, be it success or error",
+        says: "a first request is processed, and a retry gets its result, whether success or error",
         layered: Plain,
         steps: &[
             runs(POST, 201),
@@ -205,7 +205,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         clauses: &["D18"],
-        says: "a retry before completion is a conflict, and another payload is none",
+        says: "a retry before completion is a conflict, but another payload is a mismatch",
         layered: Plain,
         steps: &[
             Step {
@@ -218,7 +218,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         clauses: &["D19", "D20"],
-        says: "a key that is required and missing is 400, and linked to the documentation",
+        says: "a missing required key gets 400 with a link to the documentation",
         layered: Required,
         steps: &[refuses(KEYLESS, 400, "key-missing"), refuses(KEYLESS, 400, "key-missing")],
     },
@@ -230,7 +230,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         clauses: &["D21"],
-        says: "a request that is not corrected goes on failing, and never runs",
+        says: "an uncorrected request keeps failing and never runs",
         layered: Required,
         steps: &[
             runs(with(ANOTHER), 201),
@@ -245,7 +245,7 @@ pub const CASES: &[Case] = &[
     },
     Case {
         clauses: &["D22"],
-        says: "passing failures are not the result",
+        says: "transient failures aren't the result",
         layered: Plain,
         steps: &[
             runs(status("401", UUID), 401),
@@ -267,13 +267,13 @@ pub const CASES: &[Case] = &[
     },
     Case {
         clauses: &["D22"],
-        says: "at most once, a failure of the server's is the result",
+        says: "at most once, a server failure is the result",
         layered: AtMostOnce,
         steps: &[runs(status("500", UUID), 500), replays(status("500", UUID), 500)],
     },
     Case {
         clauses: &["D24"],
-        says: "a key is validated before anything is looked up",
+        says: "a key is validated before any lookup",
         layered: Down,
         steps: &[
             is_invalid(""),

@@ -302,7 +302,7 @@ impl Faulty {
             }
             (Write::Conclude { record, .. }, current) => self.concluded(record.clone(), current),
             (Write::Settle { .. } | Write::Extend { .. } | Write::Resolve { .. }, None) => {
-                unreachable!("what changes a record is refused where there is none")
+                unreachable!("a write that needs a record is refused if there is none")
             }
         };
         self.stored(record)
@@ -511,11 +511,11 @@ impl Faulty {
             match self.inside().parts.get(&self.part_id(key, owner, index)) {
                 Some(part) => bytes.extend_from_slice(part),
                 None if self.is(Fault::PartsMissingLeftOut) => {}
-                None => return corrupt("a part is missing"),
+                None => return corrupt("a chunk is missing"),
             }
         }
         if bytes.len() as u64 > limit && !self.is(Fault::PartsUnlimited) {
-            return corrupt("there is more than there may be");
+            return corrupt("the chunks exceed the limit");
         }
         Ok(bytes.into())
     }

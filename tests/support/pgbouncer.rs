@@ -39,8 +39,8 @@ impl PgBouncer {
     /// configuration. Returns `None` if PgBouncer isn't installed, and panics if `CI` is `true`.
     pub fn before(server: &Server, sessions: u32, configuration: &str) -> Option<Self> {
         let Some(program) = program() else {
-            assert!(std::env::var("CI").as_deref() != Ok("true"), "no PgBouncer is installed; {INSTALL}");
-            eprintln!("SKIPPED: no PgBouncer is installed, and this test needs one; {INSTALL}");
+            assert!(std::env::var("CI").as_deref() != Ok("true"), "PgBouncer isn't installed; {INSTALL}");
+            eprintln!("SKIPPED: this test needs PgBouncer, which isn't installed; {INSTALL}");
             return None;
         };
         let folder = std::env::temp_dir().join(format!("idempotency-pgbouncer-{}", Owner::random().unwrap()));
@@ -69,7 +69,7 @@ impl PgBouncer {
                 return Some(pooler);
             }
         }
-        panic!("PgBouncer did not start");
+        panic!("PgBouncer didn't start");
     }
 
     fn answers(&mut self) -> bool {

@@ -84,8 +84,8 @@ impl Server {
     /// Starts another server, with these files in its folder, readable only by its user.
     pub fn start_with(configuration: &str, files: &[(&str, &[u8])]) -> Option<Self> {
         let Some(programs) = programs() else {
-            assert!(std::env::var("CI").as_deref() != Ok("true"), "no PostgreSQL is installed; {INSTALL}");
-            eprintln!("SKIPPED: no PostgreSQL is installed, and this test needs one; {INSTALL}");
+            assert!(std::env::var("CI").as_deref() != Ok("true"), "PostgreSQL isn't installed; {INSTALL}");
+            eprintln!("SKIPPED: this test needs PostgreSQL, which isn't installed; {INSTALL}");
             return None;
         };
         let name = format!("idempotency-postgres-{}", Owner::random().unwrap());
@@ -168,7 +168,7 @@ impl Server {
                 return server;
             }
         }
-        panic!("PostgreSQL did not start: {}", fs::read_to_string(folder.join("log")).unwrap_or_default());
+        panic!("PostgreSQL didn't start: {}", fs::read_to_string(folder.join("log")).unwrap_or_default());
     }
 
     /// Begins to stop the server, which ends its sessions. CommitOutcome data stays.
@@ -193,7 +193,7 @@ impl Server {
     /// Makes the server a standby that rejects writes, as after a failover.
     pub fn become_standby(&mut self) {
         self.tell("standby");
-        assert!(self.says("ready to accept read-only connections"), "the server became no standby");
+        assert!(self.says("ready to accept read-only connections"), "the server didn't become a standby");
     }
 
     /// Waits until the server's log contains `what` and the server accepts connections. A starting server

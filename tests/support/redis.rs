@@ -91,7 +91,7 @@ impl RedisServer {
                 return Some(server);
             }
         }
-        panic!("redis-server did not start: {}", fs::read_to_string(folder.join("log")).unwrap_or_default());
+        panic!("redis-server didn't start: {}", fs::read_to_string(folder.join("log")).unwrap_or_default());
     }
 
     /// Tries once, since another process may take the port first.
@@ -126,7 +126,7 @@ impl RedisServer {
                 return sentinel;
             }
         }
-        panic!("the Sentinel did not start: {}", fs::read_to_string(folder.join("log")).unwrap_or_default());
+        panic!("the Sentinel didn't start: {}", fs::read_to_string(folder.join("log")).unwrap_or_default());
     }
 
     /// Starts `redis-server` with these arguments, and waits until it accepts connections.

@@ -172,7 +172,7 @@ fn base64(secret: &[u8], skipped: usize) -> String {
 }
 
 #[test]
-fn a_secret_is_found_in_every_form_and_nothing_else_is() {
+fn only_secrets_are_found_in_every_form() {
     let mut secrets = Secrets::default();
     secrets.add_body(r#"{"id":"c4n4ry-\"17\"","short":"c4","n":[{"é":"kettle é"}]}"#);
     assert_eq!(secrets.len(), 3);

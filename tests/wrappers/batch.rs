@@ -35,18 +35,18 @@ use crate::{api::CANARY, recording, store::empty_store};
 use support::{Bench, Message, Paused, by_id, by_order, deliver, deliver_by, sqs, told};
 
 #[tokio::test]
-async fn every_message_runs_once_however_often_it_is_delivered() {
+async fn redelivered_messages_run_once() {
     let bench = Bench::new();
     let batch = sqs([Message::new("m1", "a"), Message::new("m2", "b"), Message::new("m3", "c")]);
     for delivery in 1..=2 {
         assert_eq!(deliver(&bench.worker(by_id), &batch).await, [""; 0], "delivery {delivery}");
         assert_eq!(bench.ran(), ["a", "b", "c"]);
     }
-    assert_eq!(bench.requests(), 3 * 2 + 3, "two a first-time record, one a duplicate");
+    assert_eq!(bench.requests(), 3 * 2 + 3, "two requests for each first run, one for each duplicate");
 }
 
 #[tokio::test]
-async fn only_those_that_failed_come_back_and_each_for_its_own() {
+async fn only_failed_messages_are_returned() {
     let bench = Bench::new();
     let mut bodyless = Message::new("bodyless", "x").json();
     bodyless.as_object_mut().unwrap().remove("body");
@@ -69,7 +69,7 @@ async fn only_those_that_failed_come_back_and_each_for_its_own() {
 
 /// `ship` 17 and `cancel` 17 are two operations, even in one event.
 #[tokio::test]
-async fn queues_of_one_function_share_no_keys() {
+async fn queues_of_one_function_separate_their_keys() {
     let bench = Bench::new();
     for batch in [
         sqs([Message::new("m1", "17").in_queue("ship"), Message::new("m2", "17").in_queue("cancel")]),
@@ -84,7 +84,7 @@ async fn queues_of_one_function_share_no_keys() {
 
 /// With a named source, a message finds its record after a redrive to another queue, or from the dead-letter queue.
 #[tokio::test]
-async fn a_named_source_keeps_its_records() {
+async fn named_sources_keep_their_records() {
     let bench = Bench::new();
     for queue in ["orders", "orders-dead-letters", "orders-moved"] {
         let batch = sqs([Message::new("m1", "17").in_queue(queue)]);
@@ -97,7 +97,7 @@ async fn a_named_source_keeps_its_records() {
 }
 
 #[tokio::test]
-async fn a_duplicate_within_a_batch_runs_once_and_asks_nobody() {
+async fn duplicates_within_a_batch_cost_no_request() {
     let bench = Bench::new();
     let batch = sqs([
         Message::new("m1", "a"),
@@ -108,13 +108,13 @@ async fn a_duplicate_within_a_batch_runs_once_and_asks_nobody() {
         Message::new("m6", "a").with_body(r#"{"order": "a", "more": 1}"#),
     ]);
     let returned = deliver(&bench.worker(by_order), &batch).await;
-    assert_eq!(returned, ["m3", "m4", "m6"], "they end alike; another payload is none of theirs");
+    assert_eq!(returned, ["m3", "m4", "m6"], "duplicates share the outcome, but another payload doesn't");
     assert_eq!(bench.ran(), ["a", "fail 1"]);
-    assert_eq!(bench.requests(), 4, "a claim and a settlement of each operation");
+    assert_eq!(bench.requests(), 4, "one claim and one settlement per operation");
 }
 
 #[tokio::test]
-async fn a_key_that_another_payload_has_used_comes_back_and_its_own_is_done() {
+async fn mismatched_payloads_are_returned() {
     let bench = Bench::new();
     let other = Message::new("m1", "a").with_body(r#"{"order": "a", "more": 1}"#);
     assert_eq!(deliver(&bench.worker(by_order), &sqs([Message::new("m0", "a")])).await, [""; 0]);
@@ -124,7 +124,7 @@ async fn a_key_that_another_payload_has_used_comes_back_and_its_own_is_done() {
 }
 
 #[tokio::test]
-async fn what_another_delivery_is_at_work_on_comes_back() {
+async fn messages_in_progress_are_returned() {
     let bench = Bench::new();
     let batch = sqs([Message::new("m1", "held"), Message::new("m2", "a")]);
     let worker = bench.worker(by_order);
@@ -142,7 +142,7 @@ async fn what_another_delivery_is_at_work_on_comes_back() {
 }
 
 #[tokio::test]
-async fn what_is_done_and_not_retained_is_acknowledged() {
+async fn completed_unretained_messages_are_acknowledged() {
     let bench = Bench::with(|builder| builder.max_response(0));
     let batch = sqs([Message::new("m1", "a")]);
     for _ in 0..2 {
@@ -152,7 +152,7 @@ async fn what_is_done_and_not_retained_is_acknowledged() {
 }
 
 #[tokio::test]
-async fn with_a_store_that_is_down_all_come_back_and_nothing_runs() {
+async fn store_outages_return_all_messages() {
     let bench = Bench::new();
     bench.store.is_down.store(true, Ordering::SeqCst);
     let batch = sqs([Message::new("m1", "a"), Message::new("m2", "b")]);
@@ -161,7 +161,7 @@ async fn with_a_store_that_is_down_all_come_back_and_nothing_runs() {
 }
 
 #[tokio::test]
-async fn a_fifo_group_keeps_its_order_and_its_rest_comes_back_after_a_failure() {
+async fn fifo_groups_stop_at_the_first_failure() {
     let bench = Bench::new();
     let of = |id: &str, order: &str, group: &str| Message::new(id, order).in_group(group).fifo();
     let batch = sqs([
@@ -179,7 +179,7 @@ async fn a_fifo_group_keeps_its_order_and_its_rest_comes_back_after_a_failure() 
         |group: &str| ran.iter().filter(|order| order.contains(group)).cloned().collect::<Vec<_>>();
     assert_eq!(of_group("a"), ["a1", "fail a2"]);
     assert_eq!(of_group("b"), ["b1", "b2", "b3"]);
-    assert_eq!(bench.requests(), 5 * 2, "of what comes back unseen, nobody is asked");
+    assert_eq!(bench.requests(), 5 * 2, "redelivered but unseen messages cost no request");
 
     // An unreadable record blocks the rest of its group too.
     let keyless = of("a1", "", "a").with_body("{}");
@@ -191,7 +191,7 @@ async fn a_fifo_group_keeps_its_order_and_its_rest_comes_back_after_a_failure() 
 }
 
 #[tokio::test]
-async fn groups_run_side_by_side_and_a_standard_queues_group_keeps_no_order() {
+async fn only_fifo_groups_run_in_order() {
     for (is_fifo, widest) in [(true, 1), (false, 3)] {
         let bench = Bench::in_memory();
         let messages = ["x", "y", "z"].map(|order| Message::new(order, order).in_group("one"));
@@ -206,7 +206,7 @@ async fn groups_run_side_by_side_and_a_standard_queues_group_keeps_no_order() {
 }
 
 #[tokio::test]
-async fn no_more_run_at_a_time_than_are_asked_for_even_of_ten_thousand() {
+async fn ten_thousand_records_respect_the_concurrency_limit() {
     let bench = Bench::in_memory();
     let orders = if recording::is_on() { 90 } else { 9_000 };
     let messages =
@@ -218,7 +218,7 @@ async fn no_more_run_at_a_time_than_are_asked_for_even_of_ten_thousand() {
 }
 
 #[tokio::test]
-async fn ten_records_run_at_a_time() {
+async fn ten_records_run_concurrently() {
     let bench = Bench::in_memory();
     let messages = (0..12).map(|nth| Message::new(&format!("m{nth}"), &format!("o{nth}")));
     assert_eq!(deliver(&bench.worker(by_order), &sqs(messages)).await, [""; 0]);
@@ -226,7 +226,7 @@ async fn ten_records_run_at_a_time() {
 }
 
 #[tokio::test]
-async fn a_failure_for_good_is_recorded_and_comes_back_or_is_acknowledged() {
+async fn permanent_failures_are_returned_or_acknowledged() {
     let batch = sqs([Message::new("m1", "final 1"), Message::new("m2", "a")]);
     for (policy, returned) in
         [(OnPermanentFailure::Return, vec!["m1"]), (OnPermanentFailure::Acknowledge, vec![])]
@@ -241,7 +241,7 @@ async fn a_failure_for_good_is_recorded_and_comes_back_or_is_acknowledged() {
 }
 
 #[tokio::test]
-async fn at_most_once_a_failure_and_a_panic_are_for_good() {
+async fn at_most_once_failures_are_permanent() {
     let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
     let batch = sqs([Message::new("m1", "fail 1"), Message::new("m2", "panic 1")]);
     for _ in 0..2 {
@@ -251,7 +251,7 @@ async fn at_most_once_a_failure_and_a_panic_are_for_good() {
 }
 
 #[tokio::test]
-async fn without_a_key_a_message_comes_back_or_runs_unprotected_by_choice() {
+async fn keyless_messages_are_returned_or_unprotected() {
     let bench = Bench::new();
     let keyless =
         |id: &str, order: &str| Message::new(id, order).with_body(&json!({ "name": order }).to_string());
@@ -269,10 +269,10 @@ async fn without_a_key_a_message_comes_back_or_runs_unprotected_by_choice() {
 }
 
 #[tokio::test]
-async fn a_closure_that_panics_is_one_messages_own() {
+async fn panicking_key_closures_fail_one_message() {
     let bench = Bench::new();
     let key = |message: &SqsMessage| match message.message_id() {
-        "m2" => panic!("no key for it"),
+        "m2" => panic!("no key"),
         id => Key::new(id),
     };
     let batch = sqs([Message::new("m1", "a"), Message::new("m2", "b"), Message::new("m3", "c")]);
@@ -281,7 +281,7 @@ async fn a_closure_that_panics_is_one_messages_own() {
 }
 
 #[tokio::test]
-async fn an_empty_batch_has_an_empty_answer_and_another_source_is_an_error() {
+async fn empty_batches_succeed_other_sources_fail() {
     let bench = Bench::new();
     let answer = told(&bench.worker(by_id), &json!({"Records": []}), 0).await.unwrap();
     assert_eq!(serde_json::to_string(&answer).unwrap(), r#"{"batchItemFailures":[]}"#);
@@ -302,13 +302,13 @@ async fn an_empty_batch_has_an_empty_answer_and_another_source_is_an_error() {
 /// `OnPermanentFailure::Acknowledge` only acknowledges a permanent failure whose record is stored. Otherwise the
 /// message is redelivered.
 #[tokio::test]
-async fn a_failure_that_is_not_recorded_comes_back_whatever_the_policy() {
+async fn unrecorded_failures_are_always_returned() {
     let batch = sqs([Message::new("m1", "final 1"), Message::new("m2", "a"), Message::new("m3", "fail 1")]);
     for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
         let bench = Bench::with(|builder| builder.execution(execution));
         bench.settles_in_vain();
         let worker = bench.worker(by_order).on_permanent_failure(OnPermanentFailure::Acknowledge);
-        assert_eq!(deliver(&worker, &batch).await, ["m1", "m3"], "{execution:?}: a success is not repeated");
+        assert_eq!(deliver(&worker, &batch).await, ["m1", "m3"], "{execution:?}: a success isn't repeated");
     }
     // An unprotected run is never recorded.
     let bench = Bench::with(|builder| builder.on_store_failure(OnStoreFailure::RunUnprotected));
@@ -318,7 +318,7 @@ async fn a_failure_that_is_not_recorded_comes_back_whatever_the_policy() {
 }
 
 #[tokio::test]
-async fn a_failure_whose_words_are_not_retained_is_a_failure_still() {
+async fn unretained_failures_remain_failures() {
     let batch = sqs([Message::new("m1", "final 1"), Message::new("m2", "a")]);
     for (policy, returned) in
         [(OnPermanentFailure::Return, vec!["m1"]), (OnPermanentFailure::Acknowledge, vec![])]
@@ -332,11 +332,11 @@ async fn a_failure_whose_words_are_not_retained_is_a_failure_still() {
 }
 
 #[tokio::test]
-async fn an_answer_that_panics_as_it_is_written_is_one_messages_own() {
+async fn panicking_serialisation_fails_one_message() {
     struct Bomb(bool);
     impl serde::Serialize for Bomb {
         fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-            assert!(!self.0, "as it was told");
+            assert!(!self.0, "as intended");
             serializer.serialize_unit()
         }
     }
@@ -356,7 +356,7 @@ fn paused() -> (Bench, Paused) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn near_the_deadline_nothing_is_claimed_and_the_answer_still_comes() {
+async fn claims_stop_near_the_deadline() {
     let (bench, clock) = paused();
     let worker = bench.worker(by_order).concurrency(NonZeroUsize::MIN).reserve(Duration::from_millis(500));
     let takes = |id: &str, millis: u64| Message::new(id, &format!("takes {millis}"));
@@ -371,7 +371,7 @@ async fn near_the_deadline_nothing_is_claimed_and_the_answer_still_comes() {
     assert_eq!(deliver_by(&worker, &batch, clock.after(10_000)).await, ["m4", "m3"]);
     let took = began.until(clock.now()).as_millis();
     assert!((9_500..9_510).contains(&took), "{took}");
-    assert_eq!(bench.in_order().last().unwrap(), "takes 60000", "the third was never begun");
+    assert_eq!(bench.in_order().last().unwrap(), "takes 60000", "the third never started");
 
     // The key of the dropped run is free once its lease has ended, and not before.
     let batch = sqs([takes("m4", 60_000)]);
@@ -382,7 +382,7 @@ async fn near_the_deadline_nothing_is_claimed_and_the_answer_still_comes() {
 
 /// The result of a handler is settled even after the time for handlers is over.
 #[tokio::test(start_paused = true)]
-async fn what_is_on_its_way_to_the_store_at_the_end_is_waited_for() {
+async fn pending_settlements_are_awaited() {
     for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
         let clock = Paused::new();
         let build = |builder: Builder| builder.clock(clock.clone()).execution(execution);
@@ -397,7 +397,7 @@ async fn what_is_on_its_way_to_the_store_at_the_end_is_waited_for() {
 
 /// The handler didn't run, so it may run on the next delivery, even at most once.
 #[tokio::test(start_paused = true)]
-async fn a_claim_whose_answer_is_late_is_given_back() {
+async fn late_claims_are_released() {
     let clock = Paused::new();
     let build = |builder: Builder| builder.clock(clock.clone()).execution(Execution::AtMostOnce);
     let bench = Bench::over(Arc::new(MemoryStore::new()), build);
@@ -410,12 +410,12 @@ async fn a_claim_whose_answer_is_late_is_given_back() {
         bench.is_slow(200);
     });
     assert_eq!((returned.0, bench.ran().len()), (vec!["m1".to_owned()], 0));
-    assert_eq!(deliver_by(&worker, &batch, clock.after(12_000)).await, [""; 0], "not for ever unknown");
+    assert_eq!(deliver_by(&worker, &batch, clock.after(12_000)).await, [""; 0], "not unknown forever");
     assert_eq!(bench.ran(), ["a"]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_another_claims_nothing_near_the_end() {
+async fn waiting_messages_claim_nothing_near_deadlines() {
     let clock = Paused::new();
     let wait = OnInProgress::Wait(Duration::from_secs(60));
     let bench = Bench::over(Arc::new(MemoryStore::new()), |builder| {
@@ -430,15 +430,15 @@ async fn who_waits_for_another_claims_nothing_near_the_end() {
         deliver_by(&worker, &batch, clock.after(12_000)).await
     });
     assert_eq!((first, second), (vec!["m1".to_owned()], vec!["m1".to_owned()]));
-    assert_eq!(bench.ran(), ["takes 23000"], "its wait ended before the other's lease");
+    assert_eq!(bench.ran(), ["takes 23000"], "its wait ended before the other lease");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_panics_as_it_is_dropped_takes_no_answer_along() {
+async fn panics_while_dropping_keep_the_answer() {
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {
-            assert!(std::thread::panicking(), "as it was told");
+            assert!(std::thread::panicking(), "as intended");
         }
     }
     let (bench, clock) = paused();
@@ -455,7 +455,7 @@ async fn a_handler_that_panics_as_it_is_dropped_takes_no_answer_along() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_a_short_time_two_thirds_are_the_records_own() {
+async fn reserve_takes_at_most_a_third() {
     let (bench, clock) = paused();
     let worker = bench.worker(by_order).concurrency(NonZeroUsize::MIN).reserve(Duration::from_secs(60));
     let batch =
@@ -472,7 +472,7 @@ fn shipping(idempotency: &Idempotency, shipped: Arc<Mutex<Vec<String>>>) -> Batc
 }
 
 #[tokio::test]
-async fn a_function_returns_a_worker() {
+async fn functions_can_return_workers() {
     let (bench, shipped) = (Bench::new(), Arc::default());
     let mut workers: Vec<Batch<SqsMessage>> = vec![bench.worker(by_order)];
     workers.push(shipping(&bench.idempotency, Arc::clone(&shipped)));
@@ -485,7 +485,7 @@ async fn a_function_returns_a_worker() {
 }
 
 /// Checks the bounds of `lambda_runtime::run`. No test calls this.
-#[expect(dead_code, reason = "it need only compile")]
+#[expect(dead_code, reason = "it only has to compile")]
 async fn it_works_under_every_run() -> Result<(), lambda_runtime::Error> {
     async fn ship(_: SqsMessage) -> Result<(), Failure> {
         Ok(())

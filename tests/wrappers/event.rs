@@ -94,7 +94,7 @@ fn kind<T: std::fmt::Debug, E: std::fmt::Debug>(result: Result<T, RunError<E>>) 
 }
 
 #[tokio::test]
-async fn the_same_event_twice_runs_once_and_is_answered_byte_for_byte() {
+async fn repeated_events_run_once_and_replay() {
     let runs = Runs::default();
     let service = idempotency().events(key).layer(handler(&runs));
     let first = service.clone().oneshot(event(r#"{"id":"17","note":"caf\u00e9"}"#)).await.unwrap();
@@ -107,7 +107,7 @@ async fn the_same_event_twice_runs_once_and_is_answered_byte_for_byte() {
 
 /// An archive replay adds `replay-name` to the same detail. Another detail under the same id is another event.
 #[tokio::test]
-async fn an_archived_event_that_is_done_is_replayed() {
+async fn completed_archived_events_are_replayed() {
     let runs = Runs::default();
     let counted = runs.clone();
     let handler = service_fn(move |_: LambdaEvent<serde_json::Value>| {
@@ -131,7 +131,7 @@ async fn an_archived_event_that_is_done_is_replayed() {
 }
 
 #[tokio::test]
-async fn exact_numbers_count() {
+async fn numbers_are_compared_exactly() {
     let runs = Runs::default();
     let service = idempotency().events(key).layer(handler(&runs));
     service.clone().oneshot(event(r#"{"id":"17","n":9007199254740993}"#)).await.unwrap();
@@ -140,7 +140,7 @@ async fn exact_numbers_count() {
 }
 
 #[tokio::test]
-async fn any_result_is_replayed_exactly() {
+async fn every_result_is_replayed_exactly() {
     async fn both<T: Serialize + Clone + Send + Sync + 'static>(value: T) -> (String, String) {
         let service = idempotency().events(key).layer(service_fn(move |_: LambdaEvent<Order>| {
             let value = value.clone();
@@ -166,7 +166,7 @@ async fn any_result_is_replayed_exactly() {
 }
 
 #[tokio::test]
-async fn an_event_without_a_key_is_refused_or_runs_each_time_by_choice() {
+async fn keyless_events_are_refused_or_unprotected() {
     let runs = Runs::default();
     let refusing = idempotency().events(key).layer(handler(&runs));
     assert_eq!(kind(refusing.oneshot(event("{}")).await), ErrorKind::MissingKey);
@@ -179,7 +179,7 @@ async fn an_event_without_a_key_is_refused_or_runs_each_time_by_choice() {
 }
 
 #[tokio::test]
-async fn a_bad_key_or_event_is_refused_before_anything_runs() {
+async fn bad_keys_and_events_run_nothing() {
     let runs = Runs::default();
     let service = idempotency().events(key).layer(handler(&runs));
     assert_eq!(kind(service.clone().oneshot(event(r#"{"id":""}"#)).await), ErrorKind::InvalidKey);
@@ -193,9 +193,9 @@ async fn a_bad_key_or_event_is_refused_before_anything_runs() {
 }
 
 #[tokio::test]
-async fn what_is_no_event_is_told_by_the_field_that_is_missing_and_by_nothing_that_it_holds() {
+async fn invalid_events_name_only_missing_fields() {
     #[derive(Debug, Deserialize)]
-    #[expect(dead_code, reason = "its shape is what counts")]
+    #[expect(dead_code, reason = "only its shape matters")]
     struct Strict {
         id: String,
         amount: u64,
@@ -218,12 +218,12 @@ async fn what_is_no_event_is_told_by_the_field_that_is_missing_and_by_nothing_th
         r#""missing field `c4n4ry-secret`""#,
     ] {
         let told = refused(wrong).await;
-        assert!(told.contains("does not read as") && !told.contains("c4n4ry-secret"), "{told}");
+        assert!(told.contains("doesn't parse as") && !told.contains("c4n4ry-secret"), "{told}");
     }
 }
 
 #[tokio::test]
-async fn an_error_is_the_handlers_own_and_a_retry_runs_again() {
+async fn handler_errors_pass_through_and_rerun() {
     let runs = Runs::default();
     let service = idempotency().events(key).layer(handler(&runs));
     for _ in 0..2 {
@@ -237,7 +237,7 @@ async fn an_error_is_the_handlers_own_and_a_retry_runs_again() {
 }
 
 #[tokio::test]
-async fn at_most_once_a_failure_is_answered_the_same_again() {
+async fn at_most_once_failures_are_replayed() {
     let runs = Runs::default();
     let idempotency = Idempotency::builder(empty_store())
         .function("orders")
@@ -256,7 +256,7 @@ async fn at_most_once_a_failure_is_answered_the_same_again() {
 }
 
 #[tokio::test]
-async fn a_panic_goes_on_and_the_key_is_free() {
+async fn panics_propagate_and_free_the_key() {
     let runs = Runs::default();
     let service = idempotency().events(key).layer(handler(&runs));
     let panicking = tokio::spawn(service.clone().oneshot(event(r#"{"id":"1","panic":true}"#)));
@@ -267,7 +267,7 @@ async fn a_panic_goes_on_and_the_key_is_free() {
 }
 
 #[tokio::test]
-async fn an_error_reaches_lambda_with_a_stable_type() {
+async fn errors_reach_lambda_with_stable_types() {
     let service = idempotency().events(key).layer(handler(&Runs::default()));
     let error = service.oneshot(event("{}")).await.unwrap_err();
     assert_eq!(Diagnostic::from(error).error_type, "Idempotency.MissingKey");
@@ -284,7 +284,7 @@ async fn the_handler_sees_its_claim() {
 }
 
 #[tokio::test]
-async fn a_tenants_key_is_its_own() {
+async fn tenants_keep_their_keys_apart() {
     let runs = Runs::default();
     let service = idempotency().events(key).layer(handler(&runs));
     for tenant in [None, Some("c4n4ry-a"), Some("c4n4ry-b"), Some("c4n4ry-a")] {
@@ -297,7 +297,7 @@ async fn a_tenants_key_is_its_own() {
 }
 
 #[tokio::test]
-async fn run_inside_a_handler_takes_the_invocations_deadline() {
+async fn run_uses_the_invocations_deadline() {
     let idempotency = idempotency();
     let mut context = Context::default();
     context.request_id = "request".into();
@@ -312,7 +312,7 @@ async fn run_inside_a_handler_takes_the_invocations_deadline() {
 }
 
 /// Checks the bounds of `lambda_runtime::run` and `run_concurrent`. No test calls this.
-#[expect(dead_code, reason = "it need only compile")]
+#[expect(dead_code, reason = "it only has to compile")]
 async fn it_works_under_run_and_run_concurrent() -> Result<(), lambda_runtime::Error> {
     let idempotency = idempotency();
     let service = || idempotency.events(|order: &Order| Key::new(order.id.as_deref().unwrap_or_default()));
@@ -321,7 +321,7 @@ async fn it_works_under_run_and_run_concurrent() -> Result<(), lambda_runtime::E
 }
 
 #[test]
-fn a_closure_may_say_in_several_ways_that_there_is_no_key() {
+fn key_closures_may_return_options_and_results() {
     let key = || Key::new("k").unwrap();
     assert!(key().into_key().unwrap().is_some());
     assert!(None::<Key>.into_key().unwrap().is_none());
@@ -330,7 +330,7 @@ fn a_closure_may_say_in_several_ways_that_there_is_no_key() {
 }
 
 #[tokio::test]
-async fn a_key_is_named_by_fields_or_by_the_request_id() {
+async fn keys_come_from_fields_or_request_ids() {
     let runs = Runs::default();
     let by_fields = KeyFields::new(["/id", "/line"]).unwrap();
     let service = idempotency().events_by::<Order, _>(by_fields).layer(handler(&runs));
@@ -358,7 +358,7 @@ async fn a_key_is_named_by_fields_or_by_the_request_id() {
 }
 
 #[tokio::test]
-async fn only_fields_that_were_asked_for_are_compared() {
+async fn only_chosen_fields_are_compared() {
     let runs = Runs::default();
     let layer = idempotency().events(key).fingerprint_fields(["/id", "/amount"]).unwrap();
     let service = layer.layer(handler(&runs));
@@ -377,7 +377,7 @@ async fn only_fields_that_were_asked_for_are_compared() {
 
 /// A replay returns the handler's answer unchanged, whatever its type.
 #[tokio::test]
-async fn every_kind_of_answer_is_replayed_exactly() {
+async fn every_answer_type_is_replayed_exactly() {
     async fn twice<R: Serialize + Clone + Send + Sync + 'static>(answer: R) {
         let expected = serde_json::to_string(&answer).unwrap();
         let runs = Runs::default();
@@ -409,7 +409,7 @@ async fn every_kind_of_answer_is_replayed_exactly() {
 }
 
 #[tokio::test]
-async fn two_functions_in_one_lambda_and_nested_and_parallel_operations_share_no_key() {
+async fn functions_and_nested_operations_separate_keys() {
     let idempotency = idempotency();
     let runs = Runs::default();
     let charge = idempotency.events(key).operation("charge").unwrap().layer(handler(&runs));
@@ -443,7 +443,7 @@ async fn two_functions_in_one_lambda_and_nested_and_parallel_operations_share_no
                     }
                 };
                 let (first, second) = tokio::join!(step("first"), step("second"));
-                assert_eq!(*current().unwrap().key(), outer, "after them it is the outer one's again");
+                assert_eq!(*current().unwrap().key(), outer, "afterwards the outer claim is current again");
                 let mut keys = vec![outer.to_string(), first?, second?, step("first").await?];
                 keys.sort();
                 keys.dedup();

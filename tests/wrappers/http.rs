@@ -130,13 +130,13 @@ fn is_replay(response: &Response<Body>) -> bool {
 }
 
 #[tokio::test]
-async fn the_same_request_twice_runs_once() {
+async fn repeated_requests_run_once() {
     let runs = Runs::default();
     let service = idempotency().http().layer(handler(&runs));
     let first = service.clone().oneshot(post(Some("k"), r#"{"a":1,"b":2}"#)).await.unwrap();
     let again = service.clone().oneshot(post(Some("\"k\""), r#"{"b":2, "a":1}"#)).await.unwrap();
     assert_eq!(first.status(), StatusCode::CREATED);
-    assert!(!is_replay(&first), "the handler's own marker is not believed");
+    assert!(!is_replay(&first), "the handler's own marker isn't trusted");
     assert!(is_replay(&again));
     assert_eq!((again.status(), again.body()), (first.status(), first.body()));
     for name in ["location", "content-type"] {
@@ -146,7 +146,7 @@ async fn the_same_request_twice_runs_once() {
 }
 
 #[tokio::test]
-async fn another_request_under_the_key_is_422() {
+async fn reused_keys_get_422() {
     let runs = Runs::default();
     let service = idempotency().http().layer(handler(&runs));
     service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
@@ -160,7 +160,7 @@ async fn another_request_under_the_key_is_422() {
 }
 
 #[tokio::test]
-async fn a_bad_key_is_400_and_touches_nothing() {
+async fn bad_keys_get_400_and_run_nothing() {
     let runs = Runs::default();
     let idempotency = Idempotency::builder(Down).function("payments").build().unwrap();
     let service = idempotency.http().layer(handler(&runs));
@@ -174,7 +174,7 @@ async fn a_bad_key_is_400_and_touches_nothing() {
 }
 
 #[tokio::test]
-async fn a_key_is_optional_unless_required() {
+async fn keys_are_optional_unless_required() {
     let runs = Runs::default();
     let optional = idempotency().http().layer(handler(&runs));
     for _ in 0..2 {
@@ -186,11 +186,11 @@ async fn a_key_is_optional_unless_required() {
     assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (400, "key-missing"));
     let mut get = post(None, "");
     *get.method_mut() = lambda_http::http::Method::GET;
-    assert_eq!(required.oneshot(get).await.unwrap().status(), 201, "a GET needs none");
+    assert_eq!(required.oneshot(get).await.unwrap().status(), 201, "a GET needs no key");
 }
 
 #[tokio::test]
-async fn a_get_passes_untouched_even_with_a_key_and_a_store_that_is_down() {
+async fn get_requests_pass_even_during_outages() {
     let runs = Runs::default();
     let idempotency = Idempotency::builder(Down).function("payments").build().unwrap();
     let mut get = post(Some("k"), "");
@@ -199,7 +199,7 @@ async fn a_get_passes_untouched_even_with_a_key_and_a_store_that_is_down() {
 }
 
 #[tokio::test]
-async fn a_store_that_is_down_is_503_and_nothing_ran() {
+async fn store_outages_get_503_and_run_nothing() {
     let runs = Runs::default();
     let idempotency = Idempotency::builder(Down).function("payments").build().unwrap();
     let answer = idempotency.http().layer(handler(&runs)).oneshot(post(Some("k"), "{}")).await.unwrap();
@@ -209,7 +209,7 @@ async fn a_store_that_is_down_is_503_and_nothing_ran() {
 }
 
 #[tokio::test]
-async fn an_in_flight_duplicate_is_409_with_retry_after() {
+async fn concurrent_duplicates_get_409_with_retry_after() {
     let (started, release) = (Arc::new(tokio::sync::Notify::new()), Arc::new(tokio::sync::Notify::new()));
     let gates = (started.clone(), release.clone());
     let service = idempotency().http().layer(service_fn(move |_: Request| {
@@ -225,7 +225,7 @@ async fn an_in_flight_duplicate_is_409_with_retry_after() {
     let second = service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
     assert_eq!((second.status().as_u16(), code(&second).as_str()), (409, "in-progress"));
     let wait: u64 = second.headers()["retry-after"].to_str().unwrap().parse().unwrap();
-    assert_eq!(wait, 5, "though the fallback lease has a minute left");
+    assert_eq!(wait, 5, "although the fallback lease lasts another minute");
     let other = service.clone().oneshot(post(Some("k"), "[]")).await.unwrap();
     assert_eq!(other.status(), 422, "another payload, even while the first runs");
     release.notify_one();
@@ -234,7 +234,7 @@ async fn an_in_flight_duplicate_is_409_with_retry_after() {
 }
 
 #[tokio::test]
-async fn passing_failures_give_the_key_back_and_final_ones_are_replayed() {
+async fn transient_failures_release_and_final_ones_replay() {
     for (status, runs_twice) in
         [("404", true), ("410", false), ("422", false), ("429", true), ("500", true), ("503", true)]
     {
@@ -250,7 +250,7 @@ async fn passing_failures_give_the_key_back_and_final_ones_are_replayed() {
 }
 
 #[tokio::test]
-async fn at_most_once_a_500_is_final() {
+async fn at_most_once_500s_are_final() {
     let runs = Runs::default();
     let builder = Idempotency::builder(empty_store()).function("payments");
     let service = builder.execution(Execution::AtMostOnce).build().unwrap().http().layer(handler(&runs));
@@ -262,7 +262,7 @@ async fn at_most_once_a_500_is_final() {
 }
 
 #[tokio::test]
-async fn text_and_binary_bodies_come_back_as_they_were() {
+async fn text_and_binary_bodies_are_replayed_exactly() {
     for body in [Body::Empty, Body::Text("caf\u{e9}\n".into()), Body::Binary(vec![0, 159, 146, 150, 10])] {
         let answer = body.clone();
         let service = idempotency().http().layer(service_fn(move |_: Request| {
@@ -280,7 +280,7 @@ async fn text_and_binary_bodies_come_back_as_they_were() {
 }
 
 #[tokio::test]
-async fn the_handler_gets_its_body_and_its_claim() {
+async fn handlers_get_their_body_and_claim() {
     let service = idempotency().http().layer(service_fn(|request: Request| async move {
         let text = matches!(request.body(), Body::Text(text) if text.ends_with(",\"a\":1}"));
         let claim = request.extensions().get::<ClaimHandle>().map(|claim| claim.key().to_string());
@@ -292,7 +292,7 @@ async fn the_handler_gets_its_body_and_its_claim() {
 }
 
 #[tokio::test]
-async fn an_axum_router_is_wrapped_whole_or_by_route() {
+async fn axum_routers_or_routes_can_be_wrapped() {
     use axum::{Router, routing};
     async fn pay(request: axum::extract::Request) -> String {
         let claimed = request.extensions().get::<ClaimHandle>().is_some();
@@ -325,11 +325,11 @@ async fn an_axum_router_is_wrapped_whole_or_by_route() {
     );
     let free = send("/free", None).await.unwrap();
     let body = axum::body::to_bytes(free.into_body(), 1000).await.unwrap();
-    assert_eq!(body, "false {}", "the layer is not around this route");
+    assert_eq!(body, "false {}", "the layer doesn't wrap this route");
 }
 
 #[tokio::test]
-async fn a_real_event_goes_through() {
+async fn real_events_are_accepted() {
     let event = include_str!("../../events/payments/http-api.json");
     recording::secrets(|secrets| secrets.add_http(&serde_json::from_str(event).unwrap()));
     let runs = Runs::default();
@@ -343,7 +343,7 @@ async fn a_real_event_goes_through() {
 }
 
 #[tokio::test]
-async fn one_callers_key_is_not_anothers() {
+async fn callers_keep_their_keys_apart() {
     let runs = Runs::default();
     let service = idempotency().http().layer(handler(&runs));
     let mut event: Value = serde_json::from_str(include_str!("../../events/payments/http-api.json")).unwrap();
@@ -375,7 +375,7 @@ impl http_body::Body for BreaksOff {
 }
 
 #[tokio::test]
-async fn a_body_that_breaks_off_is_400() {
+async fn truncated_bodies_get_400() {
     let runs = Runs::default();
     let ran = runs.clone();
     let handler = service_fn(move |_: lambda_http::http::Request<axum::body::Body>| {
@@ -390,14 +390,14 @@ async fn a_body_that_breaks_off_is_400() {
 }
 
 #[tokio::test]
-async fn a_body_over_the_limit_is_413() {
+async fn oversized_bodies_get_413() {
     let service = idempotency().http().layer(handler(&Runs::default()));
     let answer = service.oneshot(post(Some("k"), &"x".repeat(10 * 1024 * 1024 + 1))).await.unwrap();
     assert_eq!((answer.status().as_u16(), code(&answer).as_str()), (413, "body-too-large"));
 }
 
 /// Checks the bounds of `lambda_http::run` and its variants. No test calls this.
-#[expect(dead_code, reason = "it need only compile")]
+#[expect(dead_code, reason = "it only has to compile")]
 async fn it_works_under_every_run() -> Result<(), lambda_http::Error> {
     async fn text(_: Request) -> Result<impl IntoResponse, lambda_http::Error> {
         Ok("text")
@@ -428,7 +428,7 @@ impl Store for Down {
 }
 
 #[test]
-fn the_layers_defaults_are_a_days_retention_and_two_seconds_skew() {
+fn layer_defaults_are_pinned() {
     let idempotency = idempotency();
     let settings = idempotency.settings();
     assert_eq!(settings.retention, Duration::from_secs(86_400));

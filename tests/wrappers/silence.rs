@@ -25,12 +25,12 @@ const AUDITS: &str = "silence::audit_";
 
 /// Tests that start no recording, since they neither call the library nor send it anything.
 const UNRECORDED: &[&str] = &[
-    "event::a_closure_may_say_in_several_ways_that_there_is_no_key",
-    "http::caller_table::the_guide_has_this_table",
-    "http::decided::of_two_keys_behind_a_rest_api_one_is_seen",
-    "http::draft::d06_d09_d10_d22_and_d23_the_specification_is_there_to_be_published",
-    "http::draft::every_clause_has_its_cases_and_every_case_its_test",
-    "secrets::a_secret_is_found_in_every_form_and_nothing_else_is",
+    "event::key_closures_may_return_options_and_results",
+    "http::caller_table::the_guide_lists_every_caller",
+    "http::decided::lambda_http_shows_only_the_last_key",
+    "http::draft::d06_d09_d10_d22_d23_specification_exists",
+    "http::draft::every_clause_and_case_is_tested",
+    "secrets::only_secrets_are_found_in_every_form",
 ];
 
 /// Texts that a valid recording contains.
@@ -48,7 +48,7 @@ const TOLD: &[&str] = &[
     "kind=InvalidKey",
     "kind=MissingKey",
     "kind=CallerMissing",
-    "event: ERROR lambda_idempotency message=refused a keyed request whose caller has no name",
+    "event: ERROR lambda_idempotency message=refused a keyed request with an unknown caller",
     "kind=CallerUnknown",
     "kind=Unavailable",
     "kind=OutcomeUnknown",
@@ -82,12 +82,12 @@ const TOLD: &[&str] = &[
 ];
 
 #[test]
-fn audit_finds_no_secret_in_what_all_the_tests_tell() {
+fn audit_finds_no_secret_in_output() {
     let (mut recorded, output) = audit::recorded("silence", &["--skip", AUDITS], None);
     audit::assert_whole(&audit::tests(AUDITS), UNRECORDED, &recorded, &output);
     let lacking: Vec<_> = TOLD.iter().filter(|fact| !recorded.told.contains(**fact)).collect();
     assert!(lacking.is_empty(), "the recording lacks {lacking:?}");
-    assert!(recorded.secrets.len() > 100, "{} secrets: most were not noted", recorded.secrets.len());
+    assert!(recorded.secrets.len() > 100, "only {} secrets were noted", recorded.secrets.len());
     recorded.secrets.add(CANARY);
     audit::assert_silent(&recorded);
 }
@@ -100,8 +100,8 @@ fn leaked(way: &str) -> String {
 }
 
 #[test]
-fn audit_finds_what_is_leaked() {
-    let leaking = ["--exact", "silence::what_is_leaked_on_demand"];
+fn audit_finds_every_leak() {
+    let leaking = ["--exact", "silence::leaks_a_secret_on_demand"];
     let (recorded, output) = audit::recorded("leak", &leaking, Some(LEAK));
     assert!(output.status.success());
     let found: BTreeSet<_> =
@@ -110,7 +110,7 @@ fn audit_finds_what_is_leaked() {
 }
 
 #[test]
-fn what_is_leaked_on_demand() {
+fn leaks_a_secret_on_demand() {
     recording::begin();
     if env::var_os(LEAK).is_none() {
         return;
@@ -141,7 +141,7 @@ fn secret(of: &str) -> String {
 
 /// Records the `Debug` text of the engine's values, with secrets in them.
 #[tokio::test]
-async fn values_show_themselves() {
+async fn debug_of_engine_values_leaks_nothing() {
     let store = MemoryStore::new();
     let idempotency = Idempotency::builder(store.clone()).function("values").build().unwrap();
     let (key, payload) = (Key::new(secret("key")).unwrap(), secret("payload"));
@@ -189,7 +189,7 @@ fn layers_show_themselves(idempotency: &Idempotency) {
 
 /// Operators write by hand, and handlers fail: records the errors that they get.
 #[tokio::test]
-async fn what_goes_wrong_shows_itself() {
+async fn operator_and_handler_errors_leak_nothing() {
     let store = MemoryStore::new();
     let builder = Idempotency::builder(store.clone()).function("values");
     let idempotency = builder.on_handler_error(OnHandlerError::Record).build().unwrap();

@@ -117,7 +117,7 @@ async fn sell(stock: Stock, request: Request, closes: bool) -> Answer {
     of_the_task.add(stock.note("a note")).unwrap();
     let twice = of_the_task.add(stock.note("a note")).unwrap_err();
     recording::error(&twice);
-    assert!(twice.to_string().contains("are on one item"), "{twice}: they are one");
+    assert!(twice.to_string().contains("are on the same item"), "{twice}: both are the same item");
     if closes {
         of_the_request.on_declined(|declined: &Declined| -> Answer {
             recording::shown(declined);
@@ -137,7 +137,7 @@ fn is_replay(response: &Response<Body>) -> bool {
 }
 
 #[tokio::test]
-async fn over_http_a_sale_and_its_answer_are_made_together_and_replayed() {
+async fn http_sales_commit_with_their_answer() {
     for mode in MODES {
         let shop = Shop::with(5).await;
         let stock = shop.stock.clone();
@@ -153,7 +153,7 @@ async fn over_http_a_sale_and_its_answer_are_made_together_and_replayed() {
 }
 
 #[tokio::test]
-async fn over_http_an_empty_shelf_is_answered_by_the_closure_and_that_is_recorded() {
+async fn http_declined_closures_answer_and_are_recorded() {
     for mode in MODES {
         let shop = Shop::with(0).await;
         let stock = shop.stock.clone();
@@ -170,7 +170,7 @@ async fn over_http_an_empty_shelf_is_answered_by_the_closure_and_that_is_recorde
 }
 
 #[tokio::test]
-async fn over_http_an_empty_shelf_without_a_closure_is_a_problem_and_may_be_tried_again() {
+async fn http_declined_sales_are_unrecorded_problems() {
     for mode in MODES {
         let shop = Shop::with(0).await;
         let stock = shop.stock.clone();
@@ -188,7 +188,7 @@ async fn over_http_an_empty_shelf_without_a_closure_is_a_problem_and_may_be_trie
 }
 
 #[tokio::test]
-async fn a_declined_closure_of_another_type_is_500() {
+async fn declined_closures_of_another_type_get_500() {
     for mode in MODES {
         let shop = Shop::with(0).await;
         let stock = shop.stock.clone();
@@ -209,7 +209,7 @@ async fn a_declined_closure_of_another_type_is_500() {
 }
 
 #[tokio::test]
-async fn over_http_of_many_at_once_one_sells() {
+async fn http_concurrent_deliveries_sell_once() {
     for mode in MODES {
         let shop = Shop::with(50).await;
         let stock = shop.stock.clone();
@@ -234,7 +234,7 @@ async fn over_http_of_many_at_once_one_sells() {
 }
 
 #[tokio::test]
-async fn over_http_what_is_not_recorded_sells_nothing() {
+async fn http_unrecorded_answers_sell_nothing() {
     for mode in MODES {
         let shop = Shop::with(5).await;
         let stock = shop.stock.clone();
@@ -263,7 +263,7 @@ fn event(id: &str) -> LambdaEvent<Box<RawValue>> {
 }
 
 #[tokio::test]
-async fn typed_events_sell_once_and_their_closure_answers() {
+async fn typed_events_sell_once_or_closures_answer() {
     for mode in MODES {
         let shop = Shop::with(1).await;
         let stock = shop.stock.clone();
@@ -289,7 +289,7 @@ async fn typed_events_sell_once_and_their_closure_answers() {
 }
 
 #[tokio::test]
-async fn a_typed_event_that_is_declined_without_a_closure_fails_by_its_kind() {
+async fn declined_typed_events_fail_by_kind() {
     for mode in MODES {
         let shop = Shop::with(0).await;
         let stock = shop.stock.clone();
@@ -326,7 +326,7 @@ fn batch(orders: &[&str]) -> LambdaEvent<Box<RawValue>> {
 }
 
 #[tokio::test]
-async fn each_message_of_a_batch_has_a_transaction_of_its_own() {
+async fn each_message_has_its_own_transaction() {
     for mode in MODES {
         let shop = Shop::with(3).await;
         let stock = shop.stock.clone();
@@ -345,7 +345,7 @@ async fn each_message_of_a_batch_has_a_transaction_of_its_own() {
         for _ in 0..2 {
             let answer = worker.clone().oneshot(batch(&orders)).await.unwrap();
             assert_eq!(answer.returned().collect::<Vec<_>>(), ["fails"]);
-            assert_eq!(shop.left().await, 0, "one each, and none for the one that failed");
+            assert_eq!(shop.left().await, 0, "one each, and none for the failed one");
         }
         // The stock is empty, so the declined message is redelivered.
         let answer = worker.clone().oneshot(batch(&["a", "d"])).await.unwrap();

@@ -64,9 +64,9 @@ pub async fn main(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut text = format!("{key}\n{}\n{}", view.lines(), view.next_delivery());
-    text.push_str(&what_to_do(&view, arguments));
+    text.push_str(&next_steps(&view, arguments));
     if let Some(response) = revealed {
-        text.push_str(&format!("\nThe response, as it is recorded:\n{}\n", in_text(&response)));
+        text.push_str(&format!("\nThe recorded response:\n{}\n", in_text(&response)));
     }
     words::print(&text)?;
     Ok(ExitCode::SUCCESS)
@@ -78,8 +78,8 @@ pub(super) fn absent(key: &StoredKey, as_json: bool) -> Result<ExitCode> {
         words::print_json(&json!({ "id": key.as_str(), "record": null }))?;
     } else {
         words::print(&format!(
-            "{key}\n  There is no record: the key was never claimed, or its record has expired and was swept away.\n  \
-             A delivery now claims it, and runs.\n"
+            "{key}\n  There's no record: the key was never claimed, or its record expired and was deleted.\n  \
+             The next delivery claims the key and runs the handler.\n"
         ))?;
     }
     Ok(ExitCode::FAILURE)
@@ -99,7 +99,7 @@ async fn reveal(store: &Arc<dyn Store>, key: &StoredKey, record: &Record) -> Res
 fn in_text(response: &[u8]) -> String {
     match std::str::from_utf8(response) {
         Ok(text) => text.to_owned(),
-        Err(_) => format!("(not text; in hexadecimal digits)\n{}", hex(response)),
+        Err(_) => format!("(binary, shown in hexadecimal)\n{}", hex(response)),
     }
 }
 
@@ -114,7 +114,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn what_to_do(view: &View<'_>, arguments: &Arguments) -> String {
+fn next_steps(view: &View<'_>, arguments: &Arguments) -> String {
     let command = |name, options: &[&str]| {
         arguments.store.command_line(&[&[name, view.key.as_str()], options].concat())
     };
@@ -129,24 +129,24 @@ fn what_to_do(view: &View<'_>, arguments: &Arguments) -> String {
     let release = command("release", &[]);
     let lines: &[(&str, &str)] = match view.record.status() {
         Status::Started if view.is_running() => &[
-            ("It may be running just now. Best is to wait, and to look again", ""),
-            ("Its effect has happened, and its executor is gone", &complete),
-            ("Its effect has not happened, and its executor is gone", &release),
+            ("It may be running now. Wait, then inspect it again", ""),
+            ("If its effect happened and its executor has ended", &complete),
+            ("If its effect didn't happen and its executor has ended", &release),
         ],
         Status::Started => &[
-            ("Its effect has happened: record it, so that nothing runs again", &complete),
-            ("Its effect has not happened: let the next delivery run", &release),
+            ("If its effect happened, record it, so that nothing runs again", &complete),
+            ("If its effect didn't happen, let the next delivery run", &release),
         ],
         Status::Completed if !view.is_expired() => &[
-            ("Its response is wrong: record another", &complete),
-            ("It was undone, and is to happen once more", &release),
+            ("If its response is wrong, record another", &complete),
+            ("If it was undone and must happen again", &release),
         ],
         Status::Failed if !view.is_expired() => {
-            &[("It has happened all the same", &complete), ("It may be tried again", &release)]
+            &[("If it happened after all", &complete), ("If it may run again", &release)]
         }
         _ => return String::new(),
     };
-    let mut text = "\nWhat you can do (what writes is a dry run first):\n".to_owned();
+    let mut text = "\nWhat you can do (commands that write start with a dry run):\n".to_owned();
     if view.has_response() && !arguments.reveal {
         text.push_str(&format!("  See the response:\n    {}\n", command("inspect", &["--reveal"])));
     }

@@ -119,8 +119,8 @@ impl KeyArguments {
             return Ok(StoredKey::from_stored(&self.key));
         }
         Err(Problem::new(
-            "KEY is no record's id, which is <function>/<operation>#<64 hex digits>; `idempotency list` shows them. \
-             If it is the idempotency key itself, give --function and --via too",
+            "KEY isn't a record's id, which is <function>/<operation>#<64 hex digits>; `idempotency list` shows ids. \
+             If KEY is the idempotency key itself, add --function and --via",
         ))
     }
 }
@@ -132,20 +132,21 @@ impl ScopeArguments {
         let has_caller = caller.is_some();
         match via {
             Via::Run if self.operation.is_none() => Err(Problem::new(
-                "a step has a name: give --operation too, as in `idempotency.operation(NAME)`",
+                "a step needs its name: add --operation, as in `idempotency.operation(NAME)`",
             )),
-            Via::Http | Via::Event if self.for_caller.is_some() => Err(Problem::new(
-                "only a step is run for a caller: leave out --for-caller, or give --via run",
-            )),
+            Via::Http | Via::Event if self.for_caller.is_some() => {
+                Err(Problem::new("--for-caller is only for steps: leave it out, or use --via run"))
+            }
             Via::Event | Via::Run if has_caller => Err(Problem::new(
-                "only an HTTP key has a caller: leave out the caller (--jwt-subject, --iam, --principal and so on), or give --via http",
+                "only an HTTP key has a caller: leave out --jwt-subject, --iam, --principal and so on, \
+                 or use --via http",
             )),
             Via::Run if self.tenant.is_some() => Err(Problem::new(
-                "a step has no tenant of its own: leave out --tenant and give --for-caller, or give --via http or event",
+                "a step doesn't have its own tenant: replace --tenant by --for-caller, or use --via http or event",
             )),
             _ if is_without_api(caller.as_ref()) => Err(Problem::new(
-                "another API may call someone else by this name: give --api `<API id>/<stage>`, or what the code sets by \
-                 `api_name`; or, for a JWT, --jwt-issuer",
+                "another API may use this name for another caller: add --api `<API id>/<stage>`, or the name that the \
+                 code sets with `api_name`; or, for a JWT, add --jwt-issuer",
             )),
             _ => Ok(()),
         }

@@ -198,7 +198,7 @@ fn print(listed: &Listed, arguments: &Arguments, now: Timestamp) -> Result<()> {
         let rows: Vec<_> = found.iter().map(|(key, record)| row(key, record, arguments.rules, now)).collect();
         text = words::table(&["status", "claimed", "until", "attempt", "id", "request id"], &rows);
     } else if !arguments.unresolved {
-        text.push_str("no such record\n");
+        text.push_str("no matching records\n");
     }
     if arguments.unresolved {
         text.push_str(&format!("{} unresolved\n", words::count(*unresolved, "operation")));
@@ -208,7 +208,7 @@ fn print(listed: &Listed, arguments: &Arguments, now: Timestamp) -> Result<()> {
     }
     words::print(&text)?;
     if *has_more {
-        eprintln!("There are more than these {}: give a larger --limit.", found.len());
+        eprintln!("More records match: use a larger --limit than {}.", found.len());
     }
     Ok(())
 }

@@ -46,19 +46,17 @@ impl ResponseArguments {
     /// If the file can't be read, or a replay couldn't read its content.
     pub(super) fn resolution(&self, key: &StoredKey) -> Result<Resolution> {
         let Some(path) = &self.response else { return Ok(Resolution::CompleteWithoutResponse) };
-        let file = fs::read(path).context(format!("the response {} cannot be read", path.display()))?;
+        let file = fs::read(path).context(format!("couldn't read the response file {}", path.display()))?;
         let bytes = match via(key) {
             "http" => self.http(file)?,
             _ if self.status.is_some() => {
-                return Err(Problem::new(
-                    "only an HTTP operation's response has a status: leave out --status",
-                ));
+                return Err(Problem::new("--status is only for HTTP operations: leave it out"));
             }
             "event" => json(file)?,
             _ if self.raw => file,
             _ => json(file).map_err(|problem| {
                 Problem::new(format!(
-                    "{problem}; where the code uses `begin` with bytes of its own, give --raw"
+                    "{problem}; if the code calls `begin` and records its own bytes, add --raw"
                 ))
             })?,
         };
@@ -70,20 +68,18 @@ impl ResponseArguments {
             return match replayed(&body) {
                 Ok(_) => Ok(body),
                 Err(_) => Err(Problem::new(
-                    "the file is no recorded HTTP response, as `inspect --reveal` shows one; to give only the body, \
-                     leave out --raw and give --status",
+                    "the file isn't a recorded HTTP response in the form that `inspect --reveal` shows; if it's \
+                     only the body, replace --raw by --status",
                 )),
             };
         }
         let Some(status) = self.status else {
-            return Err(Problem::new(
-                "this is an HTTP operation: give its response's --status too, such as 201",
-            ));
+            return Err(Problem::new("this is an HTTP operation: add its response's --status, such as 201"));
         };
         let mut response = Response::builder().status(status);
         for header in &self.headers {
             let (name, value) = header.split_once(':').ok_or_else(|| {
-                Problem::new(format!("--header {header:?} has no colon; write it as 'name: value'"))
+                Problem::new(format!("--header {header:?} has no colon: write it as 'name: value'"))
             })?;
             response = response.header(name.trim(), value.trim());
         }
@@ -91,10 +87,10 @@ impl ResponseArguments {
         if !names_its_type && is_json(&body) {
             response = response.header(CONTENT_TYPE, "application/json");
         }
-        let response = response.body(body).context("--status or --header is not one that HTTP has")?;
+        let response = response.body(body).context("--status or --header isn't valid in HTTP")?;
         if !(200..=599).contains(&status) {
             return Err(Problem::new(format!(
-                "--status {status} is no final answer; give one from 200 to 599"
+                "--status {status} isn't a final status: use one from 200 to 599"
             )));
         }
         // Text goes to the front end as a string, since it would encode binary data.
@@ -137,6 +133,6 @@ fn json(bytes: Vec<u8>) -> Result<Vec<u8>> {
     if is_json(&bytes) {
         Ok(bytes)
     } else {
-        Err(Problem::new("the response is not JSON, and a replay could not read it"))
+        Err(Problem::new("the response isn't JSON, so a replay couldn't read it"))
     }
 }

@@ -164,7 +164,7 @@ impl Planned<'_> {
         }
         let mut text = format!("{}\n{}\n", self.key, view.lines());
         text.push_str(&format!(
-            "DRY RUN: nothing was written. If the record is still this version, it would become\n{}\n",
+            "DRY RUN: nothing was written. The record would become\n{}\n",
             self.would_become(&view)
         ));
         for meaning in self.means(&view) {
@@ -200,7 +200,7 @@ impl Planned<'_> {
         }
         lines.extend([
             ("expires", words::expiry(expires_at, view.now)),
-            ("owner", "a new one, and a higher generation: a claim that still runs is fenced".to_owned()),
+            ("owner", "a new one, with a higher generation: a claim that still runs is fenced".to_owned()),
         ]);
         lines.into_iter().map(|(name, value)| format!("  {name:<13}{value}\n")).collect()
     }
@@ -210,59 +210,61 @@ impl Planned<'_> {
         let is_release = self.resolution == Resolution::Release;
         let before = match (view.record.status(), is_release) {
             (Status::Started, true) if view.is_running() => {
-                "ITS HANDLER MAY BE RUNNING NOW, since its lease has not ended. Released, the next delivery runs it a \
-                 second time, at the same time. Wait for the lease to end unless you know that its executor is gone."
+                "ITS HANDLER MAY BE RUNNING NOW, since its lease hasn't expired. After a release, the next delivery \
+                 runs it a second time, concurrently. Wait for the lease to expire unless you know that its \
+                 executor has ended."
             }
             (Status::Started, true) => {
                 "An executor claimed the key and ended without an answer. Its effect may have happened: find out \
                  before you release, since the next delivery runs the handler again."
             }
             (Status::Started, false) if view.is_running() => {
-                "Its handler may be running now, since its lease has not ended: be sure that the effect has happened."
+                "Its handler may be running now, since its lease hasn't expired: be sure that the effect happened."
             }
             (Status::Started, false) => {
-                "An executor claimed the key and ended without an answer. Be sure that the effect has happened: after \
-                 this, no delivery runs it."
+                "An executor claimed the key and ended without an answer. Be sure that the effect happened: after \
+                 this, no delivery runs the handler."
             }
             (Status::Completed, true) => {
-                "THE OPERATION IS DONE: ITS EFFECT HAS HAPPENED. Releasing lets it happen again, and the recorded \
-                 response is lost."
+                "THE OPERATION IS DONE: ITS EFFECT HAPPENED. A release lets it happen again, and deletes the recorded \
+                 response."
             }
-            (Status::Completed, false) => "The response that is recorded is replaced, and is lost.",
+            (Status::Completed, false) => "This replaces the recorded response, which is lost.",
             (Status::Failed, true) => {
-                "The operation failed for good, and duplicates get that failure. Released, the next delivery runs \
-                 the handler again."
+                "The operation failed permanently, and duplicates get that failure. After a release, the next delivery \
+                 runs the handler again."
             }
-            (Status::Failed, false) => "The failure that is recorded is replaced, and is lost.",
+            (Status::Failed, false) => "This replaces the recorded failure, which is lost.",
             (Status::Released, _) => {
-                "The key is free: no delivery has the operation. After this, none runs it."
+                "The key is free: no delivery is running the operation. After this, none runs it."
             }
         };
         let mut means = vec![before.to_owned()];
         means.push(match &self.resolution {
             Resolution::Release => {
-                "The next delivery claims the key, whatever its request, and runs.".to_owned()
+                "The next delivery claims the key, even with a different request, and runs the handler."
+                    .to_owned()
             }
             Resolution::CompleteWithoutResponse => {
-                "Duplicates get NotRetained (HTTP 409), and do not run.".to_owned()
+                "Duplicates get NotRetained (HTTP 409), and don't run.".to_owned()
             }
-            _ => "Duplicates of the same request get this response, and do not run.".to_owned(),
+            _ => "Duplicates of the same request get this response, and don't run.".to_owned(),
         });
         if is_release && view.record.interrupted {
             means.push(
-                "A release says that nothing has happened: the next handler doesn't learn that an earlier attempt \
-                 ended without an answer."
+                "A release says that nothing happened: the next handler doesn't learn that an earlier attempt ended \
+                 without an answer."
                     .to_owned(),
             );
         }
         if view.record.status() == Status::Started {
             means.push(if is_release {
-                "If its executor still runs and comes back first, it finds the key free and records its own outcome; \
-                 if another delivery has claimed it by then, it is fenced, and its caller gets InProgress or that \
-                 delivery's outcome."
+                "If its executor still runs and finishes first, it finds the key free and records its own outcome. If \
+                 another delivery has claimed the key by then, the executor is fenced, and its caller gets InProgress \
+                 or that delivery's outcome."
                     .to_owned()
             } else {
-                "If its executor still runs, its own outcome is refused, and its caller gets what is recorded here."
+                "If its executor still runs, its own outcome is refused, and its caller gets the one recorded here."
                     .to_owned()
             });
         }
@@ -300,8 +302,8 @@ impl Planned<'_> {
             words::print(&format!("{}\n{}\n", self.key, view.lines()))?;
         }
         eprintln!(
-            "idempotency: nothing was written: the record is another version than the one that was shown; look at it \
-             and decide again"
+            "idempotency: nothing was written: the record changed after it was shown. Inspect this version, and \
+             decide again"
         );
         Ok(ExitCode::FAILURE)
     }
@@ -311,7 +313,7 @@ impl Planned<'_> {
             let view = self.view(record).json();
             words::print_json(&json!({ "id": self.key.as_str(), "is_written": false, "record": view }))?;
         } else {
-            words::print(&format!("{}\n  It is released already: nothing to do.\n", self.key))?;
+            words::print(&format!("{}\n  It's already released: nothing to do.\n", self.key))?;
         }
         Ok(ExitCode::SUCCESS)
     }

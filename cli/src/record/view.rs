@@ -95,8 +95,8 @@ impl View<'_> {
             (None, Status::Released) => format!("{status}: the key is free"),
             (None, _) => match expires {
                 Some(expires) if self.is_expired() => format!("{status}, expired {expires}"),
-                Some(expires) => format!("{status}, live: it is replayed until it expires {expires}"),
-                None => format!("{status}, live: it is replayed, and never expires"),
+                Some(expires) => format!("{status}, live: replayed until it expires {expires}"),
+                None => format!("{status}, live: replayed, and never expires"),
             },
         }
     }
@@ -155,17 +155,17 @@ impl View<'_> {
             State::Completed(outcome) | State::Failed(outcome) => outcome,
         };
         let Outcome::Retained(response) = outcome else {
-            return "not retained: duplicates learn that it is done, and no more".to_owned();
+            return "not retained: duplicates learn only that it's done".to_owned();
         };
         let place = match &response.place {
             Place::Inline(kept) => format!("{} bytes in the record", kept.len()),
-            Place::Chunks(count) => format!("in {count} parts beside the record"),
+            Place::Chunks(count) => format!("in {count} chunks beside the record"),
         };
         let how = match response.encoding {
-            Encoding::Identity => "as it is",
+            Encoding::Identity => "uncompressed",
             Encoding::Deflate => "compressed",
         };
-        format!("{} bytes; kept {how}, {place}", response.length)
+        format!("{} bytes, {how}, {place}", response.length)
     }
 
     /// Describes what the next delivery gets.
@@ -176,31 +176,31 @@ impl View<'_> {
             NextDelivery::Replayed => {
                 let what = match self.record.state {
                     State::Failed(_) => "the recorded failure",
-                    State::Completed(Outcome::Omitted) => "NotRetained (HTTP 409): it is done, without a response",
+                    State::Completed(Outcome::Omitted) => "NotRetained (HTTP 409): it's done, without a response",
                     _ => "the recorded response",
                 };
                 format!(
-                    "The same request delivered now is answered with {what}, and its handler does not run.\n\
-                     Another request under this key is refused: Mismatch (HTTP 422).\n"
+                    "If the same request arrives now, it gets {what}, and the handler doesn't run.\n\
+                     A different request with this key is refused: Mismatch (HTTP 422).\n"
                 )
             }
             NextDelivery::InProgress(until) => format!(
-                "The same request delivered now is refused: InProgress (HTTP 409), for {}.\n\
-                 Another request under this key is refused: Mismatch (HTTP 422).\n",
+                "If the same request arrives now, it's refused for another {}: InProgress (HTTP 409).\n\
+                 A different request with this key is refused: Mismatch (HTTP 422).\n",
                 words::span(self.now.until(until))
             ),
             NextDelivery::TakesOver | NextDelivery::ClaimsAnew if self.is_at_most_once() => {
-                "The function runs at most once: the same request delivered now is refused until you settle the \
-                 record: OutcomeUnknown (HTTP 409).\nNobody knows whether its effect has happened.\n"
+                "The function runs at most once: if the same request arrives, it's refused until you settle the \
+                 record: OutcomeUnknown (HTTP 409).\nThe record doesn't say whether its effect happened.\n"
                     .to_owned()
             }
             NextDelivery::TakesOver | NextDelivery::ClaimsAnew if once == NextDelivery::OutcomeUnknown => {
-                "The same request delivered now takes the claim over, and its handler runs again. In a function that \
-                 runs\nat most once it is refused instead, until you resolve it: OutcomeUnknown (HTTP 409).\n"
+                "If the same request arrives now, it takes over the claim, and the handler runs again. In a function \
+                 that runs\nat most once, it's refused until you settle the record: OutcomeUnknown (HTTP 409).\n"
                     .to_owned()
             }
             NextDelivery::TakesOver | NextDelivery::ClaimsAnew | NextDelivery::OutcomeUnknown => {
-                "A delivery now claims the key anew, and its handler runs.\n".to_owned()
+                "The next delivery claims the key and runs the handler.\n".to_owned()
             }
         }
     }

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn an_http_answer_is_read_whole_whatever_the_case_of_its_headers() {
+    fn http_answers_parse_with_any_header_case() {
         let answer = http(&json!({
             "statusCode": 201,
             "headers": { "Idempotent-Replayed": "true" },
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_in_progress_must_say_when_to_come_again() {
+    fn in_progress_refusal_needs_retry_after() {
         let refused = json!({ "statusCode": 409, "headers": { "retry-after": "4" }, "body": "" });
         assert!(http(&refused).is_in_progress());
         assert!(!http(&json!({ "statusCode": 409, "headers": {}, "body": "" })).is_in_progress());
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn outcomes_are_compared_by_status_and_body_or_by_every_byte() {
+    fn outcomes_compare_by_status_and_body() {
         let of = |status: u64, body: &str, note: &str| {
             http(&json!({ "statusCode": status, "headers": { "note": note }, "body": body }))
         };

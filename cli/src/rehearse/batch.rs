@@ -66,18 +66,20 @@ impl Batch {
     ///
     /// A description, if it isn't a response to this batch, or if it names only some of an order's messages.
     pub(crate) fn returned(&self, answer: &Answer) -> Result<Returned, String> {
-        let no_answer = || format!("the answer must name the messages that come back, and was {answer}");
+        let no_answer = || format!("expected a list of the messages to redeliver, got {answer}");
         let Answer::Payload(payload) = answer else { return Err(no_answer()) };
         let payload: Value = serde_json::from_slice(payload).unwrap_or_default();
         let named = payload["batchItemFailures"].as_array().ok_or_else(no_answer)?;
         let mut orders = BTreeSet::new();
         for id in named.iter().map(|named| named["itemIdentifier"].as_str().unwrap_or_default()) {
-            orders
-                .insert(*self.order_of.get(id).ok_or_else(|| format!("no message of the batch is `{id}`"))?);
+            orders.insert(*self.order_of.get(id).ok_or_else(|| format!("the batch has no message `{id}`"))?);
         }
         let of_those = self.order_of.values().filter(|order| orders.contains(*order)).count();
         if of_those != named.len() {
-            return Err(format!("{} messages come back, of orders that have {of_those}", named.len()));
+            return Err(format!(
+                "{} messages are to be redelivered, but their orders have {of_those}",
+                named.len()
+            ));
         }
         Ok(Returned { messages: named.len(), orders: orders.len() })
     }
@@ -105,7 +107,7 @@ impl fmt::Display for Returned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.messages, self.orders) {
             (0, _) => f.write_str("all done"),
-            (messages, orders) => write!(f, "{messages} come back, of {orders} orders"),
+            (messages, orders) => write!(f, "{messages} returned, of {orders} orders"),
         }
     }
 }
@@ -129,7 +131,7 @@ impl Shipped {
         let attempt = field("attempt").and_then(|attempt| attempt.parse().ok());
         match (field("parcel"), attempt) {
             (Some(parcel), Some(attempt)) => Ok(Self { parcel: parcel.to_owned(), attempt }),
-            _ => Err(Problem::new(format!("`orders` does not tell its parcel and its attempt: {line}"))),
+            _ => Err(Problem::new(format!("a log line of `orders` lacks the parcel or the attempt: {line}"))),
         }
     }
 }
@@ -149,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_orders_stand_twice_and_a_redelivery_is_of_the_same_messages() {
+    fn redelivery_repeats_batch_with_its_duplicates() {
         let batch = batch();
         let of = |event: &Event, field: &str| -> Vec<String> {
             let records = event.pointer("/Records").unwrap().as_array().unwrap().clone();
@@ -164,18 +166,18 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_names_the_orders_that_come_back_with_all_their_messages() {
+    fn failed_orders_return_all_their_messages() {
         let batch = batch();
         assert_eq!(batch.returned(&naming(&[])), Ok(Returned::default()));
         let both = naming(&["step-message-3", "step-message-93", "step-message-50"]);
         let returned = batch.returned(&both).unwrap();
         assert_eq!(returned, Returned { messages: 3, orders: 2 });
-        assert_eq!(returned.to_string(), "3 come back, of 2 orders");
+        assert_eq!(returned.to_string(), "3 returned, of 2 orders");
         for (answer, fault) in [
-            (naming(&["step-message-3"]), "1 messages come back, of orders that have 2"),
-            (naming(&["another"]), "no message of the batch is `another`"),
-            (Answer::Payload(b"{}".to_vec()), "must name the messages"),
-            (Answer::Died("killed".into()), "must name the messages"),
+            (naming(&["step-message-3"]), "1 messages are to be redelivered, but their orders have 2"),
+            (naming(&["another"]), "the batch has no message `another`"),
+            (Answer::Payload(b"{}".to_vec()), "a list of the messages to redeliver"),
+            (Answer::Died("killed".into()), "a list of the messages to redeliver"),
         ] {
             let told = batch.returned(&answer).unwrap_err();
             assert!(told.contains(fault), "{told}");
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_tells_its_parcel_and_its_attempt() {
+    fn log_line_gives_parcel_and_attempt() {
         let line =
             r#"INFO Lambda runtime invoke{requestId="1"}: orders: shipping an order parcel="6f-1" attempt=2"#;
         assert_eq!(Shipped::read(line).unwrap(), Shipped { parcel: "6f-1".into(), attempt: 2 });

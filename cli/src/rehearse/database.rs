@@ -40,23 +40,23 @@ impl Database {
 
     /// Starts DynamoDB in this process, in memory, on this loopback port; 0 means any free one.
     pub async fn embedded_on(port: u16) -> Result<Self> {
-        let database = dynoxide::Database::memory().context("the embedded DynamoDB did not start")?;
+        let database = dynoxide::Database::memory().context("the embedded DynamoDB didn't start")?;
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await;
-        let listener =
-            listener.context(format!("the embedded DynamoDB cannot listen on 127.0.0.1:{port}"))?;
+        let listener = listener.context(format!("the embedded DynamoDB can't listen on 127.0.0.1:{port}"))?;
         let address = listener.local_addr().context("the embedded DynamoDB has no address")?;
         let never = std::future::pending();
         let serving = tokio::spawn(dynoxide::server::serve_with_shutdown(listener, database, never));
-        let endpoint = format!("http://{address}").parse().context("the embedded DynamoDB's address")?;
+        let endpoint =
+            format!("http://{address}").parse().context("invalid address of the embedded DynamoDB")?;
         Ok(Self { endpoint, embedded: Some(serving) })
     }
 
     /// Uses a DynamoDB that is already running.
     pub async fn at(url: &str) -> Result<Self> {
-        let endpoint: Uri = url.parse().context(format!("--endpoint-url {url} is not a URL"))?;
+        let endpoint: Uri = url.parse().context(format!("--endpoint-url {url} isn't a valid URL"))?;
         if endpoint.scheme_str() != Some("http") || endpoint.host().is_none() {
             return Err(Problem::new(format!(
-                "--endpoint-url {url}: must be http://HOST:PORT, a DynamoDB for tests such as DynamoDB Local"
+                "--endpoint-url {url} must be http://HOST:PORT, a DynamoDB for tests such as DynamoDB Local"
             )));
         }
         let database = Self { endpoint, embedded: None };
@@ -133,7 +133,7 @@ impl Database {
             }
             clock::pause(Duration::from_millis(100)).await;
         }
-        Err(Problem::new(format!("the table {name} was created, but is not active after 10 s")))
+        Err(Problem::new(format!("the table {name} was created, but isn't active after 10 s")))
     }
 
     async fn call(&self, operation: &str, request: &Value) -> Result<Value> {
@@ -148,7 +148,7 @@ impl Database {
             .context(&doing)?;
         let response = http::send(&self.endpoint, request).await.context(&doing)?;
         let answer: Value = serde_json::from_slice(response.body())
-            .context(format!("{doing}: the answer ({}) is not JSON", response.status()))?;
+            .context(format!("{doing}: the response ({}) isn't JSON", response.status()))?;
         if response.status() != StatusCode::OK {
             return Err(Problem::new(format!("{doing}: answered {}: {answer}", response.status())));
         }

@@ -63,14 +63,13 @@ impl Event {
 
     /// Reads an event from a file.
     pub fn read(path: &Path) -> Result<Self> {
-        let text =
-            std::fs::read(path).context(format!("the event file {} cannot be read", path.display()))?;
+        let text = std::fs::read(path).context(format!("couldn't read the event file {}", path.display()))?;
         Self::parse(&text)
             .map_err(|problem| Problem::new(format!("the event file {}: {problem}", path.display())))
     }
 
     fn parse(text: &[u8]) -> Result<Self> {
-        serde_json::from_slice(text).map(Self).context("is not JSON")
+        serde_json::from_slice(text).map(Self).context("isn't JSON")
     }
 
     /// A part of the event, by its JSON Pointer.
@@ -139,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_events_of_payments_parse_and_take_a_key_and_an_order() {
+    fn payment_events_take_a_key_and_order() {
         let events = Events::of_payments(&folder()).unwrap();
         assert!(events.take_keys());
         assert_eq!(events.first.summary(), "POST /payments");
@@ -155,14 +154,14 @@ mod tests {
     }
 
     #[test]
-    fn the_event_that_reads_a_payment_has_no_key() {
+    fn payment_lookup_event_has_no_key() {
         let event = Event::read(&folder().join("http-api-get.json")).unwrap();
         assert!(!event.has_key());
         assert!(event.summary().starts_with("GET /payments/"));
     }
 
     #[test]
-    fn a_key_is_found_whatever_its_case_and_in_a_rest_event_too() {
+    fn key_is_found_in_any_header_case() {
         let event = Event(json!({
             "headers": { "Idempotency-Key": "k" },
             "multiValueHeaders": { "Idempotency-Key": ["k"] },
@@ -175,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_without_a_key_is_left_as_it_is() {
+    fn event_without_a_key_is_unchanged() {
         let event = Event(json!({ "Records": [{ "body": "{}" }] }));
         assert!(!Events::of_one(event.clone()).take_keys());
         assert_eq!(Events::of_one(event.clone()).for_step("step").first, event);
@@ -183,10 +182,10 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_json_is_named() {
+    fn invalid_json_error_names_the_file() {
         let problem = Event::parse(b"{").unwrap_err().to_string();
-        assert!(problem.starts_with("is not JSON: "), "{problem}");
+        assert!(problem.starts_with("isn't JSON: "), "{problem}");
         let missing = Event::read(Path::new("no-such-event.json")).unwrap_err().to_string();
-        assert!(missing.starts_with("the event file no-such-event.json cannot be read: "), "{missing}");
+        assert!(missing.starts_with("couldn't read the event file no-such-event.json: "), "{missing}");
     }
 }

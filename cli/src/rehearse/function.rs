@@ -52,10 +52,11 @@ impl Function {
         let mut build = Command::new(cargo);
         build.args(["build", "--bin", name, "--message-format", "json-render-diagnostics"]).args(choice);
         let build = build.current_dir(workspace).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
-        let built =
-            build.await.context(format!("cargo, which builds the function `{name}`, did not start"))?;
+        let built = build.await.context(format!("couldn't start cargo to build the function `{name}`"))?;
         if !built.status.success() {
-            return Err(Problem::new(format!("the function `{name}` did not build: cargo says why, above")));
+            return Err(Problem::new(format!(
+                "the function `{name}` didn't build: see cargo's errors above"
+            )));
         }
         let program = executable(&built.stdout, name)
             .ok_or_else(|| Problem::new(format!("cargo built `{name}`, but named no executable for it")))?;
@@ -72,7 +73,11 @@ impl Function {
         let program = folder.join(self.name());
         if std::fs::hard_link(&self.program, &program).is_err() {
             let copied = std::fs::copy(&self.program, &program);
-            copied.context(format!("the function {}, into {}", self.program.display(), folder.display()))?;
+            copied.context(format!(
+                "couldn't copy the function {} into {}",
+                self.program.display(),
+                folder.display()
+            ))?;
         }
         Ok(Self { program, ..self.clone() })
     }
@@ -141,7 +146,7 @@ impl Sandbox {
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .context(format!("the function {} did not start", function.program.display()))?;
+            .context(format!("couldn't start the function {}", function.program.display()))?;
         let output = Output::read(&mut child, function.run_mark.clone(), runs);
         let mut sandbox = Self { child, api, output };
         sandbox.await_first_poll().await?;
@@ -152,12 +157,12 @@ impl Sandbox {
         let went_wrong = tokio::select! {
             phase = self.api.started() => match phase {
                 Phase::Ready => return Ok(()),
-                Phase::InitError(words) => format!("the function said that it cannot start: {words}"),
+                Phase::InitError(words) => format!("the function reported that it can't start: {words}"),
                 Phase::Starting => "the Runtime API ended".into(),
             },
             _ = self.child.wait() => "the function ended before it asked for its first event".into(),
             () = super::clock::pause(START_LIMIT) => {
-                format!("the function did not ask for an event in {} s", START_LIMIT.as_secs())
+                format!("the function didn't ask for an event within {} s", START_LIMIT.as_secs())
             }
         };
         Err(Problem::new(format!("{went_wrong}{}", self.output.tail().await)))
@@ -217,7 +222,7 @@ impl Sandbox {
 
     /// Sends SIGKILL, and waits for the process to end.
     pub async fn kill(&mut self) -> Result<()> {
-        self.child.kill().await.context("the function's process could not be killed")
+        self.child.kill().await.context("couldn't kill the function's process")
     }
 
     /// Sends SIGSTOP: the process executes nothing until [`Self::thaw`].
@@ -237,12 +242,8 @@ impl Sandbox {
             return Err(Problem::new(format!("SIG{signal}: the function's process has already ended")));
         };
         let sent = Command::new("sh").arg("-c").arg(format!("kill -{signal} {process}")).status();
-        let sent = sent.await.context(format!("SIG{signal} could not be sent: no shell"))?;
-        if sent.success() {
-            Ok(())
-        } else {
-            Err(Problem::new(format!("SIG{signal} could not be sent: {sent}")))
-        }
+        let sent = sent.await.context(format!("couldn't send SIG{signal}: `sh` didn't start"))?;
+        if sent.success() { Ok(()) } else { Err(Problem::new(format!("couldn't send SIG{signal}: {sent}"))) }
     }
 }
 

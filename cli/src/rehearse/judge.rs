@@ -25,13 +25,13 @@ impl Verdict {
     /// The handler must have run this often. Passes if runs can't be counted.
     pub(crate) fn runs(&mut self, measured: &Measured, must_be: usize) -> &mut Self {
         let runs = measured.runs.unwrap_or(must_be);
-        self.must(runs == must_be, || format!("the handler ran {} (must be {must_be})", times(runs)))
+        self.must(runs == must_be, || format!("the handler ran {} (expected {must_be})", times(runs)))
     }
 
     /// The function must have made this many payments.
     pub(crate) fn payments(&mut self, measured: &Measured, must_be: usize) -> &mut Self {
         let made = measured.payments.unwrap_or(must_be);
-        self.must(made == must_be, || format!("{} made (must be {must_be})", several(made, "payment")))
+        self.must(made == must_be, || format!("{} made (expected {must_be})", several(made, "payment")))
     }
 
     /// The function must have sent this many requests to the store. The SDK's retries of calls that it
@@ -39,7 +39,7 @@ impl Verdict {
     pub(crate) fn requests(&mut self, measured: &Measured, must_be: usize) -> &mut Self {
         let sent = measured.requests().filter(|one| one.first_attempt).count();
         self.must(sent == must_be, || {
-            format!("{} sent to the store (must be {must_be})", several(sent, "request"))
+            format!("{} sent to the store (expected {must_be})", several(sent, "request"))
         })
     }
 
@@ -48,16 +48,18 @@ impl Verdict {
         let won = measured.claims_won();
         self.must(won == must_be, || match (won, measured.requests().next()) {
             (0, None) => {
-                "no request to the store: the function is not wrapped, or finds no key in the event".into()
+                "no request to the store: the function isn't wrapped, or finds no key in the event".into()
             }
-            _ => format!("{} won (must be {must_be})", several(won, "claim")),
+            _ => format!("{} won (expected {must_be})", several(won, "claim")),
         })
     }
 
     /// The function must have settled this many claims.
     pub(crate) fn settled(&mut self, measured: &Measured, must_be: usize) -> &mut Self {
         let settled = measured.settled();
-        self.must(settled == must_be, || format!("{} settled (must be {must_be})", several(settled, "claim")))
+        self.must(settled == must_be, || {
+            format!("{} settled (expected {must_be})", several(settled, "claim"))
+        })
     }
 
     /// The response must have this status, and not be a replay.
@@ -67,24 +69,24 @@ impl Verdict {
             None => answer.is_success(),
         };
         let wanted = must_be.map_or_else(|| "success".into(), |status| status.to_string());
-        self.must(right, || format!("the answer must be {wanted}, and was {}", in_full(answer)));
-        self.must(!answer.is_marked_replay(), || "the answer is marked as a replay, and must not be".into())
+        self.must(right, || format!("expected {wanted}, got {}", in_full(answer)));
+        self.must(!answer.is_marked_replay(), || "the answer is marked as a replay, but isn't one".into())
     }
 
     /// The response must have the first one's outcome, and for HTTP be marked as a replay.
     pub(crate) fn replay(&mut self, first: &Answer, again: &Answer) -> &mut Self {
         if !again.same_outcome(first) {
-            let fault = format!("the answer must be the recorded one, and was {}", in_full(again));
+            let fault = format!("expected the recorded answer, got {}", in_full(again));
             return self.must(false, || fault);
         }
         let marked = again.http().is_none() || again.is_marked_replay();
-        self.must(marked, || "the replay is not marked `Idempotent-Replayed: true`".into())
+        self.must(marked, || "the replay isn't marked `Idempotent-Replayed: true`".into())
     }
 
     /// The response must be a refusal as in progress.
     pub(crate) fn in_progress(&mut self, answer: &Answer) -> &mut Self {
         self.must(answer.is_in_progress(), || {
-            format!("the answer must be 409 with Retry-After, and was {}", in_full(answer))
+            format!("expected 409 with Retry-After, got {}", in_full(answer))
         })
     }
 
@@ -92,7 +94,7 @@ impl Verdict {
     pub(crate) fn mismatch(&mut self, answer: &Answer) -> &mut Self {
         let code = answer.http().filter(|http| http.status == 422).and_then(|http| http.problem_code());
         self.must(code.as_deref() == Some("key-reused"), || {
-            format!("the answer must be 422 key-reused, and was {}", in_full(answer))
+            format!("expected 422 key-reused, got {}", in_full(answer))
         })
     }
 
@@ -103,13 +105,13 @@ impl Verdict {
         if let Some(odd) = crowd.odd.first() {
             let (count, example) = (several(crowd.odd.len(), "answer"), in_full(odd));
             self.must(false, || {
-                format!("{count} neither the outcome nor a refusal for now, such as {example}")
+                format!("{count} neither the outcome nor a temporary refusal, such as {example}")
             });
         }
         // Without a mark, a first response and its replay look the same.
         let firsts = if crowd.marked { crowd.firsts == 1 } else { crowd.firsts >= 1 };
-        self.must(firsts, || format!("{} first (must be 1)", several(crowd.firsts, "answer")));
-        self.must(crowd.agree, || "the answers that carry the outcome differ".into())
+        self.must(firsts, || format!("{} first (expected 1)", several(crowd.firsts, "answer")));
+        self.must(crowd.agree, || "the answers with the outcome differ".into())
     }
 }
 

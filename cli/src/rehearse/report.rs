@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_tells_every_row_in_110_columns() {
+    fn table_fits_110_columns() {
         let mut long = row("2", &["the handler ran 2 times, not once", &"very ".repeat(30)]);
         long.answered = "no answer: the process ended, signal: 9 (SIGKILL)".into();
         let table = table(&[row("1", &[]), row("1", &[]), long], false);
@@ -216,13 +216,13 @@ mod tests {
     }
 
     #[test]
-    fn colour_is_only_added_where_it_is_asked_for() {
+    fn colour_is_added_only_on_request() {
         assert!(table(&[row("1", &[])], true).contains("\x1b[32mas it must be\x1b[0m"));
         assert!(!table(&[row("1", &["x"])], false).contains('\x1b'));
     }
 
     #[test]
-    fn one_wrong_row_makes_the_whole_wrong_and_so_does_none_at_all() {
+    fn one_failed_row_or_none_fails_rehearsal() {
         assert!(all_as_it_must_be(&[row("1", &[]), row("2", &[])]));
         assert!(!all_as_it_must_be(&[row("1", &[]), row("2", &["wrong"])]));
         assert!(!all_as_it_must_be(&[]));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_json_says_the_same() {
+    fn json_report_matches_the_table() {
         let report: serde_json::Value = serde_json::from_str(&json(&[row("1", &["wrong"])])).unwrap();
         assert_eq!(report["as_it_must_be"], false);
         assert_eq!(report["rows"][0]["faults"][0], "wrong");
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_told_in_order_unless_many_came_at_once() {
+    fn requests_are_counted_by_kind_in_order() {
         let of = |names: &[&str]| {
             requests(names.len(), &names.iter().map(|name| format!("{name}Item")).collect::<Vec<_>>())
         };

@@ -162,7 +162,7 @@ impl Shared {
                 self.phase.send_replace(Phase::InitError(format!("{kind}: {message}")));
                 Ok(accepted())
             }
-            _ => Ok(refused(StatusCode::NOT_FOUND, "NotFound", "there is no such operation")),
+            _ => Ok(refused(StatusCode::NOT_FOUND, "NotFound", "no such operation")),
         }
     }
 
@@ -207,7 +207,11 @@ impl Shared {
     fn answered(&self, request_id: &str, invocation: Option<&str>, posted: Posted) -> Response<Bytes> {
         let mut all = self.unanswered();
         let Some(latest) = all.get(request_id) else {
-            return refused(StatusCode::BAD_REQUEST, "InvalidRequestID", "no such invocation is unanswered");
+            return refused(
+                StatusCode::BAD_REQUEST,
+                "InvalidRequestID",
+                "no invocation with this id awaits a response",
+            );
         };
         let rejected = || refused(StatusCode::GONE, "InvokeTimeout", "Invoke timeout");
         if invocation.is_some_and(|id| id != latest.id) {
@@ -280,7 +284,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_event_is_handed_out_and_its_response_comes_back() {
+    async fn event_is_delivered_and_response_returned() {
         let api = RuntimeApi::start("payments").await.unwrap();
         let answer = api.deliver(Bytes::from("{\"n\":1}"), LIMIT);
         let before = clock::now_ms();
@@ -294,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_retry_comes_under_the_request_id_of_the_first_attempt() {
+    async fn retry_keeps_the_first_request_id() {
         let api = RuntimeApi::start("payments").await.unwrap();
         for _ in 0..2 {
             let answer = api.deliver_as("5c0f7b1e".into(), Bytes::from("{}"), LIMIT);
@@ -312,7 +316,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stale_response_answers_no_later_invocation() {
+    async fn stale_response_never_answers_later_invocation() {
         let api = RuntimeApi::start("payments").await.unwrap();
         let _timed_out = api.deliver_as("chosen".into(), Bytes::from("{}"), LIMIT);
         let (_, first) = next_ids(&api).await;
@@ -343,7 +347,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_function_error_comes_back_with_its_type() {
+    async fn function_error_keeps_its_type() {
         let api = RuntimeApi::start("payments").await.unwrap();
         let answer = api.deliver(Bytes::from("{}"), LIMIT);
         let (id, ..) = next(&api).await;
@@ -353,19 +357,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_is_taken_once_and_only_for_an_invocation_that_is() {
+    async fn each_invocation_accepts_one_response() {
         let api = RuntimeApi::start("payments").await.unwrap();
         let _answer = api.deliver(Bytes::from("{}"), LIMIT);
         let (id, ..) = next(&api).await;
         let path = format!("invocation/{id}/response");
         assert_eq!(call(&api, Method::POST, &path, "1").await.status(), StatusCode::ACCEPTED);
         assert_eq!(call(&api, Method::POST, &path, "2").await.status(), StatusCode::BAD_REQUEST);
-        let unknown = call(&api, Method::POST, "invocation/nobody/response", "1").await;
+        let unknown = call(&api, Method::POST, "invocation/unknown/response", "1").await;
         assert_eq!(unknown.status(), StatusCode::BAD_REQUEST);
     }
 
     #[tokio::test]
-    async fn the_long_poll_waits_for_an_event_and_loses_none_when_the_client_goes_away() {
+    async fn abandoned_long_poll_loses_no_event() {
         let api = RuntimeApi::start("payments").await.unwrap();
         let gave_up = tokio::time::timeout(Duration::from_millis(50), next(&api)).await;
         assert!(gave_up.is_err(), "there was no event to hand out");
@@ -376,7 +380,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_function_that_cannot_start_says_so() {
+    async fn init_error_is_reported() {
         let api = RuntimeApi::start("payments").await.unwrap();
         let report = r#"{"errorType":"Runtime.InitError","errorMessage":"no table"}"#;
         call(&api, Method::POST, "init/error", report).await;

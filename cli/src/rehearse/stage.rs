@@ -314,7 +314,7 @@ impl<'w> Stage<'w> {
         let wait = lease.saturating_sub(clock::now_ms());
         if wait > 2 * (limit + GRACE_MS) {
             return Err(Problem::new(format!(
-                "a lease of {} s for an invocation that may take {} s: the rehearsal does not wait for it",
+                "the lease is {} s, but the invocation may take only {} s: the rehearsal doesn't wait that long",
                 wait / 1_000,
                 limit / 1_000
             )));

@@ -32,7 +32,7 @@ pub(crate) async fn play(world: &World) -> Result<Vec<Row>> {
     };
 
     let waiting = if half_done.is_some() { "5, 6, 11, 13 and 14" } else { "5 and 6" };
-    (world.show)(&format!("  ...        while the leases of steps {waiting} run out, the others:"));
+    (world.show)(&format!("  ...        the other steps, while the leases of {waiting} expire:"));
 
     let others = Box::pin(async {
         let mut rows = delivery::in_turn(world).await?;

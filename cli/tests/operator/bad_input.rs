@@ -28,7 +28,7 @@ async fn all_are_bad(environment: &[(&str, &str)], options: &[&str], words: &[&s
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wrong_endpoint() {
+async fn wrong_endpoint_is_reported() {
     let environment = [CREDENTIALS[0], CREDENTIALS[1], REGION];
     // A port on which no process listens any more.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -42,12 +42,12 @@ async fn a_wrong_endpoint() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_credentials() {
-    all_are_bad(&[REGION], &["--table", TABLE], &["for want of AWS credentials", "AWS_PROFILE"]).await;
+async fn missing_credentials_are_reported() {
+    all_are_bad(&[REGION], &["--table", TABLE], &["no AWS credentials were found", "AWS_PROFILE"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_region_or_one_that_is_not_known() {
+async fn missing_or_unknown_region_is_reported() {
     all_are_bad(&CREDENTIALS, &["--table", TABLE], &["no AWS Region is known", "--region"]).await;
     // The name doesn't exist, so only a DNS query leaves the machine.
     let answer = run_in(&CREDENTIALS, &["list", "--table", TABLE, "--region", "nowhere.invalid"]).await;
@@ -55,11 +55,11 @@ async fn no_region_or_one_that_is_not_known() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_table_named_or_none_there() {
+async fn missing_table_is_reported() {
     let environment = [CREDENTIALS[0], CREDENTIALS[1], REGION];
-    all_are_bad(&environment, &[], &["no store is named", "IDEMPOTENCY_TABLE", "--table NAME"]).await;
+    all_are_bad(&environment, &[], &["no store is configured", "IDEMPOTENCY_TABLE", "--table NAME"]).await;
     let memory = [&environment[..], &[("IDEMPOTENCY_STORE", "memory:")]].concat();
-    all_are_bad(&memory, &[], &["another process cannot look into"]).await;
+    all_are_bad(&memory, &[], &["another process can't read"]).await;
     all_are_bad(&environment, &["--table", "a table"], &["DynamoDB allows"]).await;
 
     let bench = Bench::empty().await;
@@ -74,11 +74,11 @@ async fn no_table_named_or_none_there() {
     let url = format!("dynamodb://{TABLE}?endpoint={}&region=eu-west-1", bench.endpoint());
     let environment = [CREDENTIALS[0], CREDENTIALS[1], ("IDEMPOTENCY_STORE", url.as_str())];
     assert_eq!(run_in(&environment, &["table", "create"]).await.code, 0);
-    assert_eq!(run_in(&environment, &["list"]).await.out, "no such record\n");
+    assert_eq!(run_in(&environment, &["list"]).await.out, "no matching records\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn options_that_make_no_sense() {
+async fn invalid_options_are_refused() {
     let id = format!("payments/run#{:064}", 0);
     for arguments in [
         &["complete", &id, "--no-response", "--retention", "24"][..],
@@ -91,5 +91,5 @@ async fn options_that_make_no_sense() {
         assert_eq!((answer.code, answer.out.as_str()), (2, ""), "{answer:?}");
     }
     let missing = ["complete", &id, "--response", "/nonexistent/response.json", "--table", TABLE];
-    run_in(&[], &missing).await.is_bad_input(&["/nonexistent/response.json cannot be read"]);
+    run_in(&[], &missing).await.is_bad_input(&["couldn't read the response file /nonexistent/response.json"]);
 }

@@ -45,7 +45,7 @@ impl Answer {
         assert_eq!((self.err.lines().count(), self.out.as_str()), (1, ""), "{self:?}");
         assert!(self.err.starts_with("idempotency: "), "{self:?}");
         for word in words {
-            assert!(self.err.contains(word), "{word:?} is not in {}", self.err);
+            assert!(self.err.contains(word), "{word:?} isn't in {}", self.err);
         }
     }
 }

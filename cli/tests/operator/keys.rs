@@ -58,9 +58,9 @@ async fn http(bench: &Bench, operation: Option<&str>, authorizer: Value, tenant:
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_http_with_every_kind_of_caller() {
+async fn http_keys_match_for_every_caller() {
     let bench = Bench::new().await;
-    let nobody = Value::Null;
+    let anonymous = Value::Null;
     let jwt = json!({ "jwt": { "claims": { "iss": "https://login", "sub": CALLER }, "scopes": null } });
     let role = format!("AROA{CALLER}");
     let iam = json!({ "iam": { "callerId": format!("{role}:session"), "userId": "u" } });
@@ -70,8 +70,8 @@ async fn of_http_with_every_kind_of_caller() {
     let issuerless = json!({ "jwt": { "claims": { "sub": CALLER }, "scopes": null } });
     let cert = json!({ "clientCert": { "issuerDN": "CN=ca", "subjectDN": CALLER, "validity": {} } });
     for (operation, authorizer, tenant, options) in [
-        (None, &nobody, None, &[][..]),
-        (Some("refund"), &nobody, None, &["--operation", "refund"]),
+        (None, &anonymous, None, &[][..]),
+        (Some("refund"), &anonymous, None, &["--operation", "refund"]),
         (None, &jwt, None, &["--jwt-issuer", "https://login", "--jwt-subject", CALLER]),
         (None, &iam, None, &["--iam", &role]),
         (None, &iam, None, &["--iam", &format!("{role}:another")]),
@@ -85,7 +85,7 @@ async fn of_http_with_every_kind_of_caller() {
             None,
             &["--certificate-issuer", "CN=ca", "--certificate-subject", CALLER, "--api", "a/$default"],
         ),
-        (None, &nobody, Some("t"), &["--tenant", "t"]),
+        (None, &anonymous, Some("t"), &["--tenant", "t"]),
     ] {
         http(&bench, operation, authorizer.clone(), tenant).await;
         assert_eq!(derived(&bench, "http", options).await, made(&bench).await.as_str(), "{options:?}");
@@ -93,7 +93,7 @@ async fn of_http_with_every_kind_of_caller() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_events_and_of_steps_inside_a_handler() {
+async fn event_and_step_keys_match() {
     let bench = Bench::new().await;
     for (tenant, options) in [(None, &[][..]), (Some("t"), &["--tenant", "t"])] {
         let mut context = Context::default();
@@ -119,7 +119,7 @@ async fn of_events_and_of_steps_inside_a_handler() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn options_that_the_wrapper_would_not_look_at_are_refused() {
+async fn options_unused_by_the_wrapper_are_refused() {
     let bench = Bench::empty().await;
     for (via, option) in
         [("event", "--iam"), ("run", "--principal"), ("run", "--tenant"), ("http", "--for-caller")]
@@ -139,8 +139,8 @@ async fn options_that_the_wrapper_would_not_look_at_are_refused() {
         .await
         .is_bad_input(&["blank"]);
     let local = ["inspect", KEY, "--function", "f", "--via", "http", "--principal", CALLER];
-    bench.run(&local).await.is_bad_input(&["another API may call someone else", "--api"]);
-    bench.run(&["inspect", KEY]).await.is_bad_input(&["is no record's id", "--function"]);
+    bench.run(&local).await.is_bad_input(&["another API may use this name", "--api"]);
+    bench.run(&["inspect", KEY]).await.is_bad_input(&["isn't a record's id", "--function"]);
     for incomplete in [&["--function", "f"][..], &["--via", "run"], &["--tenant", "t"]] {
         assert_eq!(bench.run(&[&["inspect", "k"], incomplete].concat()).await.code, 2);
     }

@@ -14,17 +14,17 @@ use super::bench::{Bench, CALLER, KEY, RESPONSE, TABLE, completed, released};
 #[track_caller]
 fn has(text: &str, words: &[&str]) {
     for word in words {
-        assert!(text.contains(word), "{word:?} is not in\n{text}");
+        assert!(text.contains(word), "{word:?} isn't in\n{text}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_that_is_not_there_is_told() {
+async fn missing_record_is_reported() {
     let bench = Bench::new().await;
     let id = format!("payments/run#{:064}", 0);
     let absent = bench.run(&["inspect", &id]).await;
     assert_eq!(absent.code, 1);
-    has(&absent.out, &[&id, "There is no record"]);
+    has(&absent.out, &[&id, "There's no record"]);
     assert_eq!(bench.run(&["inspect", &id, "--json"]).await.json(), json!({ "id": id, "record": null }));
 }
 
@@ -50,11 +50,11 @@ async fn configured_attribute_names_are_read() {
     let unnamed = bench.run(&["list"]).await;
     assert!(!unnamed.out.contains("STARTED"), "{unnamed:?}");
     let wrong = bench.run(&["list", "--attributes", "colour:c"]).await;
-    wrong.is_bad_input(&["there is no attribute \"colour\" to name; there are id, status"]);
+    wrong.is_bad_input(&["there is no attribute \"colour\"; the attributes are id, status"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_state_is_told_with_what_comes_next() {
+async fn each_state_shows_its_next_steps() {
     let bench = Bench::new().await;
     let (live, record) = bench.claim("run:charge", 100).await;
     let (stale, _) = bench.claim("run:stale", -180).await;
@@ -71,8 +71,8 @@ async fn each_state_is_told_with_what_comes_next() {
                 "STARTED, live: its lease ends in ",
                 "attempt 1",
                 " s ago), attempt 1",
-                "is refused: InProgress",
-                "Best is to wait",
+                ": InProgress (HTTP 409)",
+                "Wait, then inspect it again",
             ],
             ["in_progress", "in_progress"],
         ),
@@ -80,7 +80,7 @@ async fn each_state_is_told_with_what_comes_next() {
             &stale,
             &[
                 "STARTED, stale: its lease ended 3 min ago",
-                "takes the claim over",
+                "takes over the claim",
                 "OutcomeUnknown (HTTP 409)",
                 "idempotency complete 'payments/run:stale#",
                 "idempotency release 'payments/run:stale#",
@@ -89,16 +89,16 @@ async fn each_state_is_told_with_what_comes_next() {
         ),
         (
             &done,
-            &[
-                "COMPLETED, live: it is replayed until it expires in ",
-                "the recorded response",
-                "See the response:",
-            ],
+            &["COMPLETED, live: replayed until it expires in ", "the recorded response", "See the response:"],
             ["replayed", "replayed"],
         ),
         (&omitted, &["not retained", "NotRetained (HTTP 409)"], ["replayed", "replayed"]),
         (&failed, &["FAILED, live", "the recorded failure"], ["replayed", "replayed"]),
-        (&free, &["RELEASED: the key is free", "claims the key anew"], ["claims_anew", "claims_anew"]),
+        (
+            &free,
+            &["RELEASED: the key is free", "The next delivery claims the key"],
+            ["claims_anew", "claims_anew"],
+        ),
     ];
     for (key, words, next) in cases {
         let answer = bench.run(&["inspect", key.as_str()]).await;
@@ -119,7 +119,7 @@ async fn each_state_is_told_with_what_comes_next() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_response_is_shown_to_whom_asks_for_it() {
+async fn response_is_shown_on_request() {
     let bench = Bench::new().await;
     let (key, _) = bench.settled("run:charge", completed(3600)).await;
     for options in [&[][..], &["--json"]] {
@@ -127,7 +127,7 @@ async fn a_response_is_shown_to_whom_asks_for_it() {
         assert!(!hidden.out.contains("receipt"), "{hidden:?}");
     }
     let shown = bench.run(&["inspect", key.as_str(), "--reveal"]).await;
-    has(&shown.out, &["The response, as it is recorded:", RESPONSE]);
+    has(&shown.out, &["The recorded response:", RESPONSE]);
     let shown = bench.run(&["inspect", key.as_str(), "--reveal", "--json"]).await.json();
     assert_eq!(shown["record"]["response"]["recorded"], json!({ "text": RESPONSE }));
     let (started, _) = bench.claim("run:started", 10).await;
@@ -135,9 +135,9 @@ async fn a_response_is_shown_to_whom_asks_for_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn records_are_listed_by_what_is_asked_for() {
+async fn records_are_listed_by_filter() {
     let bench = Bench::new().await;
-    assert_eq!(bench.run(&["list"]).await.out, "no such record\n");
+    assert_eq!(bench.run(&["list"]).await.out, "no matching records\n");
     let (live, _) = bench.claim("run:charge", 100).await;
     let (stale, _) = bench.claim("run:stale", -180).await;
     let (done, _) = bench.settled("run:done", completed(3600)).await;
@@ -167,7 +167,7 @@ async fn records_are_listed_by_what_is_asked_for() {
     assert_eq!((some.len(), has_more), (2, true));
     assert!(!ids(&["--limit", "3"]).await.1);
     let cut = bench.run(&["list", "--limit", "1"]).await;
-    assert_eq!(cut.err, "There are more than these 1: give a larger --limit.\n");
+    assert_eq!(cut.err, "More records match: use a larger --limit than 1.\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -192,7 +192,7 @@ async fn unresolved_operations_are_counted_by_age() {
     let all = bench.run(&["list", "--unresolved"]).await;
     assert_eq!((all.code, all.out.lines().last()), (0, Some("3 operations unresolved")), "{all:?}");
     let places = [&oldest, &old, &young].map(|key| all.out.find(key.as_str()).unwrap());
-    assert!(places.is_sorted(), "the oldest is not first\n{}", all.out);
+    assert!(places.is_sorted(), "the oldest isn't first\n{}", all.out);
     let aged = bench.run(&["list", "--unresolved", "--older-than", "1h30m"]).await;
     assert!(aged.code == 0 && !aged.out.contains(young.as_str()), "{aged:?}");
     has(&aged.out, &[oldest.as_str(), old.as_str(), "2 operations unresolved"]);
@@ -202,7 +202,7 @@ async fn unresolved_operations_are_counted_by_age() {
     // The count includes records that aren't listed.
     let cut = bench.run(&["list", "--unresolved", "--limit", "1"]).await;
     has(&cut.out, &[oldest.as_str(), "3 operations unresolved"]);
-    assert!(cut.err.contains("give a larger --limit") && !cut.out.contains(young.as_str()), "{cut:?}");
+    assert!(cut.err.contains("use a larger --limit") && !cut.out.contains(young.as_str()), "{cut:?}");
     let json = bench.run(&["list", "--unresolved", "--limit", "1", "--json"]).await.json();
     assert_eq!((&json["unresolved"], &json["has_more"]), (&json!(3), &json!(true)));
     assert_eq!((json["records"].as_array().unwrap().len(), &json["unreadable"]), (1, &json!(0)));
@@ -211,7 +211,7 @@ async fn unresolved_operations_are_counted_by_age() {
     for (options, words) in [
         (&["--older-than", "1h"][..], "--unresolved"),
         (&["--unresolved", "--status", "completed"], "cannot be used with"),
-        (&["--unresolved", "--older-than", "soon"], "is no length of time"),
+        (&["--unresolved", "--older-than", "soon"], "isn't a duration"),
     ] {
         let bad = bench.run(&[&["list"], options].concat()).await;
         assert!(bad.code == 2 && bad.err.contains(words), "{bad:?}");
@@ -230,7 +230,7 @@ async fn an_interrupted_attempt_is_shown() {
     assert_eq!(bench.run(&["inspect", key.as_str(), "--json"]).await.json()["record"]["interrupted"], true);
     has(&bench.run(&["list"]).await.out, &["2, interrupted"]);
     let release = bench.run(&["release", key.as_str()]).await;
-    has(&release.out, &["A release says that nothing has happened"]);
+    has(&release.out, &["A release says that nothing happened"]);
     let (other, _) = bench.claim("run:other", 60).await;
     let shown = bench.run(&["inspect", other.as_str()]).await;
     assert!(!shown.out.contains("interrupted"), "{shown:?}");
@@ -244,7 +244,7 @@ async fn an_at_most_once_claim_never_expires() {
     let shown = bench.run(&["inspect", key.as_str()]).await;
     let words = ["expires      never, until it's settled", "OutcomeUnknown (HTTP 409)", "at most once"];
     has(&shown.out, &words);
-    assert!(!shown.out.contains("takes the claim over"), "{shown:?}");
+    assert!(!shown.out.contains("takes over the claim"), "{shown:?}");
     let json = &bench.run(&["inspect", key.as_str(), "--json"]).await.json()["record"];
     assert_eq!((&json["expires_at"], &json["expires_at_ms"]), (&json!(null), &json!(null)));
     assert_eq!((&json["is_stale"], &json["is_expired"]), (&json!(true), &json!(false)));
@@ -255,11 +255,11 @@ async fn an_at_most_once_claim_never_expires() {
     has(&dry.out, &["(in 24 h)"]);
     assert_eq!(bench.run(&["release", key.as_str(), "--confirm"]).await.code, 0);
     let left = bench.record(&key).await.expires_at.unwrap().as_millis() - SystemClock.now().as_millis();
-    assert!((86_390_000..=86_401_000).contains(&left), "{left} ms are no day");
+    assert!((86_390_000..=86_401_000).contains(&left), "{left} ms isn't a day");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_read_is_listed_as_such() {
+async fn unreadable_records_are_listed() {
     let bench = Bench::new().await;
     bench.claim("run:charge", 100).await;
     let id = format!("payments/run#{:064}", 7);
@@ -277,13 +277,13 @@ async fn what_cannot_be_read_is_listed_as_such() {
     has(&bench.run(&["list", "--unresolved"]).await.out, &["0 operations unresolved\n1 record unreadable\n"]);
     let json = bench.run(&["list", "--json"]).await.json();
     assert!(json["records"][0]["unreadable"].as_str().unwrap().contains("`version` is missing"), "{json}");
-    bench.run(&["inspect", &id]).await.is_bad_input(&["cannot be read", "`version` is missing"]);
-    bench.run(&["release", &id, "--confirm"]).await.is_bad_input(&["cannot be read"]);
+    bench.run(&["inspect", &id]).await.is_bad_input(&["can't be read", "`version` is missing"]);
+    bench.run(&["release", &id, "--confirm"]).await.is_bad_input(&["can't be read"]);
 }
 
 /// A lease that has just expired is stale, judged by the function's own margin.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_functions_own_margin_counts() {
+async fn given_skew_margin_decides_staleness() {
     let bench = Bench::new().await;
     let (key, _) = bench.claim("run:charge", -5).await;
     let inspect = async |margin: &[&str]| bench.run(&[&["inspect", key.as_str()], margin].concat()).await.out;

@@ -11,7 +11,7 @@ use super::bench::{KEY, RESPONSE, run_in};
 use crate::database::{Server, fresh_table};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_command_works_on_its_table() {
+async fn every_command_works_on_postgres() {
     let Some(server) = Server::shared() else { return };
     let table = fresh_table();
     let url = format!("{}?table={table}", server.url());
@@ -20,7 +20,7 @@ async fn every_command_works_on_its_table() {
 
     let missing = run(&["table", "check"]).await;
     assert_eq!(missing.code, 2, "{missing:?}");
-    assert!(missing.out.starts_with("wrong: there is no such table"), "{missing:?}");
+    assert!(missing.out.starts_with("wrong: the table doesn't exist"), "{missing:?}");
     assert!(missing.out.ends_with("Mend it: `idempotency table create`\n"), "{missing:?}");
     let made = run(&["table", "create"]).await;
     assert_eq!(
@@ -29,13 +29,13 @@ async fn every_command_works_on_its_table() {
     );
     assert_eq!(run(&["table", "create", "--json"]).await.json(), json!({ "table": table, "created": false }));
     let fit = run(&["table", "check"]).await;
-    assert!(fit.code == 0 && fit.out.contains("is fit: its schema is the one"), "{fit:?}");
+    assert!(fit.code == 0 && fit.out.contains("is fit: its schema is this version's"), "{fit:?}");
     server.client().await.batch_execute(&format!("DROP INDEX {table}_expires_at")).await.unwrap();
     let noted = run(&["table", "check"]).await;
     let mend = format!("Mend it: `CREATE INDEX CONCURRENTLY ON {table} (expires_at)`\n");
     assert!(noted.code == 0 && noted.out.starts_with("note: ") && noted.out.contains(&mend), "{noted:?}");
 
-    assert_eq!(run(&["list"]).await.out, "no such record\n");
+    assert_eq!(run(&["list"]).await.out, "no matching records\n");
     let store = PostgresStore::builder(&url).build().unwrap();
     let now = SystemClock.now().as_millis();
     let lock = Lock {
@@ -74,7 +74,7 @@ async fn every_command_works_on_its_table() {
 
 /// The URL chooses how statements are sent, as in a function's environment.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_url_chooses_how_statements_are_sent() {
+async fn url_parameters_choose_the_statement_mode() {
     let Some(server) = Server::shared() else { return };
     let table = fresh_table();
     let run = async |parameters: &str| {
@@ -89,7 +89,7 @@ async fn a_url_chooses_how_statements_are_sent() {
         .unwrap();
     for parameters in ["prepared=true", "timeouts=startup", "timeouts=transaction&prepared=true"] {
         let listed = run(parameters).await;
-        assert_eq!((listed.code, listed.out.as_str()), (0, "no such record\n"), "{parameters}");
+        assert_eq!((listed.code, listed.out.as_str()), (0, "no matching records\n"), "{parameters}");
     }
     // The role of the tests has no limits.
     let refused = run("timeouts=role").await;
@@ -98,7 +98,7 @@ async fn a_url_chooses_how_statements_are_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_is_one_line() {
+async fn errors_are_one_line() {
     for command in [&["list"][..], &["table", "create"], &["table", "check"]] {
         let bad = async |url: &str, words: &[&str]| {
             run_in(&[], &[command, &["--store", url]].concat()).await.is_bad_input(words);

@@ -70,7 +70,7 @@ fn url(server: &RedisServer) -> String {
 #[track_caller]
 fn has(text: &str, words: &[&str]) {
     for word in words {
-        assert!(text.contains(word), "{word:?} is not in\n{text}");
+        assert!(text.contains(word), "{word:?} isn't in\n{text}");
     }
 }
 
@@ -80,18 +80,18 @@ async fn a_record_is_inspected() {
     let (key, _) = bench.claim("run:charge", 100).await;
     let shown = bench.run(&["inspect", key.as_str()]).await;
     assert_eq!(shown.code, 0, "{shown:?}");
-    has(&shown.out, &[key.as_str(), "STARTED, live", "is refused: InProgress"]);
+    has(&shown.out, &[key.as_str(), "STARTED, live", ": InProgress (HTTP 409)"]);
     let done = bench.settled("run:done", completed(3600)).await;
     let shown = bench.run(&["inspect", done.as_str(), "--reveal"]).await;
     has(&shown.out, &["COMPLETED, live", RESPONSE]);
     let absent = bench.run(&["inspect", &format!("payments/run#{:064}", 0)]).await;
-    assert!(absent.code == 1 && absent.out.contains("There is no record"), "{absent:?}");
+    assert!(absent.code == 1 && absent.out.contains("There's no record"), "{absent:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn records_are_listed_page_by_page() {
     let Some(bench) = Bench::new() else { return };
-    assert_eq!(bench.run(&["list"]).await.out, "no such record\n");
+    assert_eq!(bench.run(&["list"]).await.out, "no matching records\n");
     let (stale, _) = bench.claim("run:stale", -180).await;
     let done = bench.settled("run:done", completed(3600)).await;
     for n in 0..500 {
@@ -112,19 +112,19 @@ async fn records_are_listed_page_by_page() {
     ids.dedup();
     assert_eq!(ids.len(), 502);
     let cut = bench.run(&["list", "--limit", "3"]).await;
-    assert_eq!(cut.err, "There are more than these 3: give a larger --limit.\n");
+    assert_eq!(cut.err, "More records match: use a larger --limit than 3.\n");
 
     let id = format!("payments/run#{:064}", 7);
     bench
         .server
         .run_as(&[PASSWORD], &["HSET", &format!("idempotency:{id}"), "version", "1", "response", KEY]);
     let listed = bench.run(&["list", "--unresolved"]).await;
-    has(&listed.out, &["UNREADABLE", &id, "`version` is 1, and this library reads version 2 alone"]);
-    bench.run(&["release", &id, "--confirm"]).await.is_bad_input(&["cannot be read", "`version`"]);
+    has(&listed.out, &["UNREADABLE", &id, "`version` is 1, but this library reads only version 2"]);
+    bench.run(&["release", &id, "--confirm"]).await.is_bad_input(&["can't be read", "`version`"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_is_given_back_and_an_operation_completed() {
+async fn release_and_complete_work_on_redis() {
     let Some(bench) = Bench::new() else { return };
     let (key, _) = bench.claim("run:charge", -60).await;
     let dry = bench.run(&["release", key.as_str()]).await;
@@ -153,7 +153,7 @@ async fn a_key_is_given_back_and_an_operation_completed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_url_names_the_store_and_its_password_is_shown_nowhere() {
+async fn url_password_is_never_shown() {
     let Some(bench) = Bench::new() else { return };
     let (key, _) = bench.claim("run:charge", -60).await;
     let dry = run_in(&[], &["release", key.as_str(), "--store", &url(&bench.server)]).await;
@@ -166,12 +166,12 @@ async fn a_url_names_the_store_and_its_password_is_shown_nowhere() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn there_is_no_table_to_make() {
+async fn redis_needs_no_table() {
     let Some(bench) = Bench::new() else { return };
     let location = format!("redis://{}/0", bench.server.address());
     for command in ["create", "check"] {
         let answer = bench.run(&["table", command]).await;
-        let says = format!("{location} needs no table: Redis makes each record's key with the record\n");
+        let says = format!("{location} needs no table: Redis creates each record's key with the record\n");
         assert_eq!((answer.code, answer.out), (0, says));
         let answer = bench.run(&["table", command, "--json"]).await;
         assert_eq!(answer.json(), json!({ "store": location, "needs_table": false }));
@@ -179,7 +179,7 @@ async fn there_is_no_table_to_make() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_is_one_line() {
+async fn errors_are_one_line() {
     let Some(bench) = Bench::new() else { return };
     let address = bench.server.address();
     let id = format!("payments/run#{:064}", 0);
@@ -187,13 +187,13 @@ async fn what_is_wrong_is_one_line() {
         let bad = async |url: &str, words: &[&str]| {
             run_in(&[], &[command, &["--store", url]].concat()).await.is_bad_input(words);
         };
-        bad(&format!("redis://:secret@{address}"), &["refused the user name or the password", "WRONGPASS"])
+        bad(&format!("redis://:secret@{address}"), &["rejected the user name or password", "WRONGPASS"])
             .await;
-        bad(&format!("redis://{address}"), &["refused the user name or the password"]).await;
-        bad("redis://:secret@127.0.0.1:1", &["127.0.0.1:1 could not be reached", "Connection refused"]).await;
-        bad("redis://:secret@h:99999", &["is no URL", "port"]).await;
+        bad(&format!("redis://{address}"), &["rejected the user name or password"]).await;
+        bad("redis://:secret@127.0.0.1:1", &["127.0.0.1:1 couldn't be reached", "Connection refused"]).await;
+        bad("redis://:secret@h:99999", &["isn't a valid URL", "port"]).await;
         bad("mysql://:secret@h", &["the scheme \"mysql\""]).await;
-        bad("memory:", &["another process cannot look into"]).await;
+        bad("memory:", &["another process can't read"]).await;
     }
     let options = ["list", "--store", "redis://h", "--region", "eu-west-1"];
     run_in(&[], &options).await.is_bad_input(&["--region is for a DynamoDB table"]);

@@ -50,7 +50,7 @@ impl Bench {
 
 /// The lease is extended between `inspect` and the write, which names the version that was shown.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_with_an_extended_lease_can_be_released() {
+async fn extended_claim_can_be_released() {
     let bench = Bench::new().await;
     let (key, seen) = bench.claim("run:charge", 100).await;
     let shown = bench.run(&["inspect", key.as_str(), "--json"]).await.json();
@@ -75,7 +75,7 @@ async fn run(function: &Idempotency) -> Result<serde_json::Value, String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_is_shown_and_then_made() {
+async fn release_is_previewed_then_applied() {
     let bench = Bench::new().await;
     let (key, before) = bench.claim("run:charge", -60).await;
     let dry = bench.run(&["release", key.as_str()]).await;
@@ -88,7 +88,7 @@ async fn a_release_is_shown_and_then_made() {
         "--if-version STARTED-",
         "--confirm\n",
     ] {
-        assert!(dry.out.contains(words), "{words:?} is not in\n{}", dry.out);
+        assert!(dry.out.contains(words), "{words:?} isn't in\n{}", dry.out);
     }
     assert_eq!(bench.record(&key).await, before);
 
@@ -108,12 +108,12 @@ async fn a_release_is_shown_and_then_made() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_release_means_depends_on_what_is_there() {
+async fn release_warns_according_to_the_state() {
     let bench = Bench::new().await;
     let (live, _) = bench.claim("run:charge", 100).await;
     let (done, record) = bench.settled("run:done", completed(3600)).await;
     for (key, words) in
-        [(&live, "ITS HANDLER MAY BE RUNNING NOW"), (&done, "THE OPERATION IS DONE: ITS EFFECT HAS HAPPENED")]
+        [(&live, "ITS HANDLER MAY BE RUNNING NOW"), (&done, "THE OPERATION IS DONE: ITS EFFECT HAPPENED")]
     {
         let dry = bench.run(&["release", key.as_str()]).await;
         assert!(dry.out.contains(words), "{dry:?}");
@@ -128,11 +128,11 @@ async fn what_a_release_means_depends_on_what_is_there() {
     let free = bench.run(&["release", done.as_str(), "--confirm"]).await;
     assert!(free.code == 0 && free.out.contains("nothing to do"), "{free:?}");
     let absent = bench.run(&["release", &format!("payments/run#{:064}", 0), "--confirm"]).await;
-    assert!(absent.code == 1 && absent.out.contains("There is no record"), "{absent:?}");
+    assert!(absent.code == 1 && absent.out.contains("There's no record"), "{absent:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_completion_resolves_what_is_unknown() {
+async fn completion_resolves_an_unknown_outcome() {
     let bench = Bench::new().await;
     let function = Idempotency::builder(bench.store.clone()).function("payments");
     let function = function.execution(Execution::AtMostOnce).build().unwrap();
@@ -142,14 +142,14 @@ async fn a_completion_resolves_what_is_unknown() {
     let file = File::with("response.json", RESPONSE);
     let complete = ["complete", key.as_str(), "--response", file.path(), "--retention", "90m"];
     let dry = bench.run(&complete).await;
-    assert!(dry.code == 0 && dry.out.contains("Be sure that the effect has happened"), "{dry:?}");
+    assert!(dry.code == 0 && dry.out.contains("Be sure that the effect happened"), "{dry:?}");
     let made = bench.confirm(&dry).await;
     assert_eq!(made.code, 0, "{made:?}");
     assert_eq!(run(&function).await, Ok(serde_json::from_str(RESPONSE).unwrap()));
     assert_eq!(bench.replayed(&key).await, RESPONSE);
     let json = bench.run(&["inspect", key.as_str(), "--json"]).await.json();
     let left = json["record"]["expires_at_ms"].as_u64().unwrap() - json["record"]["now_ms"].as_u64().unwrap();
-    assert!((5_390_000..=5_401_000).contains(&left), "{left} ms are no 90 minutes");
+    assert!((5_390_000..=5_401_000).contains(&left), "{left} ms isn't 90 minutes");
 
     let (key, _) = bench.claim("run:unknown", -60).await;
     let made = bench.run(&["complete", key.as_str(), "--no-response", "--confirm"]).await;
@@ -158,7 +158,7 @@ async fn a_completion_resolves_what_is_unknown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_executor_answers_with_what_the_operator_recorded() {
+async fn late_executor_returns_the_operators_outcome() {
     let bench = Bench::new().await;
     let file = File::with("late.json", "\"by hand\"");
     let function = bench.function();
@@ -174,7 +174,7 @@ async fn a_late_executor_answers_with_what_the_operator_recorded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_large_response_is_split_under_the_new_owner() {
+async fn large_response_is_split_under_new_owner() {
     let bench = Bench::new().await;
     let (key, _) = bench.claim("run:charge", -60).await;
     let noise: String = (0..60_000u64)
@@ -187,21 +187,21 @@ async fn a_large_response_is_split_under_the_new_owner() {
     let State::Completed(Outcome::Retained(response)) = bench.record(&key).await.state else { panic!() };
     assert!(matches!(response.place, Place::Chunks(2..)), "{response:?}");
     assert_eq!(bench.replayed(&key).await, json);
-    assert!(made.out.contains("parts beside the record"), "{made:?}");
+    assert!(made.out.contains("chunks beside the record"), "{made:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_http_response_is_recorded_as_the_layer_does() {
+async fn http_response_matches_the_layers_encoding() {
     let bench = Bench::new().await;
     let (key, _) = bench.claim("http:pay", -60).await;
     let file = File::with("http.json", RESPONSE);
     let complete = ["complete", key.as_str(), "--response", file.path()];
     bench.run(&complete).await.is_bad_input(&["--status"]);
     bench.run(&[&complete[..], &["--status", "99"]].concat()).await.is_bad_input(&["--status"]);
-    bench.run(&[&complete[..], &["--status", "101"]].concat()).await.is_bad_input(&["no final answer"]);
+    bench.run(&[&complete[..], &["--status", "101"]].concat()).await.is_bad_input(&["isn't a final status"]);
     let header = ["--status", "201", "--header", "no colon"];
     bench.run(&[&complete[..], &header].concat()).await.is_bad_input(&["has no colon"]);
-    bench.run(&[&complete[..], &["--raw"]].concat()).await.is_bad_input(&["no recorded HTTP response"]);
+    bench.run(&[&complete[..], &["--raw"]].concat()).await.is_bad_input(&["isn't a recorded HTTP response"]);
 
     let header = ["--status", "201", "--header", "Location: /payments/1", "--confirm"];
     assert_eq!(bench.run(&[&complete[..], &header].concat()).await.code, 0);
@@ -219,15 +219,15 @@ async fn an_http_response_is_recorded_as_the_layer_does() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_replay_could_not_read_is_refused() {
+async fn unreplayable_responses_are_refused() {
     let bench = Bench::new().await;
     let file = File::with("not.json", "secret, and not JSON");
     let path = file.path();
     for (operation, options, words) in [
-        ("event", &[][..], "is not JSON"),
-        ("event:x", &["--raw"], "is not JSON"),
+        ("event", &[][..], "isn't JSON"),
+        ("event:x", &["--raw"], "isn't JSON"),
         ("run", &[], "give --raw"),
-        ("run:x", &["--status", "201"], "only an HTTP operation"),
+        ("run:x", &["--status", "201"], "only for HTTP operations"),
     ] {
         let (key, before) = bench.claim(operation, -60).await;
         let complete = ["complete", key.as_str(), "--response", path, "--confirm"];
@@ -240,7 +240,7 @@ async fn what_a_replay_could_not_read_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_operators_one_is_faster() {
+async fn concurrent_operators_have_one_winner() {
     let bench = Bench::new().await;
     let (key, before) = bench.claim("run:charge", -60).await;
     let version = bench.run(&["inspect", key.as_str(), "--json"]).await.json();

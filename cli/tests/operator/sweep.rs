@@ -29,7 +29,7 @@ async fn claim(store: &PostgresStore, name: &str, expired_for_s: Option<u64>) ->
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_has_expired_is_swept_in_batches() {
+async fn expired_records_are_swept_in_batches() {
     let Some(server) = Server::shared() else { return };
     let url = format!("{}?table={}", server.url(), fresh_table());
     let store = PostgresStore::builder(&url).build().unwrap();

@@ -24,12 +24,12 @@ async fn other_table(bench: &Bench, id: &str, billing: BillingMode) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_is_made_once_and_is_fit() {
+async fn created_table_passes_the_check() {
     let bench = Bench::empty().await;
     let missing = bench.run(&["table", "check"]).await;
     assert_eq!(
         (missing.code, missing.out.as_str()),
-        (2, "wrong: there is no such table. Mend it: `idempotency table create`, or deploy template.yaml\n")
+        (2, "wrong: the table doesn't exist. Mend it: `idempotency table create`, or deploy template.yaml\n")
     );
     let made = bench.run(&["table", "create"]).await;
     assert_eq!(
@@ -37,7 +37,7 @@ async fn it_is_made_once_and_is_fit() {
         (0, "table `idempotency-tests` was created: on demand, TTL is on\n")
     );
     let again = bench.run(&["table", "create"]).await;
-    assert!(again.code == 0 && again.out.contains("was there already"), "{again:?}");
+    assert!(again.code == 0 && again.out.contains("already exists"), "{again:?}");
     let fit = bench.run(&["table", "check"]).await;
     assert_eq!(
         (fit.code, fit.out.as_str()),
@@ -49,7 +49,7 @@ async fn it_is_made_once_and_is_fit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_is_one_line_each_with_what_mends_it() {
+async fn each_table_problem_has_a_fix() {
     let bench = Bench::empty().await;
     other_table(&bench, "id", BillingMode::Provisioned).await;
     let table = ["--table", TABLE, "--region", "eu-west-1"];
@@ -57,10 +57,10 @@ async fn what_is_wrong_is_one_line_each_with_what_mends_it() {
     assert_eq!(wrong.code, 2);
     assert_eq!(
         wrong.out,
-        "wrong: the table has no TTL; switch it on for the attribute `expires_at`. Mend it: `idempotency table \
+        "wrong: the table has no TTL; enable it on the attribute `expires_at`. Mend it: `idempotency table \
          create --table idempotency-tests --region eu-west-1` switches it on\n\
-         note: the table's capacity is provisioned: a burst beyond it is throttled, and its deliveries are refused; \
-         bill it on demand, or scale it by its use. Mend it: `aws dynamodb update-table --billing-mode \
+         note: the table's capacity is provisioned: a burst beyond it is throttled, and those deliveries are refused; \
+         switch to on-demand capacity, or scale it with its load. Mend it: `aws dynamodb update-table --billing-mode \
          PAY_PER_REQUEST --table-name idempotency-tests --region eu-west-1`\n"
     );
     let json = bench.run(&["table", "check", "--json"]).await;
@@ -76,7 +76,7 @@ async fn what_is_wrong_is_one_line_each_with_what_mends_it() {
     other_table(&bench, "pk", BillingMode::PayPerRequest).await;
     let wrong = bench.run(&["table", "check"]).await;
     let keys =
-        "wrong: the table has the key `pk` (S, HASH); the configuration says `id` (S, HASH). Mend it: ";
+        "wrong: the table has the key `pk` (S, HASH), but the configuration says `id` (S, HASH). Mend it: ";
     assert!(wrong.code == 2 && wrong.out.starts_with(keys), "{wrong:?}");
-    bench.run(&["table", "create"]).await.is_bad_input(&["does not fit", "`pk` (S, HASH)"]);
+    bench.run(&["table", "create"]).await.is_bad_input(&["can't be used", "`pk` (S, HASH)"]);
 }

@@ -45,9 +45,9 @@ async fn ship(message: SqsMessage) -> Result<Parcel, Failure> {
     let order: Order = message.json()?;
     if order.quantity == 0 {
         // A retry can't fix it. The message goes to the dead-letter queue without further attempts.
-        return Err(Failure::permanent("Orders.Nothing", "quantity is 0: there is nothing to ship"));
+        return Err(Failure::permanent("Orders.Nothing", "quantity is 0: there's nothing to ship"));
     }
-    let claim = current().ok_or("an order is shipped under its claim only")?;
+    let claim = current().ok_or("an order is shipped only under its claim")?;
     let parcel = claim.derive_key("parcel");
     tracing::info!(parcel, attempt = claim.attempt(), "shipping an order");
     // Your code would call the carrier's API here.

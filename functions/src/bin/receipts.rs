@@ -45,7 +45,7 @@ async fn handle(event: LambdaEvent<EventBridgeEvent<PaymentMade>>) -> Result<Rec
     let payment = event.payload.detail;
     let claim = current().ok_or_else(|| Diagnostic {
         error_type: "Receipts.NoClaim".into(),
-        error_message: "a receipt is written under its claim only".into(),
+        error_message: "a receipt is written only under its claim".into(),
     })?;
     let receipt_id = claim.derive_key("receipt"); // the same in every attempt
     tracing::info!(receipt_id, attempt = claim.attempt(), "writing a receipt");

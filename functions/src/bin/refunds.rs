@@ -39,10 +39,10 @@ async fn main() -> Result<(), Error> {
 async fn handle(event: LambdaEvent<Refund>) -> Result<Refunded, Diagnostic> {
     let Refund { refund_id, payment_id, amount_cents } = event.payload;
     if amount_cents == 0 {
-        return Err(failure("Refunds.Nothing", "amount_cents is 0: there is nothing to refund"));
+        return Err(failure("Refunds.Nothing", "amount_cents is 0: there's nothing to refund"));
     }
     let claim =
-        current().ok_or_else(|| failure("Refunds.NoClaim", "a refund is made under its claim only"))?;
+        current().ok_or_else(|| failure("Refunds.NoClaim", "a refund is made only under its claim"))?;
     let gateway_reference = claim.derive_key("gateway"); // the same in every attempt
     tracing::info!(gateway_reference, attempt = claim.attempt(), "refunding");
     // Your code would call the gateway here, with this reference as the gateway's own idempotency key.

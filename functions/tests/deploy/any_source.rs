@@ -65,7 +65,7 @@ async fn serve(source: &str) -> Result<(), Error> {
         }
         "kafka" => each(&idempotency, telemetry, of_cluster).await,
         "activemq" | "rabbitmq" => each(&idempotency, telemetry, |_| Some(keys::mq_message())).await,
-        other => Err(format!("there is no worker for {other}").into()),
+        other => Err(format!("there's no worker for {other}").into()),
     }
 }
 
@@ -141,7 +141,7 @@ async fn ship_change(record: DynamoDbRecord) -> Result<String, Failure> {
 fn ship(order: &Value) -> Result<String, Error> {
     tracing::info!("{MARK}");
     if order["carrier"] == "closed" && !WAS_CLOSED.swap(true, Ordering::SeqCst) {
-        return Err("no carrier takes it".into());
+        return Err("every carrier is closed".into());
     }
     Ok(format!("parcel {}", RUNS.fetch_add(1, Ordering::SeqCst)))
 }

@@ -180,7 +180,7 @@ fn attempts_do_not_overlap(emulator: &Emulator, id: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_at_its_deadline_work_is_taken_over() {
+async fn work_killed_at_deadline_is_taken_over() {
     let database = database().await;
     let Some(emulator) = working(OnDemand, &database).await else { return };
     let work = Work { id: "blocks".into(), millis: 60_000, blocks: true };
@@ -192,14 +192,14 @@ async fn killed_at_its_deadline_work_is_taken_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn work_past_its_timeout_ends_and_replays() {
+async fn work_past_its_timeout_finishes_and_replays() {
     let database = database().await;
     let Some(emulator) = working(ManagedInstances, &database).await else { return };
     let work = Work { id: "late".into(), millis: 3500, blocks: false };
     let began = emulator.lines(any_work::MARK);
     assert_eq!(deliver(&emulator, &work).await, Answer::TimedOut(SHORT));
     let again = deliver(&emulator, &work).await;
-    assert!(is_error(&again, "Idempotency.InProgress"), "its handler works on: {again:?}");
+    assert!(is_error(&again, "Idempotency.InProgress"), "its handler still runs: {again:?}");
     let rejected = "response is too late for timed out invoke";
     let limit = clock::now_ms() + clock::millis(SOON * 2);
     while !emulator.log().contains(rejected) {

@@ -21,7 +21,7 @@ use super::stage::{TABLE, database, environment, project, tool, without_ours};
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cargo_lambda_runs_an_event_once_over_four_processes() {
+async fn four_cargo_lambda_processes_run_once() {
     let Some(tool) = tool("cargo-lambda") else { return };
     build().await;
     let database = database().await;
@@ -127,7 +127,7 @@ impl Watch {
             }
             clock::pause(Duration::from_millis(100)).await;
         }
-        panic!("cargo lambda watch does not listen after 10 s: {}", watch.output());
+        panic!("cargo lambda watch doesn't listen after 10 s: {}", watch.output());
     }
 
     /// The function's answer to the event in a file, or its error.
@@ -159,7 +159,7 @@ impl Watch {
         let limit = Duration::from_secs(10);
         tokio::select! {
             ended = self.child.wait() => drop(ended.unwrap()),
-            () = clock::pause(limit) => panic!("cargo lambda watch goes on {limit:?} after SIGTERM"),
+            () = clock::pause(limit) => panic!("cargo lambda watch still runs {limit:?} after SIGTERM"),
         }
     }
 }

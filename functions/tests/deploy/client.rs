@@ -136,7 +136,7 @@ fn client() -> ClientWithMiddleware {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_lost_before_or_after_the_function_pays_once() {
+async fn lost_connections_pay_once() {
     for (faults, is_replay) in [(&[Fault::LostBefore][..], false), (&[Fault::LostAfter], true)] {
         let database = database().await;
         let front_end = FrontEnd::start(&database, 1, faults).await;
@@ -159,7 +159,7 @@ async fn a_connection_lost_before_or_after_the_function_pays_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_function_refuses_the_client_does_not_repeat() {
+async fn client_never_retries_permanent_refusals() {
     let database = database().await;
     let front_end = FrontEnd::start(&database, 1, &[]).await;
     let (client, key) = (client(), OperationKey::draw().unwrap());
@@ -176,7 +176,7 @@ async fn what_the_function_refuses_the_client_does_not_repeat() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_with_one_key_one_pays_and_all_get_its_answer() {
+async fn concurrent_clients_pay_once_and_agree() {
     const CALLERS: usize = 9;
     let database = database().await;
     let front_end = Arc::new(FrontEnd::start(&database, 3, &[Fault::LostAfter, Fault::LostBefore]).await);
@@ -196,7 +196,7 @@ async fn of_many_with_one_key_one_pays_and_all_get_its_answer() {
         answers.push(caller.await.unwrap());
     }
     let first = answers.iter().filter(|(is_replay, _)| !is_replay).count();
-    assert!(first <= 1, "the answer to the first may have been the lost one");
+    assert!(first <= 1, "the first one's response may be the lost one");
     assert!(answers.iter().all(|(_, payment)| *payment == answers[0].1));
     assert_eq!(front_end.runs().await, 1);
     assert_eq!(database.payments_of(PAYMENTS, "order-1").await.unwrap(), 1);

@@ -65,15 +65,15 @@ impl Api for Deployed {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_table_passes_through_every_front_end_of_the_deployed_payments() {
+async fn contract_holds_for_deployed_payments() {
     let database = database().await;
     let cases: Vec<_> = CASES.iter().filter(|case| case.is_for_payments()).collect();
-    assert!(cases.len() >= 7, "{} cases: those for the layer as it comes were not found", cases.len());
+    assert!(cases.len() >= 7, "only {} cases: the ones for the default layer are missing", cases.len());
     walk(cases, &Deployed::payments(&database).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_table_passes_through_every_front_end_of_a_real_function() {
+async fn contract_holds_for_a_real_function() {
     let database = database().await;
     walk(CASES, &Deployed::any_api(&database).await).await;
 }

@@ -71,7 +71,7 @@ impl Emulator {
         let program = tool("aws-lambda-rie")?;
         if mode == Mode::ManagedInstances && !may_change_root() {
             let refused = "in its Managed Instances mode, aws-lambda-rie runs /var/task/bootstrap as another user, so the tests \
-                           put it into a root folder: run them as root, for instance in a container";
+                           put it into a root folder: run them as root, for example in a container";
             assert!(std::env::var_os("CI").is_none(), "{refused}");
             eprintln!("skipped: {refused}");
             return None;
@@ -82,7 +82,7 @@ impl Emulator {
                 return Some(started);
             }
         }
-        panic!("aws-lambda-rie ended three times as it started");
+        panic!("aws-lambda-rie ended during each of three starts");
     }
 
     async fn try_start(program: &Path, mode: Mode, function: &Hosted, database: &Database) -> Option<Self> {
@@ -132,7 +132,7 @@ impl Emulator {
             }
             clock::pause(Duration::from_millis(20)).await;
         }
-        panic!("aws-lambda-rie does not listen after {START_LIMIT:?}: {}", started.log());
+        panic!("aws-lambda-rie doesn't listen after {START_LIMIT:?}: {}", started.log());
     }
 
     /// Invokes the function, with the caller's request id if there is one.

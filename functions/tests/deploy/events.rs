@@ -93,7 +93,7 @@ pub(crate) const STORY: &[(&str, &[(&str, Expected)])] = &[
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_event_is_answered_as_its_name_says() {
+async fn every_event_gets_its_expected_answer() {
     let database = database().await;
     for (function, story) in STORY {
         let mut running = Running::start(function, &database).await;
@@ -150,14 +150,14 @@ pub(crate) fn all_told() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 #[test]
-fn every_event_has_its_function_and_its_place_in_the_story() {
+fn every_event_file_has_an_expectation() {
     let folders = fs::read_dir(project().join("events")).unwrap();
     let found: BTreeSet<(String, String)> = folders
         .map(|folder| folder.unwrap().path())
         .flat_map(|folder| {
             let function = folder.file_name().unwrap().to_string_lossy().into_owned();
             let is_known = function == sources::FOLDER || functions().any(|known| known == function);
-            assert!(is_known, "events/{function} is no function's folder");
+            assert!(is_known, "events/{function} doesn't belong to a function");
             fs::read_dir(folder)
                 .unwrap()
                 .map(move |file| (function.clone(), stem(&file.unwrap().path())))
@@ -175,10 +175,10 @@ fn stem(path: &std::path::Path) -> String {
 
 /// Sends an event of another trigger. The error must name the field that it lacks.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_event_of_another_shape_is_told_by_the_field_that_it_lacks() {
+async fn wrong_event_shape_names_missing_field() {
     let database = database().await;
     for (function, event, words) in [
-        ("orders", "refunds/invoke", "this worker is for batches of `aws:sqs`"),
+        ("orders", "refunds/invoke", "this worker handles batches of `aws:sqs`"),
         ("receipts", "orders/sqs", "no field `detail-type`"),
         ("refunds", "receipts/event-bridge", "no field `refund_id`"),
         // lambda_http checks which front end it's from, and names no field.

@@ -5,7 +5,7 @@ use lambda_idempotency_cli::rehearse::answer::Answer;
 use super::stage::{Delivers, PAYMENTS, Running, TABLE, database, program_and_mark};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_payment_is_made_with_its_outcome_and_once() {
+async fn payment_commits_once_with_its_outcome() {
     let database = database().await;
     let (program, mark) = program_and_mark("payments");
     let command = format!("env PAYMENTS_FORM=transaction {program}");

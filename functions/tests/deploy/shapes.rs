@@ -17,7 +17,7 @@ use super::{events::all_told, stage::project};
 
 /// Checks every field, not only those that the functions read, against AWS's own crates.
 #[test]
-fn every_event_has_its_triggers_shape() {
+fn event_files_match_their_triggers() {
     for (folder, event) in all_told() {
         if let Err(problem) = shape(event, &file(folder, event)) {
             panic!("events/{folder}/{event}.json: {problem}");
@@ -42,7 +42,7 @@ fn shape(event: &str, text: &str) -> Result<(), String> {
 }
 
 fn is(it: bool, what: &str) -> Result<(), String> {
-    if it { Ok(()) } else { Err(format!("is no {what}")) }
+    if it { Ok(()) } else { Err(format!("not a valid {what}")) }
 }
 
 fn shape_of_http(event: &str, text: &str) -> Result<(), String> {
@@ -156,7 +156,7 @@ fn unknown(path: &str, json: &Value, known: &Value) -> Option<String> {
 }
 
 #[test]
-fn an_event_file_that_lacks_a_field_is_told_which() {
+fn missing_field_in_event_file_is_named() {
     for (folder, event, field) in [
         ("payments", "http-api", "requestContext"),
         ("payments", "function-url", "requestContext"),
@@ -176,7 +176,7 @@ fn an_event_file_that_lacks_a_field_is_told_which() {
 }
 
 #[test]
-fn a_field_that_no_trigger_sends_is_told() {
+fn unknown_field_is_reported() {
     let mut json: Value = serde_json::from_str(&file("sources", "s3")).unwrap();
     json["Records"][0]["s3"]["object"]["version"] = "1".into();
     assert_eq!(shape("s3", &json.to_string()).unwrap_err(), "unknown field `version`");

@@ -45,19 +45,19 @@ impl Folder {
         let told: String = files.map(|file| fs::read_to_string(file).unwrap()).collect();
         fs::remove_dir_all(&self.0).unwrap();
         for word in words {
-            assert!(told.contains(word), "the recording lacks {word}");
+            assert!(told.contains(word), "the recorded output lacks {word}");
         }
         told
     }
 }
 
 fn holds_none(told: &str, secrets: &Secrets, at_least: usize) {
-    assert!(secrets.len() >= at_least, "{} secrets: most were not noted", secrets.len());
+    assert!(secrets.len() >= at_least, "only {} secrets were noted", secrets.len());
     let found = secrets.found_in(told);
     let in_line = |line: &&str| found.iter().any(|(secret, _)| line.contains(secret));
     let lines: Vec<_> = told.lines().filter(in_line).take(10).collect();
     let first: Vec<_> = found.iter().take(10).collect();
-    assert!(found.is_empty(), "written: {} secrets, {first:#?}\namong others in {lines:#?}", found.len());
+    assert!(found.is_empty(), "{} secrets were written, {first:#?}\nfor example in {lines:#?}", found.len());
 }
 
 /// Notes the contents of the function's event and of its answer.
@@ -84,7 +84,7 @@ fn note(secrets: &mut Secrets, function: &str, event: &Value, answer: &Answer) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_secret_is_written_about_any_event() {
+async fn secrets_are_never_logged_for_events() {
     let (database, folder) = (database().await, Folder::new("events"));
     let mut secrets = Secrets::default();
     for (function, story) in STORY {
@@ -100,7 +100,7 @@ async fn nothing_secret_is_written_about_any_event() {
             let answer = running.deliver_event(&Event::new(event.clone())).await;
             note(&mut secrets, function, &event, &answer);
         }
-        assert!(running.marks().await > 0, "{function} was not recorded");
+        assert!(running.marks().await > 0, "the output of {function} wasn't recorded");
     }
     secrets.add(CANARY);
     let told = folder.told(&["claimed", "replayed", "idempotency_executed", "idempotency_mismatch"]);
@@ -108,7 +108,7 @@ async fn nothing_secret_is_written_about_any_event() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_secret_is_written_about_the_events_of_any_source() {
+async fn secrets_are_never_logged_for_sources() {
     let (database, folder) = (database().await, Folder::new("sources"));
     let mut secrets = Secrets::default();
     for (source, story) in sources::STORY {
@@ -119,7 +119,7 @@ async fn nothing_secret_is_written_about_the_events_of_any_source() {
             sources::note(&mut secrets, source, &event);
             sources::deliver(&mut running, name, event).await;
         }
-        assert!(running.marks().await > 0, "{source} was not recorded");
+        assert!(running.marks().await > 0, "the output of {source} wasn't recorded");
     }
     let told = folder.told(&["claimed", "replayed", "returned", "idempotency_executed"]);
     holds_none(&told, &secrets, 60);
@@ -152,7 +152,7 @@ impl Api for Noting {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_secret_is_written_about_the_table() {
+async fn secrets_are_never_logged_for_contract() {
     let (database, folder) = (database().await, Folder::new("table"));
     let start = async |file| {
         Running::recorded(&any_api::command(), any_api::MARK, &database, folder.file(file)).await

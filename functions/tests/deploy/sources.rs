@@ -99,7 +99,7 @@ pub(crate) async fn deliver(to: &mut impl Delivers, name: &str, event: Value) ->
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_source_is_handled_once_and_answered_alike_again() {
+async fn every_source_runs_once_and_replays() {
     let database = database().await;
     for (source, story) in STORY {
         let mut running = Running::command(&any_source::command(source), any_source::MARK, &database).await;

@@ -46,7 +46,7 @@ fn every_function_has_its_binary() {
 }
 
 #[test]
-fn every_events_trigger_is_the_functions() {
+fn every_event_file_has_a_trigger() {
     for (id, binary, properties) in template_functions() {
         let triggers: BTreeSet<_> = properties["Events"]
             .as_object()
@@ -77,14 +77,14 @@ fn targets_of_load_balancers() -> impl Iterator<Item = &'static Value> {
 }
 
 #[test]
-fn every_function_may_do_what_it_needs_on_its_tables_alone() {
+fn functions_have_minimal_table_permissions() {
     for (id, _, properties) in template_functions() {
         let mut on_records = BTreeSet::new();
         for statement in properties["Policies"]
             .as_array()
             .unwrap()
             .iter()
-            .flat_map(|policy| policy["Statement"].as_array().expect("statements of the function's own"))
+            .flat_map(|policy| policy["Statement"].as_array().expect("the function's own statements"))
         {
             let actions =
                 statement["Action"].as_array().unwrap().iter().map(|action| action.as_str().unwrap());
@@ -93,7 +93,7 @@ fn every_function_may_do_what_it_needs_on_its_tables_alone() {
                 "PaymentsTable.Arn" => {
                     assert_eq!((id, actions.clone().count()), ("PaymentsFunction", 2));
                 }
-                other => panic!("{id} may do something to {other}"),
+                other => panic!("{id} has permissions on {other}"),
             }
         }
         assert_eq!(on_records, TABLE_ACTIONS.into_iter().collect(), "{id}");
@@ -101,7 +101,7 @@ fn every_function_may_do_what_it_needs_on_its_tables_alone() {
 }
 
 #[test]
-fn the_table_of_records_is_kept_and_swept() {
+fn tables_are_retained_with_ttl() {
     let tables: Vec<_> = resources("AWS::DynamoDB::Table").collect();
     assert_eq!(tables.len(), 2);
     for (id, table) in tables {
@@ -138,7 +138,7 @@ fn batch_sources() -> impl Iterator<Item = (&'static str, &'static Value)> {
 
 /// Without the setting, SQS deletes failed messages, and a stream continues behind them.
 #[test]
-fn every_batch_source_reports_its_failures() {
+fn batch_sources_report_item_failures() {
     assert!(batch_sources().count() > 0);
     for (id, event) in batch_sources() {
         assert_eq!(event["Properties"]["FunctionResponseTypes"], json!(["ReportBatchItemFailures"]), "{id}");
@@ -148,14 +148,14 @@ fn every_batch_source_reports_its_failures() {
 }
 
 #[test]
-fn a_queue_waits_six_times_as_long_as_its_function_and_gives_up_at_last() {
+fn visibility_timeout_is_six_function_timeouts() {
     let mut queues = 0;
     for (id, _, properties) in template_functions() {
         let Some(events) = properties["Events"].as_object() else { continue };
         for event in events.values().filter(|event| event["Type"] == "SQS") {
             let queue = event["Properties"]["Queue"].as_str().unwrap().trim_end_matches(".Arn");
             let queue = &TEMPLATE["Resources"][queue]["Properties"];
-            let timeout = properties["Timeout"].as_u64().expect("a time-out of the function's own");
+            let timeout = properties["Timeout"].as_u64().expect("the function's own timeout");
             assert_eq!(queue["VisibilityTimeout"].as_u64(), Some(6 * timeout), "{id}");
             assert!(queue["RedrivePolicy"]["deadLetterTargetArn"].is_string(), "{id}");
             queues += 1;
@@ -165,7 +165,7 @@ fn a_queue_waits_six_times_as_long_as_its_function_and_gives_up_at_last() {
 }
 
 #[test]
-fn the_alarms_and_the_dashboard_watch_metrics_that_exist() {
+fn alarms_and_dashboard_use_existing_metrics() {
     let known: BTreeSet<_> = Metric::ALL.iter().map(|metric| metric.name()).collect();
     let ids: BTreeSet<_> = template_functions().into_iter().map(|(id, ..)| id).collect();
 
@@ -179,7 +179,7 @@ fn the_alarms_and_the_dashboard_watch_metrics_that_exist() {
             assert_eq!(metric["Namespace"], NAMESPACE);
             assert_eq!(metric["Dimensions"][0]["Name"], DIMENSION);
             let name = metric["MetricName"].as_str().unwrap();
-            assert!(known.contains(name), "an alarm watches {name}, which nothing counts");
+            assert!(known.contains(name), "an alarm watches {name}, which isn't a metric of the library");
             alarmed.insert((name, metric["Dimensions"][0]["Value"].as_str().unwrap()));
         }
     }
@@ -203,18 +203,22 @@ fn the_alarms_and_the_dashboard_watch_metrics_that_exist() {
     for metric in widgets.flat_map(|widget| widget["properties"]["metrics"].as_array().unwrap()) {
         assert_eq!((&metric[0], &metric[2]), (&json!(NAMESPACE), &json!(DIMENSION)));
         let name = metric[1].as_str().unwrap();
-        assert!(known.contains(name), "the dashboard shows {name}, which nothing counts");
+        assert!(known.contains(name), "the dashboard shows {name}, which isn't a metric of the library");
         shown.insert((name, metric[3].as_str().unwrap().trim_matches(['$', '{', '}'])));
     }
     let told = [Metric::Executed, Metric::Replayed, Metric::InProgress, Metric::Mismatch, Metric::Takeover];
     for metric in told.into_iter().chain(watched) {
-        assert!(ids.iter().all(|id| shown.contains(&(metric.name(), *id))), "{} is not shown", metric.name());
+        assert!(
+            ids.iter().all(|id| shown.contains(&(metric.name(), *id))),
+            "the dashboard lacks {}",
+            metric.name()
+        );
     }
     assert!(batches.is_subset(&shown), "{batches:?}");
 }
 
 #[test]
-fn the_unresolved_alarm_names_its_commands() {
+fn unresolved_alarm_names_its_commands() {
     let alarm = &TEMPLATE["Resources"]["OutcomeUnknownAlarm"]["Properties"];
     let description = alarm["AlarmDescription"].as_str().unwrap();
     for command in ["list --unresolved", "inspect KEY", "complete KEY", "release KEY"] {
@@ -225,7 +229,7 @@ fn the_unresolved_alarm_names_its_commands() {
 }
 
 #[test]
-fn everything_that_has_a_price_or_a_place_can_be_chosen() {
+fn template_parameters_cover_cost_and_placement() {
     let parameters = TEMPLATE["Parameters"].as_object().unwrap();
     for name in ["Architecture", "ReservedConcurrency", "LogRetentionDays", "AlarmTopicArn"] {
         assert!(parameters.contains_key(name), "{name}");

@@ -54,7 +54,7 @@ impl Display for Agreement {
         let Self { store, numbers: Numbers { operations, tasks, .. }, seed, rounds } = self;
         write!(
             f,
-            "{store}: {operations} random operations answered as the model does (seed {seed}); \
+            "{store}: {operations} random operations agree with the model (seed {seed}); \
              {rounds} rounds of races between {tasks} tasks, one winner each"
         )
     }

@@ -66,7 +66,7 @@ pub async fn build_function() -> Result<Function> {
         return Ok(Function::at(&program));
     }
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let program = std::env::current_exe().context("the place of this program")?;
+    let program = std::env::current_exe().context("couldn't find this program's path")?;
     // Cargo names the folder after the profile. `dev` is the one built-in profile whose folder has a different name.
     let folder = program.parent().and_then(Path::file_name).and_then(|name| name.to_str());
     let profile = folder.filter(|name| *name != "debug").unwrap_or("dev");

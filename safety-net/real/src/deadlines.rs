@@ -46,7 +46,7 @@ const CONCURRENCY: usize = 16;
 const AT_LEAST: usize = 4;
 /// A total timer lateness of this much shows that the machine is too busy to answer in time.
 const TOO_LATE: Duration = Duration::from_millis(100);
-/// How often an invocation is repeated because the machine was too busy or nothing was broken.
+/// How often an invocation is repeated because the machine was too busy or no fault was injected.
 const AGAIN: u32 = 5;
 
 /// The size of the check.
@@ -56,7 +56,7 @@ pub struct Extent {
     pub of_each: u32,
     /// The seed of the plans.
     pub seed: u64,
-    /// Whether the library learns when its invocation ends. Without that, this net must report invocations
+    /// Whether the library learns when its invocation ends. Without that, this check must report invocations
     /// that Lambda kills.
     pub knows_deadlines: bool,
 }
@@ -149,7 +149,7 @@ async fn make(stage: &Stage, site: &Site, direct: &Arc<dyn Store>, plan: Plan) -
             Some((verdict, evidence)) if is_last || verdict == Verdict::True || !is_busy => {
                 return Ok(Made { evidence, verdict, repeated });
             }
-            None if is_last => return Err(Problem::new("nothing was broken")),
+            None if is_last => return Err(Problem::new("no fault was injected")),
             _ => repeated += 1,
         }
     }

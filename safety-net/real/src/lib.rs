@@ -1,4 +1,4 @@
-//! The half of the safety net that needs real servers, sockets and processes.
+//! The part of the verification suite that needs real servers, sockets and processes.
 //!
 //! The other half enumerates and simulates the machine. This half shows that the real stores behave as that
 //! half assumes, and that the library keeps its promises when the wire breaks and processes die.

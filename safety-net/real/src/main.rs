@@ -1,6 +1,6 @@
-//! `real-net` runs the long forms of the nets over real servers, sockets and processes, and prints their figures.
+//! `real-net` runs the long forms of the checks on real servers, sockets and processes, and prints their figures.
 
-#![expect(clippy::print_stdout, reason = "it is what a command line is for")]
+#![expect(clippy::print_stdout, reason = "a command line prints")]
 
 use std::process::ExitCode;
 
@@ -23,23 +23,24 @@ usage: real-net agreement [--long]
        real-net outages [OPERATIONS [SEED]] | outages --quick
        real-net deadlines [INVOCATIONS [SEED]] | deadlines --quick
 
-  agreement     every store answers as the model does, and every race has one winner: in memory, on DynamoDB, PostgreSQL
-                and Redis
-  wire          whatever breaks on the wire to DynamoDB, PostgreSQL or Redis, callers get the truth and outcomes
-                stay: every single
-                fault, then RUNS random runs (default 10000); or few of both; or one of them again
-  crash-points  a process is killed, and one is frozen beyond its lease, at each named point ROUNDS times
-                (default 200): one effect, and one more for each crash between effect and completion
+  agreement     compares every store with the model, and checks that every race has one winner: in memory, on DynamoDB,
+                PostgreSQL and Redis
+  wire          breaks the wire to DynamoDB, PostgreSQL and Redis, and checks that callers get true answers and outcomes
+                last: every single fault, then RUNS random runs (default 10000); with --quick, fewer of both;
+                or one of them again
+  crash-points  kills one process and freezes another beyond its lease, at each named point ROUNDS times (default 200):
+                one effect, and one more for each crash between effect and completion
   kills         the same at COUNT random moments (default 10000)
-  outages       servers restart, throttle and refuse while OPERATIONS (default 1000) with 30 s left return: no outcome is
-                lost, and each operation has one effect
-  deadlines     the wire breaks in 20 ways while invocations with 3 s run, INVOCATIONS (default 50) for each way and
-                store: each is answered in time, and with the truth
+  outages       restarts and throttles the servers, and lets them refuse, while OPERATIONS (default 1000) with 30 s left
+                return: no outcome is lost, and each operation has one effect
+  deadlines     breaks the wire in 20 ways during invocations of 3 s, INVOCATIONS (default 50) for each way and store:
+                each gets a true answer in time
 
-FORM is where the effect is, and the record: `ledger` (default), a file, outside of any transaction, the record in
-DynamoDB; `postgres` and `redis`, a file, the record there; `transaction`, in the completion's own transaction; `optimistic`, with the
-finished record and no claim; `postgres-transaction`, in one PostgreSQL transaction with the record. In those three there is one
-effect, whatever dies where.
+FORM says where the effect and the record are. `ledger` (default): a file outside any transaction, and the record
+in DynamoDB. `postgres` and `redis`: a file, and the record there. `transaction`: the effect is in the completion's
+own transaction. `optimistic`: the effect is written with the finished record, without a claim.
+`postgres-transaction`: one PostgreSQL transaction writes the effect and the record. The last three have exactly one
+effect, despite every crash.
 
 Servers: the embedded DynamoDB, and those that the environment names in";
 

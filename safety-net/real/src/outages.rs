@@ -55,7 +55,7 @@ pub struct Extent {
     /// The seed of the rounds.
     pub seed: u64,
     /// How long the library tries to record outcomes. `None` means its default. A time shorter than an outage
-    /// must make this net report a lost outcome.
+    /// must make this check report a lost outcome.
     pub settle_within: Option<Duration>,
 }
 
@@ -140,7 +140,7 @@ async fn round(
     operations: Vec<Operation>,
 ) -> Result<Vec<(Operation, Run)>> {
     let (bell, ringer) = Bell::new();
-    let count = u32::try_from(operations.len()).context("the operations of a round")?;
+    let count = u32::try_from(operations.len()).context("too many operations in a round")?;
     let mut running = JoinSet::new();
     for (operation, sandbox) in operations.into_iter().zip(sandboxes) {
         let (sandbox, bell, ledger) = (sandbox.clone(), bell.clone(), ledger.clone());
@@ -150,7 +150,7 @@ async fn round(
         });
     }
     let arrived = tokio::time::timeout(ARRIVAL + LATENESS, bell.all_are_there(count)).await;
-    arrived.map_err(|_| Problem::new("the machine is too busy: the handlers don't get to work"))??;
+    arrived.map_err(|_| Problem::new("the machine is too busy: the handlers don't start"))??;
     clock::pause(SystemClock.now().until(begins)).await;
     ringer.send_replace(Some(clock::start()));
     clock::pause(LEAD).await;
@@ -169,7 +169,7 @@ async fn is_back(direct: &dyn Store, sandbox: &Sandbox) -> Result<()> {
         }
         clock::pause(Duration::from_millis(100)).await;
     }
-    Err(Problem::new(format!("the server didn't come back: {last:?}")))
+    Err(Problem::new(format!("the server didn't restart: {last:?}")))
 }
 
 /// Collects the results of an operation and of the delivery after it.
@@ -180,7 +180,7 @@ async fn evidence(
     Operation { key, .. }: Operation,
     run: Run,
 ) -> Result<Evidence> {
-    let record = direct.read(&later.stored(&key)?).await.context("the record")?;
+    let record = direct.read(&later.stored(&key)?).await.context("couldn't read the record")?;
     let effects = ledger.effects_of(&key);
     let again = later.deliver_now(&key, ledger).await?;
     Ok(Evidence {

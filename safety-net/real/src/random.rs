@@ -9,6 +9,6 @@ use lambda_idempotency_cli::problem::{Context, Result};
 ///
 /// If the operating system has no random bits.
 pub fn fresh_seed() -> Result<u64> {
-    let random = Owner::random().context("a seed")?;
+    let random = Owner::random().context("couldn't draw a seed")?;
     Ok(random.as_bytes().iter().take(8).fold(0, |seed, byte| seed << 8 | u64::from(*byte)))
 }

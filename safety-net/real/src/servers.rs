@@ -1,4 +1,4 @@
-//! The DynamoDB servers that every net uses: the embedded one, and those that the environment names.
+//! The DynamoDB servers that every check uses: the embedded one, and those that the environment names.
 
 use std::{sync::OnceLock, time::Duration};
 
@@ -18,7 +18,7 @@ use lambda_idempotency_cli::{
     unreachable_pub,
     reason = "shared with tests, where it may fail"
 )]
-#[allow(dead_code, missing_docs, missing_debug_implementations, reason = "each user uses some of it")]
+#[allow(dead_code, missing_docs, missing_debug_implementations, reason = "each user uses part of it")]
 #[allow(clippy::disallowed_methods, reason = "it waits for a server to start")]
 #[path = "../../../tests/support/postgres.rs"]
 pub(crate) mod postgres_server;
@@ -28,7 +28,7 @@ pub(crate) mod postgres_server;
     unreachable_pub,
     reason = "shared with tests, where it may fail"
 )]
-#[allow(dead_code, missing_docs, missing_debug_implementations, reason = "each user uses some of it")]
+#[allow(dead_code, missing_docs, missing_debug_implementations, reason = "each user uses part of it")]
 #[allow(clippy::disallowed_methods, reason = "it waits for a server to start")]
 #[path = "../../../tests/support/redis.rs"]
 pub(crate) mod redis_server;
@@ -45,7 +45,7 @@ pub(crate) fn start_postgres() -> Option<postgres_server::Server> {
     postgres_server::Server::start_with("", &[("pg_hba.conf", b"host all all 127.0.0.1/32 trust\n")])
 }
 
-/// Returns the PostgreSQL that the process's nets share.
+/// Returns the PostgreSQL that the process's checks share.
 pub(crate) fn shared_postgres() -> Option<&'static postgres_server::Server> {
     static SHARED: OnceLock<Option<postgres_server::Server>> = OnceLock::new();
     SHARED.get_or_init(start_postgres).as_ref()
@@ -69,7 +69,7 @@ impl Server {
         let mut servers = vec![Self::embedded().await?];
         for given in std::env::var(VARIABLE).unwrap_or_default().split_whitespace() {
             let (name, url) = given.split_once('=').ok_or_else(|| {
-                Problem::new(format!("{VARIABLE}: `{given}` is not of the form name=http://host:port"))
+                Problem::new(format!("{VARIABLE}: `{given}` isn't of the form name=http://host:port"))
             })?;
             servers.push(Self { name: name.to_owned(), database: Database::at(url).await? });
         }
@@ -109,8 +109,8 @@ impl Server {
             .operation_timeout(PATIENCE)
             .build()
             .await;
-        let store = store.context(format!("{}, the store in table {table}", self.name))?;
-        store.create_table().await.context(format!("{}, creating the table {table}", self.name))?;
+        let store = store.context(format!("{}: couldn't open the store in table {table}", self.name))?;
+        store.create_table().await.context(format!("{}: couldn't create the table {table}", self.name))?;
         Ok(store)
     }
 }
@@ -121,7 +121,7 @@ impl Server {
 ///
 /// If the operating system has no random bits.
 pub fn fresh_table() -> Result<String> {
-    let random = Owner::random().context("a name for a table")?;
+    let random = Owner::random().context("couldn't draw a table name")?;
     Ok(format!("real-net-{random}"))
 }
 

@@ -1,4 +1,4 @@
-//! A server that a net starts, with its own place for records, and the connections to it.
+//! A server that a check starts, with its own place for records, and the connections to it.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -66,12 +66,12 @@ impl Site {
             Kind::DynamoDb => Host::DynamoDb(Server::embedded().await?),
             Kind::Postgres => {
                 let server = blocking(servers::start_postgres).await?;
-                Host::Postgres(server.ok_or_else(|| Problem::new("no PostgreSQL is installed"))?)
+                Host::Postgres(server.ok_or_else(|| Problem::new("PostgreSQL isn't installed"))?)
             }
             Kind::Redis => {
                 let settings = ["--appendonly", "yes", "--appendfsync", "no"];
                 let server = blocking(move || redis_server::RedisServer::start(&settings)).await?;
-                Host::Redis(server.ok_or_else(|| Problem::new("no Redis is installed"))?)
+                Host::Redis(server.ok_or_else(|| Problem::new("Redis isn't installed"))?)
             }
         };
         let site = Self { host, room: fresh_table()?.replace('-', "_") };
@@ -79,7 +79,7 @@ impl Site {
             Host::DynamoDb(server) => server.database().create_idempotency_table(&site.room).await?,
             Host::Postgres(_) => {
                 let store = site.postgres(site.address()?, |builder| builder)?;
-                store.create_table().await.context("the table of records")?;
+                store.create_table().await.context("couldn't create the table of records")?;
             }
             Host::Redis(_) => {}
         }
@@ -92,7 +92,7 @@ impl Site {
             Host::DynamoDb(server) => {
                 let endpoint = server.database().endpoint();
                 let authority = endpoint.authority().map(|authority| authority.as_str());
-                authority.unwrap_or_default().parse().context("the embedded DynamoDB's address")
+                authority.unwrap_or_default().parse().context("invalid address of the embedded DynamoDB")
             }
             Host::Postgres(server) => Ok(([127, 0, 0, 1], server.port()).into()),
             Host::Redis(server) => Ok(server.address()),
@@ -118,7 +118,7 @@ impl Site {
     ) -> Result<Arc<dyn Store>> {
         Ok(match &self.host {
             Host::DynamoDb(_) => {
-                return Err(Problem::new("DynamoDB's store is made with its SDK's settings"));
+                return Err(Problem::new("DynamoDB's store takes its SDK's settings"));
             }
             Host::Postgres(_) => Arc::new(self.postgres(address, |builder| {
                 let statement = operation.saturating_sub(attempt);
@@ -190,7 +190,7 @@ impl Site {
             .retry_partition(RetryPartition::new(fresh_table()?))
             .build();
         let builder = configure(DynamoDbStore::builder(&self.room).client(Client::from_conf(config)));
-        builder.build().await.context("the DynamoDB store")
+        builder.build().await.context("couldn't open the DynamoDB store")
     }
 
     fn postgres(
@@ -200,7 +200,7 @@ impl Site {
     ) -> Result<PostgresStore> {
         let Host::Postgres(server) = &self.host else { return Err(Problem::new("no PostgreSQL")) };
         let builder = PostgresStore::builder(server.url_at(address.port())).table(&self.room);
-        configure(builder).build().context("the PostgreSQL store")
+        configure(builder).build().context("couldn't open the PostgreSQL store")
     }
 
     fn redis(
@@ -209,7 +209,7 @@ impl Site {
         configure: impl FnOnce(RedisStoreBuilder) -> RedisStoreBuilder,
     ) -> Result<RedisStore> {
         let builder = RedisStore::builder(format!("redis://{address}?prefix={}:", self.room));
-        configure(builder).build().context("the Redis store")
+        configure(builder).build().context("couldn't open the Redis store")
     }
 }
 

@@ -110,7 +110,7 @@ impl Extent {
                 // A number means another case for this medium, and the shorter list may not have it.
                 let is_needed = medium == Medium::Http;
                 if is_needed && case.is_none() {
-                    return Err(Problem::new(format!("there is no case {number}")));
+                    return Err(Problem::new(format!("there's no case {number}")));
                 }
                 case.into_iter().collect()
             }

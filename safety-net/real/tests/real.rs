@@ -1,4 +1,4 @@
-//! Runs the bounded forms of the nets over real servers, sockets and processes.
+//! Runs the bounded forms of the checks on real servers, sockets and processes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 
@@ -12,6 +12,6 @@ mod wire;
 use lambda_idempotency_real_net::agreement::{self, Numbers};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_store_is_the_model() {
+async fn every_store_agrees_with_the_model() {
     agreement::check(Numbers::BOUNDED, |agreement| eprintln!("{agreement}")).await.unwrap();
 }

@@ -18,7 +18,7 @@ use crate::{
 /// All mutants of this group.
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
-        name: "own claim not recognised",
+        name: "the executor's own claim isn't recognised",
         caught_by: Invariant::OwnRecognised,
         takes: |moment, record| {
             let is_own = record.owner == moment.plan.owner && !moment.is_settling();
@@ -33,7 +33,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "own lease from the local clock, not from the record",
+        name: "the executor's lease comes from its clock, not the record",
         caught_by: Invariant::GrantBeforeStart,
         takes: |moment, record| {
             if record.owner != moment.plan.owner {
@@ -44,7 +44,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "own lease longer than the record says",
+        name: "the executor's lease is longer than the record's",
         caught_by: Invariant::GrantBeforeStart,
         does: |_, (state, action)| match action {
             Action::Claimed(held) => {
@@ -62,7 +62,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "stale one moment too early",
+        name: "a lock is stale one moment too early",
         caught_by: Invariant::OneInsideLease,
         plan: |plan| {
             let skew_margin = plan.rules.skew_margin.saturating_sub(Duration::from_millis(1));
@@ -87,7 +87,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "lease in microseconds",
+        name: "a lease is in microseconds",
         caught_by: Invariant::LeaseBounded,
         does: |_, outcome| {
             with_lock_lease(outcome, |lease| Timestamp::from_millis(lease.as_millis().saturating_mul(1000)))
@@ -95,7 +95,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "no time left taken for no deadline",
+        name: "no time left is treated as no deadline",
         caught_by: Invariant::LeaseBounded,
         does: |moment, (state, action)| match (moment.event, &action) {
             (Event::Begin, Action::Refused(Refusal::NoTimeLeft)) => {
@@ -110,7 +110,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "the handler starts though no time is left",
+        name: "the handler starts without time left",
         caught_by: Invariant::StartInTime,
         does: |moment, (state, action)| match (moment.event, &action, &moment.before.sent) {
             (
@@ -126,7 +126,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "replay despite a mismatch",
+        name: "a replay despite a mismatch",
         caught_by: Invariant::MismatchHarmless,
         space: two_requests,
         takes: |moment, record| match record.status() {
@@ -136,7 +136,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "run despite a mismatch",
+        name: "a run despite a mismatch",
         caught_by: Invariant::MismatchHarmless,
         space: two_requests,
         takes: |moment, record| match record.status() {
@@ -168,7 +168,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "the generation is the time alone",
+        name: "the generation is only the time",
         caught_by: Invariant::GenerationsGrow,
         takes: |moment, record| {
             let is_own = record.owner == moment.plan.owner;
@@ -207,7 +207,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "the expiry of a lock ignores its lease",
+        name: "a lock's expiry ignores its lease",
         caught_by: Invariant::ExpiryPromised,
         does: |moment, outcome| {
             let retention = moment.plan.rules.retention;
@@ -222,7 +222,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "runs unclaimed when the item is gone",
+        name: "runs without a claim when the item is gone",
         caught_by: Invariant::GrantBeforeStart,
         does: |moment, (state, action)| match (moment.event, &action) {
             (
@@ -237,7 +237,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a doubtful claim taken for a success",
+        name: "an ambiguous claim is treated as a success",
         caught_by: Invariant::GrantBeforeStart,
         hears: |moment, event| match event {
             Event::Failed(_) if moment.is_doubtful() && !moment.is_settling() => {
@@ -248,13 +248,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a doubtful claim taken for a definite failure",
+        name: "an ambiguous claim is treated as a definite failure",
         caught_by: Invariant::DoubtLookedInto,
         hears: |moment, event| if moment.is_settling() { event } else { definite(event) },
         ..NONE
     },
     Mutant {
-        name: "a doubtful claim is sent again without a look",
+        name: "an ambiguous claim is sent again without a read",
         caught_by: Invariant::DoubtLookedInto,
         hears: |moment, event| match event {
             Event::Failed(_) if moment.is_doubtful() && !moment.is_settling() => Event::Found(None),
@@ -263,7 +263,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a throttled claim taken for a success",
+        name: "a throttled claim is treated as a success",
         caught_by: Invariant::GrantBeforeStart,
         hears: |moment, event| match event {
             Event::Failed(Fault { kind: StoreErrorKind::Unavailable, maybe_applied: false })
@@ -276,7 +276,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "claims without end",
+        name: "retries claims endlessly",
         caught_by: Invariant::Terminates,
         space: one,
         does: |moment, outcome| match (&outcome.1, &moment.before.sent) {
@@ -290,7 +290,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "waits for a conflict without end",
+        name: "waits endlessly for a conflict",
         caught_by: Invariant::Terminates,
         space: one,
         hears: |moment, event| match (&event, &moment.before.sent) {
@@ -340,7 +340,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a takeover is not told",
+        name: "the handler doesn't learn of a takeover",
         caught_by: Invariant::TakeoverTold,
         does: |_, (state, action)| match action {
             Action::Claimed(held) => (state, Action::Claimed(Held { is_takeover: false, ..held })),
@@ -349,7 +349,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a released key blocks",
+        name: "a released key blocks claims",
         caught_by: Invariant::BecomesClaimable,
         takes: |moment, record| match record.status() {
             Status::Released if record.owner != moment.plan.owner => {

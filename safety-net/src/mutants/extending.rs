@@ -19,7 +19,7 @@ use crate::{
 /// All mutants of this group.
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
-        name: "an extension tests the status alone",
+        name: "an extension tests only the status",
         caught_by: Invariant::OwnerExtends,
         space: extended,
         applies: |write, current| match (write, current) {
@@ -31,7 +31,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "an extension does not test the owner",
+        name: "an extension doesn't test the owner",
         caught_by: Invariant::OwnerExtends,
         space: || Configuration { extensions: 1, ..behind() },
         applies: |write, current| match (write, current) {
@@ -43,7 +43,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "an extension does not test the generation",
+        name: "an extension doesn't test the generation",
         caught_by: Invariant::OwnerExtends,
         // The extension arrives late, when its owner has claimed the key again to record its outcome. Its lease
         // is later than that claim's only by a clock beyond M.
@@ -89,7 +89,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "an extension opens a settled record again",
+        name: "an extension reopens a settled record",
         caught_by: Invariant::OutcomeKept,
         space: extended,
         applies: |write, current| match (write, current) {
@@ -103,7 +103,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "an extension that was lost does not stop the handler",
+        name: "a lost extension doesn't stop the handler",
         caught_by: Invariant::OwnerExtends,
         space: extended,
         does: |_, (state, action)| match action {
@@ -113,7 +113,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "an extension that failed counts",
+        name: "a failed extension counts",
         caught_by: Invariant::GrantBeforeStart,
         space: extended,
         hears: |moment, event| match event {
@@ -123,7 +123,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "an extended lease is longer than was asked for",
+        name: "an extended lease is longer than requested",
         caught_by: Invariant::GrantBeforeStart,
         space: extended,
         does: |_, (state, action)| match action {
@@ -179,7 +179,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "an earlier extension of its own is taken for another's",
+        name: "an executor mistakes its own earlier extension for another's",
         caught_by: Invariant::OwnRecognised,
         space: || Configuration { faults: 2, ..extended() },
         does: |moment, (state, action)| match (moment.event, action) {

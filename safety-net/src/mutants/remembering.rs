@@ -23,7 +23,7 @@ use crate::{
 /// All mutants of this group.
 pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
-        name: "a release forgets who was interrupted",
+        name: "a release forgets the interruption",
         caught_by: Invariant::TakeoverTold,
         space: again,
         does: |_, outcome| interrupted(outcome, |_| false),
@@ -43,7 +43,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "only the claim before counts",
+        name: "only the previous claim counts",
         caught_by: Invariant::TakeoverTold,
         space: again,
         does: |moment, outcome| {
@@ -60,7 +60,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a takeover is not stored as one",
+        name: "a takeover isn't stored as one",
         caught_by: Invariant::TakeoverTold,
         applies: |write, current| match (write, current, shipping(write, current)) {
             (Write::TakeOver { .. }, Some(before), Effect::Put(record)) => {
@@ -71,7 +71,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a release is stored without who was interrupted",
+        name: "a release is stored without the interruption",
         caught_by: Invariant::TakeoverTold,
         space: panics,
         applies: |write, current| match (write, current, shipping(write, current)) {
@@ -83,7 +83,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "every retry is told that it takes over",
+        name: "every retry counts as a takeover",
         caught_by: Invariant::TakeoverTrue,
         does: |_, (state, action)| match action {
             Action::Claimed(held) => {
@@ -95,7 +95,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "another request is told that it takes over",
+        name: "another request counts as a takeover",
         caught_by: Invariant::TakeoverTrue,
         space: || Configuration { requests: 2, ..panics() },
         does: |moment, outcome| {
@@ -105,7 +105,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a claim that may stand is not released",
+        name: "a possible claim isn't released",
         caught_by: Invariant::GhostTold,
         space: || Configuration { faults: 2, ..small() },
         does: |moment, outcome| match (moment.event, &outcome.1) {
@@ -117,7 +117,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a claim that may stand is not told",
+        name: "a possible claim isn't reported",
         caught_by: Invariant::GhostTold,
         does: |_, (state, action)| match action {
             Action::Refused(Refusal::Abandoned(_)) => (state, Action::Refused(Refusal::Unavailable)),
@@ -126,7 +126,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a claim that may stand is told to be free sooner",
+        name: "a possible claim is reported as free too soon",
         caught_by: Invariant::GhostTold,
         does: |moment, (state, action)| match action {
             Action::Refused(Refusal::Abandoned(_)) => {
@@ -137,7 +137,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a claim that may stand is told to stand for a day longer",
+        name: "a possible claim is reported for a day too long",
         caught_by: Invariant::GhostTold,
         does: |_, (state, action)| match action {
             Action::Refused(Refusal::Abandoned(until)) => {
@@ -185,7 +185,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "the sweeper removes what has no expiry a day after its lease",
+        name: "the sweeper removes a record without expiry a day after its lease",
         caught_by: Invariant::UnresolvedKept,
         space: at_most_once,
         sweeps: |record, now| {

@@ -45,14 +45,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "the read that resolves a settlement's doubt is not repeated",
+        name: "the read that resolves an ambiguous settlement isn't retried",
         caught_by: Invariant::SettledPatiently,
         space: || Configuration { faults: 2, ..small() },
         does: |moment, outcome| if moment.before.is_asking { given_up(outcome) } else { outcome },
         ..NONE
     },
     Mutant {
-        name: "the read that resolves a transaction's doubt is not repeated",
+        name: "the read that resolves an ambiguous transaction isn't retried",
         caught_by: Invariant::SettledPatiently,
         space: || Configuration { faults: 3, ..in_doubt() },
         does: |moment, (state, action)| match action {
@@ -64,7 +64,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a settlement is retried once, and no more",
+        name: "a settlement is retried only once",
         caught_by: Invariant::SettledPatiently,
         space: || Configuration { max_retries: 3, ..one() },
         does: |_, outcome| match outcome.1 {
@@ -74,7 +74,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a settlement is not retried after its lease",
+        name: "a settlement isn't retried after its lease",
         caught_by: Invariant::SettledPatiently,
         does: |moment, outcome| {
             if moment.now > moment.plan.lease_until { given_up(outcome) } else { outcome }
@@ -95,7 +95,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a request that is refused as such loses its response",
+        name: "a request that's rejected as invalid loses its response",
         caught_by: Invariant::ResponseKept,
         space: || Configuration { permanent_faults: true, ..small() },
         hears: |moment, event| match event {
@@ -109,7 +109,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a store that fails loses the response",
+        name: "a failing store loses the response",
         caught_by: Invariant::ResponseKept,
         does: |moment, (state, mut action)| {
             if let Action::Apply(Write::Settle { settlement: Settlement::Complete(outcome, _), .. }) =

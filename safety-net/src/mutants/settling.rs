@@ -60,7 +60,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "fenced, it says that it is recorded",
+        name: "fenced, it reports its outcome as recorded",
         caught_by: Invariant::RecordedIsStored,
         does: |_, (state, action)| match action {
             Action::Settled(End::Fenced(_)) => (state, Action::Settled(End::Recorded)),
@@ -69,7 +69,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a doubtful settlement taken for a success",
+        name: "an ambiguous settlement is treated as a success",
         caught_by: Invariant::RecordedIsStored,
         hears: |moment, event| match event {
             Event::Failed(_) if moment.is_doubtful() && moment.is_settling() => {
@@ -80,7 +80,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a throttled settlement taken for a success",
+        name: "a throttled settlement is treated as a success",
         caught_by: Invariant::RecordedIsStored,
         hears: |moment, event| match event {
             Event::Failed(_) if !moment.is_doubtful() && moment.is_settling() => {
@@ -91,13 +91,13 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a doubtful settlement taken for a definite failure",
+        name: "an ambiguous settlement is treated as a definite failure",
         caught_by: Invariant::DoubtLookedInto,
         hears: |moment, event| if moment.is_settling() { definite(event) } else { event },
         ..NONE
     },
     Mutant {
-        name: "a doubtful completion is followed by a release",
+        name: "an ambiguous completion is followed by a release",
         caught_by: Invariant::VerdictKept,
         does: |moment, outcome| match moment.event {
             Event::Found(Some(_)) if moment.is_settling() => {
@@ -111,7 +111,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a final failure is recorded as an outcome",
+        name: "a permanent failure is recorded as an outcome",
         caught_by: Invariant::VerdictKept,
         does: |_, outcome| {
             with_settlement(outcome, |settlement| match settlement {
@@ -133,7 +133,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "an outcome's expiry in seconds",
+        name: "an outcome's expiry is in seconds",
         caught_by: Invariant::ExpiryPromised,
         does: |_, outcome| {
             with_settlement(outcome, |settlement| match settlement {
@@ -146,7 +146,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "an own settlement is taken for another's",
+        name: "an executor mistakes its own settlement for another's",
         caught_by: Invariant::OwnRecognised,
         hears: |moment, event| match event {
             Event::Answered(WriteOutcome::Refused(Some(record))) if moment.is_settling() => {
@@ -161,7 +161,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "settles without end",
+        name: "retries settlements endlessly",
         caught_by: Invariant::Terminates,
         space: one_settling,
         does: |moment, outcome| match (&outcome.1, &moment.before.sent) {
@@ -175,7 +175,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "the claim to record an outcome stands for a day",
+        name: "the claim to record an outcome lasts a day",
         caught_by: Invariant::LeaseBounded,
         does: |moment, (state, mut action)| {
             if let Action::Apply(Write::Claim(lock) | Write::Reclaim { lock, .. }) = &mut action

@@ -52,7 +52,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "an operator's write tests owner and generation alone",
+        name: "an operator's write tests only owner and generation",
         caught_by: Invariant::ClaimSeesVersion,
         space: operated,
         applies: |write, current| match (write, current) {
@@ -133,7 +133,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "settle tests the owner alone",
+        name: "settle tests only the owner",
         caught_by: Invariant::OwnerSettles,
         space: || Configuration { faults: 2, times: ticks(5), verdicts: &[Verdict::Complete], ..small() },
         applies: |write, current| match (write, current) {
@@ -147,7 +147,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "settle tests the generation alone",
+        name: "settle tests only the generation",
         caught_by: Invariant::OwnerReleases,
         space: || Configuration { attempts: 1, faults: 0, ..behind() },
         applies: |write, current| match (write, current) {
@@ -161,7 +161,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "settle does not test the status",
+        name: "settle doesn't test the status",
         caught_by: Invariant::OwnerSettles,
         space: || Configuration { permanent_faults: true, faults: 2, times: ticks(2), ..small() },
         applies: |write, current| match (write, current) {
@@ -175,7 +175,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "settle tests the status alone",
+        name: "settle tests only the status",
         caught_by: Invariant::OwnerReleases,
         applies: |write, current| match (write, current) {
             (Write::Settle { .. }, Some(record)) if record.status() == Status::Started => {
@@ -204,7 +204,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "takeover tests the status alone",
+        name: "takeover tests only the status",
         caught_by: Invariant::ClaimSeesVersion,
         space: three,
         applies: |write, current| match (write, current) {
@@ -216,7 +216,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "takeover tests the owner alone",
+        name: "takeover tests only the owner",
         caught_by: Invariant::ClaimSeesVersion,
         applies: |write, current| match (write, current) {
             (Write::TakeOver { seen, lock }, Some(record)) if record.owner == seen.owner => {
@@ -237,7 +237,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "reclaim tests the status alone",
+        name: "reclaim tests only the status",
         caught_by: Invariant::ClaimSeesVersion,
         space: three,
         applies: |write, current| match (write, current) {
@@ -249,7 +249,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "reclaim tests the owner and generation alone",
+        name: "reclaim tests only owner and generation",
         caught_by: Invariant::ClaimSeesVersion,
         applies: |write, current| match (write, current) {
             (Write::Reclaim { seen, lock }, Some(record))
@@ -261,12 +261,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         },
         ..NONE
     },
-    without!("takeover does not test the lease", extended, TakeOver, lease_until, Record::lease_until),
-    without!("takeover does not test the owner", behind, TakeOver, owner, |record| record.owner),
-    without!("takeover does not test the generation", ahead, TakeOver, generation, |record| record
-        .generation),
-    without!("reclaim does not test the owner", far_behind, Reclaim, owner, |record| record.owner),
-    without!("reclaim does not test the generation", far_ahead, Reclaim, generation, |record| record
+    without!("takeover doesn't test the lease", extended, TakeOver, lease_until, Record::lease_until),
+    without!("takeover doesn't test the owner", behind, TakeOver, owner, |record| record.owner),
+    without!("takeover doesn't test the generation", ahead, TakeOver, generation, |record| record.generation),
+    without!("reclaim doesn't test the owner", far_behind, Reclaim, owner, |record| record.owner),
+    without!("reclaim doesn't test the generation", far_ahead, Reclaim, generation, |record| record
         .generation),
     Mutant {
         name: "a lease is stored in seconds",
@@ -282,7 +281,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "completion forgets to set the expiry",
+        name: "completion doesn't set the expiry",
         caught_by: Invariant::ExpiryPromised,
         applies: |write, current| match (write, current, shipping(write, current)) {
             (Write::Settle { .. }, Some(before), Effect::Put(record)) => {
@@ -299,7 +298,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
 /// settled record has no lease. The conditions cost nothing.
 pub(super) const IMPLIED: &[Mutant] = &[
     Mutant {
-        name: "takeover does not test the status",
+        name: "takeover doesn't test the status",
         applies: |write, current| match (write, current) {
             (Write::TakeOver { seen, lock }, Some(record))
                 if Revision { status: seen.status, expires_at: seen.expires_at, ..Revision::of(record) }
@@ -311,12 +310,12 @@ pub(super) const IMPLIED: &[Mutant] = &[
         },
         ..NONE
     },
-    without!("takeover does not test the time of the lock", small, TakeOver, lock_acquired_at, |record| {
+    without!("takeover doesn't test the time of the lock", small, TakeOver, lock_acquired_at, |record| {
         record.lock_acquired_at
     }),
-    without!("reclaim does not test the status", small, Reclaim, status, Record::status),
-    without!("reclaim does not test the expiry", small, Reclaim, expires_at, |record| record.expires_at),
-    without!("reclaim does not test the lease", small, Reclaim, lease_until, Record::lease_until),
+    without!("reclaim doesn't test the status", small, Reclaim, status, Record::status),
+    without!("reclaim doesn't test the expiry", small, Reclaim, expires_at, |record| record.expires_at),
+    without!("reclaim doesn't test the lease", small, Reclaim, lease_until, Record::lease_until),
 ];
 
 pub(super) fn shipping(write: &Write, current: Option<&Record>) -> Effect {

@@ -32,14 +32,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a token used again after a cancellation",
+        name: "a token is reused after a cancellation",
         caught_by: Invariant::TokenKept,
         space: transactions,
         does: |_, outcome| with_submission(outcome, |_| 0),
         ..NONE
     },
     Mutant {
-        name: "a retry with another expiry under the same token",
+        name: "a retry with the same token has another expiry",
         caught_by: Invariant::TokenKept,
         space: transactions,
         does: |moment, (state, mut action)| {
@@ -98,7 +98,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "the completion goes first, and without the handler's writes",
+        name: "the completion is sent first, without the handler's writes",
         caught_by: Invariant::EffectsExactlyOnce,
         space: || Configuration { faults: 0, ..transactions() },
         does: |_, (state, action)| match action {
@@ -108,7 +108,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a declined transaction taken for a success",
+        name: "a declined transaction is treated as a success",
         caught_by: Invariant::RecordedIsStored,
         space: transactions,
         hears: |_, event| match event {
@@ -118,7 +118,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a doubtful transaction taken for a success",
+        name: "an ambiguous transaction is treated as a success",
         caught_by: Invariant::RecordedIsStored,
         space: transactions,
         hears: |moment, event| match event {
@@ -130,14 +130,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a doubtful transaction taken for a definite failure",
+        name: "an ambiguous transaction is treated as a definite failure",
         caught_by: Invariant::DoubtLookedInto,
         space: transactions,
         hears: |moment, event| if is_committing(moment) { definite(event) } else { event },
         ..NONE
     },
     Mutant {
-        name: "an unresolved transaction answered as a success",
+        name: "an unresolved transaction is answered as a success",
         caught_by: Invariant::RecordedIsStored,
         space: || Configuration { faults: 4, ..in_doubt() },
         does: |_, (state, action)| match action {
@@ -147,7 +147,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "an unresolved transaction told to be not made",
+        name: "an unresolved transaction is reported as not applied",
         caught_by: Invariant::DeniedStays,
         space: || Configuration { faults: 4, ..in_doubt() },
         does: |_, (state, action)| match action {
@@ -159,7 +159,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a fenced transaction answered as a success",
+        name: "a fenced transaction is answered as a success",
         caught_by: Invariant::RecordedIsStored,
         space: transactions,
         does: |moment, (state, action)| match action {
@@ -174,7 +174,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "who gives the key back takes its own transaction for another's",
+        name: "a releasing executor mistakes its own transaction for another's",
         caught_by: Invariant::OwnRecognised,
         space: || Configuration { faults: 2, ..in_doubt() },
         does: |moment, (state, action)| match action {
@@ -186,7 +186,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "sends a transaction in doubt without end",
+        name: "retries an ambiguous transaction endlessly",
         caught_by: Invariant::Terminates,
         space: || Configuration { faults: 6, ..in_doubt() },
         does: |moment, outcome| match (&outcome.1, &moment.before.sent) {

@@ -56,7 +56,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a conclusion over a claim that stands",
+        name: "a conclusion over a live claim",
         caught_by: Invariant::ClaimSeesVersion,
         space: || Configuration { flows: &[Flow::Claim, Flow::Look], ..unclaimed() },
         applies: |write, current| match (write, current) {
@@ -80,7 +80,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a conclusion that lost answers with its own outcome",
+        name: "a lost conclusion answers with its own outcome",
         caught_by: Invariant::RecordedIsStored,
         space: unclaimed,
         does: |_, (state, action)| match action {
@@ -90,7 +90,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a conclusion of another request that lost is replayed",
+        name: "a lost conclusion of another request is replayed",
         caught_by: Invariant::MismatchHarmless,
         space: || Configuration { requests: 2, ..unclaimed() },
         does: |moment, (state, action)| match (shown(moment), action) {
@@ -104,7 +104,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "what runs without a claim goes on when no time is left",
+        name: "a run without a claim continues without time left",
         caught_by: Invariant::StartInTime,
         space: unclaimed,
         does: |_, (state, action)| match action {
@@ -114,7 +114,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "without a claim, what may still be made is told to be not made",
+        name: "without a claim, an ambiguous write is reported as not applied",
         caught_by: Invariant::DeniedStays,
         space: unclaimed,
         does: |_, (state, action)| match action {
@@ -124,7 +124,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ..NONE
     },
     Mutant {
-        name: "a conclusion that was refused taken for a success",
+        name: "a refused conclusion is treated as a success",
         caught_by: Invariant::RecordedIsStored,
         space: unclaimed,
         hears: |moment, event| match event {

@@ -376,13 +376,13 @@ impl Audit {
                 violate(
                     book,
                     "one claim at a time",
-                    format!("{key}: taken at {at}, before its lease {lease_until:?}"),
+                    format!("{key}: claimed at {at}, before its lease ends: {lease_until:?}"),
                 );
             }
             State::Completed(_) | State::Failed(_)
                 if before.expires_at.is_none_or(|expires_at| at <= expires_at.as_millis()) =>
             {
-                violate(book, "a live outcome stands", format!("{key}: replaced at {at}"));
+                violate(book, "a live outcome isn't replaced", format!("{key}: replaced at {at}"));
             }
             _ => {}
         }
@@ -419,8 +419,8 @@ impl Audit {
                 // A clock that jumps can use up the time for the store call.
                 if !book.failed.contains(&executor) && !self.has_wrong_clocks() {
                     let what =
-                        format!("key {key} runs without protection at {at}, and the store had not failed");
-                    violate(book, "never run unclaimed", what);
+                        format!("key {key} runs without protection at {at}, but the store hadn't failed");
+                    violate(book, "handlers run only under a claim", what);
                 }
                 book.figures.reached.count(Item::RunsUnprotected);
                 book.current.insert(executor, number);
@@ -430,7 +430,11 @@ impl Audit {
             }
         };
         let Some(claim) = claim else {
-            violate(book, "never run unclaimed", format!("key {key} runs without a claim at {at}"));
+            violate(
+                book,
+                "handlers run only under a claim",
+                format!("key {key} runs without a claim at {at}"),
+            );
             return number;
         };
         let (stored, generation) = (claim.key().clone(), claim.generation());
@@ -440,7 +444,7 @@ impl Audit {
         if !book.grants.contains_key(&(stored.clone(), generation.get())) {
             violate(
                 book,
-                "never run unclaimed",
+                "handlers run only under a claim",
                 format!("{stored}: generation {generation} was never granted"),
             );
         }

@@ -404,9 +404,9 @@ impl FromStr for Config {
         let value =
             |name: &str| line.split_whitespace().find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
         let number =
-            |name: &str, text: &str| text.parse().map_err(|_| format!("{name}={text} is not a number"));
+            |name: &str, text: &str| text.parse().map_err(|_| format!("{name}={text} isn't a number"));
         let seed = value("seed").ok_or("a schedule needs seed=NUMBER")?;
-        let mut config = Self::from_seed(seed.parse().map_err(|_| format!("seed={seed} is not a number"))?);
+        let mut config = Self::from_seed(seed.parse().map_err(|_| format!("seed={seed} isn't a number"))?);
         for (name, field) in [
             ("executors", &mut config.executors),
             ("keys", &mut config.keys),
@@ -418,7 +418,7 @@ impl FromStr for Config {
         }
         if let Some(text) = value("faults") {
             config.faults = u32::from_str_radix(text.trim_start_matches("0x"), 16)
-                .map_err(|_| format!("faults={text} is not a hexadecimal number"))?;
+                .map_err(|_| format!("faults={text} isn't a hexadecimal number"))?;
         }
         if let Some(text) = value("at_most_once") {
             config.at_most_once = text == "true";
@@ -431,7 +431,7 @@ impl FromStr for Config {
         }
         if let Some(text) = value("retention") {
             config.choices.retention =
-                text.parse().map_err(|_| format!("retention={text} is not a number"))?;
+                text.parse().map_err(|_| format!("retention={text} isn't a number"))?;
         }
         for (name, is_set) in config.choices.flags() {
             if let Some(text) = value(name) {
@@ -440,18 +440,19 @@ impl FromStr for Config {
         }
         if let Some(text) = value("outage") {
             let outage = Outage::named(text);
-            config.outage = Some(outage.ok_or_else(|| format!("outage={text} is not known"))?);
+            config.outage = Some(outage.ok_or_else(|| format!("outage={text} isn't a known outage"))?);
         }
         if let Some(text) = value("undone") {
-            config.undone = Undone::named(text).ok_or_else(|| format!("undone={text} is not known"))?;
+            config.undone =
+                Undone::named(text).ok_or_else(|| format!("undone={text} isn't a known precaution"))?;
         }
         if let Some(text) = value("way") {
             let known = Way::ALL.iter().find(|(_, name)| *name == text);
-            config.way = known.ok_or_else(|| format!("way={text} is not known"))?.0;
+            config.way = known.ok_or_else(|| format!("way={text} isn't a known way"))?.0;
         }
         if let Some(text) = value("sabotage") {
             let known = Sabotage::ALL.iter().find(|(_, name)| *name == text);
-            config.sabotage = known.ok_or_else(|| format!("sabotage={text} is not known"))?.0;
+            config.sabotage = known.ok_or_else(|| format!("sabotage={text} isn't a known sabotage"))?.0;
         }
         Ok(config)
     }

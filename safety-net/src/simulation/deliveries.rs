@@ -454,10 +454,8 @@ impl Executor {
                 let bound = if self.world.config.has(Fault::SkewBeyond) { 60_000 } else { 0 };
                 if self.world.now() - began > 2 * LEASE + SKEW_MARGIN as u64 + bound {
                     let ms = self.world.now() - began;
-                    self.audit.violate(
-                        "liveness",
-                        format!("key {key} has not settled after {ms} ms without faults"),
-                    );
+                    self.audit
+                        .violate("liveness", format!("key {key} isn't settled after {ms} ms without faults"));
                     return;
                 }
             }

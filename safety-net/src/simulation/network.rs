@@ -340,7 +340,7 @@ impl ResponseChunks for SimulatedStore {
             let parts = stored.parts.get(&(key.clone(), *owner.as_bytes()));
             parts
                 .map(|bytes| bytes.clone().into())
-                .ok_or_else(|| StoreError::new(StoreErrorKind::Corrupt, "a part is missing"))
+                .ok_or_else(|| StoreError::new(StoreErrorKind::Corrupt, "a chunk is missing"))
         })
     }
 }

@@ -86,7 +86,7 @@ impl Outage {
 ///
 /// # Errors
 ///
-/// The report of a schedule with a violation, shrunk; `None` if the simulation itself panicked.
+/// The report of a schedule with a violation, shrunk; `None` if the simulation panicked.
 pub fn play(outage: Outage, first: u64, count: u64) -> Result<Figures, Option<Box<Report>>> {
     let half = count / 2;
     let played = |first, count| campaign(first, count, |config| Config::of_campaign(config.seed, outage));
@@ -107,8 +107,8 @@ pub fn told(outage: Outage, figures: &Figures) -> String {
     let long: u64 = figures.outages[5..].iter().sum();
     let mut text = format!(
         "{}: {schedules} schedules, {operations} operations, {completed} answered and completed, {calls} store calls, \
-         {effects} effects at once and {committed} in transactions, {repeated} repeated ({expired} more after their \
-         retention); {all} outages, {} % of them half of the time left and longer (each leaves {} ms):",
+         {effects} direct effects and {committed} in transactions, {repeated} repeated ({expired} more after their \
+         retention); {all} outages, {} % of them at least half of the time left (each leaves {} ms):",
         outage.name(),
         (100 * long).checked_div(all).unwrap_or_default(),
         outage.leaves()

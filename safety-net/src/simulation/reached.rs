@@ -50,15 +50,15 @@ items! {
         RetentionDay "`retention` 24 h"
         RetentionLong "`retention` 90 days"
         EndsProcesses "a platform that ends a process at its deadline"
-        LetsRun "one that lets it run: Managed Instances"
+        LetsRun "a platform that lets it run: Managed Instances"
         DefaultLease "a lease to the deadline"
         Extends "a `lease_extension`"
     }
-    "ways in" {
+    "entry points" {
         Claims "`Operation::run`, schedules"
         Transactions "effects in the outcome's transaction, schedules"
         Mixed "`optimistic` and `optimistic_reading_first` among them, schedules"
-        OneProcess "several deliveries at once in one process, schedules"
+        OneProcess "concurrent deliveries in one process, schedules"
         ClaimCompleted "`Claim::complete`"
         ClaimFailed "`Claim::fail`"
         ClaimReleased "`Claim::release`"
@@ -69,11 +69,11 @@ items! {
         OperatorCompletes "records a response"
         OperatorOmits "completes without a response"
         OperatorFails "records a failure"
-        OperatorReleases "gives the key back"
+        OperatorReleases "releases the key"
         OperatorMeetsHandler "acts on a handler that runs"
-        OperatorLost "is too late"
+        OperatorLost "finds that the record changed"
     }
-    "writes that are made" {
+    "applied writes" {
         T1 "T1 claim"
         T2 "T2 reclaim"
         T3 "T3 takeover"
@@ -82,7 +82,7 @@ items! {
         T6 "T6 release"
         T7 "T7 extend"
         Conclusion "a conclusion without a claim"
-        Resolution "an operator's"
+        Resolution "an operator's write"
     }
     "answers" {
         Own "the handler's result"

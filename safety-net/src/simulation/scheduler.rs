@@ -238,7 +238,7 @@ fn run(world: &Arc<World>, audit: &Arc<Audit>, tasks: &mut [Task]) {
             return;
         }
         if world.state().figures.polls > MAX_POLLS {
-            audit.violate("livelock", format!("the schedule goes on after {MAX_POLLS} polls"));
+            audit.violate("livelock", format!("the schedule didn't end after {MAX_POLLS} polls"));
             return;
         }
     }

@@ -45,7 +45,7 @@ impl Undone {
         (Self::CutOffs, "calls_are_not_cut_off"),
         (Self::ShortPauses, "pauses_are_not_clipped"),
         (Self::Refusals, "refusals_drop_the_response"),
-        (Self::Doubts, "doubts_are_taken_for_definite"),
+        (Self::Doubts, "doubts_are_treated_as_definite"),
         (Self::GivingBack, "claims_in_doubt_are_not_released"),
         (Self::Interruptions, "interruptions_are_forgotten"),
         (Self::EndlessClaims, "at_most_once_claims_expire"),
@@ -97,9 +97,9 @@ impl Undoing {
     fn error(&self, error: StoreError) -> StoreError {
         match (self.undone, error.kind()) {
             (Undone::Refusals, StoreErrorKind::Rejected) => {
-                StoreError::new(StoreErrorKind::Unstorable, "taken for too large").with_source(error)
+                StoreError::new(StoreErrorKind::Unstorable, "treated as too large").with_source(error)
             }
-            (Undone::Doubts, kind) => StoreError::new(kind, "taken for definite").with_source(error),
+            (Undone::Doubts, kind) => StoreError::new(kind, "treated as definite").with_source(error),
             _ => error,
         }
     }

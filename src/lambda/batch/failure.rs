@@ -49,7 +49,7 @@ impl fmt::Debug for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             How::Again(error_type, _) => write!(f, "Failure({error_type})"),
-            How::Permanent(failure) => write!(f, "Failure({}, for good)", failure.error_type),
+            How::Permanent(failure) => write!(f, "Failure({}, permanent)", failure.error_type),
         }
     }
 }

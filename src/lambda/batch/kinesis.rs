@@ -126,7 +126,7 @@ impl Read for KinesisRecord {
         let Wire { event_id, kinesis } =
             serde_json::from_str(raw.get()).map_err(|error| malformed("Kinesis record", &error))?;
         let data = BASE64_STANDARD.decode(kinesis.data.as_bytes()).map_err(|_| {
-            Error::new(ErrorKind::Invalid, "the Kinesis record's data is not Base64; nothing ran")
+            Error::new(ErrorKind::Invalid, "the Kinesis record's data isn't Base64; nothing ran")
         })?;
         let WireData { partition_key, sequence_number, .. } = kinesis;
         Ok(Self { event_id, partition_key, sequence_number, data, raw: raw.to_owned() })

@@ -102,7 +102,7 @@ impl<R: Record> Batch<R> {
             (Ok(Ok(None)), MissingKey::RunUnprotected) => Work::Unprotected,
             (Ok(Ok(None)), _) => Work::Refused(ErrorKind::MissingKey, "it has no idempotency key".into()),
             (Ok(Err(error)), _) => refused(&error),
-            (Err(_), _) => Work::Refused(ErrorKind::Invalid, "its key's closure panicked".into()),
+            (Err(_), _) => Work::Refused(ErrorKind::Invalid, "its key closure panicked".into()),
         }
     }
 }
@@ -149,9 +149,6 @@ fn protected<R: Record>(record: &R, scope: &Scope, key: &Key) -> Work {
 fn unidentified<R: Record>(place: usize) -> Error {
     Error::new(
         ErrorKind::Invalid,
-        format!(
-            "record {place} of the `{}` batch has no identifier, by which it could be returned; nothing ran",
-            R::SOURCE
-        ),
+        format!("record {place} of the `{}` batch has no identifier to return it by; nothing ran", R::SOURCE),
     )
 }

@@ -56,7 +56,7 @@ pub(super) mod sealed {
 /// [`ErrorKind::Invalid`] if it isn't a batch, or is from another source or a tumbling window.
 pub(super) fn records<'e>(event: &'e RawValue, source: &str) -> Result<Vec<&'e RawValue>, Error> {
     let batch: Event<'e> =
-        serde_json::from_str(event.get()).map_err(|_| not_a_batch(source, "something without a source"))?;
+        serde_json::from_str(event.get()).map_err(|_| not_a_batch(source, "an event without a source"))?;
     let Some(records) = batch.records else {
         return Err(not_a_batch(source, &shown(batch.source.as_deref())));
     };
@@ -64,9 +64,9 @@ pub(super) fn records<'e>(event: &'e RawValue, source: &str) -> Result<Vec<&'e R
         return Err(Error::new(
             ErrorKind::Invalid,
             format!(
-                "the event is one of a tumbling window, and this worker for `{source}` doesn't return the window's state: a \
-                 redelivered record would be missing from it. Remove `TumblingWindowInSeconds` from the event source \
-                 mapping; nothing ran"
+                "the event is one of a tumbling window, and this worker for `{source}` doesn't return the window's \
+                 state: a redelivered record would be missing from it. Remove `TumblingWindowInSeconds` from the \
+                 event source mapping; nothing ran"
             ),
         ));
     }
@@ -121,20 +121,20 @@ fn shown(source: Option<&str>) -> String {
     };
     match source.filter(is_name) {
         Some(source) => format!("`{source}`"),
-        None => "something without a source".into(),
+        None => "an event without a source".into(),
     }
 }
 
 fn not_a_batch(wanted: &str, got: &str) -> Error {
     Error::new(
         ErrorKind::Invalid,
-        format!("this worker is for batches of `{wanted}`, and the event is one of {got}; nothing ran"),
+        format!("this worker handles batches of `{wanted}`, but got {got}; nothing ran"),
     )
 }
 
 /// Says where a record is malformed. It leaves out the error's text, which may quote the record.
 pub(super) fn malformed(what: &str, error: &serde_json::Error) -> Error {
-    Error::new(ErrorKind::Invalid, format!("the record is no {what}: {}; nothing ran", place(error)))
+    Error::new(ErrorKind::Invalid, format!("the record isn't a valid {what}: {}; nothing ran", place(error)))
 }
 
 /// Reads a record's content as JSON.
@@ -145,7 +145,7 @@ pub(super) fn malformed(what: &str, error: &serde_json::Error) -> Error {
 /// may quote the record.
 pub(super) fn json<T: DeserializeOwned>(what: &str, text: &[u8]) -> Result<T, Error> {
     serde_json::from_slice(text).map_err(|error| {
-        let problem = format!("{what} does not read as {}: {}", type_name::<T>(), place(&error));
+        let problem = format!("{what} doesn't parse as {}: {}", type_name::<T>(), place(&error));
         Error::new(ErrorKind::Invalid, problem)
     })
 }
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_is_named_without_its_consumer() {
+    fn source_names_omit_the_consumer() {
         let of = |arn: &str| {
             let record =
                 RawValue::from_string(serde_json::json!({ "eventSourceARN": arn }).to_string()).unwrap();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_of_its_source_and_another_is_named() {
+    fn batches_of_other_sources_are_named() {
         assert_eq!(of(r#"{"Records": []}"#), Ok(0));
         assert_eq!(of(r#"{"Records": [{"eventSource": "aws:sqs"}, {"eventSource": "aws:sqs"}]}"#), Ok(2));
         for (event, named) in [
@@ -186,7 +186,7 @@ mod tests {
             (r#"{"Records": {}}"#, "without a source"),
             (r#"{"source": "aws.scheduler", "id": "1"}"#, "`aws.scheduler`"),
             (r#"{"eventSource": "aws:kafka", "records": {}}"#, "`aws:kafka`"),
-            (r#"{"source": "a secret of somebody's"}"#, "without a source"),
+            (r#"{"source": "a secret of a customer's"}"#, "without a source"),
             (
                 r#"{"Records": [], "window": {}, "state": {}, "isFinalInvokeForWindow": true}"#,
                 "`TumblingWindowInSeconds`",

@@ -219,13 +219,13 @@ impl<R: Record> Delivery<'_, R> {
         };
         match self.batch.handler.protected(driver, target, record).await {
             Ok(Protected::Ran(Ok(())) | Protected::RanUnrecorded(Ok(()))) => Fate::Done,
-            Ok(Protected::Ran(Err(Reason::FailedForGood))) => self.failed_for_good(),
+            Ok(Protected::Ran(Err(Reason::FailedForGood))) => self.failed_permanently(),
             Ok(Protected::RanUnrecorded(Err(reason))) => Fate::Returned(unrecorded(reason)),
             Ok(Protected::Ran(Err(reason))) => Fate::Returned(reason),
-            Ok(Protected::Replayed(replay)) if replay.is_failure() => self.failed_for_good(),
+            Ok(Protected::Replayed(replay)) if replay.is_failure() => self.failed_permanently(),
             Ok(Protected::Replayed(_)) => Fate::Done,
             Err(Stopped::Panicked(_)) => Fate::Returned(Reason::Panicked),
-            Err(Stopped::Refused(error)) if error.is_of_failure() => self.failed_for_good(),
+            Err(Stopped::Refused(error)) if error.is_of_failure() => self.failed_permanently(),
             // It's done, and a record's response isn't needed.
             Err(Stopped::Refused(error)) if error.kind() == ErrorKind::NotRetained => Fate::Done,
             Err(Stopped::Refused(error)) if error.kind() == ErrorKind::InProgress => {
@@ -253,7 +253,7 @@ impl<R: Record> Delivery<'_, R> {
         }
     }
 
-    fn failed_for_good(&self) -> Fate {
+    fn failed_permanently(&self) -> Fate {
         match self.batch.choices.on_permanent_failure {
             OnPermanentFailure::Acknowledge => Fate::Done,
             OnPermanentFailure::Return => Fate::Returned(Reason::FailedForGood),
@@ -322,7 +322,7 @@ impl<R: Record> Delivery<'_, R> {
         Err(Error::new(
             ErrorKind::AllFailed,
             format!(
-                "the handlers of all {} records of the `{}` batch failed; all are redelivered",
+                "the handlers of all {} records of the `{}` batch failed; Lambda redelivers them all",
                 fates.len(),
                 R::SOURCE
             ),
@@ -336,14 +336,14 @@ impl<R: Record> Delivery<'_, R> {
                 Work::Refused(_, why) => (kind.as_str(), why.as_ref()),
                 _ => (kind.as_str(), ""),
             },
-            Reason::InProgress(_) => (ErrorKind::InProgress.as_str(), "another delivery is at work on it"),
+            Reason::InProgress(_) => (ErrorKind::InProgress.as_str(), "another delivery is processing it"),
             Reason::Failed(error_type, detail) if detail.is_empty() => ("HandlerError", *error_type),
             Reason::Failed(_, detail) => ("HandlerError", detail.as_str()),
-            Reason::FailedForGood => ("Failed", "for good: its handler does not run again"),
-            Reason::Unrecorded => ("Unrecorded", "it failed for good, which is not stored"),
+            Reason::FailedForGood => ("Failed", "it failed permanently; its handler doesn't run again"),
+            Reason::Unrecorded => ("Unrecorded", "it failed permanently, but the failure isn't stored"),
             Reason::Panicked => ("Panic", "its handler panicked"),
-            Reason::Behind => ("Behind", "one before it in its group comes back"),
-            Reason::NoTimeLeft => ("NoTimeLeft", "the invocation's time was over"),
+            Reason::Behind => ("Behind", "an earlier record of its group is redelivered"),
+            Reason::NoTimeLeft => ("NoTimeLeft", "the invocation ran out of time"),
         };
         let refused = match (reason, &planned.work) {
             (Reason::Refused(kind), Work::Refused(..)) => Some(*kind),

@@ -176,7 +176,7 @@ mod tests {
 
     #[cfg(feature = "sqs")]
     #[test]
-    fn a_queues_url_is_of_its_arn() {
+    fn queue_urls_come_from_arns() {
         for (arn, url) in [
             (
                 "arn:aws:sqs:eu-west-1:1:orders.fifo",
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_seconds_that_the_queue_takes() {
+    fn visibility_timeouts_are_whole_seconds_within_limits() {
         for (millis, hidden) in [(0, 1), (1, 1), (1000, 1), (1001, 2), (59_999, 60), (u64::MAX, 21_600)] {
             assert_eq!(seconds(Duration::from_millis(millis)), hidden, "{millis} ms");
         }

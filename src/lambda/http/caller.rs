@@ -314,14 +314,14 @@ mod tests {
     }
 
     #[test]
-    fn a_jwt_names_issuer_and_subject_whatever_the_token() {
+    fn jwt_callers_are_issuer_and_subject() {
         let token = |iat: &str| serde_json::json!({"jwt": {"claims": {"iss": "i", "sub": "s", "iat": iat}, "scopes": null}});
         assert_eq!(caller(token("1")), Some("3:jwt1:i1:s".into()));
         assert_eq!(caller(token("1")), caller(token("2")));
     }
 
     #[test]
-    fn a_subject_without_an_issuer_is_the_apis_own() {
+    fn subjects_without_issuer_belong_to_one_api() {
         assert_eq!(
             caller(serde_json::json!({"jwt": {"claims": {"sub": "s"}, "scopes": null}})),
             principal("s")
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_is_one_caller_over_its_sessions() {
+    fn sessions_of_one_role_share_a_caller() {
         let session = |id: &str| serde_json::json!({"iam": {"callerId": id, "userId": id}});
         assert_eq!(caller(session("AROA1:alice")), caller(session("AROA1:bob")));
         assert_ne!(caller(session("AROA1:alice")), caller(session("AROA2:alice")));
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_stands_before_the_caller() {
+    fn tenant_precedes_caller_in_scope() {
         let jwt = Caller::Jwt { issuer: "i".into(), subject: "s".into() };
         assert_eq!(scope_caller(Some(&jwt), Some("t")), Some("6:tenant1:t11:3:jwt1:i1:s".into()));
         assert_eq!(scope_caller(None, Some("t")), Some("6:tenant1:t0:".into()));
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shares_a_role_or_an_account_is_no_one_caller() {
+    fn users_sharing_a_role_or_account_differ() {
         let pool = |identity: &str| {
             let cognito = serde_json::json!({"amr": ["authenticated"], "identityId": identity});
             serde_json::json!({"iam": {"callerId": "AROA1:CognitoIdentityCredentials", "cognitoIdentity": cognito}})
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rest_api_tells_the_identity_before_the_role() {
+    fn rest_apis_prefer_identity_over_role() {
         let text = include_str!("../../../events/payments/rest-api.json");
         let by = |pool: Option<&str>, session: &str| {
             let mut event: serde_json::Value = serde_json::from_str(text).unwrap();
@@ -387,18 +387,18 @@ mod tests {
     }
 
     #[test]
-    fn a_text_called_claims_hides_no_principal() {
+    fn string_valued_claims_hide_no_principal() {
         let context = serde_json::json!({"lambda": {"claims": "{\"sub\":\"s\"}", "principalId": "p"}});
         assert_eq!(caller(context), principal("p"));
     }
 
     #[test]
-    fn no_authorizer_is_no_caller() {
+    fn requests_without_authorizer_have_no_caller() {
         assert_eq!(caller(serde_json::Value::Null), None);
     }
 
     #[test]
-    fn an_authorizer_that_names_nobody_is_told_from_none() {
+    fn authorizers_without_identity_are_unnamed_callers() {
         for silent in [
             serde_json::json!({"jwt": {"claims": {"iss": "i"}, "scopes": null}}),
             serde_json::json!({"iam": {"accountId": "1"}}),

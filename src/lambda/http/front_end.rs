@@ -75,21 +75,21 @@ mod tests {
     }
 
     #[test]
-    fn api_gateway_waits_from_the_requests_start() {
+    fn api_gateway_timeouts_start_with_the_request() {
         assert_eq!(left(Some(rest(NOW - 5000)), None), Some(24_000));
         assert_eq!(left(Some(http_api("abc.execute-api.eu-west-1.amazonaws.com")), None), Some(28_000));
         assert_eq!(left(Some(rest(NOW - 5000)), Some(60)), Some(55_000), "a raised quota");
     }
 
     #[test]
-    fn an_incredible_start_counts_as_now() {
+    fn implausible_start_times_count_as_now() {
         for started in [0, NOW - 29_000, NOW + 1] {
             assert_eq!(left(Some(rest(started)), None), Some(29_000), "{started}");
         }
     }
 
     #[test]
-    fn front_ends_limit_answers() {
+    fn front_ends_limit_response_sizes() {
         assert_eq!(most_bytes(None), None);
         assert_eq!(most_bytes(Some(&rest(NOW))), Some(6_291_556));
         let alb: lambda_http::aws_lambda_events::alb::AlbTargetGroupRequestContext =
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn other_front_ends_have_no_limit_of_their_own() {
+    fn other_front_ends_have_no_limit() {
         assert_eq!(left(None, None), None);
         assert_eq!(left(Some(http_api("abc.lambda-url.eu-west-1.on.aws")), None), None);
         assert_eq!(left(Some(http_api("abc.lambda-url.eu-west-1.on.aws")), Some(10)), Some(9000));

@@ -75,14 +75,14 @@ impl KeyRules {
         let mut values = headers.get_all(name).iter();
         let Some(value) = values.next() else { return Ok(None) };
         if values.next().is_some() {
-            return Err(invalid(name, "is there more than once; send one"));
+            return Err(invalid(name, "appears more than once; send one"));
         }
         let text = parse(value, self.syntax).map_err(|why| invalid(name, why))?;
         match self.format {
             KeyFormat::AtLeast(length) if text.len() < length => {
-                return Err(invalid(name, "is shorter than this API takes"));
+                return Err(invalid(name, "is shorter than this API accepts"));
             }
-            KeyFormat::Uuid if !is_uuid(&text) => return Err(invalid(name, "is no UUID")),
+            KeyFormat::Uuid if !is_uuid(&text) => return Err(invalid(name, "isn't a UUID")),
             _ => {}
         }
         Key::new(text).map(Some)
@@ -90,11 +90,11 @@ impl KeyRules {
 }
 
 fn parse(value: &HeaderValue, syntax: KeySyntax) -> Result<String, &'static str> {
-    let text = value.to_str().map_err(|_| "has bytes that are not visible ASCII")?;
+    let text = value.to_str().map_err(|_| "has bytes that aren't visible ASCII")?;
     let text = text.trim_matches(|c| c == ' ' || c == '\t');
     match (text.strip_prefix('"'), syntax) {
         (Some(rest), _) => quoted(rest),
-        (None, KeySyntax::Strict) => Err("is no quoted string"),
+        (None, KeySyntax::Strict) => Err("isn't a quoted string"),
         (None, KeySyntax::Lenient) if text.chars().all(is_bare) => Ok(text.to_owned()),
         (None, KeySyntax::Lenient) => {
             Err("is neither a quoted string nor a bare token; quote it, and send only one")
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn quoted_and_bare_are_one_key() {
+    fn quoted_and_bare_keys_are_equal() {
         let uuid = "8e03978e-40d5-43dd-bc93-6894a57f9324";
         assert_eq!(read_all(&[uuid.as_bytes()]), Ok(Some(uuid.into())));
         assert_eq!(read_all(&[format!("\"{uuid}\"").as_bytes()]), Ok(Some(uuid.into())));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused_and_never_ignored() {
+    fn unreadable_keys_are_refused_and_never_ignored() {
         let long = [b'x'; 256];
         let malformed: [&[u8]; 16] = [
             b"",
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn strict_takes_quoted_strings_alone() {
+    fn strict_mode_accepts_only_quoted_strings() {
         let strict = KeyRules { syntax: KeySyntax::Strict, ..KeyRules::default() };
         let read = |value: &[u8]| read_as(&strict, &[("idempotency-key", value)]);
         assert_eq!(read(b"\"k\""), Ok(Some("k".into())));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_format_can_be_asked_for() {
+    fn key_formats_can_be_required() {
         let uuid = "8e03978e-40d5-43dd-bc93-6894a57f9324";
         let read = |format, value: &str| {
             let rules = KeyRules { format, ..KeyRules::default() };
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn an_alias_is_the_same_header_and_two_that_differ_are_refused() {
+    fn aliases_with_differing_keys_are_refused() {
         let mut rules = KeyRules::default();
         rules.names.push(HeaderName::from_static("x-idempotency-key"));
         let read = |lines: &[(&'static str, &[u8])]| read_as(&rules, lines);
@@ -244,6 +244,6 @@ mod tests {
             assert_eq!(read(&lines), Err(ErrorKind::InvalidKey));
         }
         assert_eq!(read(&[]), Ok(None));
-        assert_eq!(read_all(&[]), Ok(None), "no alias unless it is asked for");
+        assert_eq!(read_all(&[]), Ok(None), "no alias by default");
     }
 }

@@ -119,16 +119,17 @@ impl ProblemKind {
                  Nothing was done.",
             ),
             Self::CallerMissing => (
-                "The caller is not known",
-                "An Idempotency-Key belongs to its caller, and nobody has verified who that is. Nothing was done.",
+                "The caller is unknown",
+                "An Idempotency-Key belongs to its caller, and this request's caller isn't verified. Nothing was done.",
             ),
             Self::CallerUnknown => (
-                "The API does not say whose Idempotency-Key this is",
-                "The request carries credentials, and the API is not set up to name their owner. Nothing was done.",
+                "The API can't tell whose Idempotency-Key this is",
+                "The request carries credentials, but the API isn't configured to identify their owner. Nothing was \
+                 done.",
             ),
             Self::ReplayForbidden => (
-                "The recorded answer is not for this caller",
-                "The operation was done before, and you may not have its answer. Nothing was done now.",
+                "The recorded answer isn't for this caller",
+                "The operation has already run, and you may not get its answer. Nothing was done now.",
             ),
             Self::KeyReused => (
                 "Idempotency-Key is already used",
@@ -140,42 +141,41 @@ impl ProblemKind {
             ),
             Self::OutcomeUnknown => (
                 "The operation's outcome is unknown",
-                "An earlier attempt ended without an answer and is not repeated. Find out what became of it.",
+                "An earlier attempt ended without an answer and isn't repeated. Check whether it took effect.",
             ),
             Self::NotRetained => (
-                "The operation is done, but its response was not kept",
-                "The operation succeeded and is not repeated. Fetch its result another way.",
+                "The operation is done, but its response wasn't kept",
+                "The operation succeeded and isn't repeated. Fetch its result another way.",
             ),
             Self::Declined => (
-                "The operation's conditions do not hold",
-                "What the operation builds on has changed, or is not as it must be. Nothing was done.",
+                "The operation's conditions aren't met",
+                "The data that the operation depends on has changed or doesn't meet its conditions. Nothing was done.",
             ),
             Self::OperationFailed => (
                 "The operation failed",
-                "The operation behind this Idempotency-Key failed for good; it is not run again.",
+                "The operation behind this Idempotency-Key failed permanently; it isn't run again.",
             ),
             Self::RecordUnreadable => (
-                "The stored outcome cannot be read",
-                "The record of this operation cannot be read. Nothing was done.",
+                "The stored outcome can't be read",
+                "The record of this operation can't be read. Nothing was done.",
             ),
-            Self::Misconfigured => (
-                "The API is not set up correctly",
-                "The API's own code has to be corrected. Nothing was done.",
-            ),
+            Self::Misconfigured => {
+                ("The API is misconfigured", "The API's own code needs a fix. Nothing was done.")
+            }
             Self::StoreUnavailable => (
-                "Idempotency cannot be assured just now",
-                "The store of outcomes cannot be used. Nothing was done; send the same request again later.",
+                "Idempotency can't be guaranteed right now",
+                "The store of outcomes is unavailable. Nothing was done; send the same request again later.",
             ),
             Self::BodyTooLarge => (
                 "The request body is too large",
                 "The body is larger than this API compares for idempotency. Nothing was done.",
             ),
             Self::RequestUnreadable => (
-                "The request could not be read",
-                "Its body is not the base64 that it says it is, or its host, path or query is malformed. Nothing was done.",
+                "The request couldn't be read",
+                "Its body isn't valid Base64, or its host, path or query is malformed. Nothing was done.",
             ),
             Self::BodyUnreadable => (
-                "The request body could not be read",
+                "The request body couldn't be read",
                 "The body ended before it was complete. Nothing was done; send the request again.",
             ),
         }
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn every_problem_has_its_place_on_the_page() {
+    fn the_page_lists_every_problem() {
         assert_eq!(
             ALL.len(),
             ProblemKind::RequestUnreadable as usize + 1,
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_says_what_is_retryable() {
+    fn the_page_lists_retryable_problems() {
         for kind in ALL {
             let what_to_do = PAGE_TEXT.split_once(&row(kind)).unwrap().1.lines().next().unwrap();
             assert_eq!(what_to_do.contains("request again"), kind.is_retryable(), "{kind:?}: {what_to_do}");
@@ -363,13 +363,13 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_is_whole_seconds_and_at_least_one() {
+    fn retry_after_is_at_least_one_second() {
         assert_eq!(whole_seconds(Duration::from_millis(1)), 1);
         assert_eq!(whole_seconds(Duration::from_millis(2999)), 2);
     }
 
     #[test]
-    fn statuses_and_the_page_that_documents_them_are_the_apis_own() {
+    fn apis_may_override_statuses_and_page() {
         let config = Config {
             statuses: vec![(ProblemKind::InProgress, StatusCode::ACCEPTED)],
             documentation: "https://api.example/idempotency".into(),
@@ -378,7 +378,7 @@ mod tests {
         let response = Problem::from(&Error::new(ErrorKind::InProgress, "")).into_response(&config);
         let body: serde_json::Value = serde_json::from_slice(response.body()).unwrap();
         assert_eq!((response.status(), &body["status"]), (StatusCode::ACCEPTED, &202.into()));
-        assert_eq!(response.headers()["content-type"], "application/json", "202 is no problem");
+        assert_eq!(response.headers()["content-type"], "application/json", "202 is not a problem");
         assert_eq!(body["type"], "https://api.example/idempotency#in-progress");
         let link = "<https://api.example/idempotency>; rel=\"describedby\"; type=\"text/html\"";
         assert_eq!(response.headers()["link"], link);

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn final_answers_are_outcomes_and_passing_ones_are_not() {
+    fn only_final_statuses_are_outcomes() {
         for status in [200, 201, 204, 303, 400, 402, 410, 422] {
             assert!(is_outcome(StatusCode::from_u16(status).unwrap()), "{status}");
         }

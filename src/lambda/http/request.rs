@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn only_fields_that_were_asked_for_count() {
+    fn only_selected_fields_are_compared() {
         let fields = ["/id", "/amount"].map(|pointer| Selector::new(pointer).unwrap());
         let config = Config { fingerprinted_fields: Some(fields.into()), ..Config::default() };
         let of = |body: &str| {
@@ -173,15 +173,15 @@ mod tests {
         ] {
             assert_ne!(base, of(other), "{other}");
         }
-        assert_ne!(of(r#"{"id": 1}"#), of(r#"{"id": 1, "amount": null}"#), "absent is not null");
+        assert_ne!(of(r#"{"id": 1}"#), of(r#"{"id": 1, "amount": null}"#), "absent isn't null");
         for (one, other) in [("no JSON", "no JSON either"), ("5", "6"), (r#"{"a": 1}"#, r#"{"a": 2}"#)] {
-            assert_ne!(of(one), of(other), "the whole counts where none of the fields is there");
+            assert_ne!(of(one), of(other), "the whole body is compared if no field is found");
         }
     }
 
     #[cfg(feature = "jmespath")]
     #[test]
-    fn fields_are_named_by_jmespath_too() {
+    fn jmespath_selects_fields_too() {
         let fields = ["/id", "lines[].cents", "json(note).by"].map(|field| Selector::new(field).unwrap());
         let config = Config { fingerprinted_fields: Some(fields.into()), ..Config::default() };
         let of = |body: &str| {
@@ -201,14 +201,18 @@ mod tests {
             };
             let [one, other] =
                 [1, 2].map(|id| of(&format!(r#"{{"orderId": {id}, "lines": [{{"cents": {id}}}]}}"#)));
-            assert_ne!(one, other, "what finds nothing in lists is no field either");
+            assert_ne!(one, other, "an expression without matches in lists isn't a field either");
         }
         let undecodable = |at: u8| of(&format!(r#"{{"id": 1, "note": "secret", "at": {at}}}"#));
-        assert_ne!(undecodable(1), undecodable(2), "the whole counts where a field cannot be looked up");
+        assert_ne!(
+            undecodable(1),
+            undecodable(2),
+            "the whole body is compared if a field can't be looked up"
+        );
     }
 
     #[test]
-    fn only_headers_that_were_asked_for_count() {
+    fn only_selected_headers_are_compared() {
         let version = http::HeaderName::from_static("api-version");
         let asked = Config { fingerprinted_headers: vec![version.clone()], ..Config::default() };
         let of = |config: &Config, value: Option<&str>| {
@@ -226,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn method_path_query_and_body_count() {
+    fn method_path_query_and_body_are_compared() {
         let base = of("POST", "/a?x=1", b"{}");
         assert_eq!(base, of("POST", "/a?x=1", b" { } "));
         for other in [of("PATCH", "/a?x=1", b"{}"), of("POST", "/a/?x=1", b"{}"), of("POST", "/a?x=2", b"{}")]
@@ -238,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_names_does_not_count_but_that_of_values_does() {
+    fn query_order_matters_only_for_repeated_names() {
         assert_eq!(of("POST", "/?a=1&b=2", b""), of("POST", "/?b=2&a=1", b""));
         assert_ne!(of("POST", "/?a=1&a=2", b""), of("POST", "/?a=2&a=1", b""));
         assert_eq!(of("POST", "/?a=x%20y", b""), of("POST", "/?a=x+y", b""));
@@ -247,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_percent_signs_stand_for_themselves() {
+    fn stray_percent_signs_are_literal() {
         for (text, decoded) in [("%", "%"), ("%4", "%4"), ("%zz", "%zz"), ("a%41", "aA"), ("%%41", "%A")] {
             assert_eq!(*percent_decoded(text), *decoded.as_bytes());
         }

@@ -74,7 +74,7 @@ pub(super) fn encode(response: &Response<Body>, rules: &HeaderRules) -> Option<B
 /// ```
 pub fn recorded(response: Response<impl Into<Body>>) -> Result<Bytes, Error> {
     encode(&response.map(Into::into), &HeaderRules::default())
-        .ok_or_else(|| Error::new(ErrorKind::Invalid, "the body is neither empty, nor text, nor binary"))
+        .ok_or_else(|| Error::new(ErrorKind::Invalid, "the body is neither empty, text nor binary"))
 }
 
 /// The response that the HTTP layer replays from these recorded bytes.
@@ -93,7 +93,7 @@ pub fn replayed(recorded: &[u8]) -> Result<Response<Body>, Error> {
 /// [`ErrorKind::Corrupt`] if the bytes aren't a recorded response of this version.
 pub(super) fn decode(bytes: &[u8], marker: &HeaderName) -> Result<Response<Body>, Error> {
     decoded(bytes, marker).ok_or_else(|| {
-        Error::new(ErrorKind::Corrupt, "the recorded bytes are no HTTP response of version 1; nothing ran")
+        Error::new(ErrorKind::Corrupt, "the recorded bytes aren't an HTTP response of version 1; nothing ran")
     })
 }
 
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_comes_back_exactly() {
+    fn responses_round_trip_exactly() {
         for body in [
             Body::Empty,
             Body::Text("{\"a\":1}\nsecond line".into()),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_one_exchange_is_not_recorded() {
+    fn per_exchange_headers_are_not_recorded() {
         let mut original = response(Body::Empty);
         for name in
             ["date", "content-length", "set-cookie", "access-control-allow-origin", "idempotent-replayed"]
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn repeated_headers_are_joined_but_for_cookies() {
+    fn repeated_headers_except_cookies_are_joined() {
         let mut headers = response(Body::Empty).into_parts().0.headers;
         for cookie in ["a=1", "b=2"] {
             headers.append(header::SET_COOKIE, HeaderValue::from_static(cookie));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_count_as_json_and_base64() {
+    fn body_sizes_include_escaping_and_base64() {
         let text: String = (0..0x250).filter_map(char::from_u32).collect();
         assert_eq!(escaped_bytes(text.as_bytes()) + 2, serde_json::to_string(&text).unwrap().len());
         let of = |body| delivered_bytes(&Response::new(body));
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_corrupt() {
+    fn other_formats_are_corrupt() {
         let good = encode(&response(Body::Text("hi".into())), &HeaderRules::default()).unwrap();
         let newer = String::from_utf8(good.to_vec()).unwrap().replacen("\"v\":1", "\"v\":2", 1);
         for bytes in [&b""[..], b"\n", b"{}\n", b"null", newer.as_bytes(), &good[..10]] {

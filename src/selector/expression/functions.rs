@@ -74,7 +74,7 @@ fn register(
 }
 
 fn cannot_use(context: &Context<'_>) -> JmespathError {
-    JmespathError::from_ctx(context, ErrorReason::Parse("its argument is nothing that it can use".into()))
+    JmespathError::from_ctx(context, ErrorReason::Parse("the function can't use its argument".into()))
 }
 
 fn decoded(name: &str, text: &str, read: &Read) -> Option<Rcvar> {

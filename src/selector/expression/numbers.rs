@@ -150,7 +150,7 @@ impl<'j> Visitor<'j> for Value<'_> {
         while let Some(name) = members.next_key::<String>()? {
             if values.insert(name, members.next_value_seed(Value(self.0))?).is_some() {
                 // Parsers disagree on which of the two counts.
-                return Err(A::Error::custom("a name stands twice"));
+                return Err(A::Error::custom("a name appears twice"));
             }
         }
         self.0.made(Variable::Object(values))
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_stand_outside_of_strings() {
+    fn digits_in_strings_are_not_numbers() {
         let json = r#"{"1": [-0, 1.50, "2\"3", 4E+2, "\\", 5], "6\\": true, "n": 7e1}"#;
         let numbers = |json| Scan { json, at: 0 }.collect::<Vec<_>>();
         assert_eq!(numbers(json), ["-0", "1.50", "4E+2", "5", "7e1"]);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn more_values_than_are_allowed_are_not_read() {
+    fn the_number_of_values_is_limited() {
         let mut values = Values::default();
         assert!(values.read("[1, [2]]", 4).is_ok());
         assert!(matches!(values.read("5", 4), Err(Unread::TooMany)), "with those that are there");

@@ -27,11 +27,11 @@ fn fields_lists_and_objects_are_found() {
     for absent in ["nothing", "a.nothing.more", "items[5]", "a[0]"] {
         assert_eq!(find(absent, json).unwrap(), None, "{absent}");
     }
-    assert_eq!(find("a", r#"{"a": null}"#).unwrap(), None, "JMESPath has no word for absent");
+    assert_eq!(find("a", r#"{"a": null}"#).unwrap(), None, "JMESPath can't express absence");
 }
 
 #[test]
-fn numbers_are_found_as_they_were_sent() {
+fn numbers_keep_the_text_they_had() {
     for number in [
         "0",
         "-0",
@@ -59,7 +59,7 @@ fn numbers_are_found_as_they_were_sent() {
 }
 
 #[test]
-fn a_filter_compares_numbers_as_numbers() {
+fn filters_compare_numbers_numerically() {
     let json =
         r#"{"lines": [{"cents": 10.50, "id": "a"}, {"cents": 1e3, "id": "b"}, {"cents": 2, "id": "c"}]}"#;
     finds("lines[?cents > `5`].id", json, r#"["a","b"]"#);
@@ -68,7 +68,7 @@ fn a_filter_compares_numbers_as_numbers() {
 }
 
 #[test]
-fn two_numbers_that_are_one_float_stay_two() {
+fn numbers_equal_as_floats_stay_distinct() {
     let json = r#"{"a": 18446744073709551617, "b": 18446744073709551618, "c": 7, "d": [10.5, 10.50], "e": 1.0, "f": 1}"#;
     finds("[c, a, b]", json, "[7,18446744073709551617,18446744073709551618]");
     finds("d", json, "[10.5,10.50]");
@@ -88,7 +88,7 @@ fn two_numbers_that_are_one_float_stay_two() {
 }
 
 #[test]
-fn a_text_becomes_the_number_that_it_is() {
+fn to_number_is_exact() {
     let json =
         r#"{"a": "18446744073709551617", "b": "18446744073709551618", "c": "1.50", "no": "x", "list": [1]}"#;
     finds(
@@ -101,7 +101,7 @@ fn a_text_becomes_the_number_that_it_is() {
 
 /// After a failed read, new values may get its addresses, and must not get its texts.
 #[test]
-fn what_was_read_in_vain_lends_its_texts_to_nothing() {
+fn failed_reads_leave_no_stale_texts() {
     for number in ["1", "7", "8"] {
         let json = format!(r#"{{"a": "[1.5,2.5,3.5,4.5 x", "b": "{number}", "items": [1, 2]}}"#);
         finds("[to_number(a), to_number(b)]", &json, &format!("[null,{number}]"));
@@ -111,7 +111,7 @@ fn what_was_read_in_vain_lends_its_texts_to_nothing() {
 
 /// An operation has one key, whatever else its event holds.
 #[test]
-fn what_is_calculated_does_not_depend_on_what_was_not_selected() {
+fn unselected_fields_do_not_affect_results() {
     for other in ["10.000", "1e1", "9.1"] {
         finds(
             "sum(lines[].c)",
@@ -122,12 +122,12 @@ fn what_is_calculated_does_not_depend_on_what_was_not_selected() {
 }
 
 #[test]
-fn a_name_that_stands_twice_is_refused() {
+fn duplicate_names_are_refused() {
     assert_eq!(find("a", r#"{"a": 1, "a": 2}"#).unwrap_err().kind(), ErrorKind::Invalid);
 }
 
 #[test]
-fn what_a_field_holds_is_decoded() {
+fn encoded_fields_are_decoded() {
     let inner = r#"{"id": 18446744073709551617, "at": 1.50}"#;
     let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
     gzip.write_all(inner.as_bytes()).unwrap();
@@ -153,7 +153,7 @@ fn what_a_field_holds_is_decoded() {
 }
 
 #[test]
-fn what_cannot_be_decoded_fails_and_is_not_quoted() {
+fn undecodable_fields_fail_without_being_quoted() {
     let json = r#"{"secret": "secret 1", "bytes": "/w==", "number": 5}"#;
     for expression in [
         "json(secret)",
@@ -175,7 +175,7 @@ fn what_cannot_be_decoded_fails_and_is_not_quoted() {
 }
 
 #[test]
-fn a_small_text_that_becomes_too_large_fails() {
+fn decompressed_size_is_limited() {
     let compressed = |text: &[u8]| {
         let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
         gzip.write_all(text).unwrap();
@@ -187,7 +187,7 @@ fn a_small_text_that_becomes_too_large_fails() {
     };
     assert_eq!(of(15 << 20, 1).unwrap().as_deref(), Some("1"));
     assert!(of(17 << 20, 1).is_err());
-    assert!(of(4 << 20, 5).is_err(), "all that a search decodes counts");
+    assert!(of(4 << 20, 5).is_err(), "the limit covers everything that a search decodes");
 
     // Each value of a text takes many times its bytes.
     let numbers = format!("[{}1]", "1,".repeat(300_000));
@@ -198,7 +198,7 @@ fn a_small_text_that_becomes_too_large_fails() {
 }
 
 #[test]
-fn what_is_no_expression_is_refused_when_it_is_made() {
+fn invalid_expressions_are_refused_when_built() {
     for (wrong, said) in [
         ("a.", "no JMESPath"),
         ("a b", "no JMESPath"),

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endpoint_is_shown_without_what_may_be_secret() {
+    fn shown_endpoints_hide_secrets() {
         assert_eq!(
             shown("https://dynamodb.eu-west-1.amazonaws.com"),
             "https://dynamodb.eu-west-1.amazonaws.com"
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_connection_is_found_below_other_errors() {
+    fn refused_connections_are_found_in_error_chains() {
         let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
         let reset = io::Error::from(io::ErrorKind::ConnectionReset);
         let wrapped = aws_sdk_dynamodb::error::ConnectorError::io(Box::new(refused));

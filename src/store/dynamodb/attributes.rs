@@ -111,7 +111,7 @@ impl FromStr for AttributeNames {
                 Some(_) => return invalid(format!("the attribute `{what}` has no name; write {what}:NAME")),
                 None => {
                     let known = Attribute::ALL.map(Attribute::as_str).join(", ");
-                    return invalid(format!("there is no attribute {what:?} to name; there are {known}"));
+                    return invalid(format!("there is no attribute {what:?}; the attributes are {known}"));
                 }
             }
         }
@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_attribute_has_a_name_of_its_own_by_default() {
+    fn default_attribute_names_are_distinct() {
         let names = AttributeNames::default();
         for attribute in Attribute::ALL {
             assert_eq!(names.of(attribute), attribute.as_str());
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_cannot_work_are_refused() {
+    fn invalid_attribute_names_are_refused() {
         let twice = AttributeNames { owner: "status".into(), ..AttributeNames::default() };
         let error = twice.check(None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);

@@ -144,13 +144,13 @@ impl DynamoDbStoreBuilder {
         let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
         if self.inline_limit > MAX_INLINE_LIMIT {
             return invalid(format!(
-                "the inline limit of {} bytes is over {MAX_INLINE_LIMIT}: DynamoDB's items end at 400 KB",
+                "the inline limit of {} bytes is over {MAX_INLINE_LIMIT}: DynamoDB limits items to 400 KB",
                 self.inline_limit
             ));
         }
         for (what, timeout) in [("attempt", self.attempt_timeout), ("operation", self.operation_timeout)] {
             if timeout.is_some_and(|timeout| timeout.is_zero()) {
-                return invalid(format!("the {what} time-out is zero; no request could succeed"));
+                return invalid(format!("the {what} timeout is zero; every request would fail"));
             }
         }
         for (what, text) in [("endpoint URL", &self.endpoint_url), ("Region", &self.region)] {

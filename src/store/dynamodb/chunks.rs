@@ -102,7 +102,9 @@ impl DynamoDbStore {
         let mut kept = BytesMut::new();
         while let Some(chunk) = chunks.try_next().await? {
             if (kept.len() + chunk.len()) as u64 > limit {
-                return Err(self.corrupt(key, &format!("the chunks of its response have over {limit} bytes")));
+                return Err(
+                    self.corrupt(key, &format!("the chunks of its response have more than {limit} bytes"))
+                );
             }
             kept.extend_from_slice(&chunk);
         }

@@ -145,7 +145,7 @@ pub(super) fn decode(item: Item, names: &AttributeNames) -> Result<Record, Unrea
         return Err(fields.unreadable(
             Attribute::Version,
             format!(
-                "is {version}, and this library reads only version {RECORD_VERSION}; use the release of \
+                "is {version}, but this library reads only version {RECORD_VERSION}; use the release of \
                  lambda-idempotency that wrote it"
             ),
         ));
@@ -197,7 +197,7 @@ fn state(fields: &mut Fields<'_>) -> Result<State, Unreadable> {
         Attribute::ResponseSha256,
     ] {
         if fields.has(attribute) {
-            return Err(fields.unreadable(attribute, "does not belong to the record's status"));
+            return Err(fields.unreadable(attribute, "doesn't belong to the record's status"));
         }
     }
     Ok(state)
@@ -270,7 +270,7 @@ impl Fields<'_> {
     fn text(&mut self, attribute: Attribute) -> Result<String, Unreadable> {
         match self.take(attribute)? {
             AttributeValue::S(text) => Ok(text),
-            _ => Err(self.unreadable(attribute, "is not of type S")),
+            _ => Err(self.unreadable(attribute, "isn't of type S")),
         }
     }
 
@@ -282,22 +282,22 @@ impl Fields<'_> {
         match self.item.remove(self.names.of(attribute)) {
             None => Ok(false),
             Some(AttributeValue::Bool(flag)) => Ok(flag),
-            Some(_) => Err(self.unreadable(attribute, "is not of type BOOL")),
+            Some(_) => Err(self.unreadable(attribute, "isn't of type BOOL")),
         }
     }
 
     fn binary(&mut self, attribute: Attribute) -> Result<Bytes, Unreadable> {
         match self.take(attribute)? {
             AttributeValue::B(bytes) => Ok(bytes.into_inner().into()),
-            _ => Err(self.unreadable(attribute, "is not of type B")),
+            _ => Err(self.unreadable(attribute, "isn't of type B")),
         }
     }
 
     fn number<T: FromStr>(&mut self, attribute: Attribute) -> Result<T, Unreadable> {
         match self.take(attribute)? {
             AttributeValue::N(digits) => parse_number(&digits)
-                .ok_or_else(|| self.unreadable(attribute, "is not a whole number in its range")),
-            _ => Err(self.unreadable(attribute, "is not of type N")),
+                .ok_or_else(|| self.unreadable(attribute, "isn't a whole number in its range")),
+            _ => Err(self.unreadable(attribute, "isn't of type N")),
         }
     }
 
@@ -312,7 +312,7 @@ impl Fields<'_> {
         if time.as_secs_rounded_up() == seconds {
             Ok(time)
         } else {
-            Err(self.unreadable(attribute, "is not a whole number in its range"))
+            Err(self.unreadable(attribute, "isn't a whole number in its range"))
         }
     }
 
@@ -322,7 +322,7 @@ impl Fields<'_> {
 
     fn parsed<T>(&mut self, attribute: Attribute, parse: fn(&str) -> Option<T>) -> Result<T, Unreadable> {
         let text = self.text(attribute)?;
-        parse(&text).ok_or_else(|| self.unreadable(attribute, "is not in the form that this library writes"))
+        parse(&text).ok_or_else(|| self.unreadable(attribute, "isn't in the form that this library writes"))
     }
 }
 
@@ -331,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn encodings_read_back_as_they_are_written() {
+    fn encodings_round_trip() {
         let response = |encoding, place| StoredResponse { encoding, length: 1, sha256: [0; 32], place };
         for (written, stored, chunks) in [
             ("identity", response(Encoding::Identity, Place::Inline(Bytes::new())), None),
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_digits_in_range() {
+    fn only_digits_in_range_are_numbers() {
         assert_eq!(parse_number::<u64>("18446744073709551615"), Some(u64::MAX));
         for wrong in ["", "+1", "-1", "1.5", "1e3", " 1", "18446744073709551616"] {
             assert_eq!(parse_number::<u64>(wrong), None, "{wrong}");

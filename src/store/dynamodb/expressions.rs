@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_operator_does_not_set_of_an_outcome_it_removes() {
+    fn operator_writes_leave_no_old_outcome() {
         let operators: Vec<_> = all().into_iter().filter(|(name, _)| name.starts_with("op")).collect();
         assert_eq!(operators.len(), 15);
         for (name, Transition { update, .. }) in operators {
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_and_releases_set_or_remove_what_is_optional() {
+    fn claims_and_releases_update_every_optional_attribute() {
         for (name, Transition { update, .. }) in all() {
             let touched = placeholders(&[&update.unwrap_or_default()]);
             let wanted: &[&str] = match &name {
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_exactly_those_that_are_used() {
+    fn only_used_attribute_names_are_sent() {
         let attributes = AttributeNames { status: "s".into(), ..AttributeNames::default() };
         for (_, transition) in all() {
             let names = transition.names(&attributes);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_takeover_sets_what_its_lock_has() {
+    fn takeovers_write_optional_lock_fields() {
         let plans = Plans::new(&AttributeNames::default());
         let lock = |expires_at, interrupted, request_id: Option<&str>| Lock {
             owner: crate::record::Owner::from_bytes([1; 16]),

@@ -191,39 +191,40 @@ impl Fault {
     fn message(&self, table: &str, region: Option<&str>) -> String {
         let place = self.place(region);
         match self.class {
-            Class::NotCommitted => format!("the request to table `{table}` could not be made"),
+            Class::NotCommitted => format!("the request to table `{table}` couldn't be built"),
             Class::NoCredentials => format!(
-                "the request to table `{table}` was not sent for want of AWS credentials; set AWS_PROFILE, or \
-                 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the function a role"
+                "the request to table `{table}` wasn't sent, because no AWS credentials were found; set AWS_PROFILE, \
+                 or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the function a role"
             ),
             Class::NotSent => format!(
-                "the request to table `{table}` was not sent; check the AWS credentials and the endpoint"
+                "the request to table `{table}` wasn't sent; check the AWS credentials and the endpoint"
             ),
-            Class::TimedOut => format!("table `{table}`{place} did not answer in time"),
+            Class::TimedOut => format!("table `{table}`{place} didn't answer in time"),
             Class::NotReached => format!(
-                "table `{table}`{place} could not be reached; check the Region, the endpoint and the network"
+                "table `{table}`{place} couldn't be reached; check the Region, the endpoint and the network"
             ),
             Class::Unreadable => {
-                format!("the answer about table `{table}`{place} could not be read; check the endpoint")
+                format!("the response about table `{table}`{place} couldn't be read; check the endpoint")
             }
             Class::ServerError => format!("DynamoDB failed to serve table `{table}`{place}"),
-            Class::Throttled => format!("DynamoDB throttles the requests to table `{table}`{place}"),
+            Class::Throttled => format!("DynamoDB throttled the request to table `{table}`{place}"),
             Class::Conflict => {
-                format!("another transaction has the record in table `{table}`{place} just now")
+                format!("another transaction currently holds the record in table `{table}`{place}")
             }
             Class::MissingTable => format!(
                 "there is no table `{table}`{place}; create it with `idempotency table create`, or set \
-                 IDEMPOTENCY_TABLE to the table that there is"
+                 IDEMPOTENCY_TABLE to an existing table"
             ),
             Class::TooLarge => format!(
-                "DynamoDB doesn't take the record in table `{table}`{place}: it is too large; lower the store's inline limit"
+                "DynamoDB rejected the record in table `{table}`{place}: it is too large; lower the store's inline \
+                 limit"
             ),
             Class::WrongWrites => format!(
-                "DynamoDB doesn't take the transaction with the record in table `{table}`{place}: one of the handler's \
-                 own writes is wrong"
+                "DynamoDB rejected the transaction with the record in table `{table}`{place}: one of the handler's \
+                 writes is invalid"
             ),
             Class::Invalid | Class::Refused => {
-                format!("DynamoDB refused the request to table `{table}`{place}")
+                format!("DynamoDB rejected the request to table `{table}`{place}")
             }
         }
     }
@@ -246,7 +247,7 @@ where
     let plain = |text: &str| Cause { text: text.to_owned(), code: None, request_id: None };
     match error {
         SdkError::ConstructionFailure(_) => (Class::NotCommitted, plain(&innermost(error))),
-        SdkError::TimeoutError(_) => (Class::TimedOut, plain("the time-out of the attempt or the operation")),
+        SdkError::TimeoutError(_) => (Class::TimedOut, plain("the attempt or the operation timed out")),
         SdkError::DispatchFailure(failure) if failure.is_timeout() => {
             (Class::TimedOut, plain(&innermost(error)))
         }
@@ -255,7 +256,7 @@ where
             let (status, meta) = (service.raw().status(), service.err().meta());
             let request_id = service.raw().request_id().map(str::to_owned);
             let Some(code) = meta.code() else {
-                let text = format!("HTTP status {} without an error that DynamoDB has", status.as_u16());
+                let text = format!("HTTP status {} without a known DynamoDB error", status.as_u16());
                 let class = if status.is_server_error() { Class::ServerError } else { Class::Unreadable };
                 return (class, Cause { text, code: None, request_id });
             };
@@ -265,7 +266,7 @@ where
             (class, Cause { text, code: Some(code.to_owned()), request_id })
         }
         // A parser's error may quote its input.
-        _ => (Class::Unreadable, plain("the answer is not one of DynamoDB")),
+        _ => (Class::Unreadable, plain("the response isn't from DynamoDB")),
     }
 }
 
@@ -299,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_has_its_kind() {
+    fn every_code_maps_to_its_kind() {
         use StoreErrorKind::{Conflict, Rejected, Unavailable, Unstorable};
         for code in THROTTLES {
             assert_eq!(Class::of_code(code, "", false).kind(), Unavailable, "{code}");
@@ -343,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_items_size_is_unstorable() {
+    fn only_item_size_errors_are_unstorable() {
         use StoreErrorKind::{Rejected, Unstorable};
         for (message, kind) in [
             ("Item size has exceeded the maximum allowed size", Unstorable),
@@ -366,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_one_line_cut_between_characters() {
+    fn messages_are_one_truncated_line() {
         assert_eq!(sentence("short"), "short");
         assert_eq!(
             sentence("the signature is wrong.\n\nx-amz-security-token:secret"),

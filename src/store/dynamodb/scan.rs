@@ -90,7 +90,7 @@ impl DynamoDbStore {
             return Err(StoreError::new(
                 StoreErrorKind::Rejected,
                 format!(
-                    "table `{table}` has another key than the configuration says; run `idempotency table check`"
+                    "table `{table}` has a key that differs from the configuration; run `idempotency table check`"
                 ),
             ));
         };

@@ -88,20 +88,20 @@ impl TableProblem {
 impl fmt::Display for TableProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Missing => f.write_str("there is no such table"),
+            Self::Missing => f.write_str("the table doesn't exist"),
             Self::NotActive { status } => write!(f, "the table is {status}, not ACTIVE"),
             Self::Keys { expected, found } => {
-                write!(f, "the table has the key {found}; the configuration says {expected}")
+                write!(f, "the table has the key {found}, but the configuration says {expected}")
             }
             Self::NoTimeToLive { attribute } => {
-                write!(f, "the table has no TTL; switch it on for the attribute `{attribute}`")
+                write!(f, "the table has no TTL; enable it on the attribute `{attribute}`")
             }
             Self::OtherTimeToLive { expected, found } => {
-                write!(f, "the table's TTL is on the attribute `{found}`; the records expire by `{expected}`")
+                write!(f, "the table's TTL is on the attribute `{found}`, but the records expire by `{expected}`")
             }
             Self::Provisioned => f.write_str(
-                "the table's capacity is provisioned: a burst beyond it is throttled, and its deliveries are refused; \
-                 bill it on demand, or scale it by its use",
+                "the table's capacity is provisioned: a burst beyond it is throttled, and those deliveries are \
+                 refused; switch to on-demand capacity, or scale it with its load",
             ),
             Self::Replicated { regions } => write!(
                 f,
@@ -218,14 +218,14 @@ impl DynamoDbStore {
         let (kind, message) = match self.inner.client.describe_table().table_name(table).send().await {
             Ok(answer) => match answer.table.and_then(|table| self.keys_problem(&table)) {
                 Some(problem) => {
-                    (StoreErrorKind::Rejected, format!("table `{table}` does not fit: {problem}"))
+                    (StoreErrorKind::Rejected, format!("table `{table}` can't be used: {problem}"))
                 }
                 None => return fault.of_class(otherwise).into_error(table, self.region()),
             },
             Err(_) => {
                 let message = format!(
-                    "DynamoDB refused the request to table `{table}` as invalid; the configuration says that its \
-                     key is {expected}, and the table could not be asked"
+                    "DynamoDB rejected the request to table `{table}` as invalid; the configuration says that its key \
+                     is {expected}, but the table couldn't be described"
                 );
                 (otherwise.kind(), message)
             }
@@ -263,7 +263,7 @@ impl DynamoDbStore {
 
     fn unfit(&self, problem: &TableProblem) -> StoreError {
         let table = &self.inner.table;
-        StoreError::new(StoreErrorKind::Rejected, format!("table `{table}` does not fit: {problem}"))
+        StoreError::new(StoreErrorKind::Rejected, format!("table `{table}` can't be used: {problem}"))
     }
 
     /// An error about the table itself. No record is affected.
@@ -327,7 +327,7 @@ impl DynamoDbStore {
             }
         }
         let table = &self.inner.table;
-        Err(StoreError::new(StoreErrorKind::Unavailable, format!("table `{table}` does not become ACTIVE")))
+        Err(StoreError::new(StoreErrorKind::Unavailable, format!("table `{table}` hasn't become ACTIVE")))
     }
 
     async fn describe_time_to_live(&self) -> Result<TimeToLiveDescription, StoreError> {

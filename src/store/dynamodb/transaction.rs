@@ -50,7 +50,7 @@ use crate::{
 /// # }
 /// ```
 #[derive(Clone, Default)]
-#[must_use = "it is made only when it is staged, or given to the claim"]
+#[must_use = "it has no effect until it is staged or passed to the claim"]
 pub struct Transaction {
     items: Vec<TransactWriteItem>,
 }
@@ -215,7 +215,7 @@ impl DynamoDbStore {
                 }
                 _ => Err(StoreError::new(
                     StoreErrorKind::Rejected,
-                    format!("the write to `{key}` is none that goes into a transaction"),
+                    format!("the write to `{key}` can't be part of a transaction"),
                 )),
             };
         };
@@ -256,7 +256,7 @@ impl DynamoDbStore {
         let Some(transaction) = writes.downcast_ref::<Transaction>() else {
             return Err(StoreError::new(
                 StoreErrorKind::Rejected,
-                "the DynamoDB store takes a handler's own writes as a `store::dynamodb::Transaction`",
+                "the DynamoDB store accepts a handler's writes only as a `store::dynamodb::Transaction`",
             ));
         };
         let own_key = self.record_key(key);

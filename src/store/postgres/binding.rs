@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn every_signature_has_its_hash() {
+    fn every_signature_algorithm_maps_to_a_hash() {
         let (rsa, ecdsa) = ([0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1], [0x2a, 0x86, 0x48, 0xce, 0x3d, 4]);
         for (last, hash) in [
             (5, Some(Hash::Sha256)),

@@ -175,7 +175,7 @@ impl PostgresStoreBuilder {
         let limits = Limits::new(timeouts, self.statement_timeout, self.lock_timeout);
         let pool = source::Pool::builder(self.source(target, limits)?).max_size(self.connections).build();
         let pool = pool.map_err(|error| {
-            Error::new(ErrorKind::Invalid, "the pool of connections cannot be made").with_source(error)
+            Error::new(ErrorKind::Invalid, "the connection pool can't be created").with_source(error)
         })?;
         let (wait, lock_timeout) = match timeouts {
             Timeouts::Role => (LockWait::OfSession, None),
@@ -204,14 +204,18 @@ impl PostgresStoreBuilder {
             ("lock", self.lock_timeout),
         ] {
             if timeout.as_millis() == 0 {
-                return invalid(format!("the {what} time-out is under a millisecond; nothing could succeed"));
+                return invalid(format!(
+                    "the {what} timeout is under a millisecond; every request would fail"
+                ));
             }
         }
         if self.lock_timeout >= self.statement_timeout {
-            return invalid("the lock time-out is not less than the statement's; a wait would never be told");
+            return invalid(
+                "the lock timeout must be less than the statement timeout; otherwise no lock wait would be reported",
+            );
         }
         if self.connections == 0 {
-            return invalid("a store without a connection can do nothing; allow one");
+            return invalid("the store has no connections; allow at least one");
         }
         Ok(())
     }
@@ -220,14 +224,14 @@ impl PostgresStoreBuilder {
     fn source(&self, target: Option<Target>, limits: Limits) -> Result<source::Source, Error> {
         match (&self.source, target) {
             (Source::Pool(_), _) if limits.timeouts == Timeouts::Startup => invalid(
-                "a pool of yours has its own startup options; say Timeouts::Transaction, or Timeouts::Role if they or the \
+                "your pool has its own startup options; use Timeouts::Transaction, or Timeouts::Role if they or the \
                  role set statement_timeout and lock_timeout",
             ),
             (Source::Pool(pool), _) => Ok(source::Source::Pool(pool.clone())),
             (Source::Url(_), Some(target)) => {
                 self.manager(target, limits).map(|manager| source::Source::Url(Box::new(manager)))
             }
-            (Source::Url(_), None) => invalid("the URL of the database has not been read"),
+            (Source::Url(_), None) => invalid("the database URL hasn't been parsed"),
         }
     }
 
@@ -235,7 +239,7 @@ impl PostgresStoreBuilder {
         let pem = match (&self.root_certificates, &target.said.root_certificates) {
             (Some(pem), _) => Some(pem.clone()),
             (None, Some(file)) => Some(std::fs::read(file).map_err(|error| {
-                Error::new(ErrorKind::Invalid, format!("sslrootcert {file:?} cannot be read"))
+                Error::new(ErrorKind::Invalid, format!("sslrootcert {file:?} can't be read"))
                     .with_source(error)
             })?),
             (None, None) => None,
@@ -278,13 +282,13 @@ impl Target {
     fn parse(url: &str) -> Result<Self, Error> {
         const SHAPE: &str = "postgres://USER:PASSWORD@HOST:PORT/DATABASE";
         if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
-            return invalid(format!("the URL of the database does not begin as {SHAPE}"));
+            return invalid(format!("the database URL doesn't begin with postgres://; write {SHAPE}"));
         }
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
         // Most likely the `?` belongs to the password.
         if query.contains('@') {
             return invalid(format!(
-                "the URL of the database has a `?` before an `@`; percent-encode what is not of letters and digits: {SHAPE}"
+                "the database URL has a `?` before an `@`; percent-encode everything except letters and digits: {SHAPE}"
             ));
         }
         let (mut said, mut mode, mut rest) = (Said::default(), None, Vec::new());
@@ -310,20 +314,20 @@ impl Target {
             Error::new(
                 ErrorKind::Invalid,
                 format!(
-                    "the URL of the database is not of the form {SHAPE}, with what is not of letters and digits \
+                    "the database URL isn't of the form {SHAPE}, with everything except letters and digits \
                      percent-encoded{parameters}"
                 ),
             )
         })?;
         if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-            return invalid(format!("the URL of the database names no host: {SHAPE}"));
+            return invalid(format!("the database URL has no host: {SHAPE}"));
         }
         config.ssl_mode(mode.unwrap_or_else(|| default_ssl_mode(&config)));
         if config.get_ssl_mode() == SslMode::Disable
             && config.get_channel_binding() == ChannelBinding::Require
         {
             return invalid(
-                "the URL requires channel binding, which needs TLS: say sslmode=require, or leave out channel_binding",
+                "the URL requires channel binding, which needs TLS: set sslmode=require, or leave out channel_binding",
             );
         }
         // The first of several hosts may be the standby.
@@ -359,13 +363,13 @@ impl Target {
 
 fn timeouts(value: &str) -> Result<Timeouts, Error> {
     Timeouts::parse(value).map_or_else(
-        || invalid("the URL's timeouts isn't a known value; use startup, transaction or role"),
+        || invalid("the URL's `timeouts` has an unknown value; use startup, transaction or role"),
         Ok,
     )
 }
 
 fn prepared(value: &str) -> Result<bool, Error> {
-    value.parse().or_else(|_| invalid("the URL's prepared isn't a known value; use true or false"))
+    value.parse().or_else(|_| invalid("the URL's `prepared` has an unknown value; use true or false"))
 }
 
 /// Every mode with TLS verifies the server, so the stricter modes of other clients are equivalent.
@@ -374,7 +378,7 @@ fn ssl_mode(value: &str) -> Result<SslMode, Error> {
         "disable" => Ok(SslMode::Disable),
         "prefer" => Ok(SslMode::Prefer),
         "require" | "verify-ca" | "verify-full" => Ok(SslMode::Require),
-        _ => invalid("the URL's sslmode is not known; use require, prefer or disable"),
+        _ => invalid("the URL's `sslmode` has an unknown value; use require, prefer or disable"),
     }
 }
 
@@ -406,7 +410,7 @@ fn decoded(value: &str) -> Result<String, Error> {
         };
         bytes.extend(decoded);
     }
-    String::from_utf8(bytes).or_else(|_| invalid("the URL's sslrootcert is not UTF-8"))
+    String::from_utf8(bytes).or_else(|_| invalid("the URL's sslrootcert isn't UTF-8"))
 }
 
 fn invalid<T>(message: impl Into<std::borrow::Cow<'static, str>>) -> Result<T, Error> {
@@ -434,7 +438,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_says_where_and_how() {
+    fn urls_configure_host_and_options() {
         for (url, place, mode) in [
             ("postgres://app@db.internal/shop", " in database `shop` at db.internal:5432", SslMode::Require),
             ("postgresql://a:b@h:1,i:2/d?sslmode=disable", " in database `d` at h:1, i:2", SslMode::Disable),
@@ -466,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_without_showing_the_password() {
+    fn invalid_urls_are_refused_without_the_password() {
         let build = |url: &str| PostgresStore::builder(url).build();
         for (url, says) in [
             ("mysql://u:secret@h/d", "begin"),

@@ -269,8 +269,8 @@ impl Unreadable {
     }
 }
 
-const NOT_OUR_FORM: &str = "is not in the form that this library writes";
-const OF_ANOTHER_STATUS: &str = "does not belong to the record's status";
+const NOT_OUR_FORM: &str = "isn't in the form that this library writes";
+const OF_ANOTHER_STATUS: &str = "doesn't belong to the record's status";
 
 /// Decodes the record in `row`, which needs all columns but `trace_id`.
 pub(super) fn decode(row: &Row) -> Result<Record, Unreadable> {
@@ -278,18 +278,18 @@ pub(super) fn decode(row: &Row) -> Result<Record, Unreadable> {
     // Check the version first: it determines how to read the rest.
     let version = fields.integer(Column::Version)?;
     if version != i64::from(RECORD_VERSION) {
-        let why = format!("is {version}, and this library reads version {RECORD_VERSION} alone");
+        let why = format!("is {version}, but this library reads only version {RECORD_VERSION}");
         return Err(Unreadable::new(Column::Version, why));
     }
     if let Some(column) = Column::LATER_RESPONSE.into_iter().find(|column| !fields.is_null(*column)) {
-        let why = "is set, so that a newer version of this library wrote the response; update this one";
+        let why = "is set, so a newer version of this library wrote the response; update the library";
         return Err(Unreadable::new(column, why));
     }
     Ok(Record {
         owner: Owner::from_bytes(fields.array(Column::Owner)?),
         generation: Generation::new(fields.number(Column::Generation)?),
         attempt: u32::try_from(fields.integer(Column::Attempt)?)
-            .map_err(|_| Unreadable::new(Column::Attempt, "is not a whole number in its range"))?,
+            .map_err(|_| Unreadable::new(Column::Attempt, "isn't a whole number in its range"))?,
         fingerprint: fields.parsed(Column::Fingerprint, Fingerprint::from_stored)?,
         lock_acquired_at: fields.time(Column::LockAcquiredAt)?,
         expires_at: fields.optional::<Number>(Column::ExpiresAt)?.map(|at| Timestamp::from_millis(at.0)),
@@ -297,7 +297,7 @@ pub(super) fn decode(row: &Row) -> Result<Record, Unreadable> {
         request_id: match fields.optional::<&[u8]>(Column::RequestId)? {
             Some(bytes) => {
                 let text = std::str::from_utf8(bytes);
-                Some(text.map_err(|_| Unreadable::new(Column::RequestId, "is not UTF-8"))?.into())
+                Some(text.map_err(|_| Unreadable::new(Column::RequestId, "isn't UTF-8"))?.into())
             }
             None => None,
         },
@@ -329,14 +329,17 @@ fn outcome(fields: &Fields<'_>) -> Result<Outcome, Unreadable> {
     let Kept::Somewhere(encoding, parts) = fields.parsed(Column::ResponseEncoding, parse_encoding)? else {
         let mut others = Column::OUTCOME.into_iter().filter(|column| *column != Column::ResponseEncoding);
         return match others.find(|column| !fields.is_null(*column)) {
-            Some(column) => Err(Unreadable::new(column, "belongs to a response, and none was kept")),
+            Some(column) => Err(Unreadable::new(column, "belongs to a response, but none was kept")),
             None => Ok(Outcome::Omitted),
         };
     };
     let place = match parts {
         Some(count) if fields.is_null(Column::Response) => Place::Chunks(count),
         Some(_) => {
-            return Err(Unreadable::new(Column::Response, "is in the record, and said to be elsewhere"));
+            return Err(Unreadable::new(
+                Column::Response,
+                "is in the record, but marked as stored elsewhere",
+            ));
         }
         None => Place::Inline(Bytes::copy_from_slice(fields.required(Column::Response)?)),
     };
@@ -377,9 +380,9 @@ struct Fields<'a>(&'a Row);
 
 impl<'a> Fields<'a> {
     fn optional<T: FromSql<'a>>(&self, column: Column) -> Result<Option<T>, Unreadable> {
-        self.0.try_get(column.name()).map_err(|_| {
-            Unreadable::new(column, "is not of the type, or not in the range, that it should be")
-        })
+        self.0
+            .try_get(column.name())
+            .map_err(|_| Unreadable::new(column, "has the wrong type or is out of range"))
     }
 
     fn required<T: FromSql<'a>>(&self, column: Column) -> Result<T, Unreadable> {
@@ -405,7 +408,7 @@ impl<'a> Fields<'a> {
 
     fn array<const N: usize>(&self, column: Column) -> Result<[u8; N], Unreadable> {
         let bytes: &[u8] = self.required(column)?;
-        bytes.try_into().map_err(|_| Unreadable::new(column, "has another length than it should"))
+        bytes.try_into().map_err(|_| Unreadable::new(column, "has the wrong length"))
     }
 
     fn parsed<T>(&self, column: Column, parse: fn(&str) -> Option<T>) -> Result<T, Unreadable> {
@@ -431,7 +434,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn encodings_read_back_as_they_are_written() {
+    fn encodings_round_trip() {
         let kept = |encoding, place| {
             Outcome::Retained(StoredResponse { encoding, length: 1, sha256: [0; 32], place })
         };

@@ -61,7 +61,7 @@ impl Deref for Lent {
     fn deref(&self) -> &Object {
         match &self.0 {
             Some(connection) => connection,
-            None => unreachable!("giving the connection back ends the loan"),
+            None => unreachable!("returning the connection ends the loan"),
         }
     }
 }

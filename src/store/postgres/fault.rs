@@ -158,7 +158,7 @@ impl Fault {
         match error {
             PoolError::Backend(error) => Self::of_connection(error),
             PoolError::Timeout(TimeoutType::Create | TimeoutType::Recycle) => {
-                Self::unsent(Class::NotReached, "the time-out of the connection")
+                Self::unsent(Class::NotReached, "the connection timed out")
             }
             PoolError::Timeout(TimeoutType::Wait) => Self::none_free(),
             PoolError::Closed => Self::unsent(Class::NotReached, "the pool is closed"),
@@ -168,19 +168,19 @@ impl Fault {
 
     /// No connection was free in time, so nothing was sent.
     pub(super) fn none_free() -> Self {
-        Self::unsent(Class::NoneFree, "the time-out of the connection")
+        Self::unsent(Class::NoneFree, "waiting for a free connection timed out")
     }
 
     /// No connection was made in time, so nothing was sent.
     pub(super) fn not_reached() -> Self {
-        Self::unsent(Class::NotReached, "the time-out of the connection")
+        Self::unsent(Class::NotReached, "the connection timed out")
     }
 
     /// The table, or the marker of its version, doesn't exist.
     pub(super) fn missing_table() -> Self {
         Self {
             ends_connection: false,
-            ..Self::unsent(Class::MissingTable, "no version of its schema is found")
+            ..Self::unsent(Class::MissingTable, "its schema version wasn't found")
         }
     }
 
@@ -191,7 +191,7 @@ impl Fault {
 
     /// Another server process answers than the one that accepted the connection.
     pub(super) fn not_direct() -> Self {
-        Self::unsent(Class::Pooler, "another process answers than the one that took the connection")
+        Self::unsent(Class::Pooler, "a different process answers than the one that accepted the connection")
     }
 
     pub(super) fn is_lost(&self) -> bool {
@@ -206,13 +206,16 @@ impl Fault {
     pub(super) fn contended() -> Self {
         Self {
             ends_connection: false,
-            ..Self::unsent(Class::Conflict, "others were faster, again and again")
+            ..Self::unsent(Class::Conflict, "other writers were repeatedly faster")
         }
     }
 
     /// The response is larger than a row can hold, so nothing was sent.
     pub(super) fn too_large() -> Self {
-        Self { ends_connection: false, ..Self::unsent(Class::Unstorable, "it is larger than a row takes") }
+        Self {
+            ends_connection: false,
+            ..Self::unsent(Class::Unstorable, "it exceeds the maximum size of a row")
+        }
     }
 
     /// A standby answered.
@@ -277,7 +280,7 @@ impl Fault {
 
     /// The statement was sent, and timed out.
     pub(super) fn timed_out() -> Self {
-        let cause = Cause { text: "the time-out of the statement".to_owned(), code: None };
+        let cause = Cause { text: "the statement timed out".to_owned(), code: None };
         Self { class: Class::TimedOut, cause, maybe_applied: true, ends_connection: true }
     }
 
@@ -290,7 +293,7 @@ impl Fault {
         let is_error = severity == Some(Severity::Error)
             || severity.is_none() && error.severity().eq_ignore_ascii_case("error");
         let is_definite = is_error && !matches!(code, "57014" | "40003") && !code.starts_with("08");
-        let text = if class.is_quotable() { sentence(error.message()) } else { "refused by the server" };
+        let text = if class.is_quotable() { sentence(error.message()) } else { "rejected by the server" };
         let ends_connection =
             !is_error || class == Class::ReadOnly || class == Class::Pooler || code == "0A000";
         let cause = Cause { text: text.to_owned(), code: Some(code.to_owned()) };
@@ -313,44 +316,43 @@ impl Fault {
             }
             Class::NotReached => {
                 format!(
-                    "the server of {the_table} could not be reached; check the host, the port and the network"
+                    "the server of {the_table} couldn't be reached; check the host, the port and the network"
                 )
             }
             Class::Tls => format!(
-                "there is no trusted TLS session with the server of {the_table}; name its root certificate by \
-                 sslrootcert, or say sslmode=disable in a network that needs no TLS"
+                "the TLS handshake with the server of {the_table} failed; give its root certificate with sslrootcert, \
+                 or set sslmode=disable in a network that needs no TLS"
             ),
             Class::Credentials => format!(
-                "the server of {the_table} refuses the user or the password; check both, and the server's pg_hba.conf"
+                "the server of {the_table} rejected the user or the password; check both, and the server's pg_hba.conf"
             ),
-            Class::MissingDatabase => format!("there is no such database for {the_table}; check its name"),
+            Class::MissingDatabase => format!("the database for {the_table} doesn't exist; check its name"),
             Class::Lost => format!("the connection for {the_table} was lost"),
-            Class::TimedOut => format!("{the_table} did not answer in time"),
+            Class::TimedOut => format!("{the_table} didn't answer in time"),
             Class::ServerError => format!("the server failed to serve {the_table}"),
             Class::ReadOnly => format!(
-                "the server of {the_table} takes no writes: it is a standby, or has become one; the address should \
-                 lead to the primary"
+                "the server of {the_table} is read-only: it is a standby, or has become one; connect to the primary"
             ),
-            Class::Conflict => format!("another transaction has the record in {the_table} just now"),
+            Class::Conflict => format!("another transaction currently holds the record in {the_table}"),
             Class::MissingTable => {
                 format!(
-                    "there is no {the_table}; create it with `idempotency table create`, or by its schema.sql"
+                    "there is no {the_table}; create it with `idempotency table create`, or with its schema.sql"
                 )
             }
             Class::Unfit => format!(
-                "{the_table} is not as this version of the library needs it; run `idempotency table check`"
+                "{the_table} doesn't match this version of the library; run `idempotency table check`"
             ),
             Class::Permission => format!(
-                "the user may not do this to {the_table}; grant SELECT, INSERT, UPDATE and DELETE on it, and SELECT \
+                "the user lacks permissions on {the_table}; grant SELECT, INSERT, UPDATE and DELETE on it, and SELECT \
                  on its marker"
             ),
             Class::Pooler => format!(
-                "a pooler before {the_table} gives statements to other sessions than those that they were prepared \
-                 in; leave out `prepared=true`, which is for direct connections"
+                "a pooler in front of {the_table} runs statements in sessions that didn't prepare them; leave out \
+                 `prepared=true`, which is for direct connections"
             ),
             Class::Unlimited => format!(
-                "statements on {the_table} have no time limit at the server, so one that was given up could be applied \
-                 later. Behind a pooler, add `timeouts=transaction` to the URL; or set statement_timeout and \
+                "statements on {the_table} have no time limit at the server, so an abandoned one could still be \
+                 applied later. Behind a pooler, add `timeouts=transaction` to the URL; or set statement_timeout and \
                  lock_timeout for the role, and add `timeouts=role`"
             ),
             Class::Unbound => format!(
@@ -360,13 +362,14 @@ impl Fault {
             ),
             Class::FailedTransaction => {
                 format!(
-                    "a statement of the transaction had failed before {the_table} was asked; roll it back"
+                    "an earlier statement of the transaction failed, so {the_table} wasn't queried; roll it back"
                 )
             }
             Class::Unstorable => format!(
-                "{the_table} can't store the record: it is too large, or has characters that the database's encoding lacks"
+                "{the_table} can't store the record: it is too large, or has characters that the database's encoding \
+                 lacks"
             ),
-            Class::Refused => format!("PostgreSQL refused the statement on {the_table}"),
+            Class::Refused => format!("PostgreSQL rejected the statement on {the_table}"),
         }
     }
 }
@@ -392,7 +395,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_class_has_its_kind() {
+    fn every_error_class_maps_to_its_kind() {
         use StoreErrorKind::{Conflict, Rejected, Unavailable, Unstorable};
         for (code, kind) in [
             ("40001", Conflict),
@@ -436,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_one_line_cut_between_characters() {
+    fn messages_are_one_truncated_line() {
         assert_eq!(sentence("first\nsecond"), "first");
         assert_eq!(sentence(&format!("x{}", "é".repeat(400))).len(), 499);
     }

@@ -86,7 +86,8 @@ impl Limits {
             return Ok(());
         }
         Err(Fault::unlimited(&format!(
-            "statement_timeout is {statement} ms and lock_timeout {lock} ms, where 0 is none; at most {most} ms are needed"
+            "statement_timeout is {statement} ms and lock_timeout {lock} ms (0 means no limit); set both to at most \
+             {most} ms"
         )))
     }
 
@@ -124,14 +125,14 @@ mod tests {
     }
 
     #[test]
-    fn the_server_ends_a_statement_first() {
+    fn server_timeouts_are_shorter_than_the_clients() {
         assert_eq!(limits(1000, 250).options(None), "-c statement_timeout=750 -c lock_timeout=250");
         let options = limits(1000, 900).options(Some("-c search_path=a"));
         assert_eq!(options, "-c search_path=a -c statement_timeout=750 -c lock_timeout=675");
     }
 
     #[test]
-    fn limits_are_needed_and_low() {
+    fn missing_or_high_limits_are_refused() {
         for (statement, lock, is_enough) in
             [(750, 250, true), (1000, 1000, true), (1001, 250, false), (0, 250, false), (750, 0, false)]
         {

@@ -344,7 +344,7 @@ mod tests {
 
     /// A proxy may treat any call of it as a change of the session.
     #[test]
-    fn only_waiting_statements_set_anything() {
+    fn only_waiting_statements_change_settings() {
         let table = TableName::new("idempotency").unwrap();
         let sets = |wait| format!("{:?}", Statements::new(&table, wait)).contains("set_config");
         assert!(!sets(LockWait::OfSession) && sets(LockWait::OfStatement));

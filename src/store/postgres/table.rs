@@ -42,8 +42,8 @@ impl TableName {
                 return Err(Error::new(
                     ErrorKind::Invalid,
                     format!(
-                        "the table's name {name:?} is not one that can be used: TABLE or SCHEMA.TABLE, each of ASCII \
-                         letters, digits and _, not beginning with a digit, at most {LONGEST_NAME} characters"
+                        "the table's name {name:?} isn't valid: use TABLE or SCHEMA.TABLE, each of ASCII letters, \
+                         digits and _, not starting with a digit, at most {LONGEST_NAME} characters"
                     ),
                 ));
             }
@@ -136,17 +136,17 @@ impl TableProblem {
 impl fmt::Display for TableProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Missing => f.write_str("there is no such table, or no marker of its schema's version"),
+            Self::Missing => f.write_str("the table doesn't exist, or lacks the marker of its schema version"),
             Self::Schema { found, needed } => f.write_str(&schema_mismatch(*found, *needed)),
             Self::Privileges { missing } => write!(f, "the user lacks {}; grant it", missing.join(", ")),
             Self::NoIndex => {
-                f.write_str("the table has no index on `expires_at`: every sweep reads all of it")
+                f.write_str("the table has no index on `expires_at`: every sweep reads the whole table")
             }
-            Self::Standby => f.write_str("the server that answers is a standby; lead the address to the primary"),
+            Self::Standby => f.write_str("the server is a standby; connect to the primary"),
             Self::Unlogged => f.write_str("the table is unlogged: a crash of the server empties it"),
             Self::AsynchronousCommit => f.write_str(
                 "synchronous_commit is off: a crash of the server can take back the claims and outcomes of its last \
-                 moments, and what they stand for runs again",
+                 moments, and those operations run again",
             ),
         }
     }
@@ -155,12 +155,12 @@ impl fmt::Display for TableProblem {
 fn schema_mismatch(found: i64, needed: i64) -> String {
     if found > needed {
         return format!(
-            "its schema is of version {found}, and this library works with version {needed}; update the library"
+            "its schema has version {found}, but this library needs version {needed}; update the library"
         );
     }
     format!(
-        "its schema is of version {found}, and this library works with version {needed}; no migration leads there. Drop \
-         the table and its marker (the table's name and `_schema`), which forgets its records, and recreate both with \
+        "its schema has version {found}, but this library needs version {needed}; there is no migration. Drop the \
+         table and its marker (the table's name and `_schema`), which forgets its records, and recreate both with \
          `idempotency table create`"
     )
 }
@@ -321,7 +321,7 @@ impl Inner {
         }
         let (table, place) = (self.table.plain(), &self.place);
         let why = schema_mismatch(found, NEEDED);
-        Err(StoreError::new(StoreErrorKind::Rejected, format!("table `{table}`{place} does not fit: {why}")))
+        Err(StoreError::new(StoreErrorKind::Rejected, format!("table `{table}`{place} can't be used: {why}")))
     }
 }
 
@@ -330,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_checked_and_quoted() {
+    fn table_names_are_checked_and_quoted() {
         let name = |text| TableName::new(text).map(|name| name.to_string());
         assert_eq!(name("idempotency").unwrap(), "\"idempotency\"");
         assert_eq!(name("Shop.records_2").unwrap(), "\"Shop\".\"records_2\"");
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn the_schema_names_the_table_everywhere() {
+    fn the_schema_uses_the_tables_name_everywhere() {
         let sql = TableName::new("shop.records").unwrap().schema_sql();
         assert!(!sql.contains("\"idempotency"), "{sql}");
         assert!(sql.contains("CREATE INDEX IF NOT EXISTS \"records_expires_at\" ON \"shop\".\"records\""));
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_told_with_what_to_do() {
+    fn version_mismatches_say_what_to_do() {
         assert!(schema_mismatch(1, 2).contains("recreate both with `idempotency table create`"));
         assert!(schema_mismatch(4, 3).contains("update the library"));
     }

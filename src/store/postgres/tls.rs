@@ -46,12 +46,12 @@ impl Tls {
         if pem.is_some() && (added == 0 || ignored > 0 || unreadable > 0) {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                "the root certificates cannot be read; give them in the PEM format",
+                "the root certificates can't be read; give them in PEM format",
             ));
         }
         let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
-            .map_err(|_| Error::new(ErrorKind::Invalid, "this build of rustls has no version of TLS"))?
+            .map_err(|_| Error::new(ErrorKind::Invalid, "this build of rustls supports no TLS version"))?
             .with_root_certificates(roots)
             .with_no_client_auth();
         Ok(Self(Arc::new(config)))
@@ -83,7 +83,10 @@ impl TlsConnect<Socket> for Connector {
     fn connect(self, socket: Socket) -> Self::Future {
         Box::pin(async move {
             let name = self.name.ok_or_else(|| {
-                Failure(io::Error::new(io::ErrorKind::InvalidData, "the host's name is not one that TLS has"))
+                Failure(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "the host's name isn't a valid TLS server name",
+                ))
             })?;
             let stream = TlsConnector::from(self.config).connect(name, socket).await.map_err(Failure)?;
             Ok(Stream(Box::new(stream)))
@@ -158,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn roots_that_cannot_be_read_are_refused() {
+    fn unreadable_root_certificates_are_refused() {
         for pem in [&b""[..], b"nonsense", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
         {
             assert_eq!(Tls::new(Some(pem)).err().map(|error| error.kind()), Some(ErrorKind::Invalid));

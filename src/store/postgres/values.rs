@@ -52,7 +52,7 @@ impl std::fmt::Debug for Value<'_> {
 impl ToSql for Value<'_> {
     fn to_sql(&self, type_: &Type, out: &mut BytesMut) -> Result<IsNull, Failure> {
         if self.type_().is_some_and(|own| own != *type_) {
-            return Err(format!("the statement takes {}, and not {self:?}", type_.name()).into());
+            return Err(format!("the statement expects {}, not {self:?}", type_.name()).into());
         }
         match *self {
             Self::Null => return Ok(IsNull::Yes),
@@ -100,7 +100,7 @@ pub(super) struct Number(pub(super) u64);
 
 impl<'a> FromSql<'a> for Number {
     fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Failure> {
-        parse_numeric(raw).map(Self).ok_or_else(|| "no whole number of 64 bits".into())
+        parse_numeric(raw).map(Self).ok_or_else(|| "not a 64-bit whole number".into())
     }
 
     fn accepts(type_: &Type) -> bool {
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_comes_back() {
+    fn every_number_round_trips() {
         let powers = (0..64).map(|shift| 1_u64 << shift).chain((0..20).map(|power| 10_u64.pow(power)));
         for near in powers.chain([0, u64::MAX]) {
             for number in [near.saturating_sub(1), near, near.saturating_add(1)] {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_refused() {
+    fn non_numbers_are_refused() {
         let raw = |words: &[u16]| words.iter().flat_map(|word| word.to_be_bytes()).collect::<Vec<u8>>();
         // 12,345,678 as PostgreSQL sends it, and 20,000, whose last digit it omits.
         assert_eq!(parse_numeric(&raw(&[2, 1, 0, 0, 1234, 5678])), Some(12_345_678));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_not_shown_and_keeps_to_its_type() {
+    fn values_are_hidden_and_keep_their_type() {
         let shown = format!("{:?}", [Value::Text("secret"), Value::Bytes(b"secret"), Value::Null]);
         assert_eq!(shown, "[<text>, <bytea>, NULL]");
         assert!(Value::Number(1).to_sql(&Type::INT8, &mut BytesMut::new()).is_err());

@@ -63,18 +63,18 @@ pub(super) struct Location {
 impl Location {
     /// Parses `text`. An error says what's wrong with it, without any part that may be secret.
     pub(super) fn parse(text: &str) -> Result<Self, Error> {
-        let url = Url::parse(text).map_err(|error| invalid(format!("is no URL: {error}")))?;
+        let url = Url::parse(text).map_err(|error| invalid(format!("isn't a valid URL: {error}")))?;
         let (is_cluster, has_tls) = match url.scheme() {
             "redis" | "valkey" => (false, false),
             "rediss" | "valkeys" => (false, true),
             "redis-cluster" | "valkey-cluster" => (true, false),
             "rediss-cluster" | "valkeys-cluster" => (true, true),
-            scheme => return Err(invalid(format!("has the scheme {scheme:?}, which is not known"))),
+            scheme => return Err(invalid(format!("has the unknown scheme {scheme:?}"))),
         };
         let host: Arc<str> = match url.host() {
             Some(Host::Ipv6(address)) => address.to_string().into(),
             Some(host) => decoded(&host.to_string(), "host")?.into(),
-            None => return Err(invalid("names no host")),
+            None => return Err(invalid("has no host")),
         };
         let mut location = Self {
             address: Address { host, port: url.port().unwrap_or(DEFAULT_PORT) },
@@ -90,13 +90,13 @@ impl Location {
             location.set(&name, &value)?;
         }
         if location.is_cluster && location.database != 0 {
-            return Err(invalid("names a database, and a cluster has only one; leave it out"));
+            return Err(invalid("names a database, but a cluster has only one; leave it out"));
         }
         if !location.is_cluster && !location.nodes.is_empty() {
-            return Err(invalid("names nodes, which only a cluster has; say cluster=true"));
+            return Err(invalid("names nodes, which only a cluster has; add cluster=true"));
         }
         if location.root_certificates.is_some() && !has_tls {
-            return Err(invalid("names certificates for TLS, and wants none; write rediss://"));
+            return Err(invalid("names certificates but doesn't use TLS; write rediss://"));
         }
         Ok(location)
     }
@@ -106,11 +106,11 @@ impl Location {
             "cluster" => match value {
                 "true" => self.is_cluster = true,
                 "false" if !self.is_cluster => {}
-                _ => return Err(invalid("has the parameter cluster with another value than true")),
+                _ => return Err(invalid("has the parameter cluster with a value other than true")),
             },
             "node" => {
                 let node = Address::parse(value, None);
-                self.nodes.push(node.ok_or_else(|| invalid("has a node that is not HOST:PORT"))?);
+                self.nodes.push(node.ok_or_else(|| invalid("has a node that isn't HOST:PORT"))?);
             }
             "prefix" if value.is_empty() => return Err(invalid("has the parameter prefix without a value")),
             "prefix" => self.key_prefix = Some(value.to_owned()),
@@ -119,8 +119,8 @@ impl Location {
             }
             "sslrootcert" => self.root_certificates = Some(value.to_owned()),
             _ => {
-                let known = "there are cluster, node, prefix and sslrootcert";
-                return Err(invalid(format!("has the parameter {name:?}, which is not known; {known}")));
+                let known = "use cluster, node, prefix or sslrootcert";
+                return Err(invalid(format!("has the unknown parameter {name:?}; {known}")));
             }
         }
         Ok(())
@@ -139,13 +139,13 @@ fn credentials(url: &Url) -> Result<Option<Credentials>, Error> {
 fn database(path: &str) -> Result<u32, Error> {
     match path.trim_matches('/') {
         "" => Ok(0),
-        number => number.parse().map_err(|_| invalid("has a path that is no database's number")),
+        number => number.parse().map_err(|_| invalid("has a path that isn't a database number")),
     }
 }
 
 fn decoded(text: &str, what: &str) -> Result<String, Error> {
     let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(Into::into).map_err(|_| invalid(format!("has a {what} that is not UTF-8")))
+    decoded.map(Into::into).map_err(|_| invalid(format!("has a {what} that isn't UTF-8")))
 }
 
 fn invalid(what: impl fmt::Display) -> Error {
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_says_all() {
+    fn urls_configure_everything() {
         let plain = Location::parse("redis://localhost").unwrap();
         assert_eq!(plain.to_string(), "redis://localhost:6379/0");
         assert!(plain.credentials.is_none() && !plain.has_tls && !plain.is_cluster);
@@ -203,9 +203,9 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_and_no_password_shown() {
+    fn invalid_urls_are_refused_without_the_password() {
         for (text, says) in [
-            ("", "no URL"),
+            ("", "valid URL"),
             ("redis://:secret@h:99999", "port"),
             ("redis://:secret@", "host"),
             ("http://:secret@h", "scheme"),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_does_not_know_its_host_has_the_one_that_was_asked() {
+    fn nodes_without_host_use_the_asked_host() {
         let asked = Address { host: "asked".into(), port: 1 };
         assert_eq!(Address::parse(":7", Some(&asked)).unwrap().to_string(), "asked:7");
         assert_eq!(Address::parse("?:7", Some(&asked)).unwrap().to_string(), "asked:7");

@@ -96,12 +96,12 @@ impl RedisStoreBuilder {
         let location = Location::parse(&self.url)?;
         for (what, timeout) in [("attempt", self.attempt_timeout), ("operation", self.operation_timeout)] {
             if timeout.is_zero() {
-                return Err(invalid(format!("the {what} time-out is zero; no request could succeed")));
+                return Err(invalid(format!("the {what} timeout is zero; every request would fail")));
             }
         }
         if !self.nodes.is_empty() && !location.is_cluster {
             return Err(invalid(
-                "nodes are given, and the URL names no cluster; write redis-cluster:// there",
+                "nodes are given, but the URL isn't for a cluster; write redis-cluster:// there",
             ));
         }
         let key_prefix = self.key_prefix.or_else(|| location.key_prefix.clone());
@@ -113,11 +113,11 @@ impl RedisStoreBuilder {
         seeds.extend(location.nodes.iter().cloned());
         for node in &self.nodes {
             let address = Address::parse(node, None);
-            seeds.push(address.ok_or_else(|| invalid(format!("the node {node:?} is not HOST:PORT")))?);
+            seeds.push(address.ok_or_else(|| invalid(format!("the node {node:?} isn't HOST:PORT")))?);
         }
         let pem = match (self.root_certificates, &location.root_certificates) {
             (None, Some(file)) => Some(std::fs::read(file).map_err(|error| {
-                invalid(format!("sslrootcert {file:?} cannot be read")).with_source(error)
+                invalid(format!("sslrootcert {file:?} can't be read")).with_source(error)
             })?),
             (pem, _) => pem,
         };
@@ -144,8 +144,9 @@ fn tls(root_certificates: Option<&[u8]>) -> Result<Arc<ClientConfig>, Error> {
     let mut roots = RootCertStore::empty();
     match root_certificates {
         Some(pem) => {
-            let wrong =
-                |error: &dyn fmt::Display| invalid(format!("the root certificates are no PEM: {error}"));
+            let wrong = |error: &dyn fmt::Display| {
+                invalid(format!("the root certificates aren't valid PEM: {error}"))
+            };
             for certificate in CertificateDer::pem_slice_iter(pem) {
                 let certificate = certificate.map_err(|error| wrong(&error))?;
                 roots.add(certificate).map_err(|error| wrong(&error))?;
@@ -156,12 +157,12 @@ fn tls(root_certificates: Option<&[u8]>) -> Result<Arc<ClientConfig>, Error> {
     }
     if roots.is_empty() {
         return Err(invalid(
-            "no authority is known to trust for TLS; set SSL_CERT_FILE, or give root certificates",
+            "no trusted certificate authority was found for TLS; set SSL_CERT_FILE, or give root certificates",
         ));
     }
     let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
-        .map_err(|error| invalid(format!("TLS cannot be used here: {error}")))?;
+        .map_err(|error| invalid(format!("TLS can't be used here: {error}")))?;
     Ok(Arc::new(config.with_root_certificates(roots).with_no_client_auth()))
 }
 

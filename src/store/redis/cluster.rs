@@ -193,7 +193,7 @@ mod tests {
 
     /// Values from the specification, and from `CLUSTER KEYSLOT`.
     #[test]
-    fn a_keys_slot_is_its_check_sum_or_its_tags() {
+    fn slots_come_from_keys_or_hash_tags() {
         assert_eq!(crc16(b"123456789"), 0x31C3);
         assert_eq!(slot("foo"), 12_182);
         assert_eq!(slot("{foo}bar"), 12_182);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slots_are_read_off_the_answer_and_nothing_is_made_of_another() {
+    fn only_well_formed_slot_answers_are_read() {
         let text = |text: &str| Value::BulkString(text.into());
         let node = |host, port| Value::Array(vec![host, Value::Int(port), text("id")]);
         let range = |first, last, node| Value::Array(vec![Value::Int(first), Value::Int(last), node]);

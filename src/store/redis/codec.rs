@@ -159,11 +159,11 @@ pub(super) fn decode(fields: Vec<(Bytes, Bytes)>) -> Result<Record, Unreadable> 
     // Check the version first: it determines how to read the rest.
     let version = fields.number::<u32>(VERSION)?;
     if version != RECORD_VERSION {
-        let why = format!("is {version}, and this library reads version {RECORD_VERSION} alone");
+        let why = format!("is {version}, but this library reads only version {RECORD_VERSION}");
         return Err(Unreadable::new(VERSION, why));
     }
     if let Some(field) = [RESPONSE_CODEC, RESPONSE_KEY_ID].into_iter().find(|field| fields.has(field)) {
-        let why = "is set, so that a newer version of this library wrote the response; update this one";
+        let why = "is set, so a newer version of this library wrote the response; update the library";
         return Err(Unreadable::new(field, why));
     }
     Ok(Record {
@@ -195,7 +195,7 @@ fn state(fields: &mut Fields) -> Result<State, Unreadable> {
     // A field of another state makes the record half-settled: it's unknown what happened.
     let left_over = OPTIONAL.into_iter().find(|field| fields.has(field));
     match left_over {
-        Some(field) => Err(Unreadable::new(field, "does not belong to the record's status")),
+        Some(field) => Err(Unreadable::new(field, "doesn't belong to the record's status")),
         None => Ok(state),
     }
 }
@@ -236,7 +236,7 @@ fn parse_number<T: FromStr + ToString>(digits: &str) -> Option<T> {
     digits.parse().ok().filter(|number: &T| number.to_string() == digits)
 }
 
-const OTHER_FORM: &str = "is not in the form that this library writes";
+const OTHER_FORM: &str = "isn't in the form that this library writes";
 
 /// A record's fields. Each can be taken once, and `has` finds those that are left over.
 struct Fields(Vec<(Bytes, Bytes)>);
@@ -254,12 +254,12 @@ impl Fields {
 
     fn text(&mut self, field: Field) -> Result<String, Unreadable> {
         let bytes = self.take(field)?;
-        String::from_utf8(bytes.into()).map_err(|_| Unreadable::new(field, "is not text"))
+        String::from_utf8(bytes.into()).map_err(|_| Unreadable::new(field, "isn't text"))
     }
 
     fn number<T: FromStr + ToString>(&mut self, field: Field) -> Result<T, Unreadable> {
         let number = parse_number(&self.text(field)?);
-        number.ok_or_else(|| Unreadable::new(field, "is not a whole number in its range"))
+        number.ok_or_else(|| Unreadable::new(field, "isn't a whole number in its range"))
     }
 
     fn millis(&mut self, field: Field) -> Result<Timestamp, Unreadable> {
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn encodings_read_back_as_they_are_written() {
+    fn encodings_round_trip() {
         for (text, parsed) in [
             ("identity", Some((Encoding::Identity, None))),
             ("deflate/16", Some((Encoding::Deflate, Some(16)))),

@@ -20,7 +20,7 @@ pub(super) enum Class {
     NotTrusted,
     /// The request timed out.
     TimedOut,
-    /// The connection was lost before the answer.
+    /// The connection was lost before the response arrived.
     Lost,
     /// The answer isn't valid Redis protocol.
     Unreadable,
@@ -218,36 +218,36 @@ impl Fault {
         match &self.class {
             Class::NotReached => {
                 format!(
-                    "Redis at {at} could not be reached; check the address, TLS or not, the network and that it runs"
+                    "Redis at {at} couldn't be reached; check that it runs, and check the address, the TLS setting \
+                     and the network"
                 )
             }
             Class::NotTrusted => format!(
-                "Redis at {at} could not be trusted; check that it speaks TLS, that its certificate is for this host, \
-                 and that its authority is known here (SSL_CERT_FILE, or where the store is built)"
+                "Redis at {at} couldn't be trusted; check that it speaks TLS, that its certificate is for this host, \
+                 and that its authority is trusted here (SSL_CERT_FILE, or where the store is built)"
             ),
-            Class::TimedOut => format!("Redis at {at} did not answer in time"),
-            Class::Lost => format!("the connection to Redis at {at} was lost before the answer"),
+            Class::TimedOut => format!("Redis at {at} didn't answer in time"),
+            Class::Lost => format!("the connection to Redis at {at} was lost before the response arrived"),
             Class::Unreadable => {
-                format!("what answers at {at} is not Redis; check the address, and TLS or not")
+                format!("the server at {at} isn't Redis; check the address and the TLS setting")
             }
-            Class::NoScript => format!("Redis at {at} does not keep the script that it was sent"),
+            Class::NoScript => format!("Redis at {at} doesn't keep the script that it was sent"),
             Class::Elsewhere { .. } => {
-                format!("the nodes of the Redis cluster at {at} do not agree on who has the record")
+                format!("the nodes of the Redis cluster at {at} don't agree on which node has the record")
             }
             Class::IsCluster => format!(
                 "Redis at {at} is a node of a cluster; say so in the URL: redis-cluster:// or rediss-cluster://"
             ),
             Class::ClusterDown => {
-                format!("the Redis cluster at {at} does not serve the record's slot just now")
+                format!("the Redis cluster at {at} doesn't currently serve the record's slot")
             }
             Class::ReadOnly => format!(
-                "Redis at {at} is a replica, which takes no writes; after a fail-over this passes, else give the \
-                 primary's address"
+                "Redis at {at} is a read-only replica; a failover resolves this, otherwise use the primary's address"
             ),
             Class::OutOfMemory => format!(
-                "Redis at {at} has no memory left, and takes no new records; give it more, or keep records for less long"
+                "Redis at {at} has no memory left for new records; give it more, or keep records for a shorter time"
             ),
-            Class::Loading => format!("Redis at {at} has started just now, and is still loading its data"),
+            Class::Loading => format!("Redis at {at} has just started and is still loading its data"),
             Class::NoPrimary => format!("Redis at {at} is a replica that has lost its primary"),
             Class::TooFewReplicas => {
                 format!(
@@ -255,28 +255,28 @@ impl Fault {
                 )
             }
             Class::DiskFails => {
-                format!("Redis at {at} takes no writes because it cannot save its data; see its log")
+                format!("Redis at {at} refuses writes because it can't save its data; see its log")
             }
             Class::Busy => format!("Redis at {at} is busy with another script"),
             Class::TooManyConnections => {
                 format!(
-                    "Redis at {at} takes no more connections; raise its maxclients, or run fewer functions at once"
+                    "Redis at {at} accepts no more connections; raise its maxclients, or run fewer functions at once"
                 )
             }
             Class::NotAuthenticated => format!(
-                "Redis at {at} refused the user name or the password, or wants one; check those in the URL"
+                "Redis at {at} rejected the user name or password, or requires one; check those in the URL"
             ),
             Class::NotPermitted => format!(
-                "Redis at {at} does not permit this user a command that the store needs; see the store's documentation \
+                "Redis at {at} doesn't permit this user a command that the store needs; see the store's documentation \
                  for the list"
             ),
-            Class::NoHash => format!("a record in Redis at {at} cannot be read: it is no hash"),
-            Class::NoDatabase => format!("Redis at {at} has no database of the number that the URL names"),
+            Class::NoHash => format!("a record in Redis at {at} can't be read: it isn't a hash"),
+            Class::NoDatabase => format!("Redis at {at} has no database with the number in the URL"),
             Class::TooLarge => {
                 format!("Redis at {at} refuses a response of this size; raise its limit (proto-max-bulk-len)")
             }
             Class::Refused => {
-                format!("Redis at {at} refused the request; the store needs Redis 6 or later, or Valkey")
+                format!("Redis at {at} rejected the request; the store needs Redis 6 or later, or Valkey")
             }
         }
     }
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn every_code_has_its_kind_and_says_whether_it_is_certain() {
+    fn every_code_maps_to_kind_and_certainty() {
         use StoreErrorKind::{Corrupt, Rejected, Unavailable, Unstorable};
         for (line, kind, is_definite) in [
             (
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_an_answer_is_kept_but_its_code() {
+    fn errors_keep_only_the_answers_code() {
         for line in ["ERR unknown command, with args: 'secret'", "SECRET-secret x", "WRONGTYPE secret"] {
             let error = answered(line).into_error(false);
             let text = format!("{error} {error:?} {:?}", error.source().map(ToString::to_string));
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn another_node_is_found_in_the_answer() {
+    fn redirections_are_parsed() {
         let class = answered("MOVED 3999 127.0.0.1:6381").class;
         let node = Address { host: "127.0.0.1".into(), port: 6381 };
         assert_eq!(class, Class::Elsewhere { node, permanent: true });

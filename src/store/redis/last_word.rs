@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failed_write_does_not_hide_the_answer() {
+    async fn failed_writes_do_not_hide_the_answer() {
         let mut stream = LastWord::of(HungUp(b"-ERR too long\r\n"));
         stream.write_all(b"half of a request").await.unwrap();
         stream.flush().await.unwrap();

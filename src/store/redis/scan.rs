@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prefix_is_no_pattern() {
+    fn prefixes_are_escaped_in_patterns() {
         assert_eq!(literal("a:b"), "a:b");
         assert_eq!(literal("a*[b]?\\^"), "a\\*\\[b\\]\\?\\\\\\^");
     }

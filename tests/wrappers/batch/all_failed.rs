@@ -48,7 +48,7 @@ async fn answered(worker: &Batch<SqsMessage>, batch: &serde_json::Value) -> Resu
 }
 
 #[tokio::test]
-async fn a_batch_that_failed_is_counted() {
+async fn failed_batches_are_counted() {
     let failing =
         || [Message::new("m1", "fail 1"), Message::new("m2", "panic 1"), Message::new("m3", "final 1")];
     for (fails, expected) in [(false, Ok(3)), (true, Err(ErrorKind::AllFailed))] {
@@ -59,13 +59,13 @@ async fn a_batch_that_failed_is_counted() {
             assert_eq!(failed, (1, expected), "delivery {delivery}");
         }
         let with_one = failing().into_iter().chain([Message::new("m4", "a")]);
-        assert_eq!(all_failed(answered(&worker, &sqs(with_one))).await, (0, Ok(3)), "one is done");
+        assert_eq!(all_failed(answered(&worker, &sqs(with_one))).await, (0, Ok(3)), "one succeeds");
         assert_eq!(all_failed(answered(&worker, &sqs([]))).await, (0, Ok(0)), "an empty batch");
     }
 }
 
 #[tokio::test]
-async fn a_group_behind_a_failure_fails_with_it() {
+async fn groups_behind_failures_count_as_failed() {
     let bench = Bench::new();
     let of = |id: &str, order: &str| Message::new(id, order).in_group("one").fifo();
     let worker = bench.worker(by_id).fail_if_all_fail(true);

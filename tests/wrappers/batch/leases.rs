@@ -59,10 +59,10 @@ async fn crash(bench: &Bench, clock: &Paused) -> (usize, Duration) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crash_spends_few_of_a_streams_retries() {
+async fn crashes_spend_few_stream_retries() {
     let (bench, clock) = paused(|builder| builder);
     let (in_progress, after) = crash(&bench, &clock).await;
-    assert_eq!(in_progress, 3, "17 s in steps of 8 s; with a lease until the deadline it was 8");
+    assert_eq!(in_progress, 3, "17 s in steps of 8 s; a lease until the deadline took 8 steps");
     assert!(after <= Duration::from_secs(24), "{after:?}");
 
     // A delivery that waits inside the invocation uses up no retries.
@@ -99,7 +99,7 @@ async fn leases_of_streams_follow_the_settings() {
         let now = clock.now();
         assert_eq!(deliver_by(&worker, &kinesis(&SHARD), clock.after(TIMEOUT)).await, [""; 0]);
         let held = held.lock().unwrap();
-        assert_eq!(held[0], held[1], "a step inside of it is free as early");
+        assert_eq!(held[0], held[1], "an operation inside it is freed as early");
         if bench.idempotency.settings().lease_extension.is_none() {
             assert_eq!(
                 now.until(held[2]),
@@ -118,7 +118,7 @@ async fn leases_of_streams_follow_the_settings() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_extension_costs_one_request_in_five_seconds() {
+async fn extensions_cost_one_request_per_five_seconds() {
     for (millis, extensions) in [(4_900, 0), (5_100, 1), (21_000, 4), (50_000, 9)] {
         let (bench, clock) = paused(|builder| builder);
         let order = format!("takes {millis}");
@@ -126,7 +126,7 @@ async fn an_extension_costs_one_request_in_five_seconds() {
         assert_eq!(deliver_by(&worker(&bench), &batch, clock.after(TIMEOUT)).await, [""; 0]);
         assert_eq!(bench.requests(), 2 + extensions, "{millis} ms");
         assert_eq!(deliver_by(&worker(&bench), &batch, clock.after(TIMEOUT)).await, [""; 0]);
-        assert_eq!(bench.requests(), 3 + extensions, "a duplicate is one");
+        assert_eq!(bench.requests(), 3 + extensions, "a duplicate costs one request");
     }
     // A queue's messages need no more requests than before.
     let (bench, clock) = paused(|builder| builder);
@@ -195,7 +195,7 @@ fn moved() -> (Bench, MemoryStore, Moved, Ran) {
 
 /// Lambda redelivers the record only after the first invocation is over.
 #[test]
-fn a_handler_blocked_for_three_leases_overlaps_nothing() {
+fn handlers_blocked_three_leases_never_overlap() {
     for (yields, runs) in [(false, vec!["begins", "ends"]), (true, vec!["begins", "begins", "ends"])] {
         let (bench, _, clock, ran) = moved();
         let blocked = clock.clone();
@@ -212,7 +212,7 @@ fn a_handler_blocked_for_three_leases_overlaps_nothing() {
 /// One operation is in two shards, so the second delivery may take over while the first handler blocks. The
 /// late one is fenced.
 #[test]
-fn a_handler_that_blocks_is_fenced_by_its_successor() {
+fn blocking_handlers_are_fenced_by_successors() {
     let (bench, store, clock, ran) = moved();
     let ((blocked, is_blocked), (done, is_done)) = (mpsc::channel(), mpsc::channel());
     let is_done = Mutex::new(is_done);
@@ -229,7 +229,7 @@ fn a_handler_that_blocks_is_fenced_by_its_successor() {
     is_blocked.recv().unwrap();
     assert_eq!(invoke(&bench, &clock, &ran, "successor", || (), false).returned().count(), 0);
     done.send(()).unwrap();
-    assert_eq!(late.join().unwrap(), 0, "the successor's outcome is the late one's");
+    assert_eq!(late.join().unwrap(), 0, "the successor's outcome replaces the late one");
     assert_eq!(*ran.lock().unwrap(), ["begins", "begins", "ends", "ends"]);
     // The record holds the successor's outcome.
     let records: Vec<_> = store.all().into_iter().map(|(_, record)| record).collect();

@@ -156,7 +156,7 @@ impl Queue {
                 None => false,
             };
             if !may_be {
-                known.wrong.push(format!("message {place} is acknowledged and was not handled"));
+                known.wrong.push(format!("message {place} is acknowledged but wasn't handled"));
             }
             known.acknowledged.insert(*place);
         }
@@ -192,7 +192,7 @@ impl Queue {
                     Does::Succeeds => Ok("done".to_owned()),
                     Does::Fails => Err("not now".into()),
                     Does::FailsForGood => Err(Failure::permanent("Never", "never")),
-                    Does::Panics => panic!("as it was told"),
+                    Does::Panics => panic!("as intended"),
                 }
             })
         }
@@ -221,7 +221,7 @@ impl Queue {
             if never {
                 blocked.insert(group);
             } else if !(self.is_fifo && blocked.contains(&group)) {
-                wrong.push(format!("message {place} is left"));
+                wrong.push(format!("message {place} remains"));
             }
         }
         wrong
@@ -244,7 +244,7 @@ impl Known {
             None => false,
         };
         if !is_done && !self.acknowledged.contains(&earlier) {
-            self.wrong.push(format!("message {place} began before {earlier} of its group was done"));
+            self.wrong.push(format!("message {place} started before {earlier} of its group was done"));
         }
     }
 }
@@ -273,10 +273,10 @@ impl Running {
     fn begin(known: &Arc<Mutex<Known>>, key: u64) -> Self {
         let mut state = known.lock().unwrap();
         if !state.running.insert(key) {
-            state.wrong.push(format!("operation {key} runs twice at a time"));
+            state.wrong.push(format!("operation {key} runs twice concurrently"));
         }
         if state.settled.get(&key).is_some_and(|ended| ended.is_recorded) {
-            state.wrong.push(format!("operation {key} runs again, though it has ended"));
+            state.wrong.push(format!("operation {key} runs again after it ended"));
         }
         Self { known: Arc::clone(known), key }
     }
@@ -289,7 +289,7 @@ impl Drop for Running {
 }
 
 #[test]
-fn random_batches_keep_every_promise() {
+fn random_batches_keep_all_promises() {
     let seeds = match env::var("IDEMPOTENCY_TEST_SEED") {
         Ok(seed) => {
             let seed = seed.parse().unwrap();

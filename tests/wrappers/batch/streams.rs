@@ -58,7 +58,7 @@ const RECORDS: [(u32, &str, &str); 7] = [
 ];
 
 #[tokio::test]
-async fn the_first_failure_alone_is_named_and_what_succeeded_behind_it_is_recorded() {
+async fn streams_return_only_the_first_failure() {
     let bench = Bench::new();
     let orders = bench.clone();
     let worker = bench.idempotency.kinesis(
@@ -82,7 +82,7 @@ async fn the_first_failure_alone_is_named_and_what_succeeded_behind_it_is_record
 }
 
 #[tokio::test]
-async fn a_partition_keys_order_is_kept_where_it_is_asked_for() {
+async fn partition_key_order_is_optional() {
     let bench = Bench::in_memory();
     let orders = bench.clone();
     let worker = bench.idempotency.kinesis(
@@ -108,11 +108,11 @@ async fn a_partition_keys_order_is_kept_where_it_is_asked_for() {
             vec!["c1".into()],
         )
     );
-    assert_eq!(bench.widest(), 3, "three keys side by side");
+    assert_eq!(bench.widest(), 3, "three keys run concurrently");
 }
 
 #[tokio::test]
-async fn an_items_changes_keep_their_order_where_it_is_asked_for() {
+async fn item_change_order_is_optional() {
     let new = |bench: &Bench| {
         let orders = bench.clone();
         bench.idempotency.dynamodb_stream(
@@ -132,14 +132,14 @@ async fn an_items_changes_keep_their_order_where_it_is_asked_for() {
 
     let bench = Bench::new();
     assert_eq!(deliver(&new(&bench), &changes(&RECORDS)).await, ["103"]);
-    assert_eq!(bench.ran().len(), 7, "every change for itself");
+    assert_eq!(bench.ran().len(), 7, "every change runs on its own");
     assert_eq!(deliver(&new(&bench), &changes(&[(107, "c", "c1")])).await, [""; 0]);
-    assert_eq!(bench.ran().len(), 7, "and once");
+    assert_eq!(bench.ran().len(), 7, "and only once");
 }
 
 /// Two changes with the same content are one operation under the order's key, though each change has its own number.
 #[tokio::test]
-async fn a_changes_number_and_time_are_not_compared() {
+async fn change_number_and_time_are_ignored() {
     let bench = Bench::new();
     let orders = bench.clone();
     let worker = bench.idempotency.dynamodb_stream(
@@ -160,7 +160,7 @@ async fn a_changes_number_and_time_are_not_compared() {
 }
 
 #[tokio::test]
-async fn a_record_that_cannot_be_read_is_the_checkpoint() {
+async fn unreadable_records_become_the_checkpoint() {
     let bench = Bench::new();
     let orders = bench.clone();
     let worker = bench.idempotency.kinesis(
@@ -180,5 +180,5 @@ async fn a_record_that_cannot_be_read_is_the_checkpoint() {
     let mut batch = kinesis(&RECORDS[..5]);
     batch["Records"][2]["kinesis"]["data"] = "no Base64!".into();
     assert_eq!(deliver(&worker.in_order(), &batch).await, ["103"]);
-    assert_eq!(bench.ran().len(), 3, "two of b's, and a's first was done; a's third waits");
+    assert_eq!(bench.ran().len(), 3, "two of b and the first of a are done; the third of a waits");
 }

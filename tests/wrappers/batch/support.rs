@@ -258,10 +258,10 @@ impl Orders {
         self.widest.fetch_max(running, Ordering::SeqCst);
         let _running = Running(Arc::clone(&self.running));
         match order.split_once(' ').unwrap_or((&order, "")) {
-            ("fail", _) => return Err(format!("{CANARY}: no luck with {order}").into()),
-            ("panic", _) => panic!("as it was told"),
+            ("fail", _) => return Err(format!("{CANARY}: failed order {order}").into()),
+            ("panic", _) => panic!("as intended"),
             ("final", _) => {
-                return Err(Failure::permanent("NoStock", format!("{CANARY}: none of it is left")));
+                return Err(Failure::permanent("NoStock", format!("{CANARY}: sold out")));
             }
             ("held", _) => {
                 self.held.notify_one();

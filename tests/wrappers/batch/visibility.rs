@@ -40,7 +40,7 @@ async fn queue(status: u16) -> (Server, Client, Arc<Mutex<Vec<Value>>>) {
 }
 
 #[tokio::test]
-async fn what_is_in_progress_is_hidden_until_its_lease_has_ended_and_nothing_else_is() {
+async fn only_messages_in_progress_are_hidden() {
     for status in [200, 400] {
         let (_server, client, asked) = queue(status).await;
         let bench = Bench::new();
@@ -58,7 +58,7 @@ async fn what_is_in_progress_is_hidden_until_its_lease_has_ended_and_nothing_els
         };
         let (done, returned) = tokio::join!(deliver(&first, &only_held), meanwhile);
         assert_eq!(done, [""; 0]);
-        assert_eq!(returned.len(), 12, "whatever the queue says: {returned:?}");
+        assert_eq!(returned.len(), 12, "regardless of the queue's response: {returned:?}");
 
         let asked = asked.lock().unwrap();
         let entries = asked.iter().map(|request| {
@@ -69,7 +69,10 @@ async fn what_is_in_progress_is_hidden_until_its_lease_has_ended_and_nothing_els
             .flatten()
             .map(|entry| {
                 let seconds = entry["VisibilityTimeout"].as_u64().unwrap();
-                assert!((61..=62).contains(&seconds), "a minute's lease, and the margin of 2 s: {seconds}");
+                assert!(
+                    (61..=62).contains(&seconds),
+                    "a lease of one minute plus the margin of 2 s: {seconds}"
+                );
                 entry["ReceiptHandle"].as_str().unwrap().to_owned()
             })
             .collect();
@@ -78,12 +81,12 @@ async fn what_is_in_progress_is_hidden_until_its_lease_has_ended_and_nothing_els
         hidden.sort();
         expected.sort();
         assert_eq!(hidden, expected);
-        assert_eq!(asked.len(), 2, "ten a request");
+        assert_eq!(asked.len(), 2, "ten per request");
     }
 }
 
 #[tokio::test]
-async fn where_nothing_is_in_progress_the_queue_is_not_asked() {
+async fn visibility_calls_need_messages_in_progress() {
     let (_server, client, asked) = queue(200).await;
     let bench = Bench::new();
     let worker = bench.worker(by_order).hide_while_in_progress(client);
@@ -93,7 +96,7 @@ async fn where_nothing_is_in_progress_the_queue_is_not_asked() {
 
 /// The worker finds each message's queue by its ARN. It may be the function's dead-letter queue.
 #[tokio::test]
-async fn each_message_is_hidden_on_its_own_queue() {
+async fn messages_are_hidden_on_their_queues() {
     let (_server, client, asked) = queue(200).await;
     let bench = Bench::new();
     let (first, second) = (bench.worker(by_order), bench.worker(by_order).hide_while_in_progress(client));
@@ -116,7 +119,7 @@ async fn each_message_is_hidden_on_its_own_queue() {
 
 /// After `AccessDenied` the worker doesn't ask again: a missing permission stays missing, while an outage may pass.
 #[tokio::test]
-async fn without_permission_the_queue_is_asked_once() {
+async fn denied_visibility_calls_are_not_repeated() {
     for (status, requests) in [(400, 1), (200, 2)] {
         let (_server, client, asked) = queue(status).await;
         let bench = Bench::new();

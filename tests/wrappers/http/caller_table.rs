@@ -191,7 +191,7 @@ const ALICE: &str = "c4n4ry-alice";
 const BOB: &str = "c4n4ry-bob";
 
 #[tokio::test]
-async fn every_callers_key_is_its_own() {
+async fn every_caller_has_its_own_keys() {
     for row in ROWS {
         let runs = Runs::default();
         let service = idempotency().http().layer(handler(&runs));
@@ -209,7 +209,7 @@ async fn every_callers_key_is_its_own() {
 }
 
 #[tokio::test]
-async fn another_apis_principal_is_another_caller() {
+async fn principals_differ_between_apis() {
     for row in ROWS.iter().filter(|row| [Everywhere, OneApi].contains(&row.3)) {
         for api_name in [None, Some("payments")] {
             let runs = Runs::default();
@@ -229,7 +229,7 @@ async fn another_apis_principal_is_another_caller() {
 
 /// Sends the same requests to a renamed stage, and below another base path of a custom domain.
 #[tokio::test]
-async fn a_named_api_survives_moved_stages() {
+async fn named_apis_keep_callers_across_stages() {
     for row in ROWS.iter().filter(|row| row.3 == OneApi) {
         let staged = |stage: &str, base: &str| {
             let mut event = row.event(ALICE, 1);
@@ -256,7 +256,7 @@ async fn a_named_api_survives_moved_stages() {
 
 /// The same resource with other path parameters is another request.
 #[tokio::test]
-async fn a_named_apis_paths_still_count() {
+async fn named_apis_still_compare_paths() {
     let row = &ROWS[0];
     let runs = Runs::default();
     let service = idempotency().http().api_name("payments").layer(handler(&runs));
@@ -294,7 +294,7 @@ async fn the_verified_caller_is_public() {
 }
 
 #[test]
-fn the_guide_has_this_table() {
+fn the_guide_lists_every_caller() {
     let guide = include_str!("../../../src/guide/callers.md");
     let rows: Vec<_> =
         guide.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| front end")).collect();

@@ -77,7 +77,7 @@ async fn ignored_cookies_need_no_caller() {
 }
 
 #[tokio::test]
-async fn a_shared_namespace_is_asked_for() {
+async fn shared_namespaces_are_opt_in() {
     let runs = Runs::default();
     let service = idempotency().http().shared_namespace().layer(handler(&runs));
     for (token, replayed) in [("c4n4ry-alice", false), ("c4n4ry-bob", true)] {
@@ -92,7 +92,7 @@ async fn a_shared_namespace_is_asked_for() {
 
 /// A common mistake: the layer that sets the extension is inside, so the resolver finds nothing.
 #[tokio::test]
-async fn a_resolver_that_finds_nothing_refuses_credentials() {
+async fn resolvers_without_caller_refuse_credentials() {
     let runs = Runs::default();
     let layer = idempotency().http().caller(|request| Ok(request.extensions.get::<String>().cloned()));
     let service = layer.clone().layer(handler(&runs));

@@ -20,7 +20,7 @@ fn from(origin: &'static str, key: Option<&str>, body: &str) -> Request {
 }
 
 #[tokio::test]
-async fn each_answer_is_for_the_origin_that_asks() {
+async fn cors_answers_match_each_requests_origin() {
     let runs = Runs::default();
     let service = cors().layer(idempotency().http().required(true).layer(handler(&runs)));
     for (request, status, replayed) in [
@@ -41,7 +41,7 @@ async fn each_answer_is_for_the_origin_that_asks() {
 }
 
 #[tokio::test]
-async fn a_preflight_touches_neither_the_store_nor_the_handler() {
+async fn preflights_reach_neither_store_nor_handler() {
     let runs = Runs::default();
     let down = Idempotency::builder(Down).function("payments").build().unwrap();
     let service = cors().layer(down.http().required(true).layer(handler(&runs)));

@@ -30,7 +30,7 @@ fn as_method(method: Method) -> Request {
 }
 
 #[tokio::test]
-async fn methods_are_the_apis_own_and_a_safe_one_is_never_protected() {
+async fn protected_methods_are_configurable_except_safe_ones() {
     let runs = Runs::default();
     let layer = idempotency().http().required(true).methods([Method::PUT, Method::GET]);
     let twice = |method: Method| [as_method(method.clone()), as_method(method)];
@@ -41,7 +41,7 @@ async fn methods_are_the_apis_own_and_a_safe_one_is_never_protected() {
 }
 
 #[tokio::test]
-async fn a_key_is_required_where_the_predicate_says_so() {
+async fn predicates_decide_which_requests_need_keys() {
     let runs = Runs::default();
     let layer = idempotency().http().required_when(|request| request.uri.path().starts_with("/payments"));
     let mut elsewhere = post(None, "{}");
@@ -51,7 +51,7 @@ async fn a_key_is_required_where_the_predicate_says_so() {
 }
 
 #[tokio::test]
-async fn a_route_is_told_behind_every_front_end_and_its_stage() {
+async fn required_when_sees_paths_without_stages() {
     for front_end in ["http-api", "function-url", "rest-api", "alb"] {
         let runs = Runs::default();
         let layer =
@@ -64,7 +64,7 @@ async fn a_route_is_told_behind_every_front_end_and_its_stage() {
 
 /// `lambda_http` shows only one value of a repeated header. This test pins which, because the documentation says it.
 #[tokio::test]
-async fn of_two_keys_behind_a_rest_api_one_is_seen() {
+async fn lambda_http_shows_only_the_last_key() {
     let mut event: Value =
         serde_json::from_str(include_str!("../../../events/payments/rest-api.json")).unwrap();
     event["multiValueHeaders"]["Idempotency-Key"] = json!(["a", "b"]);
@@ -74,7 +74,7 @@ async fn of_two_keys_behind_a_rest_api_one_is_seen() {
 }
 
 #[tokio::test]
-async fn keys_are_written_and_named_as_the_api_says() {
+async fn key_header_and_format_are_configurable() {
     let runs = Runs::default();
     let alias = HeaderName::from_static("x-idempotency-key");
     let layer = idempotency().http().required(true).key_alias(alias).key_format(KeyFormat::AtLeast(10));
@@ -93,7 +93,7 @@ async fn keys_are_written_and_named_as_the_api_says() {
 struct Account(&'static str);
 
 #[tokio::test]
-async fn a_caller_of_the_users_own_has_keys_of_its_own() {
+async fn custom_callers_have_their_own_keys() {
     let runs = Runs::default();
     let layer = idempotency()
         .http()
@@ -112,7 +112,7 @@ async fn a_caller_of_the_users_own_has_keys_of_its_own() {
 }
 
 #[tokio::test]
-async fn a_caller_that_must_be_known_and_is_not_is_403_before_the_store() {
+async fn unknown_required_callers_get_403() {
     let runs = Runs::default();
     let down = Idempotency::builder(Down).function("payments").build().unwrap();
     let service = down.http().require_caller(true).layer(handler(&runs));
@@ -130,7 +130,7 @@ async fn a_caller_that_must_be_known_and_is_not_is_403_before_the_store() {
 }
 
 #[tokio::test]
-async fn headers_that_are_asked_for_count_to_the_request() {
+async fn selected_headers_are_compared() {
     let runs = Runs::default();
     let layer = idempotency().http().fingerprint_headers([HeaderName::from_static("api-version")]);
     let of = |version| with_header(post(Some("k"), "{}"), "api-version", version);
@@ -140,7 +140,7 @@ async fn headers_that_are_asked_for_count_to_the_request() {
 }
 
 #[tokio::test]
-async fn a_body_over_the_users_limit_is_413() {
+async fn bodies_over_custom_limits_get_413() {
     let runs = Runs::default();
     let layer = idempotency().http().max_body(4);
     let sent = [post(Some("k"), "[12]"), post(Some("l"), "[123]"), post(None, "[123]")];
@@ -148,7 +148,7 @@ async fn a_body_over_the_users_limit_is_413() {
 }
 
 #[tokio::test]
-async fn what_is_recorded_is_decided_by_the_handler_then_the_user_then_the_status() {
+async fn handler_then_setting_then_status_decides_recording() {
     /// Sends a request twice to a handler whose answers have this status and this `Recording`.
     async fn twice(layer: HttpLayer, status: u16, says: Option<Recording>) -> (u16, bool) {
         let answer = move |_: Request| async move {
@@ -177,12 +177,12 @@ async fn what_is_recorded_is_decided_by_the_handler_then_the_user_then_the_statu
     assert_eq!(
         twice(released, 503, Some(Recording::Release)).await,
         (503, false),
-        "nothing happened, it says"
+        "the problem says that nothing happened"
     );
 }
 
 #[tokio::test]
-async fn cookies_are_replayed_by_choice_and_the_marker_has_the_users_name() {
+async fn replayed_cookies_and_marker_are_configurable() {
     let marker = HeaderName::from_static("x-replayed");
     for with_cookies in [false, true] {
         let mut layer = idempotency().http().replay_marker(marker.clone());
@@ -195,7 +195,7 @@ async fn cookies_are_replayed_by_choice_and_the_marker_has_the_users_name() {
         };
         let service = layer.layer(service_fn(answer));
         let first = service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
-        assert!(!first.headers().contains_key(&marker), "the handler's own is not believed");
+        assert!(!first.headers().contains_key(&marker), "the handler's own marker isn't trusted");
         let again = service.oneshot(post(Some("k"), "{}")).await.unwrap();
         assert_eq!(again.headers()[&marker], "true");
         assert!(!again.headers().contains_key("idempotent-replayed"));
@@ -205,7 +205,7 @@ async fn cookies_are_replayed_by_choice_and_the_marker_has_the_users_name() {
 }
 
 #[tokio::test]
-async fn a_right_that_was_taken_away_is_403_and_not_the_stored_answer() {
+async fn revoked_rights_get_403_instead_of_replays() {
     let runs = Runs::default();
     let layer = idempotency().http().shared_namespace().replay_if(|request, _| async move {
         request.headers.get("authorization").is_some_and(|token| token == "c4n4ry-good")
@@ -219,7 +219,7 @@ async fn a_right_that_was_taken_away_is_403_and_not_the_stored_answer() {
 }
 
 #[tokio::test]
-async fn with_a_local_cache_a_caller_gets_the_same() {
+async fn local_caches_change_no_answer() {
     let runs = Runs::default();
     let builder = Idempotency::builder(empty_store()).function("payments");
     let idempotency = builder.local_cache(1024 * 1024).build().unwrap();
@@ -234,7 +234,7 @@ async fn with_a_local_cache_a_caller_gets_the_same() {
 }
 
 #[tokio::test]
-async fn a_status_of_the_users_own_is_answered() {
+async fn custom_statuses_are_used() {
     let runs = Runs::default();
     let layer = idempotency()
         .http()
@@ -260,7 +260,7 @@ fn through(front_end: &str) -> Request {
 }
 
 #[tokio::test]
-async fn repeated_headers_come_through_every_front_end() {
+async fn repeated_headers_reach_every_front_end() {
     for (front_end, joined) in [
         ("http-api", true),
         ("function-url", true),
@@ -284,7 +284,7 @@ async fn repeated_headers_come_through_every_front_end() {
 }
 
 #[tokio::test]
-async fn wrapping_a_handler_twice_fails_at_once() {
+async fn wrapping_handlers_twice_fails_immediately() {
     let runs = Runs::default();
     let layer = idempotency().http();
     let service = layer.clone().layer(layer.layer(handler(&runs)));

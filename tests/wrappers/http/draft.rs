@@ -59,7 +59,7 @@ impl cases::Api for InProcess {
 /// Runs the cases that show `clause` through every front end.
 async fn passes(clause: &str) {
     let mut cases = CASES.iter().filter(|case| case.clauses.contains(&clause)).peekable();
-    assert!(cases.peek().is_some(), "no case shows {clause}");
+    assert!(cases.peek().is_some(), "no case covers {clause}");
     for case in cases {
         for front_end in FRONT_ENDS {
             case.walk(front_end, 1, &InProcess::new(case.layered)).await;
@@ -80,34 +80,34 @@ macro_rules! clauses {
 }
 
 clauses! {
-    d01_the_value_is_a_string_item: "D01",
-    d02_and_d17_a_key_is_not_used_again_with_another_payload: "D17",
-    d03_and_d25_a_key_is_its_callers: "D25",
-    d04_a_uuid_is_a_key: "D04",
-    d05_and_d11_a_key_that_has_expired_begins_anew: "D05",
-    d07_and_d13_the_fingerprint_is_of_what_the_request_says: "D07",
-    d08_a_key_that_nobody_asked_for_does_no_harm: "D08",
-    d12_to_d16_a_first_request_is_processed_and_a_retry_gets_its_result: "D16",
-    d18_a_retry_before_completion_is_a_conflict_and_another_payload_is_none: "D18",
-    d19_and_d20_a_missing_key_is_400_and_linked_to_the_documentation: "D19",
-    d21_a_request_that_is_not_corrected_goes_on_failing_and_never_runs: "D21",
-    d22_passing_failures_are_not_the_result: "D22",
-    d24_a_key_is_validated_before_anything_is_looked_up: "D24",
+    d01_keys_are_string_items: "D01",
+    d02_d17_reused_keys_with_other_payloads: "D17",
+    d03_d25_keys_belong_to_their_caller: "D25",
+    d04_uuids_are_valid_keys: "D04",
+    d05_d11_expired_keys_start_over: "D05",
+    d07_d13_fingerprints_ignore_formatting: "D07",
+    d08_unneeded_keys_are_harmless: "D08",
+    d12_to_d16_retries_get_the_result: "D16",
+    d18_early_retries_conflict: "D18",
+    d19_d20_missing_keys_get_400: "D19",
+    d21_uncorrected_requests_keep_failing: "D21",
+    d22_transient_failures_are_not_results: "D22",
+    d24_keys_are_validated_before_lookup: "D24",
 }
 
 #[test]
-fn every_clause_has_its_cases_and_every_case_its_test() {
+fn every_clause_and_case_is_tested() {
     for clause in SHOWN {
-        assert!(CASES.iter().any(|case| case.clauses.contains(&clause)), "no case shows {clause}");
+        assert!(CASES.iter().any(|case| case.clauses.contains(&clause)), "no case covers {clause}");
     }
     for case in CASES {
-        assert!(case.clauses.iter().all(|clause| SHOWN.contains(clause)), "an unknown clause: {case:?}");
+        assert!(case.clauses.iter().all(|clause| SHOWN.contains(clause)), "unknown clause: {case:?}");
         assert!(case.clauses.iter().any(|clause| WALKED.contains(clause)), "no test: {case:?}");
     }
 }
 
 #[test]
-fn d06_d09_d10_d22_and_d23_the_specification_is_there_to_be_published() {
+fn d06_d09_d10_d22_d23_specification_exists() {
     let page = include_str!("../../../src/guide/idempotency_specification.md");
     for said in
         ["`Idempotency-Key`", "1 to 255", "24 hours", "POST and PATCH", "401, 403, 404, 405", "`key-reused`"]

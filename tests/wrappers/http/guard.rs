@@ -41,7 +41,7 @@ fn events() -> [Value; 5] {
 }
 
 #[tokio::test]
-async fn two_keys_behind_a_rest_api_are_refused() {
+async fn repeated_key_headers_are_refused() {
     let runs = Runs::default();
     let [mut event, ..] = events();
     event["multiValueHeaders"]["Idempotency-Key"] = json!(["c4n4ry-a", "c4n4ry-b"]);

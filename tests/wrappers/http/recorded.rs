@@ -13,7 +13,7 @@ fn at_most_once() -> Idempotency {
 
 /// A middleware inside the layer answers 408 after the card was charged.
 #[tokio::test]
-async fn at_most_once_a_timeout_inside_charges_once() {
+async fn at_most_once_timeouts_charge_once() {
     let charges = Runs::default();
     let counted = charges.clone();
     let handler = service_fn(move |_: Request| {
@@ -120,7 +120,7 @@ async fn rejections_before_the_handler_are_released() {
 }
 
 #[tokio::test]
-async fn nothing_is_marked_where_extensions_are_lost() {
+async fn lost_extensions_leave_answers_recorded() {
     let runs = Runs::default();
     let limiter = ReleaseRejections::of(Limiter { drops_extensions: true });
     let service = at_most_once().http().layer(limiter.layer(handler(&runs)));
@@ -133,7 +133,7 @@ async fn nothing_is_marked_where_extensions_are_lost() {
 
 /// The same body can succeed with another header, other rights, or after a deployment.
 #[tokio::test]
-async fn a_corrected_request_runs_again() {
+async fn corrected_requests_run_again() {
     for status in ["404", "405", "406", "407", "411", "412", "415", "426", "428", "431"] {
         let runs = Runs::default();
         let service = idempotency().http().layer(handler(&runs));
@@ -186,7 +186,7 @@ const OF_ONE_EXCHANGE: [&str; 18] = [
 ];
 
 #[tokio::test]
-async fn headers_of_one_exchange_are_not_replayed() {
+async fn per_exchange_headers_are_not_replayed() {
     let answer = |_: Request| async {
         let response = Response::builder().header("connection", "close, X-Hop").header("x-own", "1");
         let response =
@@ -212,7 +212,7 @@ async fn headers_of_one_exchange_are_not_replayed() {
 }
 
 #[tokio::test]
-async fn a_recorded_error_has_one_answer() {
+async fn recorded_errors_are_replayed_identically() {
     for execution in [Execution::AtLeastOnce, Execution::AtMostOnce] {
         let builder = Idempotency::builder(empty_store()).function("payments").execution(execution);
         let idempotency =
@@ -227,7 +227,7 @@ async fn a_recorded_error_has_one_answer() {
 }
 
 #[tokio::test]
-async fn bodies_are_compared_by_their_type() {
+async fn bodies_are_compared_by_content_type() {
     // Equal as JSON, with different bytes.
     let (one, other) = (r#"{"a":1,"b":2}"#, r#"{"b":2, "a":1}"#);
     for (content_type, raw, status) in [

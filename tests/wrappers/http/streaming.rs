@@ -107,7 +107,7 @@ fn created() -> Builder {
 }
 
 #[tokio::test]
-async fn what_can_be_recorded_is_read_recorded_and_replayed() {
+async fn recordable_streams_are_buffered_and_replayed() {
     for content_type in ["text/csv", "image/png"] {
         let head = move || Response::builder().status(201).header("content-type", content_type);
         let function = Function::new(up_to(1000), head);
@@ -124,7 +124,7 @@ async fn what_can_be_recorded_is_read_recorded_and_replayed() {
 /// `lambda_http` would decode these bodies by their headers: text without a type, text in another character
 /// set, and a byte-order mark.
 #[tokio::test]
-async fn the_bytes_stay_whatever_the_headers_say_of_them() {
+async fn streamed_bytes_are_never_reencoded() {
     let bodies: [(Option<&str>, &'static [u8]); 4] = [
         (None, b"\xff\x00\xfe\x80abc"),
         (Some("text/csv"), b"\xef\xbb\xbfa,b"),
@@ -146,7 +146,7 @@ async fn the_bytes_stay_whatever_the_headers_say_of_them() {
 }
 
 #[tokio::test]
-async fn of_a_large_one_it_is_recorded_that_it_is_done_before_more_of_it_is_sent() {
+async fn large_streams_are_recorded_before_sending() {
     let function = Function::new(up_to(8), created);
     let service = function.service.clone();
     let first = tokio::spawn(service.oneshot(post(Some("k"), "{}")));
@@ -156,10 +156,14 @@ async fn of_a_large_one_it_is_recorded_that_it_is_done_before_more_of_it_is_sent
     let sender = function.sender.lock().unwrap().take().unwrap();
     sender.send(Ok(b"12345678")).unwrap();
     let duplicate = || function.answer(post(Some("k"), "{}"), []);
-    assert_eq!(problem(duplicate().await).await, (409, "in-progress".into()), "it may yet be small enough");
+    assert_eq!(
+        problem(duplicate().await).await,
+        (409, "in-progress".into()),
+        "the body may still be small enough"
+    );
     sender.send(Ok(b"9")).unwrap();
     let first = first.await.unwrap().unwrap();
-    assert!(!marked(&first), "the handler's own marker is not believed");
+    assert!(!marked(&first), "the handler's own marker isn't trusted");
     assert_eq!(problem(duplicate().await).await, (409, "not-retained".into()));
 
     sender.send(Ok(b" and more")).unwrap();
@@ -170,7 +174,7 @@ async fn of_a_large_one_it_is_recorded_that_it_is_done_before_more_of_it_is_sent
 }
 
 #[tokio::test]
-async fn a_body_that_fits_but_not_with_its_head_is_not_retained() {
+async fn heads_count_towards_the_response_limit() {
     let function = Function::new(up_to(8), created);
     let first = function.answer(post(Some("k"), "{}"), [Ok(&b"12345678"[..])]).await;
     assert_eq!(text(first).await, "12345678");
@@ -179,7 +183,7 @@ async fn a_body_that_fits_but_not_with_its_head_is_not_retained() {
 }
 
 #[tokio::test]
-async fn what_is_no_outcome_is_sent_as_it_comes_and_the_key_given_back() {
+async fn transient_streams_pass_and_release_the_key() {
     let unavailable = || Response::builder().status(503);
     let released = || created().extension(Recording::Release);
     for function in [Function::new(up_to(8), unavailable), Function::new(up_to(8), released)] {
@@ -195,7 +199,7 @@ async fn what_is_no_outcome_is_sent_as_it_comes_and_the_key_given_back() {
 }
 
 #[tokio::test]
-async fn record_when_sees_what_can_be_recorded() {
+async fn record_when_sees_recordable_answers() {
     let layer = || up_to(1000).record_when(|response| response.body().as_ref() == b"final");
     let function = Function::new(layer(), created);
     for (body, is_replayed) in [("passing", false), ("final", false), ("", true)] {
@@ -218,31 +222,31 @@ async fn record_when_sees_what_can_be_recorded() {
 }
 
 #[tokio::test]
-async fn a_body_that_breaks_off_is_a_handlers_error_and_is_never_recorded() {
-    let broken = || [Ok(&b"a,b"[..]), Err(io::Error::other("the disk is gone")), Ok(b"c")];
+async fn truncated_response_bodies_are_never_recorded() {
+    let broken = || [Ok(&b"a,b"[..]), Err(io::Error::other("the disk failed")), Ok(b"c")];
     let function = Function::new(up_to(1000), created);
     let first = function.answer(post(Some("k"), "{}"), broken()).await;
     let error = first.into_body().collect().await.unwrap_err();
-    assert_eq!(error.to_string(), "the disk is gone");
+    assert_eq!(error.to_string(), "the disk failed");
     let again = function.answer(post(Some("k"), "{}"), [Ok(&b"a,b,c"[..])]).await;
     assert_eq!((marked(&again), text(again).await, function.runs.count()), (false, "a,b,c".into(), 2));
 
     let builder = Idempotency::builder(empty_store()).function("exports").execution(Execution::AtMostOnce);
     let once = Function::new(builder.build().unwrap().http(), created);
     let first = once.answer(post(Some("k"), "{}"), broken()).await;
-    assert_eq!(problem(first).await, (500, "operation-failed".into()), "what its duplicates get");
+    assert_eq!(problem(first).await, (500, "operation-failed".into()), "the response that duplicates get");
     let again = once.answer(post(Some("k"), "{}"), []).await;
     assert_eq!((problem(again).await, once.runs.count()), ((500, "operation-failed".into()), 1));
 }
 
 #[tokio::test]
-async fn a_route_that_is_left_alone_streams_and_asks_no_store() {
+async fn unprotected_routes_stream_without_the_store() {
     let down = Idempotency::builder(Down).function("exports").build().unwrap().http();
     let layer = down.pass_through_when(|request| request.uri.path() == "/payments");
     let function = Function::new(layer, created);
     for request in [post(Some("k"), "{}"), post(Some("\"open"), "{}"), post(None, "{}")] {
         let answer = head(&function, request).await;
-        assert!(!marked(&answer), "the handler's own marker is not believed here either");
+        assert!(!marked(&answer), "the handler's own marker isn't trusted here either");
         let sender = function.sender.lock().unwrap().take().unwrap();
         sender.send(Ok(b"later")).unwrap();
         drop(sender);
@@ -255,7 +259,7 @@ async fn a_route_that_is_left_alone_streams_and_asks_no_store() {
 }
 
 #[tokio::test]
-async fn a_route_of_axums_streams() {
+async fn axum_routes_can_stream() {
     use axum::{Router, body::Body as AxumBody, routing};
     let pay = || async { Response::new(AxumBody::from("paid")) };
     let router =
@@ -269,7 +273,7 @@ async fn a_route_of_axums_streams() {
 }
 
 #[tokio::test]
-async fn a_buffered_function_passes_a_large_response_whole_and_retains_none_of_it() {
+async fn large_buffered_responses_pass_unretained() {
     let answer = |_: Request| async { Ok::<_, Infallible>(Response::new(Body::from("x".repeat(1000)))) };
     let service = up_to(999).layer(service_fn(answer));
     let first = service.clone().oneshot(post(Some("k"), "{}")).await.unwrap();
@@ -279,7 +283,7 @@ async fn a_buffered_function_passes_a_large_response_whole_and_retains_none_of_i
 }
 
 /// Checks the bounds of `run_with_streaming_response`. No test calls this.
-#[expect(dead_code, reason = "it need only compile")]
+#[expect(dead_code, reason = "it only has to compile")]
 async fn it_works_under_the_streaming_run() -> Result<(), lambda_http::Error> {
     let layer = || idempotency().http().streaming();
     lambda_http::run_with_streaming_response(layer().layer(axum::Router::new())).await?;

@@ -49,7 +49,7 @@ impl Bench {
     }
 
     async fn claim(&self) -> Claim {
-        let Begun::Claimed(claim) = self.begin().await.unwrap() else { panic!("nothing was to be replayed") };
+        let Begun::Claimed(claim) = self.begin().await.unwrap() else { panic!("nothing should be replayed") };
         claim
     }
 
@@ -64,7 +64,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn a_takeover_and_who_is_fenced() {
+async fn takeover_and_fencing_leak_no_secret() {
     let bench = Bench::new(|builder| builder);
     let late = bench.claim().await;
     bench.clock.set(STALE);
@@ -74,7 +74,7 @@ async fn a_takeover_and_who_is_fenced() {
 }
 
 #[tokio::test]
-async fn an_outcome_that_nobody_knows() {
+async fn unknown_outcomes_leak_no_secret() {
     let bench = Bench::new(|builder| builder.execution(Execution::AtMostOnce));
     drop(bench.claim().await);
     bench.clock.set(STALE);
@@ -82,14 +82,14 @@ async fn an_outcome_that_nobody_knows() {
 }
 
 #[tokio::test]
-async fn a_response_that_is_too_long_to_keep() {
+async fn oversized_responses_leak_no_secret() {
     let bench = Bench::new(|builder| builder.max_response(1));
     bench.run().await;
     bench.run().await;
 }
 
 #[tokio::test]
-async fn a_response_that_is_not_what_was_recorded() {
+async fn damaged_responses_leak_no_secret() {
     let bench = Bench::new(|builder| builder);
     bench.run().await;
     let (key, record) = bench.store.all().remove(0);
@@ -101,7 +101,7 @@ async fn a_response_that_is_not_what_was_recorded() {
 }
 
 #[tokio::test]
-async fn a_handler_that_is_cut_off() {
+async fn interrupted_handlers_leak_no_secret() {
     let short = Duration::from_millis(20);
     let bench = Bench::new(|builder| builder.lease_grace(short / 2).lease_fallback(short));
     let charge = bench.engine.operation("charge").unwrap();
@@ -121,19 +121,19 @@ impl Store for Forgetful {
     ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
         match write {
             Write::Settle { .. } => {
-                Box::pin(async { Err(StoreError::new(self.1, "it forgets").maybe_applied(true)) })
+                Box::pin(async { Err(StoreError::new(self.1, "it isn't stored").maybe_applied(true)) })
             }
             _ => self.0.apply(key, write),
         }
     }
 
     fn read<'a>(&'a self, _: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
-        Box::pin(async { Err(StoreError::new(self.1, "it forgets")) })
+        Box::pin(async { Err(StoreError::new(self.1, "it isn't stored")) })
     }
 }
 
 #[tokio::test]
-async fn an_outcome_that_is_not_stored() {
+async fn unstored_outcomes_leak_no_secret() {
     for kind in [StoreErrorKind::Unavailable, StoreErrorKind::Rejected] {
         let builder = Idempotency::builder(Forgetful(MemoryStore::new(), kind));
         let engine = builder

@@ -37,7 +37,7 @@ fn judged(judge: impl FnOnce(&mut Verdict) -> &mut Verdict) -> String {
 }
 
 #[test]
-fn counts_that_are_right_are_no_fault_and_wrong_ones_are_told() {
+fn only_wrong_counts_are_reported() {
     let ok = StatusCode::OK;
     let passed = vec![
         request(Meaning::Claim, ok, true),
@@ -53,66 +53,66 @@ fn counts_that_are_right_are_no_fault_and_wrong_ones_are_told() {
     right(&mut verdict);
     assert_eq!(verdict.faults(), Vec::<String>::new());
 
-    assert_eq!(judged(|verdict| verdict.runs(&measured, 1)), "the handler ran 2 times (must be 1)");
-    assert_eq!(judged(|verdict| verdict.payments(&measured, 1)), "no payment was made (must be 1)");
+    assert_eq!(judged(|verdict| verdict.runs(&measured, 1)), "the handler ran 2 times (expected 1)");
+    assert_eq!(judged(|verdict| verdict.payments(&measured, 1)), "no payment was made (expected 1)");
     assert_eq!(
         judged(|verdict| verdict.requests(&measured, 1)),
-        "2 requests were sent to the store (must be 1)"
+        "2 requests were sent to the store (expected 1)"
     );
-    assert_eq!(judged(|verdict| verdict.claims(&measured, 2)), "1 claim was won (must be 2)");
-    assert_eq!(judged(|verdict| verdict.settled(&measured, 0)), "1 claim was settled (must be 0)");
+    assert_eq!(judged(|verdict| verdict.claims(&measured, 2)), "1 claim was won (expected 2)");
+    assert_eq!(judged(|verdict| verdict.settled(&measured, 0)), "1 claim was settled (expected 0)");
 }
 
 #[test]
-fn what_cannot_be_counted_is_not_judged() {
+fn missing_counts_are_not_judged() {
     let measured = Measured::default();
     assert_eq!(judged(|verdict| verdict.runs(&measured, 1).payments(&measured, 1)), "");
 }
 
 #[test]
-fn a_function_that_claims_nothing_is_told_why() {
+fn missing_claims_are_explained() {
     let words = judged(|verdict| verdict.claims(&Measured::default(), 1));
-    assert_eq!(words, "no request to the store: the function is not wrapped, or finds no key in the event");
+    assert_eq!(words, "no request to the store: the function isn't wrapped, or finds no key in the event");
 }
 
 #[test]
-fn a_first_answer_is_of_the_status_and_no_replay() {
+fn first_answer_is_not_a_replay() {
     assert_eq!(judged(|verdict| verdict.fresh(&http(201, &[], ""), Some(201))), "");
     assert_eq!(judged(|verdict| verdict.fresh(&Answer::Payload(vec![1]), None)), "");
     let wrong = judged(|verdict| verdict.fresh(&http(500, &[], "boom"), Some(201)));
-    assert_eq!(wrong, "the answer must be 201, and was 500 (boom)");
+    assert_eq!(wrong, "expected 201, got 500 (boom)");
     let replayed = judged(|verdict| verdict.fresh(&replay(""), Some(201)));
-    assert_eq!(replayed, "the answer is marked as a replay, and must not be");
+    assert_eq!(replayed, "the answer is marked as a replay, but isn't one");
     let error = Answer::Error { kind: "Oops".into(), message: "it broke".into() };
     let failed = judged(|verdict| verdict.fresh(&error, None));
-    assert_eq!(failed, "the answer must be success, and was function error Oops (it broke)");
+    assert_eq!(failed, "expected success, got function error Oops (it broke)");
 }
 
 #[test]
-fn a_replay_is_the_same_outcome_and_marked() {
+fn replay_repeats_outcome_and_is_marked() {
     let first = http(201, &[], "a");
     assert_eq!(judged(|verdict| verdict.replay(&first, &replay("a"))), "");
     let unmarked = judged(|verdict| verdict.replay(&first, &http(201, &[], "a")));
-    assert_eq!(unmarked, "the replay is not marked `Idempotent-Replayed: true`");
+    assert_eq!(unmarked, "the replay isn't marked `Idempotent-Replayed: true`");
     let other = judged(|verdict| verdict.replay(&first, &replay("b")));
-    assert_eq!(other, "the answer must be the recorded one, and was 201, replayed");
+    assert_eq!(other, "expected the recorded answer, got 201, replayed");
 }
 
 #[test]
-fn refusals_are_of_their_kind() {
+fn each_refusal_kind_is_recognised() {
     let conflict = http(409, &[("retry-after", "3")], "");
     assert_eq!(judged(|verdict| verdict.in_progress(&conflict)), "");
     let vague = judged(|verdict| verdict.in_progress(&http(409, &[], "")));
-    assert_eq!(vague, "the answer must be 409 with Retry-After, and was 409");
+    assert_eq!(vague, "expected 409 with Retry-After, got 409");
 
     let problem = [("content-type", "application/problem+json")];
     assert_eq!(judged(|verdict| verdict.mismatch(&http(422, &problem, "{\"code\":\"key-reused\"}"))), "");
     let replayed = judged(|verdict| verdict.mismatch(&replay("")));
-    assert_eq!(replayed, "the answer must be 422 key-reused, and was 201, replayed");
+    assert_eq!(replayed, "expected 422 key-reused, got 201, replayed");
 }
 
 #[test]
-fn of_many_at_once_exactly_one_is_first() {
+fn concurrent_deliveries_have_one_winner() {
     let refused = http(409, &[("retry-after", "3")], "");
     let fine = [http(201, &[], "a"), replay("a"), refused.clone(), refused.clone()];
     assert_eq!(judged(|verdict| verdict.one_of_many(&fine)), "");
@@ -120,14 +120,14 @@ fn of_many_at_once_exactly_one_is_first() {
 
     let twice = [http(201, &[], "a"), http(201, &[], "b"), refused.clone()];
     let words = judged(|verdict| verdict.one_of_many(&twice));
-    assert_eq!(words, "2 answers were first (must be 1); the answers that carry the outcome differ");
+    assert_eq!(words, "2 answers were first (expected 1); the answers with the outcome differ");
 
     let broken = [http(201, &[], "a"), http(500, &[], "boom")];
     let words = judged(|verdict| verdict.one_of_many(&broken));
-    assert_eq!(words, "1 answer was neither the outcome nor a refusal for now, such as 500 (boom)");
+    assert_eq!(words, "1 answer was neither the outcome nor a temporary refusal, such as 500 (boom)");
 
     let nobody = [refused.clone(), refused];
-    assert_eq!(judged(|verdict| verdict.one_of_many(&nobody)), "no answer was first (must be 1)");
+    assert_eq!(judged(|verdict| verdict.one_of_many(&nobody)), "no answer was first (expected 1)");
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub(super) async fn both(world: &World, orders: &Orders) -> Result<Vec<Row>> {
 /// Step 9: each order is shipped once, with two requests to the store. The redelivery takes one request per
 /// order.
 async fn with_duplicates(world: &World, orders: &Orders) -> Result<Vec<Row>> {
-    let name = ("9", "a batch with duplicates in it");
+    let name = ("9", "batch with duplicates");
     let (stage, batch) = Stage::open_for_orders(world, orders, "batch").await?;
 
     let first = deliver(&stage, &batch.first).await?;
@@ -63,7 +63,7 @@ async fn with_duplicates(world: &World, orders: &Orders) -> Result<Vec<Row>> {
 /// Step 10: the messages that the store failed for are returned, and only they run when the whole batch is
 /// redelivered.
 async fn failing_in_part(world: &World, orders: &Orders) -> Result<Vec<Row>> {
-    let name = ("10", "a batch that fails in part");
+    let name = ("10", "batch with partial failures");
     let (stage, batch) = Stage::open_for_orders(world, orders, "in-part").await?;
     let failing = ORDERS / OUT_OF_REACH;
 
@@ -121,7 +121,7 @@ fn come_back(
     verdict.must(orders.is_none_or(|orders| must_be.contains(&orders)), || {
         let orders = orders.unwrap_or_default();
         let must_be = if least == most { least.to_string() } else { format!("{least} to {most}") };
-        format!("{orders} orders come back (must be {must_be})")
+        format!("{orders} orders were returned (expected {must_be})")
     })
 }
 
@@ -130,7 +130,7 @@ fn each_once(verdict: &mut Verdict, shipped: &[&Vec<Shipped>]) {
     let all: Vec<_> = shipped.iter().flat_map(|shipped| *shipped).map(|one| &one.parcel).collect();
     let different: BTreeSet<_> = all.iter().collect();
     let (all, different) = (all.len(), different.len());
-    verdict.must(different == ORDERS, || format!("{different} orders were shipped (must be {ORDERS})"));
+    verdict.must(different == ORDERS, || format!("{different} orders were shipped (expected {ORDERS})"));
     verdict.must(all == different, || format!("{} shipments too many", all - different));
 }
 
@@ -158,10 +158,10 @@ mod tests {
     }
 
     #[test]
-    fn an_order_that_is_shipped_twice_is_told_in_one_delivery_or_over_two() {
+    fn duplicate_shipments_are_found_across_deliveries() {
         let (first, rest) = (shipped(0..80), shipped(80..ORDERS));
         assert_eq!(faults(&[&first, &rest]), "");
-        assert_eq!(faults(&[&first]), "80 orders were shipped (must be 90)");
+        assert_eq!(faults(&[&first]), "80 orders were shipped (expected 90)");
         assert_eq!(faults(&[&first, &shipped(79..ORDERS)]), "1 shipments too many");
         assert_eq!(faults(&[&shipped((0..ORDERS).chain(3..5))]), "2 shipments too many");
     }

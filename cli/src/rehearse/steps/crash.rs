@@ -122,7 +122,7 @@ pub(super) async fn kill(world: &World, point: Point) -> Result<Killed<'_>> {
 fn interrupted(measured: &Measured, held: bool, paid: bool) -> Verdict {
     let mut verdict = Verdict::default();
     verdict
-        .must(held, || format!("it did not come to the request to be held in {} s", LEASE_LIMIT.as_secs()));
+        .must(held, || format!("it didn't send the request to interrupt within {} s", LEASE_LIMIT.as_secs()));
     verdict.runs(measured, 1).payments(measured, usize::from(paid));
     verdict.claims(measured, 1).settled(measured, 0).requests(measured, 1);
     verdict
@@ -162,7 +162,7 @@ fn taken_over(world: &World, answer: &Answer, measured: &Measured) -> Verdict {
 
 async fn paid_once(stage: &Stage<'_>, verdict: &mut Verdict) -> Result<()> {
     let total = stage.payments().await?;
-    verdict.must(!stage.world.is_payments || total == 1, || format!("{total} payments in all (must be 1)"));
+    verdict.must(!stage.world.is_payments || total == 1, || format!("{total} payments in all (expected 1)"));
     Ok(())
 }
 
@@ -279,7 +279,7 @@ fn fenced(successor: &Answer, late: &Answer, measured: &Measured) -> Verdict {
     verdict.replay(successor, late).runs(measured, 0).payments(measured, 0);
     verdict.claims(measured, 0).settled(measured, 0);
     let tried = outcome_of(&measured.passed, Meaning::Settle);
-    verdict.must(!tried.is_empty(), || "its late completion was not seen on the wire".into());
+    verdict.must(!tried.is_empty(), || "its late completion never reached the wire".into());
     verdict
 }
 
@@ -289,14 +289,14 @@ fn cut_off(late: &Answer, measured: &Measured) -> Verdict {
     let mut verdict = Verdict::default();
     verdict.in_progress(late).runs(measured, 0).payments(measured, 0).claims(measured, 0);
     let tried = outcome_of(&measured.passed, Meaning::Settle);
-    verdict.must(tried.is_empty(), || "its handler was cut off, and it sent a completion".into());
+    verdict.must(tried.is_empty(), || "its handler was cut off, but it sent a completion".into());
     verdict
 }
 
 /// The names of the attributes that differ.
 fn change(before: &Value, after: &Value) -> String {
     let (Some(before), Some(after)) = (before.as_object(), after.as_object()) else {
-        return "it is gone".into();
+        return "it's gone".into();
     };
     let names = before.keys().chain(after.keys().filter(|name| !before.contains_key(*name)));
     let changed: Vec<&str> =
@@ -335,21 +335,21 @@ mod tests {
         let refused = measured(vec![exchange(Meaning::Settle, StatusCode::BAD_REQUEST)]);
         assert_eq!(fenced(&outcome, &outcome, &refused).faults(), Vec::<String>::new());
         let applied = measured(vec![exchange(Meaning::Settle, StatusCode::OK)]);
-        assert_eq!(fenced(&outcome, &outcome, &applied).faults(), ["1 claim was settled (must be 0)"]);
+        assert_eq!(fenced(&outcome, &outcome, &applied).faults(), ["1 claim was settled (expected 0)"]);
         let unseen = fenced(&outcome, &outcome, &measured(Vec::new())).faults();
-        assert_eq!(unseen, ["its late completion was not seen on the wire"]);
+        assert_eq!(unseen, ["its late completion never reached the wire"]);
         let own = Answer::Payload(b"2".to_vec());
         let faults = fenced(&outcome, &own, &refused).faults();
-        assert_eq!(faults, ["the answer must be the recorded one, and was a response of 1 bytes"]);
+        assert_eq!(faults, ["expected the recorded answer, got a response of 1 bytes"]);
     }
 
     #[test]
-    fn a_handler_that_is_cut_off_settles_nothing() {
+    fn cut_off_handler_settles_nothing() {
         let refusal = Answer::Error { kind: "Idempotency.InProgress".into(), message: "cut off".into() };
         assert_eq!(cut_off(&refusal, &measured(Vec::new())).faults(), Vec::<String>::new());
         let settled = measured(vec![exchange(Meaning::Settle, StatusCode::BAD_REQUEST)]);
         let faults = cut_off(&refusal, &settled).faults();
-        assert_eq!(faults, ["its handler was cut off, and it sent a completion"]);
+        assert_eq!(faults, ["its handler was cut off, but it sent a completion"]);
         assert_eq!(cut_off(&Answer::Payload(b"1".to_vec()), &measured(Vec::new())).faults().len(), 1);
     }
 
@@ -360,15 +360,15 @@ mod tests {
         let faults = interrupted(&claimed, false, true).faults();
         assert_eq!(
             faults,
-            ["it did not come to the request to be held in 3 s", "no payment was made (must be 1)"]
+            ["it didn't send the request to interrupt within 3 s", "no payment was made (expected 1)"]
         );
     }
 
     #[test]
-    fn a_changed_record_is_told_by_its_attributes() {
+    fn changed_record_names_its_attributes() {
         let (before, after) =
             (json!({ "owner": 1, "status": 1 }), json!({ "owner": 2, "status": 1, "new": 1 }));
         assert_eq!(change(&before, &after), "changed in owner, new");
-        assert_eq!(change(&before, &Value::Null), "it is gone");
+        assert_eq!(change(&before, &Value::Null), "it's gone");
     }
 }

@@ -46,7 +46,7 @@ pub(super) async fn in_turn(world: &World) -> Result<Vec<Row>> {
 
 /// Step 3: many concurrent deliveries of a new key, and one more when they're done.
 pub(super) async fn at_once(world: &World) -> Result<Vec<Row>> {
-    let name = ("3", "20 duplicates at once");
+    let name = ("3", "20 concurrent duplicates");
     let stage = Stage::open(world, "at-once").await?;
 
     let mark = stage.mark().await?;

@@ -13,9 +13,9 @@ use crate::{
 /// Both steps.
 pub(super) async fn both(world: &World) -> Result<Vec<Row>> {
     let stage = Stage::open(world, "claim-lost").await?;
-    let mut rows = lost(stage, ("7", "claim's answer lost"), Meaning::Claim).await?;
+    let mut rows = lost(stage, ("7", "claim's response lost"), Meaning::Claim).await?;
     let stage = Stage::open(world, "completion-lost").await?;
-    rows.extend(lost(stage, ("8", "completion's answer lost"), Meaning::Settle).await?);
+    rows.extend(lost(stage, ("8", "completion's response lost"), Meaning::Settle).await?);
     Ok(rows)
 }
 
@@ -31,8 +31,9 @@ pub(super) async fn lost(
     let first = stage.deliver(&stage.events.first).await?;
     let measured = stage.since(&mark).await?;
     let mut verdict = first_run(stage.world, &first, &measured);
-    verdict
-        .must(!stage.wire.fault_is_pending(), || "the request whose answer was to be lost never came".into());
+    verdict.must(!stage.wire.fault_is_pending(), || {
+        "the function never sent the request whose response the wire should lose".into()
+    });
     let delivered = stage.events.first.summary();
     let one = stage.done(Row::new(name, delivered, &first, &measured, verdict));
 

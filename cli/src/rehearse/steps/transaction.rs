@@ -55,7 +55,7 @@ pub(super) async fn in_turn(world: &World) -> Result<Vec<Row>> {
     verdict.requests(&measured, 2);
     let operations: Vec<&str> = measured.requests().map(|one| one.operation.as_str()).collect();
     verdict.must(operations == ["PutItem", "TransactWriteItems"], || {
-        format!("the requests must be a claim and a transaction, and were {}", operations.join(", "))
+        format!("expected a claim and a transaction, got {}", operations.join(", "))
     });
     let by_handler = measured.passed.iter().any(|one| one.meaning == Meaning::Payment);
     verdict.must(!by_handler, || "the handler made its payment outside the transaction".into());
@@ -71,5 +71,5 @@ pub(super) async fn answer_lost(world: &World) -> Result<Vec<Row>> {
         return Ok(Vec::new());
     }
     let stage = Stage::open_in(world, Form::Transaction, "commit-lost").await?;
-    loss::lost(stage, ("15", "transaction's answer lost"), Meaning::Settle).await
+    loss::lost(stage, ("15", "transaction's response lost"), Meaning::Settle).await
 }

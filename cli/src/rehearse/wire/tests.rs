@@ -47,7 +47,7 @@ fn update(values: Value) -> Value {
 }
 
 #[tokio::test]
-async fn it_counts_what_passes_and_what_came_of_it() {
+async fn requests_are_counted_with_their_outcomes() {
     let Bench { wire, database: _database } = bench().await;
     let mark = wire.mark();
     assert_eq!(call(wire.endpoint(), "PutItem", claim("a")).await, Ok(StatusCode::OK));
@@ -67,7 +67,7 @@ async fn it_counts_what_passes_and_what_came_of_it() {
 }
 
 #[tokio::test]
-async fn a_held_request_arrives_when_it_is_released_and_not_before() {
+async fn held_request_arrives_after_its_release() {
     let Bench { database, wire } = bench().await;
     let mut hold = wire.hold(Meaning::Claim);
     let sent = tokio::spawn(call(wire.endpoint(), "PutItem", claim("a")));
@@ -82,7 +82,7 @@ async fn a_held_request_arrives_when_it_is_released_and_not_before() {
 }
 
 #[tokio::test]
-async fn a_held_request_whose_sender_died_never_arrives() {
+async fn held_request_dies_with_its_sender() {
     let Bench { database, wire } = bench().await;
     let mut hold = wire.hold(Meaning::Claim);
     let sent = tokio::spawn(call(wire.endpoint(), "PutItem", claim("a")));
@@ -90,12 +90,12 @@ async fn a_held_request_whose_sender_died_never_arrives() {
     sent.abort();
     assert!(sent.await.is_err());
     clock::pause(Duration::from_millis(100)).await;
-    assert!(!hold.release(), "nobody waits for this release any more");
+    assert!(!hold.release(), "the sender of this held request is gone");
     assert!(database.record("records", "a").await.unwrap().is_null());
 }
 
 #[tokio::test]
-async fn a_lost_answer_is_lost_once_and_after_it_was_applied() {
+async fn lost_answer_is_applied_and_lost_once() {
     let Bench { database, wire } = bench().await;
     wire.lose_answer(Meaning::Claim);
     assert!(wire.fault_is_pending());
@@ -106,7 +106,7 @@ async fn a_lost_answer_is_lost_once_and_after_it_was_applied() {
 }
 
 #[tokio::test]
-async fn a_fault_waits_for_the_request_it_is_meant_for() {
+async fn fault_hits_only_its_request() {
     let Bench { wire, database: _database } = bench().await;
     let mut hold = wire.hold(Meaning::Settle);
     assert_eq!(call(wire.endpoint(), "PutItem", claim("a")).await, Ok(StatusCode::OK));
@@ -115,7 +115,7 @@ async fn a_fault_waits_for_the_request_it_is_meant_for() {
 }
 
 #[tokio::test]
-async fn a_hold_lets_as_many_pass_as_it_is_told() {
+async fn hold_lets_the_given_number_pass() {
     let Bench { wire, database: _database } = bench().await;
     let mut hold = wire.hold_after(2, Meaning::Claim);
     for id in ["a", "b"] {
@@ -128,7 +128,7 @@ async fn a_hold_lets_as_many_pass_as_it_is_told() {
 }
 
 #[tokio::test]
-async fn an_item_out_of_reach_stays_so_until_the_store_recovers_and_others_are_not() {
+async fn unreachable_item_fails_until_recovery() {
     let Bench { database, wire } = bench().await;
     wire.fail_every(2);
     let put = async |id| call(wire.endpoint(), "PutItem", claim(id)).await;
@@ -138,16 +138,16 @@ async fn an_item_out_of_reach_stays_so_until_the_store_recovers_and_others_are_n
     }
     let look = json!({ "TableName": "records", "Key": { "id": { "S": "b" } } });
     assert_eq!(call(wire.endpoint(), "GetItem", look).await, Ok(StatusCode::INTERNAL_SERVER_ERROR));
-    assert_eq!(put("a").await, Ok(StatusCode::BAD_REQUEST), "its condition fails, as it must");
+    assert_eq!(put("a").await, Ok(StatusCode::BAD_REQUEST), "its condition must fail");
     assert_eq!(put("c").await, Ok(StatusCode::OK));
-    assert!(database.record("records", "b").await.unwrap().is_null(), "it was not sent on");
+    assert!(database.record("records", "b").await.unwrap().is_null(), "the request wasn't forwarded");
 
     wire.recover();
     assert_eq!(put("b").await, Ok(StatusCode::OK));
 }
 
 #[test]
-fn requests_to_the_store_are_known_by_their_states() {
+fn store_requests_are_classified_by_states() {
     let meaning = |operation: &str, request: Value| meaning_to_store(operation, &request);
     assert_eq!(meaning("PutItem", claim("a")), Meaning::Claim);
     assert_eq!(meaning("PutItem", json!({ "Item": { "id": { "S": "sibling" } } })), Meaning::Other);

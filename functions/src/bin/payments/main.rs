@@ -41,7 +41,7 @@ async fn handle(payments: Payments, request: Request) -> Result<Response<Body>, 
     match (request.method(), route.as_slice()) {
         (&Method::POST, ["payments"]) => create_payment(&payments, &request).await,
         (&Method::GET, ["payments", id]) => read_payment(&payments, id).await,
-        _ => answer(StatusCode::NOT_FOUND, &json!({ "message": "there is no such route" })),
+        _ => answer(StatusCode::NOT_FOUND, &json!({ "message": "no such route" })),
     }
 }
 
@@ -63,7 +63,7 @@ async fn create_payment(payments: &Payments, request: &Request) -> Result<Respon
             claim.derive_key("payment") // the same id in every attempt
         }
         None => {
-            tracing::info!("creating payment, without an idempotency key");
+            tracing::info!("creating payment without an idempotency key");
             uuid::Uuid::new_v4().to_string()
         }
     };
@@ -85,7 +85,7 @@ async fn create_payment(payments: &Payments, request: &Request) -> Result<Respon
 async fn read_payment(payments: &Payments, id: &str) -> Result<Response<Body>, Error> {
     match payments.read(id).await? {
         Some(payment) => answer(StatusCode::OK, &json!(payment)),
-        None => answer(StatusCode::NOT_FOUND, &json!({ "message": "there is no such payment" })),
+        None => answer(StatusCode::NOT_FOUND, &json!({ "message": "no such payment" })),
     }
 }
 

@@ -28,7 +28,7 @@ impl Order {
             Self { order_id, .. } if order_id.is_empty() => Err("not an order: order_id is empty".into()),
             Self { amount_cents: 0, .. } => Err("not an order: amount_cents is 0".into()),
             Self { currency, .. } if currency.len() != 3 => {
-                Err("not an order: currency is not a three-letter code".into())
+                Err("not an order: currency isn't a three-letter code".into())
             }
             _ => Ok(order),
         }
@@ -61,13 +61,15 @@ impl Payment {
     fn from_item(item: &HashMap<String, AttributeValue>) -> Result<Self, Error> {
         let text = |name: &str| {
             let value = item.get(name).and_then(|value| value.as_s().ok());
-            value.cloned().ok_or_else(|| Error::from(format!("a stored payment has no text {name}")))
+            value
+                .cloned()
+                .ok_or_else(|| Error::from(format!("the stored payment has no text attribute `{name}`")))
         };
         let amount = item.get("amount_cents").and_then(|value| value.as_n().ok());
         Ok(Self {
             payment_id: text("payment_id")?,
             order_id: text("order_id")?,
-            amount_cents: amount.ok_or("a stored payment has no amount_cents")?.parse()?,
+            amount_cents: amount.ok_or("the stored payment has no number `amount_cents`")?.parse()?,
             currency: text("currency")?,
         })
     }
@@ -86,11 +88,11 @@ impl Payments {
     /// transaction of their operation's outcome.
     pub(crate) async fn from_env() -> Result<Self, Error> {
         let table = std::env::var("PAYMENTS_TABLE")
-            .map_err(|_| "PAYMENTS_TABLE is not set: give it the name of the table of payments")?;
+            .map_err(|_| "PAYMENTS_TABLE isn't set: set it to the name of the table of payments")?;
         let in_transactions = match std::env::var("PAYMENTS_FORM").as_deref() {
             Ok("transaction") => true,
             Ok("" | "claim") | Err(_) => false,
-            Ok(_) => return Err("PAYMENTS_FORM is neither claim nor transaction".into()),
+            Ok(_) => return Err("PAYMENTS_FORM must be `claim` or `transaction`".into()),
         };
         let config = aws_config::load_defaults(BehaviorVersion::latest()).await;
         Ok(Self { client: Client::new(&config), table, in_transactions })
@@ -121,9 +123,9 @@ impl Payments {
             .await;
         match put.map_err(aws_sdk_dynamodb::error::SdkError::into_service_error) {
             Ok(_) => Ok(payment),
-            Err(PutItemError::ConditionalCheckFailedException(refused)) => Payment::from_item(
-                refused.item().ok_or("the payment that is already there was not returned")?,
-            ),
+            Err(PutItemError::ConditionalCheckFailedException(refused)) => {
+                Payment::from_item(refused.item().ok_or("DynamoDB didn't return the existing payment")?)
+            }
             Err(error) => Err(error.into()),
         }
     }
@@ -141,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_order_is_read_and_what_is_none_is_refused_in_words() {
+    fn invalid_orders_are_refused() {
         let order = |body: &str| Order::from_json(body.as_bytes()).map(|order| order.order_id);
         assert_eq!(order(r#"{"order_id":"o","amount_cents":1250,"currency":"EUR"}"#), Ok("o".into()));
 
@@ -153,12 +155,12 @@ mod tests {
         };
         assert_eq!(of("", 1, "EUR"), "not an order: order_id is empty");
         assert_eq!(of("o", 0, "EUR"), "not an order: amount_cents is 0");
-        assert_eq!(of("o", 1, "EURO"), "not an order: currency is not a three-letter code");
+        assert_eq!(of("o", 1, "EURO"), "not an order: currency isn't a three-letter code");
         assert!(of("o", -1, "EUR").contains("invalid value"));
     }
 
     #[test]
-    fn a_payment_comes_back_from_its_item_as_it_was() {
+    fn payment_round_trips_through_its_item() {
         let order = Order { order_id: "o".into(), amount_cents: u64::MAX, currency: "EUR".into() };
         let payment = Payment::new("p".into(), order);
         let mut item = payment.clone().into_item();
@@ -167,6 +169,6 @@ mod tests {
 
         item.remove("currency");
         let problem = Payment::from_item(&item).unwrap_err().to_string();
-        assert_eq!(problem, "a stored payment has no text currency");
+        assert_eq!(problem, "the stored payment has no text attribute `currency`");
     }
 }

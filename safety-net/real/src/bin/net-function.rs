@@ -194,10 +194,10 @@ async fn handle(world: &World, event: LambdaEvent<Job>) -> Result<String, Diagno
     let job = event.payload;
     let claim = current();
     if claim.is_none() && world.form != Form::Optimistic {
-        return Err(failure("Net.NoClaim", "the handler runs under no claim"));
+        return Err(failure("Net.NoClaim", "the handler runs without a claim"));
     }
     if job.first_fails && claim.as_ref().is_some_and(|claim| claim.attempt() == 1) {
-        return Err(failure(TOLD_TO_FAIL, "as the event says"));
+        return Err(failure(TOLD_TO_FAIL, "as the event requests"));
     }
     // Each pause ends a poll, so the library cuts off a run that was frozen past its deadline before the next one.
     world.orders.reached(Point::BeforeEffect);
@@ -222,7 +222,7 @@ fn have_effect(world: &World, job: &Job, line: &Line) -> Result<(), Error> {
         return Ok(world.ledger.append(&job.key, line)?);
     }
     let write = form::append(&world.effects, &job.key, line).map_err(|problem| problem.to_string())?;
-    let staging = staging().ok_or("the handler can stage nothing")?;
+    let staging = staging().ok_or("the handler can't stage writes")?;
     Ok(staging.add(Transaction::new().update(write))?)
 }
 
@@ -231,13 +231,13 @@ fn failure(kind: &str, message: &str) -> Diagnostic {
 }
 
 fn variable(name: &str) -> Result<String, Error> {
-    std::env::var(name).map_err(|_| format!("{name} is not set: the harness sets it").into())
+    std::env::var(name).map_err(|_| format!("{name} isn't set; the harness should set it").into())
 }
 
 /// Reads the value that a variable names, if it's set.
 fn known<T>(variable: &str, named: fn(&str) -> Option<T>) -> Result<Option<T>, Error> {
     match std::env::var(variable) {
-        Ok(name) => Ok(Some(named(&name).ok_or_else(|| format!("{variable}={name} is not known"))?)),
+        Ok(name) => Ok(Some(named(&name).ok_or_else(|| format!("{variable}={name} isn't a known value"))?)),
         Err(_) => Ok(None),
     }
 }

@@ -70,25 +70,27 @@ impl Backend {
     }
 
     async fn postgres() -> Result<Self> {
-        let server = servers::shared_postgres().ok_or_else(|| Problem::new("no PostgreSQL is installed"))?;
+        let server = servers::shared_postgres().ok_or_else(|| Problem::new("PostgreSQL isn't installed"))?;
         let table = servers::fresh_table()?.replace('-', "_");
-        let store =
-            PostgresStore::builder(server.url()).table(&table).build().context("the PostgreSQL store")?;
-        store.create_table().await.context("the table of records")?;
+        let store = PostgresStore::builder(server.url())
+            .table(&table)
+            .build()
+            .context("couldn't open the PostgreSQL store")?;
+        store.create_table().await.context("couldn't create the table of records")?;
         let (client, connection) =
             tokio_postgres::connect(&server.url(), NoTls).await.context("connecting to PostgreSQL")?;
         tokio::spawn(connection);
         let effects = format!("CREATE TABLE {table}_effects (n bigserial, key text, line text)");
-        client.batch_execute(&effects).await.context("the table of effects")?;
+        client.batch_execute(&effects).await.context("couldn't create the table of effects")?;
         let kind = Kind::Postgres { url: server.url(), table, client: Arc::new(client) };
         Ok(Self { name: "PostgreSQL".into(), kind })
     }
 
     async fn redis() -> Result<Self> {
-        let server = redis_server::shared().ok_or_else(|| Problem::new("no Redis is installed"))?;
+        let server = redis_server::shared().ok_or_else(|| Problem::new("Redis isn't installed"))?;
         let url = format!("{}?prefix={}:", server.url(), servers::fresh_table()?);
-        let store = NamedStore::from_url(&url).context("the Redis store")?;
-        let store = store.open().await.context("the Redis store")?;
+        let store = NamedStore::from_url(&url).context("couldn't open the Redis store")?;
+        let store = store.open().await.context("couldn't open the Redis store")?;
         Ok(Self { name: "Redis".into(), kind: Kind::Redis { url, store } })
     }
 
@@ -175,12 +177,12 @@ async fn row(client: &tokio_postgres::Client, table: &str, id: &StoredKey) -> Re
     );
     let row = client.query_opt(&sql, &[&id.as_str()]).await.context(format!("reading the record {id}"))?;
     let Some(row) = row else { return Ok(None) };
-    let number = |text: &str| text.parse::<u64>().context("a number of the record");
+    let number = |text: &str| text.parse::<u64>().context("invalid number in the record");
     let lease_until: Option<&str> = row.get(3);
     Ok(Some(Stored {
         status: row.get(0),
         generation: number(row.get(1))?,
-        attempt: u32::try_from(row.get::<_, i64>(2)).context("the attempt")?,
+        attempt: u32::try_from(row.get::<_, i64>(2)).context("invalid attempt in the record")?,
         lease_until: lease_until.map(number).transpose()?,
         response: row.get(4),
     }))
@@ -197,7 +199,7 @@ impl EffectsRows {
     pub(super) async fn lines(&self, key: &str) -> Result<Vec<Line>> {
         let sql = format!("SELECT line FROM {} WHERE key = $1 ORDER BY n", self.table);
         let rows = self.client.query(&sql, &[&key]).await.context("reading the effects")?;
-        rows.iter().map(|row| serde_json::from_str(row.get(0)).context("a line of the ledger")).collect()
+        rows.iter().map(|row| serde_json::from_str(row.get(0)).context("invalid ledger line")).collect()
     }
 
     pub(super) async fn keys(&self) -> Result<Vec<String>> {

@@ -65,7 +65,8 @@ impl Fleet {
     ) -> Result<Arc<Self>> {
         let folder = std::env::temp_dir().join(crate::servers::fresh_table()?);
         let ledger = folder.join("ledger");
-        std::fs::create_dir_all(&ledger).context(format!("the ledger's folder {}", ledger.display()))?;
+        std::fs::create_dir_all(&ledger)
+            .context(format!("couldn't create the ledger's folder {}", ledger.display()))?;
         let ledger = Ledger::at(ledger);
         Ok(Arc::new(Self {
             effects: backend.effects(form, &ledger).await?,
@@ -137,8 +138,8 @@ impl Fleet {
     pub(super) async fn record(&self, key: &str) -> Result<Option<Stored>> {
         // `run_in` claims the first operation, the event layer the second.
         let via = if self.form == Form::PostgresTransaction { "run:job" } else { "event" };
-        let scope = Scope::new(FUNCTION, via).context("the scope")?;
-        let id = StoredKey::new(&scope, &Key::new(key).context("the key")?);
+        let scope = Scope::new(FUNCTION, via).context("invalid scope")?;
+        let id = StoredKey::new(&scope, &Key::new(key).context("invalid key")?);
         self.backend.record(&id).await
     }
 
@@ -190,7 +191,7 @@ impl Process {
     pub(super) async fn said(&mut self, handed: &mut Handed) -> Result<Said> {
         let said = self.said_within(handed, PATIENCE).await;
         said.ok_or_else(|| {
-            Problem::new(format!("run {} said nothing in {} s", handed.run, PATIENCE.as_secs()))
+            Problem::new(format!("run {} gave no answer within {} s", handed.run, PATIENCE.as_secs()))
         })
     }
 
@@ -200,7 +201,7 @@ impl Process {
         match self.sandbox.watch(&mut handed.delivery, PATIENCE).await {
             Some(Answer::Died(_)) => Ok(Said::Nothing),
             Some(answer) => Ok(said(answer)),
-            None => Err(Problem::new("a process outlived SIGKILL")),
+            None => Err(Problem::new("a process survived SIGKILL")),
         }
     }
 
@@ -227,7 +228,7 @@ impl Process {
                 return Ok(Some(said));
             }
         }
-        Err(Problem::new(format!("run {} neither stands at its point nor answers", handed.run)))
+        Err(Problem::new(format!("run {} neither reached its point nor answered", handed.run)))
     }
 }
 
@@ -236,6 +237,6 @@ fn said(answer: Answer) -> Said {
         Answer::Payload(bytes) => Said::Response(bytes),
         Answer::Error { kind, message } => Said::Error(kind, message),
         Answer::Died(how) => Said::Lost(how),
-        other => Said::Lost(format!("gave an answer of another kind: {other}")),
+        other => Said::Lost(format!("gave an unexpected answer: {other}")),
     }
 }

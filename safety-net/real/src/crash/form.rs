@@ -127,7 +127,7 @@ impl Effects {
 ///
 /// If it can't be built.
 pub fn append(table: &str, key: &str, line: &Line) -> Result<Update> {
-    let line = serde_json::to_string(line).context("a line of the ledger")?;
+    let line = serde_json::to_string(line).context("invalid ledger line")?;
     let list = |lines| AttributeValue::L(lines);
     Update::builder()
         .table_name(table)
@@ -136,7 +136,7 @@ pub fn append(table: &str, key: &str, line: &Line) -> Result<Update> {
         .expression_attribute_values(":none", list(vec![]))
         .expression_attribute_values(":line", list(vec![AttributeValue::S(line)]))
         .build()
-        .context("the write of an effect")
+        .context("couldn't build the effect's write")
 }
 
 impl EffectsTable {
@@ -147,10 +147,10 @@ impl EffectsTable {
         let read =
             read.map_err(|error| DisplayErrorContext(&error).to_string()).context("reading the effects")?;
         let Some(lines) = read.item().and_then(|item| item.get("effects")) else { return Ok(Vec::new()) };
-        let lines = lines.as_l().map_err(|_| Problem::new("the effects are no list"))?;
+        let lines = lines.as_l().map_err(|_| Problem::new("the effects aren't a list"))?;
         let read = |line: &AttributeValue| {
-            let text = line.as_s().map_err(|_| Problem::new("an effect is no text"))?;
-            serde_json::from_str(text).context("a line of the ledger")
+            let text = line.as_s().map_err(|_| Problem::new("an effect isn't text"))?;
+            serde_json::from_str(text).context("invalid ledger line")
         };
         lines.iter().map(read).collect()
     }

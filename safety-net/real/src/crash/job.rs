@@ -31,7 +31,7 @@ pub const SABOTAGE: &str = "NET_SABOTAGE";
 /// The function error of a handler that the event told to fail.
 pub const TOLD_TO_FAIL: &str = "Net.ToldToFail";
 
-/// An ordinary invocation's time. All times are short, so that the net can wait for thousands of leases.
+/// An ordinary invocation's time. All times are short, so that the check can wait for thousands of leases.
 pub const LIMIT: Duration = Duration::from_millis(300);
 /// How much longer than the invocation the lease lasts.
 pub const GRACE: Duration = Duration::from_millis(100);

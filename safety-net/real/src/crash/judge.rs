@@ -72,7 +72,7 @@ impl fmt::Display for Said {
         match self {
             Self::Response(bytes) => write!(f, "answered {}", String::from_utf8_lossy(bytes)),
             Self::Error(kind, message) => write!(f, "failed with {kind}: {message}"),
-            Self::Nothing => f.write_str("said nothing"),
+            Self::Nothing => f.write_str("gave no answer"),
             Self::Lost(how) => f.write_str(how),
         }
     }
@@ -180,11 +180,11 @@ impl Case {
             text += &format!("\n  run {run}: {deed:?}, {said}, at {said_at}");
         }
         for stored in &self.seen {
-            text += &format!("\n  seen on the way: {stored}");
+            text += &format!("\n  seen before: {stored}");
         }
         text += &match &self.record {
-            Some(record) => format!("\n  in the end: {record}"),
-            None => "\n  in the end: no record".into(),
+            Some(record) => format!("\n  at the end: {record}"),
+            None => "\n  at the end: no record".into(),
         };
         Violation(text)
     }
@@ -207,27 +207,27 @@ impl Case {
     fn one_effect(&self, record: &Stored) -> Result<&Line, String> {
         let [effect] = self.lines.as_slice() else {
             let count = self.lines.len();
-            return Err(format!("its effect is in the outcome's transaction, and happened {count} times"));
+            return Err(format!("its effect is in the outcome's transaction, but happened {count} times"));
         };
         // Without a claim, the run doesn't know its generation.
         if effect.generation != 0 && effect.generation != record.generation {
-            return Err("its effect was another generation's than its record".into());
+            return Err("its effect and its record have different generations".into());
         }
         let response = serde_json::to_vec(&effect.run).map_err(|error| error.to_string())?;
         if record.response.as_ref() != Some(&response) {
-            return Err("its effect was another run's than its record".into());
+            return Err("its effect and its record are from different runs".into());
         }
         Ok(effect)
     }
 
     /// The record ends with an outcome, and never had a different one.
     fn settled(&self) -> Result<&Stored, String> {
-        let record = self.record.as_ref().ok_or("there is no record")?;
+        let record = self.record.as_ref().ok_or("there's no record")?;
         if record.status != "COMPLETED" {
             return Err(format!("its record is {}, not COMPLETED", record.status));
         }
         if self.seen.iter().any(|seen| seen != record) {
-            return Err("an outcome that was stored has been replaced".into());
+            return Err("a stored outcome was replaced".into());
         }
         Ok(record)
     }
@@ -238,11 +238,11 @@ impl Case {
             if let Said::Response(bytes) = said {
                 answered = true;
                 if Some(bytes) != record.response.as_ref() && !self.is_too_late(delivery) {
-                    return Err(format!("run {run} answered with what is not the record's response"));
+                    return Err(format!("run {run} answered with a response that isn't the record's"));
                 }
             }
         }
-        if answered { Ok(()) } else { Err("nobody was answered".into()) }
+        if answered { Ok(()) } else { Err("no delivery got an answer".into()) }
     }
 
     /// Whether its answer came after its deadline, when the library stops trying to record its outcome and the caller
@@ -287,7 +287,7 @@ impl Case {
             }
             if later.generation <= earlier.lease_until + millis(MARGIN) {
                 return Err(format!(
-                    "generation {} claimed the key while generation {}'s lease ran",
+                    "generation {} claimed the key during the lease of generation {}",
                     later.generation, earlier.generation
                 ));
             }
@@ -301,7 +301,7 @@ impl Case {
         let recorded = recorded.ok_or("no effect has the record's generation")?;
         let response = serde_json::to_vec(&recorded.run).map_err(|error| error.to_string())?;
         if record.response.as_ref() != Some(&response) {
-            return Err("the record's response is not that of its generation's run".into());
+            return Err("the record's response isn't from its generation's run".into());
         }
         Ok(recorded)
     }
@@ -318,11 +318,11 @@ impl Case {
                 return Err(format!("run {} ran under a later claim than the recorded one", line.run));
             }
             let delivery = self.deliveries.iter().find(|delivery| delivery.run == line.run);
-            let delivery = delivery.ok_or(format!("nobody delivered to run {}", line.run))?;
+            let delivery = delivery.ok_or(format!("there's no delivery to run {}", line.run))?;
             if delivery.deed == Deed::Spared && !self.is_too_late(delivery) {
                 return Err(format!(
-                    "run {} had an effect that is not the recorded one; nobody killed or froze it, and it answered in \
-                     time",
+                    "run {} had an effect that isn't the recorded one; it was neither killed nor frozen, and it \
+                     answered in time",
                     line.run
                 ));
             }

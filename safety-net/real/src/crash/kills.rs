@@ -108,7 +108,7 @@ impl fmt::Display for Figures {
     }
 }
 
-/// One run of the net on one server.
+/// One run of the check on one server.
 #[derive(Debug)]
 struct Throw {
     fleet: Arc<Fleet>,
@@ -131,7 +131,7 @@ struct Judged {
 ///
 /// # Errors
 ///
-/// If the net couldn't run and had found no violation by then.
+/// If the check couldn't run and had found no violation by then.
 pub async fn check(
     function: &Function,
     backends: Vec<Backend>,
@@ -156,7 +156,7 @@ pub async fn check(
         let mut of_server = throw.figures(started.elapsed());
         if thrown.is_ok() && of_server.violations.is_empty() {
             let late = fleet.effects.keys().await?.into_iter();
-            let words = |key| format!("key {key}: an effect after all its deliveries were answered");
+            let words = |key| format!("key {key}: an effect after every delivery was answered");
             of_server.violations.extend(late.map(|key| Violation::new(words(key))));
         }
         match thrown {
@@ -207,7 +207,7 @@ impl Throw {
                 keys.spawn(Arc::clone(self).key(number));
             }
             match keys.join_next().await {
-                Some(done) => done.context("a key's task")??,
+                Some(done) => done.context("a key's task panicked")??,
                 None => return Ok(()),
             }
         }
@@ -234,7 +234,7 @@ impl Throw {
             deliverers.spawn(Arc::clone(&self).deliver_until_answered(Arc::clone(&story), random));
         }
         while let Some(done) = deliverers.join_next().await {
-            done.context("a deliverer's task")??;
+            done.context("a delivery's task panicked")??;
         }
         self.judge(&story).await
     }
@@ -265,7 +265,7 @@ impl Throw {
             }
         }
         while let Some(done) = frozen.join_next().await {
-            done.context("a frozen process's task")??;
+            done.context("a frozen process's task panicked")??;
         }
         story.deliver_until_answered().await
     }

@@ -68,10 +68,10 @@ impl Ledger {
         let file = self.folder.join(key);
         let text = match fs::read_to_string(&file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            read => read.context(format!("the ledger {}", file.display()))?,
+            read => read.context(format!("couldn't read the ledger {}", file.display()))?,
         };
         let lines = text.lines().map(serde_json::from_str).collect::<Result<_, _>>();
-        lines.context(format!("the ledger {}", file.display()))
+        lines.context(format!("couldn't read the ledger {}", file.display()))
     }
 
     /// The keys that have lines and aren't forgotten.
@@ -96,7 +96,9 @@ impl Ledger {
     /// If the file can't be removed.
     pub fn forget(&self, key: &str) -> Result<()> {
         match fs::remove_file(self.folder.join(key)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).context("the ledger"),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(error).context("couldn't delete the ledger")
+            }
             _ => Ok(()),
         }
     }

@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_point_has_a_name_of_its_own() {
+    fn point_names_are_unique() {
         for point in Point::ALL {
             assert_eq!(Point::named(point.name()), Some(point));
         }

@@ -67,5 +67,5 @@ pub async fn read(client: &Client, table: &str, id: &str) -> Result<Option<Store
     let read = client.get_item().table_name(table).key("id", key).consistent_read(true).send().await;
     let read = read.map_err(|error| DisplayErrorContext(&error).to_string());
     let read = read.context(format!("reading the record {id}"))?;
-    read.item().map(Stored::of).transpose().context(format!("the record {id}"))
+    read.item().map(Stored::of).transpose().context(format!("invalid record {id}"))
 }

@@ -80,7 +80,7 @@ impl fmt::Display for Row {
             Ending::Frozen => "SIGSTOP",
         };
         let verdict = match violations.len() {
-            0 => "as it must be".into(),
+            0 => "ok".into(),
             wrong => format!("{wrong} VIOLATIONS"),
         };
         write!(f, "{point:<26} {ending:<8} {rounds:>6} {effects:>8} {crashes_in_the_gap:>15}  {verdict}")
@@ -91,7 +91,7 @@ impl fmt::Display for Row {
 ///
 /// # Errors
 ///
-/// If the net couldn't run.
+/// If the check couldn't run.
 pub async fn check(
     function: &Function,
     backends: Vec<Backend>,
@@ -150,7 +150,7 @@ async fn play_until_reached(fleet: &Arc<Fleet>, point: Point, ending: Ending, ro
             return Ok(judged);
         }
     }
-    Err(Problem::new(format!("in {TRIES} tries, no process came to {point}")))
+    Err(Problem::new(format!("no process reached {point} in {TRIES} tries")))
 }
 
 /// Plays one round: pauses a process at the point, kills or freezes it there, and makes the next deliveries.
@@ -204,7 +204,7 @@ async fn judged(fleet: &Fleet, story: &Story, point: Point) -> Result<Judged> {
         let expected = 1 + u64::from(has_gap && point.is_in_the_gap());
         match finding.effects == expected + finding.slow {
             true => Ok(finding),
-            false => Err(case.violation(&format!("{} effects, where {expected} must be", finding.effects))),
+            false => Err(case.violation(&format!("{} effects, expected {expected}", finding.effects))),
         }
     });
     if judged.is_ok() {

@@ -89,7 +89,7 @@ impl Story {
             }
             self.wait_for_lease().await?;
         }
-        let words = format!("was not answered in {} s", PATIENCE.as_secs());
+        let words = format!("got no answer within {} s", PATIENCE.as_secs());
         Err(Problem::new(self.case(self.fleet.form().promise()).await?.violation(&words).to_string()))
     }
 

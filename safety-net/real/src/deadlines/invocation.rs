@@ -62,12 +62,13 @@ enum Wire {
 impl Wire {
     async fn before(site: &Site, way: Way) -> Result<Self> {
         let server = site.address()?;
-        let tcp = async |protocol| TcpProxy::before(server, protocol).await.context("the proxy");
+        let tcp =
+            async |protocol| TcpProxy::before(server, protocol).await.context("couldn't start the proxy");
         Ok(match way {
             Way::DynamoDb(_) => {
-                let upstream = format!("http://{server}").parse().context("the server's address")?;
+                let upstream = format!("http://{server}").parse().context("invalid server address")?;
                 let proxy = Proxy::start(Upstream::new(upstream), [].into(), ATTEMPT).await;
-                Self::DynamoDb(proxy.context("the proxy")?)
+                Self::DynamoDb(proxy.context("couldn't start the proxy")?)
             }
             Way::Postgres(_) => Self::Tcp(tcp(Protocol::Postgres).await?),
             Way::Redis(_) => Self::Tcp(tcp(Protocol::Redis).await?),
@@ -147,7 +148,7 @@ pub(super) async fn invoke(
 ) -> Result<Option<Evidence>> {
     let wire = Arc::new(Wire::before(site, plan.way).await?);
     let engine = engine(site.store_at(wire.address()).await?, Duration::ZERO)?;
-    let key = Owner::random().context("a key")?.to_string();
+    let key = Owner::random().context("couldn't draw a key")?.to_string();
     let stored = stored(&engine, &key)?;
     let effects = Arc::new(AtomicU64::new(0));
     if plan.is_warm {
@@ -177,7 +178,7 @@ pub(super) async fn invoke(
         return Ok(None);
     }
     let effects_then = effects.load(Ordering::SeqCst);
-    let record = direct.read(&stored).await.context("the record")?;
+    let record = direct.read(&stored).await.context("couldn't read the record")?;
     let is_recorded = record.is_some_and(|record| record.status() == Status::Completed);
 
     let later = self::engine(Arc::clone(direct), UNTIL_ALL_LEASES_END)?;
@@ -211,7 +212,7 @@ async fn warm_up(engine: &Idempotency, key: &str) -> Result<()> {
             return Ok(());
         }
     }
-    Err(Problem::new(format!("the sandbox doesn't get warm: {last:?}")))
+    Err(Problem::new(format!("couldn't warm up the sandbox: {last:?}")))
 }
 
 /// The handler's answer when it runs for the nth time.
@@ -226,12 +227,12 @@ fn deadline_after(time: Duration) -> u64 {
 
 fn engine(store: Arc<dyn Store>, ahead: Duration) -> Result<Idempotency> {
     let builder = Idempotency::builder(store).function(FUNCTION).clock(Ahead(ahead));
-    builder.build().context("the engine")
+    builder.build().context("couldn't build the engine")
 }
 
 fn stored(engine: &Idempotency, key: &str) -> Result<StoredKey> {
-    let scope = engine.scope("http").context("a scope")?;
-    Ok(StoredKey::new(&scope, &Key::new(key).context("a key")?))
+    let scope = engine.scope("http").context("invalid scope")?;
+    Ok(StoredKey::new(&scope, &Key::new(key).context("invalid key")?))
 }
 
 /// Sends a request through the HTTP layer, in an invocation that ends after `timeout`. The library sees
@@ -249,7 +250,7 @@ async fn deliver(
     let (mut parts, body) = request.into_parts();
     parts.method = Method::POST;
     parts.uri = Uri::from_static("https://example.com/payments");
-    let key = HeaderValue::try_from(format!("\"{key}\"")).context("the key's header")?;
+    let key = HeaderValue::try_from(format!("\"{key}\"")).context("invalid key header")?;
     parts.headers.insert("idempotency-key", key);
     let handler = service_fn(move |_: Request| {
         let mut response = Response::new(Body::from(work()));
@@ -270,7 +271,7 @@ async fn deliver(
 async fn release(direct: &dyn Store, key: &StoredKey) -> Result<()> {
     let now = SystemClock.now();
     let lock = Lock {
-        owner: Owner::random().context("an owner")?,
+        owner: Owner::random().context("couldn't draw an owner")?,
         generation: Generation::new(1),
         attempt: 1,
         fingerprint: Fingerprint::of_bytes(b"another request"),
@@ -286,10 +287,10 @@ async fn release(direct: &dyn Store, key: &StoredKey) -> Result<()> {
     };
     let (owner, generation) = (lock.owner, lock.generation);
     for write in [Write::Claim(lock), Write::Settle { owner, generation, settlement }] {
-        match direct.apply(key, &write).await.context("a record that was released")? {
+        match direct.apply(key, &write).await.context("couldn't write the released record")? {
             WriteOutcome::Applied => {}
             WriteOutcome::Refused(record) => {
-                return Err(Problem::new(format!("a record is in the way: {record:?}")));
+                return Err(Problem::new(format!("a record blocks the key: {record:?}")));
             }
         }
     }

@@ -48,13 +48,13 @@ impl Evidence {
         let is_success = *answer == Answer { status: 201, body: self.response.clone() };
         let says_nothing_ran = answer.status == 503 || answer.status == 409 && self.may_be_in_progress;
         let problem = if is_success && *effects != 1 {
-            format!("the answer is the handler's, which ran {effects} times")
+            format!("the answer is the handler's, but it ran {effects} times")
         } else if says_nothing_ran && *effects != 0 {
-            format!("the answer is {} though the handler ran {effects} times", answer.status)
+            format!("the answer is {}, but the handler ran {effects} times", answer.status)
         } else if !is_success && !says_nothing_ran {
-            format!("the answer is neither the handler's nor \"nothing ran\": {answer:?}")
+            format!("the answer is neither the handler's nor a refusal: {answer:?}")
         } else if *effects == 1 && self.must_be_recorded && !self.is_recorded {
-            "the outcome isn't recorded, though the wire was whole again in time".to_owned()
+            "the outcome isn't recorded, but the wire recovered in time".to_owned()
         } else if again.as_ref().is_none_or(|again| again.status != 201) {
             format!("the next delivery got {again:?}")
         } else if self.is_recorded && (again.as_ref() != Some(answer) || *effects_in_the_end != 1) {
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn true_answers_are_true() {
+    fn correct_answers_pass() {
         let again = unavailable().again;
         for evidence in [
             recorded(),
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn false_answers_are_found() {
+    fn wrong_answers_are_found() {
         let again = unavailable().again;
         for evidence in [
             Evidence { is_recorded: false, again, effects_in_the_end: 2, ..recorded() },

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_is_a_plan() {
+    fn seed_determines_the_plan() {
         let plans = |seed| {
             let mut random = Random::new(seed);
             let way = Way::Redis(TcpFault::Refuse);

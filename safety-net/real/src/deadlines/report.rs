@@ -94,7 +94,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{}: {} invocations, {} killed, {} true answers; {} made again; {:.0} s",
+            "{}: {} invocations, {} killed, {} true answers; {} repeated; {:.0} s",
             self.kind.name(),
             self.invocations(),
             self.killed(),

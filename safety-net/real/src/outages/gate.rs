@@ -36,9 +36,9 @@ pub(super) struct Gate {
 impl Gate {
     /// Listens on a free loopback port.
     pub(super) async fn before(server: SocketAddr) -> Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("the gate")?;
-        let address = listener.local_addr().context("the gate's address")?;
-        let upstream = format!("http://{server}").parse().context("the server's address")?;
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("couldn't start the gate")?;
+        let address = listener.local_addr().context("the gate has no address")?;
+        let upstream = format!("http://{server}").parse().context("invalid server address")?;
         let mode = watch::Sender::new(Mode::Open);
         let serving = tokio::spawn(serve(listener, address, Upstream::new(upstream), mode.subscribe()));
         Ok(Self { address, mode, serving })

@@ -38,13 +38,11 @@ impl Evidence {
                 faults.push(format!("{key}: {what}"));
             }
         };
-        must(*effects == 1, format!("{effects} effects by its first answer"));
+        must(*effects == 1, format!("{effects} effects before its first answer"));
         must(run.answer == response, format!("the caller got {:?}", run.answer));
         must(!self.is_lost(), {
             let status = self.status.as_deref().unwrap_or("gone");
-            format!(
-                "its completion is lost: the record is {status}, and there are {effects_in_the_end} effects"
-            )
+            format!("its completion is lost: the record is {status}, with {effects_in_the_end} effects")
         });
         must(*again == response, format!("its duplicate got {again:?}"));
         faults
@@ -154,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recorded_outcome_is_sound() {
+    fn recorded_outcome_passes() {
         let figures = judged(|_| {});
         assert!(figures.is_sound() && figures.lost == 0, "{figures:?}");
     }

@@ -56,7 +56,7 @@ impl Bell {
 
     /// Waits until this many handlers have arrived.
     pub(super) async fn all_are_there(&self, handlers: u32) -> Result<()> {
-        self.arrived.acquire_many(handlers).await.map(drop).context("the handlers' bell")
+        self.arrived.acquire_many(handlers).await.map(drop).context("the handlers' semaphore is closed")
     }
 
     /// Reports that a handler has arrived, and waits until this long after the bell's time.
@@ -118,13 +118,13 @@ impl Sandbox {
         if let Some(limit) = settle_within {
             builder = builder.settle_within(limit);
         }
-        Ok(Self { engine: builder.build().context("the engine")?, clock })
+        Ok(Self { engine: builder.build().context("couldn't build the engine")?, clock })
     }
 
     /// The stored form of the key.
     pub(super) fn stored(&self, key: &str) -> Result<StoredKey> {
-        let operation = self.engine.operation("charge").context("an operation")?;
-        Ok(operation.stored_key(&Key::new(key).context("a key")?))
+        let operation = self.engine.operation("charge").context("invalid operation")?;
+        Ok(operation.stored_key(&Key::new(key).context("invalid key")?))
     }
 
     /// Delivers the operation until it has run. A caller retries like this when the library says that nothing ran.
@@ -167,7 +167,7 @@ impl Sandbox {
             }
             last = Some(answer);
         }
-        Err(Problem::new(format!("a sandbox doesn't get warm: {last:?}")))
+        Err(Problem::new(format!("couldn't warm up a sandbox: {last:?}")))
     }
 
     async fn run<Effect>(
@@ -185,8 +185,8 @@ impl Sandbox {
             effect().await;
             Ok::<_, String>(response_to(key))
         };
-        let operation = engine.operation("charge").context("an operation")?;
-        let running = operation.run(Key::new(key).context("a key")?, key, handler);
+        let operation = engine.operation("charge").context("invalid operation")?;
+        let running = operation.run(Key::new(key).context("invalid key")?, key, handler);
         Ok(match tokio::time::timeout(now.until(deadline), running).await {
             Ok(Ok(value)) => Answer::Value(value),
             Ok(Err(RunError::Idempotency(error))) => Answer::Error(error.to_string()),

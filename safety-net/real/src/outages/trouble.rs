@@ -128,7 +128,7 @@ impl Victim {
             (_, Host::Postgres(server), _) => server.stop(),
             (_, Host::Redis(server), _) if outage.crashes => server.crash(),
             (_, Host::Redis(server), _) => server.stop(),
-            _ => return Err(Problem::new("this server has no such trouble")),
+            _ => return Err(Problem::new("this outage doesn't apply to this server")),
         }
         Ok(())
     }
@@ -138,7 +138,7 @@ impl Victim {
             (_, Some(gate)) => gate.set(Mode::Open),
             (Host::Postgres(server), None) => server.start_again(),
             (Host::Redis(server), None) => server.start_again(),
-            (Host::DynamoDb(_), None) => return Err(Problem::new("DynamoDB has no gate before it")),
+            (Host::DynamoDb(_), None) => return Err(Problem::new("DynamoDB has no gate")),
         }
         Ok(())
     }
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_is_a_round() {
+    fn seed_determines_the_round() {
         for trouble in Trouble::ALL {
             let rounds = |seed| {
                 let mut random = Random::new(seed);

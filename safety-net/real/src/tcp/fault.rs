@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_told_from_introductions() {
+    fn requests_are_distinguished_from_handshakes() {
         let startup = b"\x00\x00\x00\x08\x04\xd2\x16\x2f";
         for (protocol, bytes, is_request) in [
             (Protocol::Postgres, &startup[..], false),

@@ -20,7 +20,7 @@ const HELD: Duration = Duration::from_millis(1_200);
 const AFTER_GIVING_UP: Duration = Duration::from_millis(20);
 const LATENCY: Duration = Duration::from_millis(100);
 /// Neither PostgreSQL nor Redis begins an answer like this.
-const GARBAGE: &[u8] = b"\x16\x03\x01\x02\x00 this is no answer\r\n\x00\xff\x7f";
+const GARBAGE: &[u8] = b"\x16\x03\x01\x02\x00 this isn't an answer\r\n\x00\xff\x7f";
 
 /// Carries a client's bytes to the server and back. An error means that a side went away, which is expected.
 pub(super) async fn carry(client: TcpStream, shared: Arc<Shared>) {

@@ -47,7 +47,7 @@ async fn seen(stream: &mut TcpStream) -> (Vec<u8>, &'static str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broken_request_ends_as_the_fault_says() {
+async fn broken_requests_end_as_specified() {
     let half = &ANSWER[..ANSWER.len() / 2];
     // When the client stops reading: whether the server applied the request, and what the client has seen.
     for (fault, is_served, bytes, end) in [
@@ -88,7 +88,7 @@ async fn a_broken_request_ends_as_the_fault_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_are_broken_until_the_time_is_over() {
+async fn connections_break_until_time_is_up() {
     for fault in [
         TcpFault::Refuse,
         TcpFault::AcceptAndClose,

@@ -41,7 +41,7 @@ impl TimeOuts {
         Self { attempt: Duration::from_millis(100), operation: Duration::from_millis(300) };
     /// For half a megabyte in a debug build, and for stores that reconnect after each fault.
     const LONG: Self = Self { attempt: Duration::from_millis(400), operation: Duration::from_millis(1200) };
-    /// Effectively none. Tests of the net use it.
+    /// Effectively none. Tests of the check use it.
     pub(super) const NONE: Self =
         Self { attempt: Duration::from_secs(3600), operation: Duration::from_secs(3600) };
 
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_library_has_the_limits_that_are_counted_with() {
+    fn budget_matches_the_librarys_limits() {
         let acquire = include_str!("../../../../src/protocol/acquire.rs");
         assert!(acquire.contains(&format!("const MAX_LOSSES: u8 = {MAX_LOSSES};")));
         let drive = include_str!("../../../../src/run/driver.rs");

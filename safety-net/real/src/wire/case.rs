@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_is_a_plan() {
+    fn seed_determines_the_plan() {
         for (seed, medium) in (0..100).map(|seed| (seed, [Medium::Http, Medium::Tcp][seed as usize % 2])) {
             assert_eq!(Case::random(seed, medium).to_string(), Case::random(seed, medium).to_string());
         }
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_has_every_fault_at_every_request() {
+    fn list_covers_every_fault_and_request() {
         let listed = Case::listed(&[Retries::None], Medium::Http);
         let light = scenario::ALL.iter().filter(|scenario| !scenario.is_heavy());
         let tried: usize = light.map(|scenario| scenario.tried().1 - scenario.tried().0).sum();

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cell_that_was_never_reached_is_missing() {
+    fn unreached_cell_is_missing() {
         let mut coverage = Coverage::over(Medium::Http);
         let all = coverage.missing().len();
         assert_eq!(all, Meaning::ALL.len() * Fault::ALL.len() - 3);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn tcp_has_fewer_cells_all_of_them_needed() {
+    fn tcp_requires_all_its_cells() {
         let mut coverage = Coverage::over(Medium::Tcp);
         let all = coverage.missing();
         assert_eq!(all.len(), (Meaning::ALL.len() - 2) * 12);

@@ -57,9 +57,9 @@ impl Display for Gap {
         f.write_str(match self {
             Self::Unrecorded => "ran, answered, outcome not stored",
             Self::RanAgain => "ran again after that",
-            Self::Fenced => "ran, fenced by one who never finished, ran again after both",
-            Self::NotReleased => "failed, key not given back",
-            Self::Ghost => "claimed without knowing, nothing ran",
+            Self::Fenced => "ran, fenced by a successor that never finished, ran again after both",
+            Self::NotReleased => "failed, key not released",
+            Self::Ghost => "left an unknown claim, nothing ran",
             Self::NotKept => "outcome stored without its response",
         })
     }
@@ -154,10 +154,10 @@ impl Judge<'_> {
         let facts = self.facts;
         let generations: BTreeSet<_> = facts.effects.iter().map(|effect| effect.generation).collect();
         self.must(generations.len() == facts.effects.len(), || {
-            format!("at most one effect a generation; there were {:?}", facts.effects)
+            format!("a generation had more than one effect: {:?}", facts.effects)
         });
         self.must(!facts.case.scenario.at_most_once || facts.effects.len() <= 1, || {
-            format!("at most one effect at all; there were {:?}", facts.effects)
+            format!("an at-most-once operation had more than one effect: {:?}", facts.effects)
         });
         let successes = facts.effects.iter().filter(|effect| effect.succeeded).count();
         let first = facts.deliveries.first().map(|first| &first.answer);
@@ -169,7 +169,7 @@ impl Judge<'_> {
             self.verdict.gaps.insert(Gap::Fenced);
         } else {
             self.must(successes <= 1, || {
-                format!("one effect, for its outcome could be stored; there were {:?}", facts.effects)
+                format!("the effect was repeated, but its outcome could be stored: {:?}", facts.effects)
             });
         }
     }
@@ -193,19 +193,25 @@ impl Judge<'_> {
         }
         let answer = facts.deliveries.first().map(|delivery| &delivery.answer);
         self.must(answer.is_some_and(|answer| is_baseline(scenario.baseline, answer)), || {
-            format!("{:?}, for nothing or one thing went wrong; the answer was {answer:?}", scenario.baseline)
+            format!(
+                "expected {:?}, since at most one thing went wrong; the answer was {answer:?}",
+                scenario.baseline
+            )
         });
         let mut gaps = self.verdict.gaps.clone();
         // The rival causes this gap.
         gaps.remove(&Gap::Fenced);
         self.must(gaps.is_empty(), || {
-            format!("no gap, for nothing or one thing went wrong; there was {gaps:?}")
+            format!("unexpected gaps, since at most one thing went wrong: {gaps:?}")
         });
         let made: Vec<_> = facts.exchanges.iter().map(|exchange| exchange.meaning).collect();
         // An SDK that retries hides the failures of a busy machine.
         let is_exact = hit.is_empty() && facts.case.retries == Retries::None;
         self.must(!is_exact || made == scenario.requests, || {
-            format!("the requests {:?}, for nothing went wrong; there were {made:?}", scenario.requests)
+            format!(
+                "expected the requests {:?}, since nothing went wrong; there were {made:?}",
+                scenario.requests
+            )
         });
     }
 }
@@ -282,7 +288,7 @@ pub(super) fn describe(facts: &Facts, verdict: &Verdict) -> String {
     }
     let _ = writeln!(text, "  effects: {:?}; gaps: {:?}", facts.effects, verdict.gaps);
     for violation in &verdict.violations {
-        let _ = writeln!(text, "  VIOLATION: expected {violation}");
+        let _ = writeln!(text, "  VIOLATION: {violation}");
     }
     text
 }

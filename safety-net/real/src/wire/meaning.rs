@@ -134,7 +134,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_request_is_known_by_its_condition_and_states() {
+    fn requests_are_classified_by_their_conditions() {
         let status = |status: &str| {
             json!({
                 "ConditionExpression": "#status = :started AND #owner = :owner",

@@ -108,7 +108,7 @@ pub(super) async fn play(stage: &Stage, case: &Case, lateness: &Lateness) -> Res
     let run = Run::new(stage, case)?;
     let time_outs = TimeOuts::of(case);
     let (between, store) = stage.wire(&run.stored, case, time_outs).await?;
-    let made = Fingerprint::of(ORIGINAL).context("a fingerprint")?;
+    let made = Fingerprint::of(ORIGINAL).context("couldn't compute the fingerprint")?;
     stage.prepare(&run.stored, case.scenario.prior, made).await?;
 
     let left = Arc::default();
@@ -165,10 +165,11 @@ type Left = Arc<Mutex<Option<Result<Snapshot>>>>;
 
 impl<'r> Run<'r> {
     fn new(stage: &'r Stage, case: &'r Case) -> Result<Self> {
-        let random = Owner::random().context("a key")?;
-        let key = Key::new(random.to_string()).context("a key")?;
+        let random = Owner::random().context("couldn't draw a key")?;
+        let key = Key::new(random.to_string()).context("invalid key")?;
         let operation = Idempotency::builder(Arc::clone(&stage.direct)).function("wire").build();
-        let operation = operation.and_then(|engine| engine.operation("charge")).context("an operation")?;
+        let operation =
+            operation.and_then(|engine| engine.operation("charge")).context("invalid operation")?;
         let payload = if case.scenario.is_another_request { ANOTHER } else { ORIGINAL };
         Ok(Self {
             stage,
@@ -176,7 +177,7 @@ impl<'r> Run<'r> {
             stored: operation.stored_key(&key),
             key,
             payload,
-            fingerprint: Fingerprint::of(payload).context("a fingerprint")?,
+            fingerprint: Fingerprint::of(payload).context("couldn't compute the fingerprint")?,
             tag: fresh_seed()?,
             effects: Arc::default(),
         })
@@ -274,7 +275,7 @@ impl<'r> Run<'r> {
             .execution(if *at_most_once { Execution::AtMostOnce } else { Execution::AtLeastOnce })
             .on_handler_error(if *records_errors { OnHandlerError::Record } else { OnHandlerError::Release })
             .build()
-            .context("the engine")
+            .context("couldn't build the engine")
     }
 
     async fn closed(

@@ -325,7 +325,7 @@ impl Shared {
                 }
             }
             Fault::NotHttp => {
-                client.write(b"\x16\x03\x01\x02\x00 this is no HTTP\r\n\r\n").await?;
+                client.write(b"\x16\x03\x01\x02\x00 this isn't HTTP\r\n\r\n").await?;
                 return Ok(Then::Close);
             }
             Fault::Stalled | Fault::Truncated => {

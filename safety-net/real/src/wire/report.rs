@@ -71,7 +71,7 @@ impl Report {
     }
 
     pub(super) fn note(&mut self, done: Result<Result<(Facts, Verdict)>, JoinError>) -> Result<()> {
-        let (facts, verdict) = done.context("a run ended badly")??;
+        let (facts, verdict) = done.context("a run's task failed")??;
         self.runs += 1;
         if self.runs.is_multiple_of(1_000) {
             let violations: usize = self.violated.values().sum();
@@ -138,14 +138,14 @@ impl Display for Report {
         )?;
         writeln!(
             f,
-            "slowest call of the store: {} of {}; slowest delivery: {} of {}; {} calls failed without a fault",
+            "slowest store call: {} of {}; slowest delivery: {} of {}; {} calls failed without a fault",
             ms(slowest_call.took),
             ms(slowest_call.budget),
             ms(slowest_delivery.took),
             ms(slowest_delivery.budget),
             self.unplanned
         )?;
-        f.write_str("what is not promised, and happened:")?;
+        f.write_str("outcomes outside the promise:")?;
         if self.gaps.is_empty() {
             f.write_str(" nothing")?;
         }

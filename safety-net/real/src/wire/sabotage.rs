@@ -1,4 +1,4 @@
-//! Stores that break one rule each, which the net has to find.
+//! Stores that break one rule each, which the check must find.
 
 use std::{
     fmt::Debug,
@@ -53,8 +53,8 @@ impl Sabotage {
             }
             Self::NeverTimesOut => ("first run", Some(Fault::HangBefore)),
             Self::TakesAmbiguousForDone => ("first run", Some(Fault::CutBefore)),
-            Self::CompletesWhateverIsThere => ("fenced by one who completed", None),
-            Self::ForgetsToCheckParts => ("a response in a sibling", Some(Fault::CutBefore)),
+            Self::CompletesWhateverIsThere => ("fenced by a successor that completed", None),
+            Self::ForgetsToCheckParts => ("a response in a chunk", Some(Fault::CutBefore)),
         };
         case.scenario.name == scenario && case.faults.values().next().copied() == fault
     }

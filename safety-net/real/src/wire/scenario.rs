@@ -142,26 +142,26 @@ const PLAIN: Scenario = Scenario {
 };
 const FIRST: Scenario = Scenario { name: "first run", requests: &[Claim, Complete], ..PLAIN };
 const FAILING: Scenario = Scenario {
-    name: "the handler fails, and gives the key back",
+    name: "the handler fails, and the key is released",
     handler: Handler::Fails,
     requests: &[Claim, Release],
     baseline: Baseline::OwnFailure,
     ..PLAIN
 };
 const FAILING_FOR_GOOD: Scenario = Scenario {
-    name: "the handler fails for good",
+    name: "the handler fails permanently",
     records_errors: true,
     requests: &[Claim, Fail],
     ..FAILING
 };
 const LARGE: Scenario = Scenario {
-    name: "a response in a sibling",
+    name: "a response in a chunk",
     size: Size::Large,
     requests: &[Claim, PartWritten, Complete],
     ..PLAIN
 };
 const RECLAIM: Scenario = Scenario {
-    name: "a key that was given back",
+    name: "a released key",
     prior: Prior::Released,
     requests: &[Claim, Reclaim, Complete],
     ..PLAIN
@@ -169,7 +169,7 @@ const RECLAIM: Scenario = Scenario {
 const TAKEOVER: Scenario =
     Scenario { name: "a stale claim", prior: Prior::Stale, requests: &[Claim, TakeOver, Complete], ..PLAIN };
 const FENCED: Scenario = Scenario {
-    name: "fenced by one who completed",
+    name: "fenced by a successor that completed",
     rival: Some((Complete, Rival::Completes)),
     requests: &[Claim, Complete],
     baseline: Baseline::Rival,
@@ -186,10 +186,14 @@ pub(super) const ALL: &[Scenario] = &[
     TAKEOVER,
     FENCED,
     // Handlers.
-    Scenario { name: "the handler panics, and gives the key back", handler: Handler::Panics, ..FAILING },
-    Scenario { name: "the handler panics for good", handler: Handler::Panics, ..FAILING_FOR_GOOD },
+    Scenario { name: "the handler panics, and the key is released", handler: Handler::Panics, ..FAILING },
     Scenario {
-        name: "a response in two siblings",
+        name: "the handler panics, recorded as a failure",
+        handler: Handler::Panics,
+        ..FAILING_FOR_GOOD
+    },
+    Scenario {
+        name: "a response in two chunks",
         size: Size::Huge,
         requests: &[Claim, PartWritten, PartWritten, Complete],
         ..PLAIN
@@ -198,7 +202,7 @@ pub(super) const ALL: &[Scenario] = &[
     // A record exists already.
     Scenario { name: "a duplicate", prior: Prior::Completed, baseline: Baseline::Prior, ..PLAIN },
     Scenario {
-        name: "a duplicate, its response in a sibling",
+        name: "a duplicate, its response in a chunk",
         prior: Prior::CompletedInParts,
         requests: &[Claim, PartRead],
         baseline: Baseline::Prior,
@@ -257,9 +261,9 @@ pub(super) const ALL: &[Scenario] = &[
         baseline: Baseline::OutcomeUnknown,
         ..PLAIN
     },
-    Scenario { name: "at most once, a key that was given back", at_most_once: true, ..RECLAIM },
+    Scenario { name: "at most once, a released key", at_most_once: true, ..RECLAIM },
     Scenario {
-        name: "at most once, fenced by one who is at work",
+        name: "at most once, fenced by a running successor",
         at_most_once: true,
         rival: Some((Complete, Rival::AtWork)),
         baseline: Baseline::InProgress,
@@ -267,20 +271,20 @@ pub(super) const ALL: &[Scenario] = &[
     },
     // A rival comes before the completion.
     Scenario {
-        name: "fenced by one who completed in a sibling",
+        name: "fenced by a successor that completed in a chunk",
         rival: Some((Complete, Rival::CompletesInParts)),
         requests: &[Claim, Complete, PartRead],
         ..FENCED
     },
-    Scenario { name: "fenced by one who failed", rival: Some((Complete, Rival::Fails)), ..FENCED },
+    Scenario { name: "fenced by a successor that failed", rival: Some((Complete, Rival::Fails)), ..FENCED },
     Scenario {
-        name: "fenced by one who is at work",
+        name: "fenced by a running successor",
         rival: Some((Complete, Rival::AtWork)),
         baseline: Baseline::InProgress,
         ..FENCED
     },
     Scenario {
-        name: "fenced by one who gave the key back",
+        name: "fenced by a successor that released the key",
         rival: Some((Complete, Rival::Releases)),
         requests: &[Claim, Complete, Reclaim, Complete],
         baseline: Baseline::Own,
@@ -294,19 +298,19 @@ pub(super) const ALL: &[Scenario] = &[
         ..FENCED
     },
     Scenario {
-        name: "the record is gone at the completion, its response in a sibling",
+        name: "the record is gone at the completion, its response in a chunk",
         rival: Some((Complete, Rival::Gone)),
         requests: &[Claim, PartWritten, Complete, Claim, Complete],
         ..LARGE
     },
     Scenario {
-        name: "a final failure, fenced by one who completed",
+        name: "a permanent failure, fenced by a successor that completed",
         rival: Some((Fail, Rival::Completes)),
         baseline: Baseline::Rival,
         ..FAILING_FOR_GOOD
     },
     Scenario {
-        name: "a final failure, and the record is gone",
+        name: "a permanent failure, and the record is gone",
         rival: Some((Fail, Rival::Gone)),
         requests: &[Claim, Fail, Claim, Fail],
         ..FAILING_FOR_GOOD
@@ -314,14 +318,14 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario { name: "a release, fenced", rival: Some((Release, Rival::AtWork)), ..FAILING },
     // A rival comes before the compare-and-set.
     Scenario {
-        name: "a reclaim lost to one who is at work",
+        name: "a reclaim lost to a running delivery",
         rival: Some((Reclaim, Rival::AtWork)),
         requests: &[Claim, Reclaim],
         baseline: Baseline::InProgress,
         ..RECLAIM
     },
     Scenario {
-        name: "a reclaim lost to one who gave the key back",
+        name: "a reclaim lost to a delivery that released the key",
         rival: Some((Reclaim, Rival::Releases)),
         requests: &[Claim, Reclaim, Reclaim, Complete],
         ..RECLAIM
@@ -333,7 +337,7 @@ pub(super) const ALL: &[Scenario] = &[
         ..RECLAIM
     },
     Scenario {
-        name: "a takeover lost to one who completed",
+        name: "a takeover lost to a delivery that completed",
         rival: Some((TakeOver, Rival::Completes)),
         requests: &[Claim, TakeOver],
         baseline: Baseline::Rival,
@@ -348,7 +352,7 @@ pub(super) const ALL: &[Scenario] = &[
     // The first fault makes the engine read the record.
     Scenario { name: "a lost claim", lead: &[(0, CutAfter)], requests: &[Claim, Look, Complete], ..FIRST },
     Scenario {
-        name: "a claim that was not made",
+        name: "a claim that wasn't applied",
         lead: &[(0, CutBefore)],
         requests: &[Claim, Look, Claim, Complete],
         ..FIRST
@@ -372,13 +376,13 @@ pub(super) const ALL: &[Scenario] = &[
         ..FIRST
     },
     Scenario {
-        name: "a completion that was not made",
+        name: "a completion that wasn't applied",
         lead: &[(1, ErrorBefore)],
         requests: &[Claim, Complete, Look, Complete],
         ..FIRST
     },
     Scenario {
-        name: "a lost completion, its response in a sibling",
+        name: "a lost completion, its response in a chunk",
         lead: &[(2, CutAfter)],
         requests: &[Claim, PartWritten, Complete, Look],
         ..LARGE

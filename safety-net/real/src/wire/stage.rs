@@ -142,7 +142,7 @@ impl Stage {
             .operation_timeout(Duration::from_secs(30))
             .build()
             .await
-            .context(format!("{}, the store in table {table}", server.name))?;
+            .context(format!("{}: couldn't open the store in table {table}", server.name))?;
         let upstream = Box::new(Upstream::new(server.database().endpoint().clone()));
         let way = Way::DynamoDb { upstream, client, table: table.into() };
         Ok(Self { direct: Arc::new(direct), way, sabotage })
@@ -178,12 +178,13 @@ impl Stage {
         match &self.way {
             Way::DynamoDb { upstream, table, .. } => {
                 let proxy = Proxy::start(Upstream::clone(upstream), case.plan(), time_outs.attempt).await;
-                let proxy = proxy.context("the proxy")?;
+                let proxy = proxy.context("couldn't start the proxy")?;
                 let store = self.dynamodb(table, &proxy.endpoint(), case.retries, time_outs).await?;
                 Ok((Between::Http(proxy), store))
             }
             Way::Tcp { site, protocol } => {
-                let proxy = TcpProxy::before(site.address()?, *protocol).await.context("the proxy")?;
+                let proxy =
+                    TcpProxy::before(site.address()?, *protocol).await.context("couldn't start the proxy")?;
                 let TimeOuts { attempt, operation } = time_outs;
                 let store = site.limited_store_at(proxy.address(), attempt, operation)?;
                 // Connect first, so that a call is one request.
@@ -223,13 +224,13 @@ impl Stage {
             .inline_limit(INLINE_LIMIT)
             .build()
             .await
-            .context("the store on the wire")?;
+            .context("couldn't open the store behind the proxy")?;
         Ok(sabotaged(store, self.sabotage))
     }
 
     /// Reads the record of `key`, with the time by `clock`.
     pub(super) async fn snapshot(&self, key: &StoredKey, clock: &dyn Clock) -> Result<Snapshot> {
-        let record = self.direct.read(key).await.context("the record, read directly")?;
+        let record = self.direct.read(key).await.context("couldn't read the record directly")?;
         let outcome = match &record {
             Some(record) => self.said(key, record).await,
             None => None,
@@ -264,7 +265,7 @@ impl Stage {
                 .read_chunks(key, owner, *count, response.length)
                 .await
                 .map_err(|error| error.to_string())?,
-            (Place::Chunks(_), None) => return Err("the store keeps no parts".into()),
+            (Place::Chunks(_), None) => return Err("the store has no chunks".into()),
         };
         response.decode(&kept).map_err(|damage| damage.to_string())
     }
@@ -288,7 +289,7 @@ impl Stage {
         };
         let acquired = lease_until.saturating_sub(Duration::from_secs(60));
         let lock = Lock {
-            owner: Owner::random().context("an owner")?,
+            owner: Owner::random().context("couldn't draw an owner")?,
             generation: Generation::new(acquired.as_millis()),
             attempt: 1,
             fingerprint,
@@ -322,10 +323,12 @@ impl Stage {
         if rival == Rival::Gone {
             return self.remove(key).await;
         }
-        let Some(record) = self.direct.read(key).await.context("the rival")? else { return Ok(()) };
+        let Some(record) = self.direct.read(key).await.context("couldn't read the rival's record")? else {
+            return Ok(());
+        };
         let now = SystemClock.now();
         let lock = Lock {
-            owner: Owner::random().context("the rival")?,
+            owner: Owner::random().context("couldn't draw the rival's owner")?,
             generation: Generation::new(record.generation.get().saturating_add(1).max(now.as_millis())),
             attempt: record.attempt + 1,
             fingerprint,
@@ -366,7 +369,7 @@ impl Stage {
     }
 
     async fn make(&self, key: &StoredKey, write: &Write) -> Result<()> {
-        match self.direct.apply(key, write).await.context("a write made directly")? {
+        match self.direct.apply(key, write).await.context("couldn't write the record directly")? {
             WriteOutcome::Applied => Ok(()),
             WriteOutcome::Refused(record) => {
                 Err(Problem::new(format!("{write:?}, made directly, was refused because of {record:?}")))
@@ -383,9 +386,10 @@ impl Stage {
     ) -> Result<Outcome> {
         let stored = StoredResponse::new(json(text));
         let (Place::Inline(kept), Some(parts)) = (&stored.place, self.direct.chunks()) else {
-            return Err(Problem::new("the store keeps no parts"));
+            return Err(Problem::new("the store has no chunks"));
         };
-        let count = parts.write_chunks(key, owner, kept, expires_at).await.context("a sibling")?;
+        let count =
+            parts.write_chunks(key, owner, kept, expires_at).await.context("couldn't write the chunks")?;
         Ok(Outcome::Retained(stored.into_chunks(count)))
     }
 }

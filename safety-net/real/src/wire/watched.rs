@@ -222,5 +222,5 @@ fn left_by(write: &Write) -> Option<Left> {
 }
 
 fn no_parts() -> StoreError {
-    StoreError::new(StoreErrorKind::Rejected, "the store keeps no parts")
+    StoreError::new(StoreErrorKind::Rejected, "the store has no chunks")
 }

@@ -20,7 +20,7 @@ fn function() -> Function {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_may_die_or_stand_still_at_every_point() {
+async fn crash_or_freeze_is_safe_everywhere() {
     for form in Form::ALL {
         let backends = Backend::all(form).await.unwrap();
         let rows = scenario::check(&function(), backends, Point::of(form), 1, None, form).await.unwrap();
@@ -34,7 +34,7 @@ async fn a_process_may_die_or_stand_still_at_every_point() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn processes_may_die_and_stand_still_at_any_moment() {
+async fn random_kills_and_freezes_are_safe() {
     let numbers = Numbers { kills: 100, seed: fresh_seed().unwrap() };
     for form in Form::ALL {
         let backends = Backend::all(form).await.unwrap();
@@ -42,12 +42,12 @@ async fn processes_may_die_and_stand_still_at_any_moment() {
             eprintln!("{figures}");
             assert!(figures.violations.is_empty(), "seed {}: {}", figures.seed, figures.violations[0]);
             let taken_over = figures.found.later_claims > 0 || !form.claims();
-            assert!(taken_over, "no claim was ever taken over: nothing was tested");
+            assert!(taken_over, "no claim was taken over, so nothing was tested");
         }
     }
 }
 
-/// Asserts that the net catches a function broken in this way, with these words, when its process is killed
+/// Asserts that the check catches a function broken in this way, with these words, when its process is killed
 /// or frozen at `point`.
 async fn assert_caught(sabotage: Sabotage, point: Point, words: &str) {
     assert_caught_in(Form::Ledger, sabotage, point, words).await;
@@ -65,8 +65,8 @@ async fn assert_caught_in(form: Form, sabotage: Sabotage, point: Point, words: &
 async fn a_function_without_its_fence_is_caught() {
     let held = Point::Before(Call::Complete);
     tokio::join!(
-        assert_caught(Sabotage::Unfenced, held, "answered with what is not the record's response"),
-        assert_caught(Sabotage::Overwriting, held, "answered with what is not the record's response"),
+        assert_caught(Sabotage::Unfenced, held, "answered with a response that isn't the record's"),
+        assert_caught(Sabotage::Overwriting, held, "answered with a response that isn't the record's"),
         assert_caught(Sabotage::Unsettled, Point::Entered, "its record is STARTED, not COMPLETED"),
     );
 }
@@ -74,18 +74,18 @@ async fn a_function_without_its_fence_is_caught() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_function_without_its_claim_is_caught() {
     tokio::join!(
-        assert_caught(Sabotage::Unclaimed, Point::Answered, "'s lease ran"),
-        assert_caught(Sabotage::Impatient, Point::AfterEffect, "'s lease ran"),
+        assert_caught(Sabotage::Unclaimed, Point::Answered, "claimed the key during the lease"),
+        assert_caught(Sabotage::Impatient, Point::AfterEffect, "claimed the key during the lease"),
         assert_caught(Sabotage::EffectFirst, Point::Entered, "generation 0 had two effects"),
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_transaction_that_is_none_is_caught() {
+async fn non_atomic_transaction_is_caught() {
     let (entered, applied) = (Point::Entered, Point::After(Call::Complete));
     tokio::join!(
-        assert_caught_in(Form::Transaction, Sabotage::Torn, applied, "transaction, and happened 0 times"),
-        assert_caught_in(Form::Transaction, Sabotage::Repeated, entered, "transaction, and happened 2 times"),
-        assert_caught_in(Form::Optimistic, Sabotage::Torn, entered, "transaction, and happened 0 times"),
+        assert_caught_in(Form::Transaction, Sabotage::Torn, applied, "transaction, but happened 0 times"),
+        assert_caught_in(Form::Transaction, Sabotage::Repeated, entered, "transaction, but happened 2 times"),
+        assert_caught_in(Form::Optimistic, Sabotage::Torn, entered, "transaction, but happened 0 times"),
     );
 }

@@ -1,4 +1,4 @@
-//! Tests that the nets for outages and deadlines can fail. Two separate commands run their quick forms:
+//! Tests that the checks for outages and deadlines can fail. Two separate commands run their quick forms:
 //! `real-net outages --quick` and `real-net deadlines --quick`.
 
 use std::time::Duration;

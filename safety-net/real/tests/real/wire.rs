@@ -1,4 +1,4 @@
-//! Breaks the wire, in the bounded form, and tests the net with stores that are broken on purpose.
+//! Breaks the wire, in the bounded form, and tests the check with stores that are broken on purpose.
 
 use lambda_idempotency_real_net::{
     random::fresh_seed,
@@ -20,17 +20,17 @@ async fn breaks(kind: Kind) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_breaks_on_the_wire_is_got_over_or_told() {
+async fn dynamodb_wire_faults_are_survived_or_reported() {
     breaks(Kind::DynamoDb).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn postgres_wire_faults_are_survived_or_told() {
+async fn postgres_wire_faults_are_survived_or_reported() {
     breaks(Kind::Postgres).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redis_wire_faults_are_survived_or_told() {
+async fn redis_wire_faults_are_survived_or_reported() {
     breaks(Kind::Redis).await;
 }
 
@@ -39,7 +39,7 @@ async fn every_sabotage_is_found() {
     let checks = Sabotage::ALL.map(|sabotage| tokio::spawn(wire::check_sabotaged(sabotage)));
     for (sabotage, check) in Sabotage::ALL.into_iter().zip(checks) {
         let report = check.await.unwrap().unwrap();
-        assert!(!report.violations().is_empty(), "{sabotage:?} was not found:\n{report}");
+        assert!(!report.violations().is_empty(), "{sabotage:?} wasn't found:\n{report}");
         let found = report.violations().iter().flat_map(|told| told.lines());
         let found: Vec<_> = found.filter(|line| line.contains("VIOLATION")).collect();
         eprintln!("{sabotage:?}\n{}", found.join("\n"));

@@ -61,7 +61,7 @@ impl Audit {
         {
             violate(
                 book,
-                "a replay is this operation's",
+                "a replay belongs to the operation",
                 format!("key {key} payload {payload} answers {value:?}"),
             );
         }
@@ -92,7 +92,7 @@ impl Audit {
             && had_time
             && !is_recorded
         {
-            let what = format!("executor {executor} answers {value:?}, which is not the recorded outcome");
+            let what = format!("executor {executor} answers {value:?}, which isn't the recorded outcome");
             violate(book, "a fenced answer is the successor's", what);
         }
     }
@@ -110,7 +110,11 @@ impl Audit {
             check_given_back(book, at, executor, key, error);
         }
         if kind == ErrorKind::Mismatch && !self.config.has(Fault::OtherPayload) {
-            violate(book, "a mismatch is one", format!("key {key}: Mismatch, but there is only one payload"));
+            violate(
+                book,
+                "a mismatch is genuine",
+                format!("key {key}: Mismatch, but there is only one payload"),
+            );
         }
         if let Some(run) = own_run {
             self.check_denied(book, run, kind);
@@ -132,7 +136,7 @@ impl Audit {
             if own {
                 violate(
                     book,
-                    "an own claim is known",
+                    "executors recognise their own claims",
                     format!("executor {executor} was refused its own claim of key {key}"),
                 );
             }
@@ -145,8 +149,11 @@ impl Audit {
         let Some(run) = own_run.and_then(|run| book.runs.get(run)) else { return };
         let is_own = result.as_ref().is_ok_and(|value| value.starts_with(&format!("run {} ", run.number)));
         if run.handler_ended.is_some() && !is_own {
-            let what = format!("key {}: the result of run {} is answered by {result:?}", run.key, run.number);
-            violate(&mut book, "an operation is answered with its result", what);
+            let what = format!(
+                "key {}: run {} returned a result, but the answer is {result:?}",
+                run.key, run.number
+            );
+            violate(&mut book, "the answer is the operation's result", what);
         }
     }
 
@@ -180,7 +187,7 @@ impl Audit {
             _ => return,
         };
         if at > by + A_LITTLE {
-            let what = format!("executor {executor} is answered at {at}, and has to be by {by}");
+            let what = format!("executor {executor} answers at {at}, but should answer by {by}");
             violate(book, "answers are in time", what);
         }
     }
@@ -195,7 +202,7 @@ impl Audit {
             return;
         }
         let what =
-            format!("executor {executor} is ended at its deadline, {at}, and its handler was not at work");
+            format!("executor {executor} is killed at its deadline, {at}, but its handler wasn't running");
         violate(book, "answers are in time", what);
     }
 }
@@ -207,7 +214,7 @@ fn check_completed(book: &mut Book, run: Option<usize>) {
     let is_completed =
         record.as_ref().is_some_and(|record| matches!(record.state, State::Completed(Outcome::Retained(_))));
     if !is_completed {
-        let what = format!("key {}: run {} is answered, and the record is {record:?}", run.key, run.number);
+        let what = format!("key {}: run {} is answered, but the record is {record:?}", run.key, run.number);
         violate(book, "an answered operation is completed", what);
     }
 }
@@ -224,11 +231,11 @@ fn check_given_back(book: &mut Book, at: u64, executor: u32, key: u64, error: &E
     let told = error.retry_after().map_or(0, |wait| wait.as_millis() as u64) + SKEW_MARGIN as u64;
     if book.owners.get(&owner) == Some(&(executor, delivery)) && at + told < lease_until {
         let what = format!(
-            "executor {executor} is told to repeat key {key} in {:?}, and its claim stands for {} ms",
+            "executor {executor} should retry key {key} in {:?}, but its claim lasts {} ms",
             error.retry_after(),
             lease_until - at
         );
-        violate(book, "a refused claim is given back", what);
+        violate(book, "a refused claim is released", what);
     }
 }
 

@@ -42,7 +42,7 @@ impl Audit {
     pub fn repeated(&self, at: u64, key: &StoredKey) {
         let mut book = self.book();
         let book = &mut *book;
-        self.note(book, (at, key, 3), || format!("{at} {key}: a transaction that was made came again"));
+        self.note(book, (at, key, 3), || format!("{at} {key}: an applied transaction is sent again"));
         book.figures.repeats_known += 1;
     }
 
@@ -70,19 +70,20 @@ impl Audit {
         record: Option<&Record>,
     ) {
         for &run in &effects.0 {
-            self.note(book, (at, key, run), || format!("{at} {key}: the effect of run {run} is made"));
+            self.note(book, (at, key, run), || format!("{at} {key}: the effect of run {run} is applied"));
             book.figures.committed += 1;
             let is_of_key = book.runs.get(run).is_some_and(|run| run.stored == *key);
             let goes_with_it = record.and_then(run_of).is_none_or(|of| of == run)
                 && record.is_some_and(|record| matches!(record.state, State::Completed(_)));
             if !is_of_key || !goes_with_it {
-                let what = format!("{key}: the effect of run {run} was made at {at} without its outcome");
+                let what = format!("{key}: the effect of run {run} was applied at {at} without its outcome");
                 violate(book, "effects go with their outcome", what);
             }
             if book.ledger.denied.contains(&run) {
-                let what =
-                    format!("{key}: the effect of run {run} was made at {at}, and was told to be not made");
-                violate(book, "what was denied stays so", what);
+                let what = format!(
+                    "{key}: the effect of run {run} was applied at {at}, but was reported as not applied"
+                );
+                violate(book, "denied effects never happen", what);
             }
             let expires_at = record.and_then(|record| record.expires_at).map_or(0, Timestamp::as_millis);
             let made = book.ledger.made.entry(key.clone()).or_default();
@@ -90,9 +91,9 @@ impl Audit {
             made.push((run, expires_at));
             if let Some(earlier) = counts.filter(|_| self.clocks_agree()) {
                 let what = format!(
-                    "{key}: the effect of run {run} at {at} repeats that of run {earlier}, which counts"
+                    "{key}: the effect of run {run} at {at} repeats that of run {earlier}, whose record is live"
                 );
-                violate(book, "effects are made once", what);
+                violate(book, "effects are applied once", what);
             }
         }
     }
@@ -117,7 +118,7 @@ impl Audit {
         let is_made = book.ledger.has(run);
         if rest.starts_with("of key") {
             if !is_made {
-                violate(book, "what is answered has happened", format!("{value:?}, without its effect"));
+                violate(book, "answered effects have happened", format!("{value:?}, without its effect"));
             }
             return;
         }
@@ -153,8 +154,8 @@ impl Audit {
 fn deny(book: &mut Book, run: usize, answer: &str) {
     book.ledger.denied.insert(run);
     if book.ledger.has(run) {
-        let what = format!("run {run} was answered {answer}, and its effect was made");
-        violate(book, "what was denied stays so", what);
+        let what = format!("run {run} was answered {answer}, but its effect was applied");
+        violate(book, "denied effects never happen", what);
     }
 }
 

@@ -83,29 +83,29 @@ impl Audit {
             return Some((AT_MOST_ONCE, "at most one run is allowed"));
         }
         if self.config.outage.is_some() {
-            return Some((RULE, "no outage was longer than the time left, and nothing else went wrong"));
+            return Some((RULE, "no outage outlasted the time left, and nothing else went wrong"));
         }
         let recorded = book.recorded.get(&earlier.stored).into_iter().flatten();
         if recorded.into_iter().any(|one| one.generation == earlier.generation && granted <= one.expires_at) {
-            return Some((RULE, "its outcome was recorded, and had not expired"));
+            return Some((RULE, "its outcome was recorded, and hadn't expired"));
         }
         let was_released = book.released.contains(&(earlier.stored.clone(), earlier.generation.get()));
         if !was_released && granted <= earlier.lease_until {
-            return Some((RULE, "its lease had not ended"));
+            return Some((RULE, "its lease hadn't expired"));
         }
         let Some(handler_ended) = earlier.handler_ended else {
             return match earlier.ended {
                 // It crashed, was dropped or cut off, panicked, or returned an error.
                 Some(_) => None,
                 None if earlier.was_frozen || earlier.has_failed || earlier.has_panicked => None,
-                None => Some((RULE, "it was at work past its lease, without having been frozen")),
+                None => Some((RULE, "it ran past its lease without being frozen")),
             };
         };
         if matches!(earlier.ended, Some((_, Ended::Crashed | Ended::Dropped))) {
             return None;
         }
         self.had_time(earlier, handler_ended)
-            .then_some((RULE, "nothing went wrong for as long as it had time to record its outcome"))
+            .then_some((RULE, "nothing went wrong while it had time to record its outcome"))
     }
 
     /// Whether a run whose handler returned at `handler_ended` had time to record its outcome after the last
@@ -164,10 +164,10 @@ impl Audit {
         });
         if let Some(earlier) = interrupted {
             let what = format!(
-                "key {}: run {run} is told that no attempt before it was interrupted; run {} was",
+                "key {}: run {run} learns of no interrupted attempt, but run {} was interrupted",
                 current.key, earlier.number
             );
-            violate(book, "an interrupted attempt is told", what);
+            violate(book, "an interrupted attempt is reported", what);
         }
     }
     fn check_at_most_once(&self, book: &mut Book, run: usize) {
@@ -180,7 +180,7 @@ impl Audit {
                 && !book.overruled.contains(&(earlier.stored.clone(), earlier.generation.get()))
         });
         if let Some(earlier) = earlier {
-            let what = format!("key {}: run {run} begins after run {}", current.key, earlier.number);
+            let what = format!("key {}: run {run} starts after run {}", current.key, earlier.number);
             violate(book, AT_MOST_ONCE, what);
         }
     }

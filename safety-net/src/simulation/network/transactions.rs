@@ -52,7 +52,10 @@ pub(super) fn commit(
         && made_at.saturating_add(TOKEN_WINDOW) >= at
     {
         if (of, made) != (key, &request) {
-            audit.violate("a token names one request", format!("{key}: {token} at {at} is another"));
+            audit.violate(
+                "a token names one request",
+                format!("{key}: {token} at {at} is used for another request"),
+            );
         }
         audit.repeated(at, key);
         return Fate::Answered(WriteOutcome::Applied);
@@ -141,7 +144,7 @@ impl SimulatedStore {
 
 fn effects(writes: &OwnWrites) -> Result<&Effects, StoreError> {
     let writes: &dyn std::any::Any = writes;
-    let rejected = || StoreError::new(StoreErrorKind::Rejected, "these are no effects of a run");
+    let rejected = || StoreError::new(StoreErrorKind::Rejected, "the writes aren't a run's effects");
     writes.downcast_ref().ok_or_else(rejected)
 }
 

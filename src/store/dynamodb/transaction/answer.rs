@@ -56,7 +56,9 @@ impl DynamoDbStore {
                         self.judged(key, own, reasons, findings.maybe_applied)
                     }
                     // An earlier attempt of this same transaction.
-                    _ => Err(self.conflict("is still being made, as it was sent before").maybe_applied(true)),
+                    _ => {
+                        Err(self.conflict("is still in progress from an earlier attempt").maybe_applied(true))
+                    }
                 }
             }
             // The record's part is the same in every transaction, so the problem is in the handler's.
@@ -81,7 +83,7 @@ impl DynamoDbStore {
         }
         let codes = || std::iter::once(&records).chain(&reasons).filter_map(CancellationReason::code);
         if codes().any(|code| code == CONFLICT) {
-            let why = "was cancelled: another one has one of its items just now";
+            let why = "was cancelled: another transaction holds one of its items";
             return Err(self.conflict(why).maybe_applied(maybe_applied));
         }
         if codes().any(|code| THROTTLES.contains(&code)) {
@@ -109,7 +111,10 @@ impl DynamoDbStore {
             let table = &self.inner.table;
             return Err(StoreError::new(
                 StoreErrorKind::Unavailable,
-                format!("a transaction with the record in table `{table}` was not answered, and then met a condition that failed"),
+                format!(
+                    "an attempt at the transaction with the record in table `{table}` got no response, and a later \
+                     one failed a condition"
+                ),
             )
             .maybe_applied(true));
         }
@@ -131,7 +136,7 @@ impl DynamoDbStore {
             let message = sentence(reason.message().unwrap_or("no message"));
             let is_for_good = is_about_size(code, message) || (is_the_handlers && code == INVALID);
             let kind = if is_for_good { StoreErrorKind::Unstorable } else { StoreErrorKind::Rejected };
-            let text = format!("DynamoDB refused the transaction because of {what}: {code}: {message}");
+            let text = format!("DynamoDB rejected the transaction because of {what}: {code}: {message}");
             StoreError::new(kind, text)
         };
         if is_wrong(records) {

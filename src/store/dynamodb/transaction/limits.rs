@@ -41,7 +41,7 @@ pub(super) fn check(transaction: &Transaction, own: &Own<'_>) -> Result<(), Stri
     let count = transaction.items.len();
     if count > MAX_WRITES {
         return Err(format!(
-            "{count} writes are staged, and a DynamoDB transaction takes {MAX_WRITES} beside the record; stage fewer"
+            "{count} writes are staged, but a DynamoDB transaction allows {MAX_WRITES} besides the record; stage fewer"
         ));
     }
     let writes = taken_apart(transaction)?;
@@ -50,7 +50,7 @@ pub(super) fn check(transaction: &Transaction, own: &Own<'_>) -> Result<(), Stri
         let size = item_bytes(write.item);
         if size > MAX_ITEM_BYTES {
             return Err(format!(
-                "{} has {size} bytes, and an item takes {MAX_ITEM_BYTES}",
+                "{} has {size} bytes, but an item allows {MAX_ITEM_BYTES}",
                 named(place, write)
             ));
         }
@@ -64,14 +64,14 @@ pub(super) fn check(transaction: &Transaction, own: &Own<'_>) -> Result<(), Stri
     }
     if bytes + own.bytes > MAX_BYTES {
         return Err(format!(
-            "the staged writes have {bytes} bytes together, and the record {}; a DynamoDB transaction takes {MAX_BYTES}; stage \
-             less",
+            "the staged writes have {bytes} bytes together and the record {}, but a DynamoDB transaction allows \
+             {MAX_BYTES}; stage less",
             own.bytes
         ));
     }
     match duplicate(&writes) {
         Some((one, other)) => Err(format!(
-            "{} and {} are on one item, which a DynamoDB transaction does not take; put them into one write",
+            "{} and {} are on the same item, which a DynamoDB transaction doesn't allow; combine them into one write",
             named(one, &writes[one]),
             named(other, &writes[other])
         )),
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_taken() {
+    fn transactions_within_limits_are_accepted() {
         let transaction = Transaction::new()
             .put(put("orders", text("1")))
             .update(update("orders", text("2")))
@@ -256,16 +256,16 @@ mod tests {
     }
 
     #[test]
-    fn ninety_nine_writes_go_along_and_no_more() {
+    fn transactions_accept_ninety_nine_writes() {
         let of = |count: usize| {
             (0..count).fold(Transaction::new(), |all, n| all.update(update("orders", text(&n.to_string()))))
         };
         assert_eq!(checked(&of(99)), Ok(()));
-        assert!(refusal(&of(100)).starts_with("100 writes are staged, and a DynamoDB transaction takes 99"));
+        assert!(refusal(&of(100)).starts_with("100 writes are staged, but a DynamoDB transaction allows 99"));
     }
 
     #[test]
-    fn two_writes_on_one_item_are_found() {
+    fn duplicate_items_are_refused() {
         let one = Transaction::new().update(update("orders", text("1")));
         for transaction in [
             one.clone().delete(delete("orders", text("1"))),
@@ -286,26 +286,22 @@ mod tests {
     }
 
     #[test]
-    fn an_item_that_is_put_twice_is_found_by_the_key_that_others_name() {
+    fn puts_are_compared_by_known_keys() {
         let other = put("orders", text("1")).item().clone();
         let mut blue = other.clone();
         blue.insert("colour".to_owned(), text("blue"));
         let put_of =
             |item: &Item| Put::builder().table_name("orders").set_item(Some(item.clone())).build().unwrap();
         let twice = Transaction::new().put(put_of(&other)).put(put_of(&other));
-        assert!(refusal(&twice).contains("are on one item"));
+        assert!(refusal(&twice).contains("are on the same item"));
         let differ = Transaction::new().put(put_of(&other)).put(put_of(&blue));
-        assert_eq!(
-            checked(&differ),
-            Ok(()),
-            "which attribute is the key cannot be told, and DynamoDB tells it"
-        );
+        assert_eq!(checked(&differ), Ok(()), "the key attribute isn't known here, so DynamoDB reports it");
         let differ = differ.delete(delete("orders", text("2")));
         assert!(refusal(&differ).starts_with("write 0 (put on table `orders`) and write 1 (put"));
     }
 
     #[test]
-    fn numbers_are_one_key_whatever_their_zeros() {
+    fn numeric_keys_compare_by_value() {
         for (one, other, same) in [
             ("1", "1.0", true),
             ("1.50", "1.5", true),
@@ -319,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_but_the_library_writes_the_record() {
+    fn handlers_cannot_write_the_record() {
         for table in ["records", "arn:aws:dynamodb:eu-west-1:123456789012:table/records"] {
             for transaction in [
                 Transaction::new().put(put(table, text("orders/run#1"))),
@@ -331,13 +327,13 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_bounded_one_by_one_and_together() {
+    fn item_and_total_sizes_are_limited() {
         let large = |id: &str, bytes| {
             let item = Put::builder().table_name("t").item("id", text(id));
             item.item("x", text(&"x".repeat(bytes))).build().unwrap()
         };
         let too_large = Transaction::new().put(large("1", 400 * 1024));
-        assert!(refusal(&too_large).contains("an item takes 409600"), "{}", refusal(&too_large));
+        assert!(refusal(&too_large).contains("an item allows 409600"), "{}", refusal(&too_large));
         let of = |count: usize| {
             (0..count).fold(Transaction::new(), |all, n| all.put(large(&format!("{n:02}"), 399 * 1024)))
         };
@@ -349,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn no_refusal_shows_a_key() {
+    fn refusals_show_no_key() {
         let transaction =
             Transaction::new().update(update("t", text("secret"))).delete(delete("t", text("secret")));
         assert!(!refusal(&transaction).contains("secret"));

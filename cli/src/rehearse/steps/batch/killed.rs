@@ -66,16 +66,19 @@ pub(in super::super) async fn kill<'w>(world: &'w World, orders: &'w Orders) -> 
 /// Checks the killed process: it had no more orders unfinished than it runs concurrently.
 fn interrupted(killed: &Measured, shipped: &[Shipped], held: bool) -> Verdict {
     let mut verdict = Verdict::default();
-    verdict.must(held, || format!("{DONE} orders were not done in {} s", LIMIT.as_secs()));
+    verdict.must(held, || format!("fewer than {DONE} orders were done after {} s", LIMIT.as_secs()));
     let claims = killed.requests().filter(|one| one.meaning == Meaning::Claim);
     let begun: BTreeSet<_> = claims.filter_map(|one| one.id.as_deref()).collect();
     let (begun, settled) = (begun.len(), killed.settled());
     verdict.must(begun <= settled + CONCURRENCY, || {
-        format!("{} orders were begun, and not settled (at most {CONCURRENCY} at a time)", begun - settled)
+        format!(
+            "{} orders were started but not settled (at most {CONCURRENCY} run concurrently)",
+            begun - settled
+        )
     });
     let ran = shipped.len();
     verdict.must((settled..=begun).contains(&ran), || {
-        format!("{ran} shipments, of {begun} orders that were claimed, {settled} of them settled")
+        format!("{ran} shipments for {begun} claimed orders, {settled} of them settled")
     });
     verdict.must(parcels(shipped).len() == ran, || "an order was shipped twice".into());
     verdict
@@ -95,7 +98,7 @@ fn rest_runs(
     let ran = again.shipped.len();
     let known = ORDERS.saturating_sub(ran + returned.unwrap_or_default().orders);
     verdict.must(known >= killed.settled(), || {
-        format!("only {known} orders were known to be done (must be at least {})", killed.settled())
+        format!("only {known} orders were known to be done (expected at least {})", killed.settled())
     });
     let twice = parcels(before).intersection(&parcels(&again.shipped)).count();
     verdict.must(twice == 0, || format!("{twice} orders were shipped again within their lease"));
@@ -115,7 +118,7 @@ impl HalfDone<'_> {
         come_back(&mut verdict, returned, 0..=0).runs(&again.measured, in_progress);
         verdict.claims(&again.measured, in_progress).settled(&again.measured, in_progress);
         verdict.requests(&again.measured, ORDERS + 2 * in_progress);
-        all_are_told(&mut verdict, &shipped, &again.shipped);
+        check_last_delivery(&mut verdict, &shipped, &again.shipped);
         let [killed, _] = shipped.each_ref().map(|shipped| parcels(shipped));
         let twice = parcels(&again.shipped).intersection(&killed).count();
         let answered = format!("{}; {twice} shipped twice, by takeover", told(&again, returned));
@@ -126,15 +129,15 @@ impl HalfDone<'_> {
 
 /// Checks that all orders were shipped, that each run of the last delivery is a takeover, and that nothing
 /// else ran twice.
-fn all_are_told(verdict: &mut Verdict, before: &[Vec<Shipped>; 2], last: &[Shipped]) {
+fn check_last_delivery(verdict: &mut Verdict, before: &[Vec<Shipped>; 2], last: &[Shipped]) {
     let [killed, successor] = before;
     let (all, last_ones) = ([killed, successor, last].map(parcels), parcels(last));
     let different = all.iter().flatten().collect::<BTreeSet<_>>().len();
-    verdict.must(different == ORDERS, || format!("{different} orders were shipped (must be {ORDERS})"));
+    verdict.must(different == ORDERS, || format!("{different} orders were shipped (expected {ORDERS})"));
     let untold = last.iter().filter(|one| one.attempt < 2).count();
-    verdict.must(untold == 0, || format!("{untold} runs are not told as takeovers"));
+    verdict.must(untold == 0, || format!("{untold} runs weren't reported as takeovers"));
     let again = parcels(successor).intersection(&last_ones).count();
-    verdict.must(again == 0 && last_ones.len() == last.len(), || "an order ran again that was done".into());
+    verdict.must(again == 0 && last_ones.len() == last.len(), || "an order that was done ran again".into());
 }
 
 #[cfg(test)]
@@ -167,23 +170,23 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_in_the_air_than_runs_at_a_time() {
+    fn orders_in_flight_stay_within_concurrency() {
         let faults = |claims, settled, ran: &[Shipped]| {
             interrupted(&measured(claims, settled), ran, true).faults().join("; ")
         };
         assert_eq!(faults(55, 45, &shipped(0..50, 1)), "");
         assert_eq!(
             faults(56, 45, &shipped(0..50, 1)),
-            "11 orders were begun, and not settled (at most 10 at a time)"
+            "11 orders were started but not settled (at most 10 run concurrently)"
         );
         let unclaimed = faults(50, 45, &shipped(0..51, 1));
-        assert_eq!(unclaimed, "51 shipments, of 50 orders that were claimed, 45 of them settled");
+        assert_eq!(unclaimed, "51 shipments for 50 claimed orders, 45 of them settled");
         let twice = [shipped(0..49, 1), shipped(3..4, 1)].concat();
         assert_eq!(faults(50, 45, &twice), "an order was shipped twice");
     }
 
     #[test]
-    fn within_the_leases_nothing_that_was_begun_runs_and_nothing_in_progress_is_acknowledged() {
+    fn live_leases_prevent_reruns_and_acknowledgement() {
         let faults = |ran: std::ops::Range<usize>, orders: usize| {
             let mut verdict = Verdict::default();
             let mut measured = measured(ran.len(), ran.len());
@@ -195,22 +198,22 @@ mod tests {
             verdict.faults().join("; ")
         };
         assert_eq!(faults(52..90, 7), "");
-        assert!(faults(52..90, 0).contains("0 orders come back"), "acknowledged, though in progress");
+        assert!(faults(52..90, 0).contains("0 orders were returned"), "acknowledged, though in progress");
         assert!(faults(49..90, 4).contains("1 orders were shipped again within their lease"));
-        assert!(faults(52..90, 8).contains("only 44 orders were known to be done (must be at least 45)"));
+        assert!(faults(52..90, 8).contains("only 44 orders were known to be done (expected at least 45)"));
     }
 
     #[test]
-    fn after_the_leases_all_are_shipped_and_each_run_is_a_takeover() {
+    fn expired_leases_are_taken_over_and_shipped() {
         let before = [shipped(0..50, 1), shipped(52..90, 1)];
         let faults = |last: &[Shipped]| {
             let mut verdict = Verdict::default();
-            all_are_told(&mut verdict, &before, last);
+            check_last_delivery(&mut verdict, &before, last);
             verdict.faults().join("; ")
         };
         assert_eq!(faults(&shipped(48..52, 2)), "");
-        assert_eq!(faults(&shipped(48..51, 2)), "89 orders were shipped (must be 90)");
-        assert_eq!(faults(&shipped(48..52, 1)), "4 runs are not told as takeovers");
-        assert_eq!(faults(&shipped(48..53, 2)), "an order ran again that was done");
+        assert_eq!(faults(&shipped(48..51, 2)), "89 orders were shipped (expected 90)");
+        assert_eq!(faults(&shipped(48..52, 1)), "4 runs weren't reported as takeovers");
+        assert_eq!(faults(&shipped(48..53, 2)), "an order that was done ran again");
     }
 }

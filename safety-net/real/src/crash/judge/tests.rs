@@ -71,7 +71,7 @@ fn assert_violation(case: &Case, words: &str) {
 }
 
 #[test]
-fn what_must_be_is_counted() {
+fn judge_counts_effects_and_gaps() {
     let found = undisturbed().judge().unwrap();
     assert_eq!(found, Finding { effects: 1, ..Finding::default() });
 
@@ -84,7 +84,7 @@ fn what_must_be_is_counted() {
 }
 
 #[test]
-fn where_a_run_was_killed_is_told_by_its_effect() {
+fn effect_shows_when_run_was_killed() {
     let mut case = undisturbed();
     case.deliveries[0] = delivery("1-1", Deed::Killed, Said::Nothing, FIRST + 30);
     assert_eq!(case.judge().unwrap().killed_after, 1);
@@ -93,9 +93,9 @@ fn where_a_run_was_killed_is_told_by_its_effect() {
 }
 
 #[test]
-fn an_effect_that_nothing_explains_is_found() {
+fn unexplained_effect_is_found() {
     let case = disturbed(Deed::Spared, error("Idempotency.InProgress"));
-    assert_violation(&case, "nobody killed or froze it, and it answered in time");
+    assert_violation(&case, "it was neither killed nor frozen, and it answered in time");
 
     // Lambda would have killed a run that was merely slow at its deadline.
     let mut slow = case.clone();
@@ -104,22 +104,22 @@ fn an_effect_that_nothing_explains_is_found() {
 
     let mut unknown = case;
     unknown.deliveries.remove(0);
-    assert_violation(&unknown, "nobody delivered to run 1-1");
+    assert_violation(&unknown, "there's no delivery to run 1-1");
 }
 
 #[test]
-fn a_promise_of_exactly_once_has_no_gap() {
+fn exactly_once_allows_no_gap() {
     let case = Case { promise: Promise::ExactlyOnce, ..disturbed(Deed::Killed, Said::Nothing) };
-    assert_violation(&case, "in the outcome's transaction, and happened 2 times");
+    assert_violation(&case, "in the outcome's transaction, but happened 2 times");
     let none = Case { promise: Promise::ExactlyOnce, lines: Vec::new(), ..undisturbed() };
-    assert_violation(&none, "in the outcome's transaction, and happened 0 times");
+    assert_violation(&none, "in the outcome's transaction, but happened 0 times");
     let others = Case { promise: Promise::ExactlyOnce, lines: vec![line("9-9", FIRST, 1)], ..undisturbed() };
-    assert_violation(&others, "another run's than its record");
+    assert_violation(&others, "its effect and its record are from different runs");
     Case { promise: Promise::ExactlyOnce, ..undisturbed() }.judge().unwrap();
 }
 
 #[test]
-fn two_effects_of_one_generation_or_one_run_are_found() {
+fn duplicate_effects_are_found() {
     let mut case = disturbed(Deed::Killed, Said::Nothing);
     case.lines[1].generation = FIRST;
     case.record = Some(completed("2-1", FIRST, 2));
@@ -131,17 +131,17 @@ fn two_effects_of_one_generation_or_one_run_are_found() {
 }
 
 #[test]
-fn a_claim_within_another_ones_lease_is_found() {
+fn overlapping_claims_are_found() {
     let mut case = disturbed(Deed::Killed, Said::Nothing);
     for generation in [FIRST + 1, LEASE, LEASE + 50] {
         case.lines[1].generation = generation;
         case.record = Some(completed("2-1", generation, 2));
-        assert_violation(&case, "while generation 1000's lease ran");
+        assert_violation(&case, "during the lease of generation 1000");
     }
 }
 
 #[test]
-fn an_effect_after_the_recorded_one_is_found() {
+fn effect_after_the_recorded_is_found() {
     let mut case = disturbed(Deed::Spared, response("1-1"));
     case.deliveries[1] = delivery("2-1", Deed::Killed, Said::Nothing, SECOND + 30);
     case.record = Some(completed("1-1", FIRST, 1));
@@ -149,31 +149,31 @@ fn an_effect_after_the_recorded_one_is_found() {
 }
 
 #[test]
-fn answers_that_differ_are_found() {
+fn differing_answers_are_found() {
     let case = disturbed(Deed::Froze, response("1-1"));
-    assert_violation(&case, "run 1-1 answered with what is not the record's response");
+    assert_violation(&case, "run 1-1 answered with a response that isn't the record's");
     // It continues before the other run answers: it had no outcome to answer with, and its time was over.
     let mut case = case;
     case.deliveries[0].said_at = LEASE;
     case.judge().unwrap();
     let mut case = disturbed(Deed::Spared, response("1-1"));
-    assert_violation(&case, "run 1-1 answered with what is not the record's response");
+    assert_violation(&case, "run 1-1 answered with a response that isn't the record's");
     // After the deadline, its caller has timed out.
     case.deliveries[0].said_at = LEASE;
     assert_eq!(case.judge().unwrap().slow, 1);
 
     let mut case = undisturbed();
     case.deliveries.clear();
-    assert_violation(&case, "nobody was answered");
+    assert_violation(&case, "no delivery got an answer");
 }
 
 #[test]
-fn a_record_that_is_not_its_generations_is_found() {
+fn record_of_another_generation_is_found() {
     // The late run overwrote its successor's claim with its own outcome.
     let mut case = disturbed(Deed::Froze, response("1-1"));
     case.record = Some(completed("1-1", SECOND, 2));
     case.deliveries[1].said = response("1-1");
-    assert_violation(&case, "not that of its generation's run");
+    assert_violation(&case, "isn't from its generation's run");
 
     let mut case = undisturbed();
     case.record = Some(completed("1-1", SECOND, 1));
@@ -182,10 +182,10 @@ fn a_record_that_is_not_its_generations_is_found() {
 }
 
 #[test]
-fn an_outcome_that_went_away_is_found() {
+fn missing_or_replaced_outcome_is_found() {
     let mut case = undisturbed();
     case.record = None;
-    assert_violation(&case, "there is no record");
+    assert_violation(&case, "there's no record");
 
     let mut case = undisturbed();
     case.record = case.record.map(|record| Stored { status: "STARTED".into(), ..record });
@@ -193,11 +193,11 @@ fn an_outcome_that_went_away_is_found() {
 
     let mut case = disturbed(Deed::Killed, Said::Nothing);
     case.seen.push(completed("1-1", FIRST, 1));
-    assert_violation(&case, "has been replaced");
+    assert_violation(&case, "a stored outcome was replaced");
 }
 
 #[test]
-fn what_a_run_may_not_say_is_found() {
+fn forbidden_answers_are_found() {
     for said in [
         error("Idempotency.Mismatch"),
         error("Idempotency.Corrupt"),

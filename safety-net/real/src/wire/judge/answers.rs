@@ -21,10 +21,12 @@ impl Judge<'_> {
         let scenario = facts.case.scenario;
         let records = scenario.records_errors || scenario.at_most_once;
         let (ran, handler) = (self.ran(0), scenario.handler);
-        self.must(ran <= 1, || format!("at most one run a delivery; there were {ran}"));
+        self.must(ran <= 1, || format!("the handler ran {ran} times in one delivery"));
         match &first.answer {
             Answer::Value(text) if is_response_of(0, text) => {
-                self.must(ran == 1 && handler == Handler::Succeeds, || "that the handler ran".into());
+                self.must(ran == 1 && handler == Handler::Succeeds, || {
+                    "the answer is the handler's, but it didn't run".into()
+                });
                 self.recorded(first, Status::Completed, text);
             }
             Answer::Value(text) => self.replayed(first, &Promise::Value(text.clone())),
@@ -34,15 +36,17 @@ impl Judge<'_> {
             Answer::Recorded(text) => self.replayed(first, &Promise::Failure(text.clone())),
             Answer::HandlerFailed(text) => {
                 let is_its = ran == 1 && handler == Handler::Fails && *text == failure(0);
-                self.must(is_its, || "that the handler ran, and failed so".into());
+                self.must(is_its, || "the answer isn't the failure of a handler that ran".into());
                 if records { self.recorded(first, Status::Failed, text) } else { self.released(first) }
             }
             Answer::Panicked => {
-                self.must(ran == 1 && handler == Handler::Panics, || "that the handler panicked".into());
+                self.must(ran == 1 && handler == Handler::Panics, || "the handler didn't panic".into());
                 if records { self.recorded(first, Status::Failed, PANICKED) } else { self.released(first) }
             }
             Answer::NoTimeLeft => {
-                self.must(scenario.is_short_of_time, || "that time was short".into());
+                self.must(scenario.is_short_of_time, || {
+                    "the answer is NoTimeLeft, but time wasn't short".into()
+                });
                 self.nothing_ran(first);
             }
             Answer::Refused(kind) => self.refused(first, *kind),
@@ -61,7 +65,7 @@ impl Judge<'_> {
         let by_rival = self.facts.rival.as_ref().is_some_and(|rival| self.promise(rival) == *answer);
         let status = status_of(answer);
         self.must(said && (by_prior || by_rival), || {
-            format!("that this was recorded ({status:?}); the answer was {answer:?}")
+            format!("the answer isn't the recorded outcome ({status:?}): {answer:?}")
         });
     }
 
@@ -91,7 +95,7 @@ impl Judge<'_> {
         };
         self.must(is_true, || {
             format!(
-                "another answer than {kind:?}: the handler ran {ran} times, and there was {}{}",
+                "unexpected {kind:?}: the handler ran {ran} times, and there was {}{}",
                 shown(facts, &first.before),
                 facts.rival.as_ref().map(|r| format!(", then {}", shown(facts, r))).unwrap_or_default()
             )
@@ -105,7 +109,7 @@ impl Judge<'_> {
     fn nothing_ran(&mut self, first: &Delivery) {
         let facts = self.facts;
         let ran = self.ran(0);
-        self.must(ran == 0, || format!("that nothing ran; the handler ran {ran} times"));
+        self.must(ran == 0, || format!("the answer says that nothing ran, but the handler ran {ran} times"));
         let Some(record) = first.after.record.as_ref().filter(|record| self.is_of(0, record)) else { return };
         let left = || shown(facts, &first.after);
         let has_no_time = first.answer == Answer::NoTimeLeft;
@@ -114,23 +118,23 @@ impl Judge<'_> {
             Status::Started => {
                 let learned = self.learned_of_its_claim();
                 self.must(!learned || has_no_time, || {
-                    format!("that the engine knows its own claim; it left {}", left())
+                    format!("the engine didn't recognise its own claim; it left {}", left())
                 });
-                self.must(gave_back, || format!("that a claim in doubt is given back; it left {}", left()));
+                self.must(gave_back, || format!("a claim in doubt wasn't released; it left {}", left()));
                 let free_at = first.retry_after.map(|wait| first.after.at.saturating_add(wait));
                 self.must(has_no_time || free_at >= record.lease_until(), || {
                     let wait = first.retry_after;
-                    format!("that who may have a claim is told how long; told {wait:?}, it left {}", left())
+                    format!("the claim may outlast the reported wait of {wait:?}; it left {}", left())
                 });
                 self.verdict.gaps.insert(Gap::Ghost);
             }
             Status::Released => {
                 self.must(gave_back && (has_no_time || !self.learned_of_its_claim()), || {
-                    format!("no claim that is given back; it left {}", left())
+                    format!("a claim was released without a reason; it left {}", left())
                 });
             }
             Status::Completed | Status::Failed => {
-                self.must(false, || format!("no outcome, for nothing ran; it left {}", left()));
+                self.must(false, || format!("an outcome was stored, but nothing ran; it left {}", left()));
             }
         }
     }
@@ -150,23 +154,27 @@ impl Judge<'_> {
         let mine = first.after.record.as_ref().filter(|record| self.is_of(0, record));
         match (mine.map(Record::status), &first.after.outcome) {
             (Some(found), Some(Said::Text(said))) if found == status => {
-                self.must(said == text, || format!("the outcome that was answered; it left {}", left()));
+                self.must(said == text, || {
+                    format!("the record doesn't hold the answered outcome; it left {}", left())
+                });
             }
             (Some(found), Some(Said::Omitted)) if found == status => {
                 let failed =
                     facts.was_told(|meaning, told| meaning == Meaning::PartWritten && told.is_failure());
-                self.must(failed, || format!("that the response is kept; it left {}", left()));
+                self.must(failed, || format!("the response wasn't kept; it left {}", left()));
                 self.verdict.gaps.insert(Gap::NotKept);
             }
             (Some(found), _) if found != Status::Started => {
-                self.must(false, || format!("the outcome that was answered; it left {}", left()));
+                self.must(false, || {
+                    format!("the record doesn't hold the answered outcome; it left {}", left())
+                });
             }
             (found, _) => {
                 // The record is ours and still STARTED, or it's explained by the rival.
                 let is_explained = found.is_some() || facts.rival.is_some();
                 let unresolved = self.is_unresolved();
                 self.must(is_explained && unresolved, || {
-                    format!("that the outcome is stored, for it could be; it left {}", left())
+                    format!("the outcome wasn't stored, but could have been; it left {}", left())
                 });
                 self.verdict.gaps.insert(Gap::Unrecorded);
             }
@@ -183,13 +191,13 @@ impl Judge<'_> {
             Some(Status::Started) => {
                 let unresolved = self.is_unresolved();
                 self.must(unresolved, || {
-                    format!("that the key is given back, for it could be; it left {}", left())
+                    format!("the key wasn't released, but could have been; it left {}", left())
                 });
                 self.verdict.gaps.insert(Gap::NotReleased);
             }
-            Some(_) => self.must(false, || format!("that the key is given back; it left {}", left())),
+            Some(_) => self.must(false, || format!("the key wasn't released; it left {}", left())),
             None => {
-                self.must(facts.rival.is_some(), || format!("that the key is given back; it left {}", left()))
+                self.must(facts.rival.is_some(), || format!("the key wasn't released; it left {}", left()))
             }
         }
     }
@@ -228,7 +236,7 @@ impl Judge<'_> {
             self.must(is_kept && ran == runs, || {
                 let answer: String = format!("{:?}", delivery.answer).chars().take(120).collect();
                 format!(
-                    "{promise:?} in delivery {nth}; it was answered {answer}, and the handler ran {ran} times"
+                    "delivery {nth} should get {promise:?}, but got {answer}, and the handler ran {ran} times"
                 )
             });
             if runs == 1 {
@@ -241,7 +249,7 @@ impl Judge<'_> {
             let is_settled = matches!(status, Some(Status::Completed | Status::Failed));
             let waits = facts.case.scenario.at_most_once || self.promise(&last.before) == Promise::Mismatch;
             self.must(is_settled || waits && status == Some(Status::Started), || {
-                format!("a settled key in the end; there is {}", shown(facts, &last.after))
+                format!("the key isn't settled at the end: {}", shown(facts, &last.after))
             });
         }
     }
@@ -254,7 +262,10 @@ impl Judge<'_> {
             _ => false,
         };
         self.must(is_mine && says, || {
-            format!("delivery {nth}'s outcome in the record; there is {}", shown(facts, &delivery.after))
+            format!(
+                "the record doesn't hold the outcome of delivery {nth}: {}",
+                shown(facts, &delivery.after)
+            )
         });
     }
 }

@@ -19,27 +19,25 @@ impl Judge<'_> {
             }
             let bound = facts.budget_of(call) + call.late;
             self.must(call.took <= bound, || {
-                format!("an end of the call within {bound:?}; it took {:?}: {call}", call.took)
+                format!("the call took {:?}, more than its limit of {bound:?}: {call}", call.took)
             });
         }
         for exchange in &facts.exchanges {
             self.must(exchange.meaning != Meaning::Other, || {
-                format!("no request but the protocol's; there was {exchange}")
+                format!("a request that isn't the protocol's: {exchange}")
             });
         }
         let (count, most) = (facts.calls.len(), budget::max_calls(facts.failures()));
-        self.must(count <= most as usize, || {
-            format!("at most {most} calls of the store; there were {count}")
-        });
+        self.must(count <= most as usize, || format!("{count} store calls, more than the limit of {most}"));
         for (nth, delivery) in facts.deliveries.iter().enumerate() {
             self.must(delivery.answer != Answer::Hung, || {
-                format!("an answer to delivery {nth}; there was none after {:?}", delivery.took)
+                format!("delivery {nth} got no answer after {:?}", delivery.took)
             });
         }
         if let Some(first) = facts.deliveries.first() {
             let bound = facts.budget_of_first() + first.late;
             self.must(first.took <= bound, || {
-                format!("an answer within {bound:?}; it took {:?}", first.took)
+                format!("the answer took {:?}, more than its limit of {bound:?}", first.took)
             });
         }
     }
@@ -54,18 +52,24 @@ impl Judge<'_> {
         };
         match &call.told {
             Told::Applied => {
-                self.must(any(Exchange::applied), || format!("that the server did it: {call}"));
+                self.must(any(Exchange::applied), || {
+                    format!("reported as applied, but the server didn't apply it: {call}")
+                });
             }
             Told::Refused(_) => {
-                self.must(any(Exchange::refused), || format!("that the server refused it: {call}"));
+                self.must(any(Exchange::refused), || {
+                    format!("reported as refused, but the server didn't refuse it: {call}")
+                });
             }
             Told::Failed { maybe_applied: false, .. } if call.meaning.has_condition() => {
                 self.must(!any(Exchange::applied), || {
-                    format!("that the server never did it, for the error is definite: {call}")
+                    format!("reported as definitely not applied, but the server applied it: {call}")
                 });
             }
             Told::Found(_) | Told::Parts => {
-                self.must(any(Exchange::applied), || format!("that the server answered it: {call}"));
+                self.must(any(Exchange::applied), || {
+                    format!("reported as read, but the server didn't answer: {call}")
+                });
             }
             Told::Failed { .. } => {}
         }
@@ -80,7 +84,7 @@ impl Judge<'_> {
                 .is_some_and(|r| r.owner == owner)
         };
         if let Some(record) = call.told.record() {
-            self.must(known(record.owner), || format!("a record of somebody who is there: {call}"));
+            self.must(known(record.owner), || format!("the record has an unknown owner: {call}"));
         }
     }
 }

@@ -21,25 +21,23 @@ impl Judge<'_> {
         let Some(was) = &from.record else { return };
         let told = || format!("{} became {}", shown(facts, from), shown(facts, to));
         let Some(is) = &to.record else {
-            return self.must(false, || format!("that no record vanishes; {}", told()));
+            return self.must(false, || format!("the record vanished: {}", told()));
         };
-        self.must(is.generation >= was.generation, || format!("that generations grow; {}", told()));
+        self.must(is.generation >= was.generation, || format!("the generation fell: {}", told()));
         let is_same_claim = is.owner == was.owner && is.generation == was.generation;
         match &was.state {
             State::Completed(_) | State::Failed(_)
                 if !was.expires_at.is_some_and(|expires_at| has_passed(expires_at, from)) =>
             {
                 self.must(is == was && to.outcome == from.outcome, || {
-                    format!("that an outcome stays as it is; {}", told())
+                    format!("a live outcome changed: {}", told())
                 });
             }
             State::Started { lease_until } if !has_passed(*lease_until, to) => {
-                self.must(is_same_claim, || format!("that a claim stands until its lease ends; {}", told()));
+                self.must(is_same_claim, || format!("a live claim changed: {}", told()));
             }
             State::Started { .. } if facts.case.scenario.at_most_once => {
-                self.must(is_same_claim, || {
-                    format!("that nobody takes over where at most one may run; {}", told())
-                });
+                self.must(is_same_claim, || format!("an at-most-once claim was taken over: {}", told()));
             }
             _ => {}
         }

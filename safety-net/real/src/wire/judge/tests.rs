@@ -114,43 +114,45 @@ fn unavailable(maybe_applied: bool) -> Told {
 }
 
 #[test]
-fn a_sound_run_has_no_violation_and_no_gap() {
+fn sound_run_has_no_violations() {
     let verdict = judge(&sound());
     assert_eq!(verdict.violations, Vec::<String>::new());
     assert!(verdict.gaps.is_empty());
 }
 
 #[test]
-fn one_wrong_thing_is_found() {
+fn each_single_violation_is_found() {
     type Wrong = fn(&mut Facts);
     let wrongs: [(&str, Wrong); 17] = [
-        ("at most one run a delivery", |f| f.effects.push(f.effects[0])),
-        ("at most one effect a generation", |f| f.effects.push(Effect { delivery: 2, ..f.effects[0] })),
-        ("one effect", |f| f.effects.push(Effect { delivery: 2, generation: NOW + 1, succeeded: true })),
-        ("that the handler ran", |f| f.effects.clear()),
-        ("that this was recorded", |f| f.deliveries[0].answer = Answer::Value(RIVAL.into())),
-        ("that the outcome is stored", |f| {
+        ("the handler ran 2 times in one delivery", |f| f.effects.push(f.effects[0])),
+        ("a generation had more than one effect", |f| f.effects.push(Effect { delivery: 2, ..f.effects[0] })),
+        ("the effect was repeated", |f| {
+            f.effects.push(Effect { delivery: 2, generation: NOW + 1, succeeded: true });
+        }),
+        ("the answer is the handler's, but it didn't run", |f| f.effects.clear()),
+        ("the answer isn't the recorded outcome", |f| f.deliveries[0].answer = Answer::Value(RIVAL.into())),
+        ("the outcome wasn't stored", |f| {
             f.deliveries[0].after = snapshot(20, Some(started(MINE)), None);
         }),
-        ("the outcome that was answered", |f| {
+        ("the record doesn't hold the answered outcome", |f| {
             f.deliveries[0].after.outcome = Some(Said::Text("another".into()));
         }),
-        ("that the response is kept", |f| f.deliveries[0].after.outcome = Some(Said::Omitted)),
-        ("another answer than Unavailable", |f| {
+        ("the response wasn't kept", |f| f.deliveries[0].after.outcome = Some(Said::Omitted)),
+        ("unexpected Unavailable", |f| {
             f.deliveries[0].answer = Answer::Refused(ErrorKind::Unavailable);
         }),
-        ("another answer than InProgress", |f| {
+        ("unexpected InProgress", |f| {
             f.deliveries[0].answer = Answer::Refused(ErrorKind::InProgress);
         }),
-        ("that an outcome stays as it is", |f| {
+        ("a live outcome changed", |f| {
             f.deliveries[1].after = snapshot(40, Some(completed(STRANGER)), Some(RESPONSE));
         }),
-        ("that no record vanishes", |f| f.deliveries[2].after.record = None),
-        ("that the server did it", |f| f.exchanges[1] = exchange(Meaning::Complete, 400)),
-        ("that the server never did it", |f| f.calls[1].told = unavailable(false)),
-        ("an end of the call within", |f| f.calls[0].took = Duration::from_secs(1)),
-        ("an answer within", |f| f.deliveries[0].took = Duration::from_secs(5)),
-        ("an answer to delivery 0", |f| f.deliveries[0].answer = Answer::Hung),
+        ("the record vanished", |f| f.deliveries[2].after.record = None),
+        ("reported as applied", |f| f.exchanges[1] = exchange(Meaning::Complete, 400)),
+        ("reported as definitely not applied", |f| f.calls[1].told = unavailable(false)),
+        ("the call took", |f| f.calls[0].took = Duration::from_secs(1)),
+        ("the answer took", |f| f.deliveries[0].took = Duration::from_secs(5)),
+        ("delivery 0 got no answer", |f| f.deliveries[0].answer = Answer::Hung),
     ];
     for (expected, wrong) in wrongs {
         let mut facts = sound();
@@ -161,7 +163,7 @@ fn one_wrong_thing_is_found() {
 }
 
 #[test]
-fn a_gap_needs_its_reason() {
+fn gaps_need_a_reason() {
     // The completion's answer and all later reads are lost until the time is over. The next two deliveries
     // find the record unfinished.
     let mut facts = sound();
@@ -195,7 +197,7 @@ fn a_gap_needs_its_reason() {
     let mut in_time = facts.clone();
     in_time.deliveries[0].took = SETTLE_WITHIN / 2;
     let violations = judge(&in_time).violations;
-    assert!(violations.iter().any(|found| found.starts_with("that the outcome is stored")), "{violations:?}");
+    assert!(violations.iter().any(|found| found.starts_with("the outcome wasn't stored")), "{violations:?}");
     // An answered read would have settled the question, too.
     facts.calls[1].told =
         Told::Refused(Some(Brief { owner: MINE, generation: NOW, status: Status::Completed }));
@@ -203,7 +205,7 @@ fn a_gap_needs_its_reason() {
 }
 
 #[test]
-fn a_claim_that_was_recognised_must_be_run() {
+fn recognised_claim_must_run() {
     let mut facts = sound();
     facts.effects.clear();
     facts.deliveries.truncate(1);
@@ -223,7 +225,11 @@ fn a_claim_that_was_recognised_must_be_run() {
         violations.iter().any(|found| found.starts_with(expected))
     };
     assert!(judge(&facts).gaps.contains(&Gap::Ghost));
-    let rules = ["that the engine knows", "that a claim in doubt is given back", "that who may have a claim"];
+    let rules = [
+        "the engine didn't recognise its own claim",
+        "a claim in doubt wasn't released",
+        "the claim may outlast the reported wait",
+    ];
     assert!(rules.iter().all(|rule| !found(&facts, rule)), "{:?}", judge(&facts).violations);
 
     for told in [None, Some(Duration::from_secs(30))] {
@@ -238,5 +244,8 @@ fn a_claim_that_was_recognised_must_be_run() {
     let found = Brief { owner: MINE, generation: NOW, status: Status::Started };
     facts.calls[1].told = Told::Found(Some(found));
     let violations = judge(&facts).violations;
-    assert!(violations.iter().any(|found| found.starts_with("that the engine knows")), "{violations:?}");
+    assert!(
+        violations.iter().any(|found| found.starts_with("the engine didn't recognise its own claim")),
+        "{violations:?}"
+    );
 }
