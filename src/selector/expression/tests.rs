@@ -200,8 +200,8 @@ fn decompressed_size_is_limited() {
 #[test]
 fn invalid_expressions_are_refused_when_built() {
     for (wrong, said) in [
-        ("a.", "no JMESPath"),
-        ("a b", "no JMESPath"),
+        ("a.", "isn't a JMESPath"),
+        ("a b", "isn't a JMESPath"),
         ("jsn(body)", "jsn"),
         ("a[?jsn(@)]", "jsn"),
         ("a[*].[b, jsn(c)]", "jsn"),
