@@ -44,7 +44,7 @@ use aws_sdk_dynamodb::{
 use futures_util::future::join_all;
 use lambda_idempotency::{
     Idempotency, Invocation, Key, RunError,
-    lambda::batch::{self, SqsMessage},
+    lambda::batch::SqsMessage,
     store::dynamodb::DynamoDbStore,
     time::{Clock as _, SystemClock},
 };
@@ -210,7 +210,7 @@ impl Bench {
         let (bench, command_of) = (self.clone(), command.clone());
         let handler = move |message: SqsMessage| {
             let (bench, command) = (bench.clone(), command_of.clone());
-            async move { Ok::<_, batch::Failure>(bench.handle(&message.json()?, &command).await?) }
+            async move { Ok::<_, lambda_idempotency::Failure>(bench.handle(&message.json()?, &command).await?) }
         };
         let mut worker = self.idempotency.sqs(key, handler).concurrency(width);
         let mut context = lambda_runtime::Context::default();

@@ -46,6 +46,7 @@ use lambda_runtime::{Context, Diagnostic};
 
 use crate::{
     error::{Error, RunError},
+    failure::Failure,
     fingerprint::FingerprintBuilder,
     idempotency::Idempotency,
     invocation::Invocation,
@@ -135,6 +136,12 @@ impl From<Error> for Diagnostic {
             error_type: format!("Idempotency.{}", error.kind().as_str()),
             error_message: error.to_string(),
         }
+    }
+}
+
+impl From<Failure> for Diagnostic {
+    fn from(failure: Failure) -> Self {
+        Self { error_type: failure.error_type().to_owned(), error_message: failure.to_string() }
     }
 }
 

@@ -77,6 +77,7 @@ pub mod guide;
 
 // Vocabulary.
 mod error;
+mod failure;
 mod fingerprint;
 mod finite;
 mod future;
@@ -106,6 +107,7 @@ pub mod lambda;
 pub mod client;
 
 pub use error::{Error, ErrorKind, RecordedFailure, RunError};
+pub use failure::Failure;
 pub use fingerprint::{Fingerprint, FingerprintBuilder};
 pub use idempotency::{Builder, Idempotency, Operation, Resolution, Resolved};
 pub use invocation::Invocation;

@@ -30,6 +30,7 @@ const ORDER: &[&str] = &[
     "record",
     "invocation",
     "settings",
+    "failure",
     // The store contract and the stores, and the suite that checks a store.
     "store",
     "conformance",

@@ -6,6 +6,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     error::{Error, RecordedFailure, RunError},
+    failure::{ErrorPolicy, OnError},
     fingerprint::Fingerprint,
     idempotency::Idempotency,
     invocation::Invocation,
@@ -17,7 +18,6 @@ use crate::{
         protect::{Protected, Target, as_it_is, protect},
         response::Verdict,
     },
-    settings::OnHandlerError,
 };
 
 /// One operation of a function, by name: [`run`](Self::run) it, or [`begin`](Self::begin) and settle it yourself.
@@ -183,13 +183,17 @@ impl Operation {
             cut_off: None,
             mode: self.idempotency.mode(),
         };
-        let judge = |result: Result<T, E>, on_error| match (result, on_error) {
-            (Ok(value), _) => (Verdict::result(&target_key, &value), Ok(value)),
-            (Err(error), OnHandlerError::Release) => (Verdict::Release, Err((error, None))),
-            (Err(error), OnHandlerError::Record) => {
-                let failure = RecordedFailure::new(std::any::type_name::<E>(), error.to_string());
-                (Verdict::failure(&failure), Err((error, Some(failure))))
-            }
+        let judge = |result: Result<T, E>, policy: ErrorPolicy| {
+            let error = match result {
+                Ok(value) => return (Verdict::result(&target_key, &value), Ok(value)),
+                Err(error) => error,
+            };
+            let OnError::Record(said) = policy.on(&error) else {
+                return (Verdict::Release, Err((error, None)));
+            };
+            let described = || RecordedFailure::new(std::any::type_name::<E>(), error.to_string());
+            let failure = said.unwrap_or_else(described);
+            (Verdict::failure(&failure), Err((error, Some(failure))))
         };
         let protected = protect(self.idempotency.driver(), target, operation, judge, as_it_is).await;
         match protected.map_err(refused_within)? {

@@ -6,7 +6,7 @@
 //! records that failed. Tumbling windows are refused.
 //!
 //! ```no_run
-//! use lambda_idempotency::{Idempotency, Key, lambda::batch::{Failure, SqsMessage}};
+//! use lambda_idempotency::{Failure, Idempotency, Key, lambda::batch::SqsMessage};
 //! use lambda_runtime::{Error, run};
 //!
 //! #[derive(serde::Deserialize)]
@@ -92,7 +92,6 @@
 
 mod answer;
 mod dynamodb;
-mod failure;
 mod handler;
 mod kinesis;
 mod lanes;
@@ -103,7 +102,6 @@ mod visibility;
 
 pub use answer::BatchAnswer;
 pub use dynamodb::DynamoDbRecord;
-pub use failure::{Failure, OnPermanentFailure};
 use handler::{Handle, KeyOf};
 pub use kinesis::KinesisRecord;
 pub use record::Record;
@@ -125,7 +123,8 @@ use serde_json::value::RawValue;
 use tower::Service;
 
 use crate::{
-    error::Error, future::BoxFuture, idempotency::Idempotency, lambda::event::IntoKey, settings::MissingKey,
+    error::Error, failure::Failure, future::BoxFuture, idempotency::Idempotency, lambda::event::IntoKey,
+    settings::MissingKey,
 };
 
 /// How many records run at a time.
@@ -189,12 +188,25 @@ impl Idempotency {
     }
 }
 
+/// The outcome for a record whose handler failed permanently, in this delivery and later ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OnPermanentFailure {
+    /// Redeliver it until the source gives up on it and moves it to the dead-letter queue, or to the stream's
+    /// destination for failures.
+    #[default]
+    Return,
+    /// Acknowledge it. Only the stored failure is left of it then. If the failure couldn't be recorded, the
+    /// record is redelivered.
+    Acknowledge,
+}
+
 /// A worker for the records of one source: a service for `lambda_runtime::run`. See [the module](self).
 ///
 /// Its type contains no closure type, so a function can return it and a test can call it:
 ///
 /// ```
-/// use lambda_idempotency::{Idempotency, Key, lambda::batch::{Batch, Failure, SqsMessage}, store::memory::MemoryStore};
+/// use lambda_idempotency::{Idempotency, Key, Failure, lambda::batch::{Batch, SqsMessage}, store::memory::MemoryStore};
 /// use lambda_runtime::{Context, LambdaEvent, tower::ServiceExt as _};
 /// use serde_json::value::RawValue;
 ///
@@ -281,7 +293,7 @@ impl<R> Batch<R> {
     /// name, function and operation shares keys.
     ///
     /// ```
-    /// # use lambda_idempotency::{Idempotency, Key, lambda::batch::{Failure, SqsMessage}, store::memory::MemoryStore};
+    /// # use lambda_idempotency::{Failure, Idempotency, Key, lambda::batch::SqsMessage, store::memory::MemoryStore};
     /// # let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?;
     /// // Messages of `orders` and of its dead-letter queue: a redelivered one finds its record.
     /// let worker = idempotency

@@ -38,6 +38,7 @@ use tower::{Layer, Service};
 
 use crate::{
     error::{Error, ErrorKind, RecordedFailure, RunError, place},
+    failure::{ErrorPolicy, OnError},
     fingerprint::{Fingerprint, FingerprintBuilder},
     future::BoxFuture,
     idempotency::Idempotency,
@@ -51,7 +52,7 @@ use crate::{
         response::Verdict,
     },
     selector::{self, Selector},
-    settings::{MissingKey, OnHandlerError},
+    settings::MissingKey,
 };
 
 /// The return type of a key closure. `None` is a missing key, and never a key that events share.
@@ -327,20 +328,27 @@ where
     }
 }
 
-fn judge<R: Serialize, E: Into<Diagnostic>>(
+fn judge<R: Serialize, E: Into<Diagnostic> + 'static>(
     result: Result<R, E>,
-    on_error: OnHandlerError,
+    policy: ErrorPolicy,
 ) -> (Verdict, Result<Box<RawValue>, RunError<E>>) {
-    match (result, on_error) {
-        (Ok(response), _) => match encoded(&response) {
-            Ok(json) => (Verdict::Complete(json.get().as_bytes().to_vec().into()), Ok(json)),
-            Err(error) => (Verdict::CompleteOmitted, Err(error.into())),
-        },
-        (Err(error), OnHandlerError::Release) => (Verdict::Release, Err(RunError::Handler(error))),
-        (Err(error), OnHandlerError::Record) => {
-            let Diagnostic { error_type, error_message } = error.into();
-            let failure = RecordedFailure::new(error_type, error_message);
-            // Every delivery gets the recorded failure, including this one.
+    let error = match result {
+        Ok(response) => {
+            return match encoded(&response) {
+                Ok(json) => (Verdict::Complete(json.get().as_bytes().to_vec().into()), Ok(json)),
+                Err(error) => (Verdict::CompleteOmitted, Err(error.into())),
+            };
+        }
+        Err(error) => error,
+    };
+    match policy.on(&error) {
+        OnError::Release => (Verdict::Release, Err(RunError::Handler(error))),
+        // Every delivery gets the recorded failure, including this one.
+        OnError::Record(said) => {
+            let failure = said.unwrap_or_else(|| {
+                let Diagnostic { error_type, error_message } = error.into();
+                RecordedFailure::new(error_type, error_message)
+            });
             (Verdict::failure(&failure), Err(RunError::Recorded(failure)))
         }
     }

@@ -150,6 +150,7 @@ use tower::{Layer, Service};
 
 use crate::{
     error::{Error, ErrorKind, RecordedFailure},
+    failure::{ErrorPolicy, OnError},
     future::BoxFuture,
     idempotency::Idempotency,
     invocation::Invocation,
@@ -163,7 +164,6 @@ use crate::{
         response::Verdict,
         staging::AnyAnswer,
     },
-    settings::OnHandlerError,
 };
 use answer::{Answer, Buffered, Read, Streamed};
 use config::{Config, Predicate, Unnamed};
@@ -328,7 +328,7 @@ impl HttpLayer {
             let response = inner.call(request);
             async { Ok(self.unmarked(M::read(self, response.await?).await)) }
         };
-        let judge = |result, on_error| self.judged(result, on_error, most_bytes);
+        let judge = |result, policy| self.judged(result, policy, most_bytes);
         let again = |answer: AnyAnswer| {
             let response = answer.downcast::<Result<S::Response, S::Error>>().ok()?;
             Some(async { Ok(self.unmarked(M::read(self, (*response)?).await)) })
@@ -419,10 +419,10 @@ impl HttpLayer {
 
     /// Decides how the key is settled and what the caller gets. For a recorded failure, and an outcome of more
     /// than `most_bytes`, the caller gets the same response as its duplicates.
-    fn judged<E>(
+    fn judged<E: 'static>(
         &self,
         result: Result<Answer, E>,
-        on_error: OnHandlerError,
+        policy: ErrorPolicy,
         most_bytes: Option<usize>,
     ) -> (Verdict, Result<Answer, E>) {
         let how = match &result {
@@ -437,11 +437,13 @@ impl HttpLayer {
             }
             Ok(answer) => return (self.verdict(answer), result),
         };
-        if on_error == OnHandlerError::Release {
-            return (Verdict::Release, result);
-        }
+        let on_error = match &result {
+            Err(error) => policy.on(error),
+            Ok(_) => policy.on(&()),
+        };
+        let OnError::Record(said) = on_error else { return (Verdict::Release, result) };
         observe::failure_recorded(how, std::any::type_name::<E>());
-        let failure = RecordedFailure::new("HandlerError", how);
+        let failure = said.unwrap_or_else(|| RecordedFailure::new("HandlerError", how));
         (Verdict::failure(&failure), Ok(Answer::Whole(self.problem(ProblemKind::OperationFailed))))
     }
 

@@ -8,6 +8,7 @@ use std::{
 
 use crate::{
     error::{Error, ErrorKind, RecordedFailure},
+    failure::ErrorPolicy,
     fingerprint::Fingerprint,
     invocation::Invocation,
     key::StoredKey,
@@ -100,7 +101,7 @@ pub(crate) async fn protect<T, U, Fut, Again>(
     driver: &Driver,
     target: Target,
     handler: impl FnOnce() -> Fut,
-    judge: impl FnMut(T, OnHandlerError) -> (Verdict, U),
+    judge: impl FnMut(T, ErrorPolicy) -> (Verdict, U),
     again: impl FnMut(AnyAnswer) -> Option<Again>,
 ) -> Result<Protected<U>, Error>
 where
@@ -129,7 +130,7 @@ pub(crate) async fn protect_caught<T, U, Fut, Again>(
     driver: &Driver,
     target: Target,
     handler: impl FnOnce() -> Fut,
-    mut judge: impl FnMut(T, OnHandlerError) -> (Verdict, U),
+    mut judge: impl FnMut(T, ErrorPolicy) -> (Verdict, U),
     mut again: impl FnMut(AnyAnswer) -> Option<Again>,
 ) -> Result<Protected<U>, Stopped>
 where
@@ -146,8 +147,8 @@ where
         {
             observe::unprotected("store failure");
             let context = OperationContext::unprotected(invocation);
-            let on_error = driver.settings.effective_on_handler_error();
-            let running = Box::pin(within(context, async { judge(handler().await, on_error).1 }));
+            let policy = error_policy(driver, &Refusals::default());
+            let running = Box::pin(within(context, async { judge(handler().await, policy).1 }));
             return unclaimed(driver.clock(), running).await.map(Protected::RanUnrecorded);
         }
         Err(refused) => return Err(refused.error.into()),
@@ -165,7 +166,7 @@ where
     // every future that contains it would otherwise reserve its size again.
     let running = Box::pin(within(context.clone(), async {
         let result = handler().await;
-        Ok(judge(result, on_handler_error(driver, &refusals)))
+        Ok(judge(result, error_policy(driver, &refusals)))
     }));
     let mut ended: Ended<Result<_, Error>> = right.watch(driver.clock(), latest, running).await;
     right.report_run(&ended);
@@ -217,7 +218,7 @@ where
             match on_declined(&*details).and_then(&mut again) {
                 Some(answer) => {
                     let result = answer.await;
-                    Ok(judge(result, on_handler_error(driver, &refusals)))
+                    Ok(judge(result, error_policy(driver, &refusals)))
                 }
                 None => Err(of_another_type::<T>(&key)),
             }
@@ -281,11 +282,12 @@ async fn give_up<U>(
 
 /// Decides whether a handler's error is recorded. An error that contains this library's own retryable
 /// refusal of a nested step isn't, even at most once: recording it would lose the step.
-fn on_handler_error(driver: &Driver, refusals: &Refusals) -> OnHandlerError {
-    match driver.settings.effective_on_handler_error() {
+fn error_policy(driver: &Driver, refusals: &Refusals) -> ErrorPolicy {
+    let on_error = match driver.settings.effective_on_handler_error() {
         OnHandlerError::Record if refusals.is_any_kept() => OnHandlerError::Release,
         policy => policy,
-    }
+    };
+    ErrorPolicy { on_error, execution: driver.settings.execution }
 }
 
 /// The verdict for a failed handler.

@@ -22,8 +22,8 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Builder, Idempotency, Key,
-    lambda::batch::{Batch, Failure, OnPermanentFailure, SqsMessage},
+    Builder, Failure, Idempotency, Key,
+    lambda::batch::{Batch, OnPermanentFailure, SqsMessage},
     settings::{Execution, MissingKey, OnInProgress, OnStoreFailure},
     store::memory::MemoryStore,
     time::Clock,

@@ -8,11 +8,8 @@ use aws_sdk_dynamodb::{
 };
 use lambda_http::{Body, Request, Response, http::StatusCode, tower::ServiceExt};
 use lambda_idempotency::{
-    Idempotency, Key, RunError, Staging,
-    lambda::{
-        batch::{Failure, SqsMessage},
-        http::Recording,
-    },
+    Failure, Idempotency, Key, RunError, Staging,
+    lambda::{batch::SqsMessage, http::Recording},
     staging,
     store::dynamodb::{Declined, DynamoDbStore, Transaction},
 };

@@ -5,10 +5,7 @@
 //! delete the only copy.
 
 use example_functions::Telemetry;
-use lambda_idempotency::{
-    Idempotency, Key, current,
-    lambda::batch::{Failure, SqsMessage},
-};
+use lambda_idempotency::{Failure, Idempotency, Key, current, lambda::batch::SqsMessage};
 use lambda_runtime::{Error, run_concurrent, tower::ServiceBuilder, tracing};
 use serde::{Deserialize, Serialize};
 

@@ -9,9 +9,9 @@ use std::{
 use aws_lambda_events::{encodings::Base64Data, eventbridge::EventBridgeEvent, s3::S3Event, sns::SnsEvent};
 use example_functions::Telemetry;
 use lambda_idempotency::{
-    Idempotency, KeyFields, RunError,
+    Failure, Idempotency, KeyFields, RunError,
     lambda::{
-        batch::{DynamoDbRecord, Failure, KinesisRecord},
+        batch::{DynamoDbRecord, KinesisRecord},
         event::EventKey,
         keys,
     },

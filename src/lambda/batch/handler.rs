@@ -4,9 +4,10 @@ use std::{future::Future, sync::Arc};
 
 use serde::Serialize;
 
-use super::{Failure, failure::How, run::Reason};
+use super::run::Reason;
 use crate::{
     error::{Error, RecordedFailure},
+    failure::{ErrorPolicy, Failure, OnError},
     future::BoxFuture,
     key::Key,
     run::{
@@ -14,7 +15,6 @@ use crate::{
         protect::{Protected, Stopped, Target, as_it_is, protect_caught},
         response::Verdict,
     },
-    settings::OnHandlerError,
 };
 
 /// Returns the key of a record's operation.
@@ -56,22 +56,19 @@ where
 }
 
 /// The verdict on a handler's result, and the record's result.
-fn judge<T: Serialize>(
-    result: Result<T, Failure>,
-    on_error: OnHandlerError,
-) -> (Verdict, Result<(), Reason>) {
-    match (result, on_error) {
-        (Ok(value), _) => {
+fn judge<T: Serialize>(result: Result<T, Failure>, policy: ErrorPolicy) -> (Verdict, Result<(), Reason>) {
+    let failure = match result {
+        Ok(value) => {
             let verdict = serde_json::to_vec(&value).map(|json| Verdict::Complete(json.into()));
-            (verdict.unwrap_or(Verdict::CompleteOmitted), Ok(()))
+            return (verdict.unwrap_or(Verdict::CompleteOmitted), Ok(()));
         }
-        (Err(Failure(How::Permanent(failure))), _) => {
-            (Verdict::failure(&failure), Err(Reason::FailedForGood))
-        }
-        (Err(Failure(how)), OnHandlerError::Release) => (Verdict::Release, Err(Reason::of(how))),
-        (Err(Failure(How::Again(error_type, _))), OnHandlerError::Record) => {
-            let failure = RecordedFailure::new(error_type, "the handler returned an error");
-            (Verdict::failure(&failure), Err(Reason::FailedForGood))
+        Err(failure) => failure,
+    };
+    match policy.on(&failure) {
+        OnError::Release => (Verdict::Release, Err(Reason::of(&failure))),
+        OnError::Record(said) => {
+            let described = || RecordedFailure::new(failure.error_type(), "the handler returned an error");
+            (Verdict::failure(&said.unwrap_or_else(described)), Err(Reason::FailedForGood))
         }
     }
 }

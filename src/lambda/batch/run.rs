@@ -13,13 +13,13 @@ use serde_json::value::RawValue;
 
 use super::{
     Batch, BatchAnswer, OnPermanentFailure, Record,
-    failure::How,
     lanes::{Lane, Planned, Work},
     record,
     visibility::{self, Shown},
 };
 use crate::{
     error::{Error, ErrorKind},
+    failure::Failure,
     fingerprint::Fingerprint,
     invocation::Invocation,
     key::StoredKey,
@@ -55,7 +55,7 @@ pub(super) enum Reason {
     /// Another delivery is processing it, until this time at the latest.
     InProgress(Timestamp),
     /// The handler failed: its error's type, and the text that may be logged.
-    Failed(&'static str, String),
+    Failed(String, String),
     FailedForGood,
     /// It failed permanently, and the failure may be unrecorded.
     Unrecorded,
@@ -248,7 +248,7 @@ impl<R: Record> Delivery<'_, R> {
         let running = within(surroundings, self.batch.handler.unprotected(record));
         match unclaimed(self.batch.idempotency.driver().clock(), running).await {
             Ok(Ok(())) => Fate::Done,
-            Ok(Err(failure)) => Fate::Returned(unrecorded(Reason::of(failure.0))),
+            Ok(Err(failure)) => Fate::Returned(unrecorded(Reason::of(&failure))),
             Err(_) => Fate::Returned(Reason::Panicked),
         }
     }
@@ -337,7 +337,7 @@ impl<R: Record> Delivery<'_, R> {
                 _ => (kind.as_str(), ""),
             },
             Reason::InProgress(_) => (ErrorKind::InProgress.as_str(), "another delivery is processing it"),
-            Reason::Failed(error_type, detail) if detail.is_empty() => ("HandlerError", *error_type),
+            Reason::Failed(error_type, detail) if detail.is_empty() => ("HandlerError", error_type.as_str()),
             Reason::Failed(_, detail) => ("HandlerError", detail.as_str()),
             Reason::FailedForGood => ("Failed", "it failed permanently; its handler doesn't run again"),
             Reason::Unrecorded => ("Unrecorded", "it failed permanently, but the failure isn't stored"),
@@ -368,10 +368,10 @@ impl Reason {
         matches!(self, Self::InProgress(_) | Self::Behind)
     }
 
-    pub(super) fn of(how: How) -> Self {
-        match how {
-            How::Again(error_type, detail) => Self::Failed(error_type, detail),
-            How::Permanent(_) => Self::FailedForGood,
+    pub(super) fn of(failure: &Failure) -> Self {
+        match failure.recorded() {
+            Some(_) => Self::FailedForGood,
+            None => Self::Failed(failure.error_type().to_owned(), failure.own_text().unwrap_or_default()),
         }
     }
 }

@@ -67,7 +67,7 @@ mod sdk {
         /// 1 with hiding.
         ///
         /// ```no_run
-        /// use lambda_idempotency::{Idempotency, Key, lambda::batch::{Failure, SqsMessage}};
+        /// use lambda_idempotency::{Failure, Idempotency, Key, lambda::batch::SqsMessage};
         /// # use lambda_idempotency::store::memory::MemoryStore;
         ///
         /// # async fn ship(_: SqsMessage) -> Result<(), Failure> { Ok(()) }

@@ -9,9 +9,9 @@ use std::{
 };
 
 use lambda_idempotency::{
-    Builder, Error, Idempotency, Key, Store, StoredKey,
+    Builder, Error, Failure, Idempotency, Key, Store, StoredKey,
     lambda::{
-        batch::{self, Batch, BatchAnswer, Failure, SqsMessage},
+        batch::{self, Batch, BatchAnswer, SqsMessage},
         event::IntoKey,
     },
     store::{BoxFuture, Record, StoreError, StoreErrorKind, Write, WriteOutcome, memory::MemoryStore},

@@ -1,0 +1,179 @@
+//! [`Failure`]: how a handler says whether its error is final.
+
+use std::{
+    any::{Any, type_name},
+    error::Error as StdError,
+    fmt,
+};
+
+use crate::{
+    error::{Error, RecordedFailure},
+    settings::{Execution, OnHandlerError},
+};
+
+/// A handler's error that says whether it's final. A handler of any wrapper may return it.
+///
+/// - [`permanent`](Self::permanent): the operation failed, and its handler doesn't run again. The failure is recorded.
+/// - [`transient`](Self::transient): the next delivery runs the handler again, even with
+///   [`OnHandlerError::Record`]. At most once, it's recorded all the same.
+/// - any other error, by `?`: [`Settings::on_handler_error`](crate::settings::Settings::on_handler_error) decides.
+///
+/// ```
+/// use lambda_idempotency::Failure;
+///
+/// async fn charge(cents: &str) -> Result<String, Failure> {
+///     let cents: u64 = cents.parse()?; // as the settings say
+///     if cents == 0 {
+///         return Err(Failure::permanent("NothingToCharge", "the amount is zero")); // never runs again
+///     }
+///     if cents > 1_000_000 {
+///         return Err(Failure::transient("the gateway is down")); // runs again
+///     }
+///     Ok(format!("charged {cents}"))
+/// }
+/// ```
+pub struct Failure(How);
+
+enum How {
+    Permanent(RecordedFailure),
+    Transient(Caused),
+    /// The settings decide.
+    Other(Caused),
+}
+
+/// An error, and its type's name.
+struct Caused {
+    error_type: &'static str,
+    error: Box<dyn StdError + Send + Sync>,
+}
+
+impl Failure {
+    /// A permanent failure, which is recorded: the handler doesn't run again for this operation, and every caller
+    /// gets this failure.
+    pub fn permanent(error_type: impl Into<String>, message: impl Into<String>) -> Self {
+        Self(How::Permanent(RecordedFailure::new(error_type, message)))
+    }
+
+    /// A failure after which the next delivery runs the handler again.
+    pub fn transient<E: Into<Box<dyn StdError + Send + Sync>>>(error: E) -> Self {
+        Self(How::Transient(Caused::new(error)))
+    }
+
+    /// The recorded failure, if it's permanent.
+    pub(crate) fn recorded(&self) -> Option<&RecordedFailure> {
+        match &self.0 {
+            How::Permanent(failure) => Some(failure),
+            How::Transient(_) | How::Other(_) => None,
+        }
+    }
+
+    /// The error's type, as Lambda reports it.
+    pub(crate) fn error_type(&self) -> &str {
+        match &self.0 {
+            How::Permanent(failure) => &failure.error_type,
+            How::Transient(caused) | How::Other(caused) => caused.error_type,
+        }
+    }
+
+    /// The text of this library's own error, if it's one. Another error's text may quote the event.
+    #[cfg(feature = "events")]
+    pub(crate) fn own_text(&self) -> Option<String> {
+        match &self.0 {
+            How::Permanent(_) => None,
+            How::Transient(caused) | How::Other(caused) => {
+                caused.error.downcast_ref::<Error>().map(ToString::to_string)
+            }
+        }
+    }
+}
+
+impl Caused {
+    fn new<E: Into<Box<dyn StdError + Send + Sync>>>(error: E) -> Self {
+        Self { error_type: type_name::<E>(), error: error.into() }
+    }
+}
+
+impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self(How::Other(Caused::new(error)))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            How::Permanent(failure) => f.write_str(&failure.error_message),
+            How::Transient(caused) | How::Other(caused) => caused.error.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for Failure {
+    /// Shows the type, never the text.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let how = match self.0 {
+            How::Permanent(_) => ", permanent",
+            How::Transient(_) => ", transient",
+            How::Other(_) => "",
+        };
+        write!(f, "Failure({}{how})", self.error_type())
+    }
+}
+
+/// What becomes of a handler's errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ErrorPolicy {
+    pub(crate) on_error: OnHandlerError,
+    pub(crate) execution: Execution,
+}
+
+/// What becomes of one error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum OnError {
+    /// The key is released.
+    Release,
+    /// This failure is recorded, or one that describes the error.
+    Record(Option<RecordedFailure>),
+}
+
+impl ErrorPolicy {
+    pub(crate) fn on<E: Any>(self, error: &E) -> OnError {
+        match ((error as &dyn Any).downcast_ref::<Failure>().map(|failure| &failure.0), self.on_error) {
+            (Some(How::Permanent(failure)), _) => OnError::Record(Some(failure.clone())),
+            (Some(How::Transient(_)), _) if self.execution == Execution::AtLeastOnce => OnError::Release,
+            (_, OnHandlerError::Release) => OnError::Release,
+            (_, OnHandlerError::Record) => OnError::Record(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handlers_decide_before_the_settings() {
+        let outcomes = |failure: &Failure| {
+            let all = [
+                (Execution::AtLeastOnce, OnHandlerError::Release),
+                (Execution::AtLeastOnce, OnHandlerError::Record),
+                (Execution::AtMostOnce, OnHandlerError::Record),
+            ];
+            all.map(|(execution, on_error)| ErrorPolicy { on_error, execution }.on(failure))
+        };
+        let (release, record) = (|| OnError::Release, || OnError::Record(None));
+        let is_final = || OnError::Record(Some(RecordedFailure::new("Final", "no")));
+        assert_eq!(outcomes(&Failure::permanent("Final", "no")), [is_final(), is_final(), is_final()]);
+        assert_eq!(outcomes(&Failure::transient("down")), [release(), release(), record()]);
+        assert_eq!(outcomes(&"by `?`".into()), [release(), record(), record()]);
+    }
+
+    #[test]
+    fn debug_shows_no_text() {
+        let failures = [Failure::permanent("Final", "secret"), Failure::transient("secret"), "secret".into()];
+        for failure in failures {
+            assert!(!format!("{failure:?}").contains("secret"));
+            assert_eq!(failure.to_string(), "secret");
+        }
+    }
+}
