@@ -66,3 +66,23 @@ pub enum OnFinalFailure {
     /// record is redelivered.
     Acknowledge,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Key;
+
+    /// The worker logs what is kept here. Another error's text may quote the record.
+    #[test]
+    fn only_own_errors_keep_their_text() {
+        let kept = |failure: Failure| match failure.0 {
+            How::Again(error_type, text) => (error_type, text),
+            How::ForGood(failure) => panic!("{failure:?}"),
+        };
+        let own = Key::new("").unwrap_err();
+        let text = own.to_string();
+        assert_eq!(kept(own.into()), ("lambda_idempotency::error::Error", text));
+        let other = std::io::Error::other("card 4111111111111111");
+        assert_eq!(kept(other.into()), ("std::io::error::Error", String::new()));
+    }
+}
