@@ -18,8 +18,8 @@ impl PostgresStore {
     /// transaction.
     ///
     /// A claim's record expires a day or more after its lease, so no live claim is deleted. A batch is one
-    /// statement, after one that reads which columns the table has. Some hundreds to a thousand records take no longer than a request, and don't block other
-    /// work.
+    /// statement, after one that reads which columns the table has. Some hundreds to a thousand records take no
+    /// longer than a request, and don't block other work.
     ///
     /// # Errors
     ///

@@ -380,8 +380,7 @@ mod tests {
     #[test]
     fn a_problem_is_reported_beside_violations() {
         let problem = || Problem::new("the server is gone");
-        let both =
-            figures(vec![Violation::new("two effects".into())]).ended_by(problem()).unwrap().to_string();
+        let both = figures(vec![Violation::new("two effects")]).ended_by(problem()).unwrap().to_string();
         assert!(both.contains("ended early: the server is gone"), "{both}");
         let alone = figures(Vec::new()).ended_by(problem()).unwrap_err().to_string();
         assert_eq!(alone, "a server, seed 7: the server is gone");
