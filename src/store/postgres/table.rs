@@ -93,7 +93,8 @@ impl fmt::Display for TableName {
 pub enum TableCreation {
     /// The table didn't exist, and was created.
     Created,
-    /// The table existed, with the schema version that this version of the library needs.
+    /// The table existed, with the schema version that this version of the library needs. An earlier call that got
+    /// no answer may have created it.
     AlreadyThere,
 }
 
