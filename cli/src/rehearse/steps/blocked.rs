@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::crash::{cut_off, fenced, paid_once, take_over, taken_over, unchanged};
+use super::crash::{cut_off, paid_once, take_over, taken_over, unchanged};
 use crate::{
     problem::Result,
     rehearse::{
@@ -28,7 +28,7 @@ pub(super) async fn both(world: &World) -> Result<Vec<Row>> {
 }
 
 /// Step 16: another delivery takes over while the handler blocks. When its thread goes on, the handler is cut
-/// off at its next poll, or its completion is fenced: one outcome, and one payment.
+/// off at its next poll: one outcome, and one payment.
 async fn overtaken(world: &World) -> Result<Vec<Row>> {
     let name = ("16", "blocked for three leases");
     let stage = Stage::open_in(world, Form::ShortLeases, "blocked").await?;
@@ -66,10 +66,7 @@ async fn overtaken(world: &World) -> Result<Vec<Row>> {
     let mark = stage.mark().await?;
     let late = blocked.answer_within(&mut delivery, ORDINARY_LIMIT).await;
     let measured = stage.since(&mark).await?;
-    let mut verdict = match late.is_in_progress() {
-        true => cut_off(&late, &measured),
-        false => fenced(&successor, &late, &measured),
-    };
+    let mut verdict = cut_off(&late, &measured);
     paid_once(&stage, &mut verdict).await?;
     unchanged(&before, &stage.record().await?, &mut verdict);
     rows.push(stage.done(Row::new(name, "its thread goes on", &late, &measured, verdict)));
@@ -87,9 +84,9 @@ async fn redelivered_after(world: &World) -> Result<Vec<Row>> {
     let mut delivery = blocked.deliver(&stage.events.first, ORDINARY_LIMIT);
     let late = blocked.answer_within(&mut delivery, ORDINARY_LIMIT).await;
     let measured = stage.since(&mark).await?;
-    // The poll that blocked may have sent the payment before it ended, so only the sum is checked, below.
     let mut verdict = Verdict::default();
-    verdict.in_progress(&late).runs(&measured, 1).claims(&measured, 1).settled(&measured, 0);
+    verdict.in_progress(&late).runs(&measured, 1).payments(&measured, 0);
+    verdict.claims(&measured, 1).settled(&measured, 0);
     let delivered = stage.events.first.summary();
     let one = stage.done(Row::new(name, delivered, &late, &measured, verdict));
 

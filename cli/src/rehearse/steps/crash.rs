@@ -271,7 +271,7 @@ impl Frozen<'_> {
 }
 
 /// Checks a late executor: its completion is refused, and it answers with its successor's outcome.
-pub(super) fn fenced(successor: &Answer, late: &Answer, measured: &Measured) -> Verdict {
+fn fenced(successor: &Answer, late: &Answer, measured: &Measured) -> Verdict {
     let mut verdict = Verdict::default();
     verdict.replay(successor, late).runs(measured, 0).payments(measured, 0);
     verdict.claims(measured, 0).settled(measured, 0);

@@ -70,7 +70,7 @@ async fn create_payment(payments: &Payments, request: &Request) -> Result<Respon
         }
     };
 
-    rehearsal::block_thread()?;
+    rehearsal::block_thread().await?;
     let payment = Payment::new(payment_id, order);
     let payment = match lambda_idempotency::staging().filter(|_| payments.are_in_transactions()) {
         Some(staging) => {

@@ -15,10 +15,12 @@ pub(crate) fn leases(builder: Builder) -> Result<Builder, Error> {
     })
 }
 
-/// `PAYMENTS_BLOCK_MS`: blocks the handler's thread for this long.
-pub(crate) fn block_thread() -> Result<(), Error> {
+/// `PAYMENTS_BLOCK_MS`: blocks the handler's thread for this long. Then it yields: a fast handler that returns
+/// from the poll that blocked can't be cut off.
+pub(crate) async fn block_thread() -> Result<(), Error> {
     if let Some(length) = millis("PAYMENTS_BLOCK_MS")? {
         std::thread::sleep(length);
+        tokio::task::yield_now().await;
     }
     Ok(())
 }
