@@ -28,7 +28,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lambda_idempotency::{Idempotency, Key, Operation, Owner, store::redis::RedisStore};
+use lambda_idempotency::{
+    Idempotency, Key, Operation,
+    store::{Owner, redis::RedisStore},
+};
 use tokio::task::JoinSet;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;

@@ -59,14 +59,16 @@ use aws_sdk_dynamodb::types::{
     AttributeDefinition, AttributeValue, BillingMode, KeySchemaElement, KeyType, Put, ScalarAttributeType,
 };
 use lambda_idempotency::{
-    BoxFuture, Clock as _, Idempotency, Key, Record, Store, StoredKey, SystemClock, staging,
+    Idempotency, Key, Store, StoredKey, staging,
     store::{
-        Committed, OwnWrites, ResponseParts, StoreError, StoreErrorKind, Transactions, Write, Written,
+        BoxFuture, CommitOutcome, OwnWrites, Record, ResponseChunks, StoreError, StoreErrorKind,
+        Transactions, Write, WriteOutcome,
         dynamodb::{DynamoDbStore, Transaction},
         memory::MemoryStore,
         postgres::{PostgresStore, tokio_postgres},
         redis::RedisStore,
     },
+    time::{Clock as _, SystemClock},
 };
 
 const RUNS: usize = 500;
@@ -95,7 +97,7 @@ impl Store for Measured {
         &'a self,
         key: &'a StoredKey,
         write: &'a Write,
-    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+    ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
         Box::pin(self.request(self.inner.apply(key, write)))
     }
 
@@ -103,8 +105,8 @@ impl Store for Measured {
         Box::pin(self.request(self.inner.read(key)))
     }
 
-    fn parts(&self) -> Option<&dyn ResponseParts> {
-        self.inner.parts()
+    fn chunks(&self) -> Option<&dyn ResponseChunks> {
+        self.inner.chunks()
     }
 
     fn transactions(&self) -> Option<&dyn Transactions> {
@@ -123,7 +125,7 @@ impl Transactions for Measured {
         write: &'a Write,
         writes: &'a OwnWrites,
         token: &'a str,
-    ) -> BoxFuture<'a, Result<Committed, StoreError>> {
+    ) -> BoxFuture<'a, Result<CommitOutcome, StoreError>> {
         let Some(transactions) = self.inner.transactions() else {
             return Box::pin(async { Err(StoreError::new(StoreErrorKind::Rejected, "no transactions")) });
         };
@@ -167,7 +169,7 @@ async fn row(name: &str, store: Arc<dyn Store>, delay: Duration, form: Form) -> 
     let store = Measured { inner: store, delay, requests: Arc::clone(&requests) };
     let operation = format!("{}-{}", form.name(), delay.as_millis());
     let idempotency = Idempotency::builder(store).function("bench").build().unwrap();
-    let idempotency = if form == Form::ClaimFree { idempotency.claim_free().unwrap() } else { idempotency };
+    let idempotency = if form == Form::Optimistic { idempotency.optimistic().unwrap() } else { idempotency };
     let idempotency = idempotency.operation(operation).unwrap();
     let runs = if delay.is_zero() { RUNS } else { DELAYED_RUNS };
     let mut run = async |key: &str| {
@@ -194,7 +196,7 @@ const EFFECTS: &str = "effects";
 enum Form {
     Claimed,
     Transaction,
-    ClaimFree,
+    Optimistic,
 }
 
 impl Form {
@@ -202,7 +204,7 @@ impl Form {
         match self {
             Self::Claimed => "claimed",
             Self::Transaction => "transaction",
-            Self::ClaimFree => "claim-free",
+            Self::Optimistic => "optimistic",
         }
     }
 }
@@ -301,7 +303,7 @@ async fn measure() {
     for (name, form) in [
         ("DynamoDB + 3 ms, claimed", Form::Claimed),
         ("DynamoDB + 3 ms, in its transaction (T8)", Form::Transaction),
-        ("DynamoDB + 3 ms, claim-free", Form::ClaimFree),
+        ("DynamoDB + 3 ms, optimistic", Form::Optimistic),
     ] {
         rows.push(row(name, Arc::clone(&dynamodb), slow, form).await);
     }

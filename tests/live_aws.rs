@@ -15,8 +15,8 @@
 use std::sync::Arc;
 
 use lambda_idempotency::{
-    Owner, conformance,
-    store::{Store, dynamodb::DynamoDbStore},
+    conformance,
+    store::{Owner, Store, dynamodb::DynamoDbStore},
 };
 
 const TABLE: &str = "IDEMPOTENCY_LIVE_TABLE";

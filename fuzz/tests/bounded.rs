@@ -4,7 +4,7 @@
 
 use std::{fs, panic::catch_unwind, path::Path};
 
-use lambda_idempotency::Owner;
+use lambda_idempotency::store::Owner;
 use lambda_idempotency_fuzz::{event, key, record};
 use lambda_idempotency_safety_net::random::Random;
 

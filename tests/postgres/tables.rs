@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use lambda_idempotency::{
-    Lock, Store as _, Timestamp,
+    Store as _,
     store::{
-        Settlement, StoreErrorKind, Write,
+        Lock, Settlement, StoreErrorKind, Write,
         postgres::{PostgresStore, TableCreation, TableProblem},
     },
+    time::Timestamp,
 };
 
 use super::fixtures::{completion, fresh_table, key, later, lock, make, outcome, server};

@@ -1,6 +1,6 @@
 //! Makes a run's seed, unless one is given.
 
-use lambda_idempotency::Owner;
+use lambda_idempotency::store::Owner;
 use lambda_idempotency_cli::problem::{Context, Result};
 
 /// Returns a seed that no other run has.
