@@ -176,4 +176,15 @@ mod tests {
             assert_eq!(failure.to_string(), "secret");
         }
     }
+
+    /// A batch's worker logs this text. Another error's text may quote the record.
+    #[cfg(feature = "events")]
+    #[test]
+    fn only_own_errors_keep_their_text() {
+        let own = crate::Key::new("").unwrap_err();
+        let text = own.to_string();
+        assert_eq!(Failure::from(own).own_text(), Some(text));
+        let other = Failure::from(std::io::Error::other("card 4111111111111111"));
+        assert_eq!((other.error_type(), other.own_text()), ("std::io::error::Error", None));
+    }
 }

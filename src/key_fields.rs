@@ -172,6 +172,16 @@ fn text_of(value: &str) -> Option<String> {
 mod tests {
     use super::*;
 
+    #[cfg(feature = "events")]
+    #[test]
+    fn only_the_compared_fields_are_compared() {
+        let fields = KeyFields::known(&["/id"], &[]);
+        assert!(fields.compared().is_none(), "the whole event");
+        let fields = fields.comparing(&["/detail", "/source"]);
+        let compared = fields.compared().unwrap().iter().map(Selector::as_str).collect::<Vec<_>>();
+        assert_eq!(compared, ["/detail", "/source"]);
+    }
+
     fn key(fields: &[&str], json: &str) -> Option<String> {
         let key = KeyFields::new(fields.iter().copied()).unwrap().key_of(json.as_bytes()).unwrap();
         key.map(|key| key.as_str().to_owned())

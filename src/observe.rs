@@ -34,7 +34,7 @@ pub(crate) fn claimed(id: &StoredKey, held: &Held) {
         count(Metric::Takeover);
         tracing::warn!(
             target: TARGET, event = "takeover", %id, generation = held.generation.get(), attempt = held.attempt,
-            "took over a stale claim: its handler may have had an effect"
+            "claimed after an attempt that ended without an answer: its handler may have had an effect"
         );
     } else {
         tracing::debug!(

@@ -163,12 +163,24 @@ fn how_to_mend_in_postgres(
         TableProblem::Missing => format!("`{}`", arguments.command_line(&["table", "create"])),
         TableProblem::Schema { .. } => "as described, before a function of this version runs".to_owned(),
         TableProblem::Privileges { missing } => format!("`GRANT {} ON {table} TO …`", missing.join(", ")),
-        TableProblem::NoIndex => format!("`CREATE INDEX CONCURRENTLY ON {table} (expires_at)`"),
+        TableProblem::NoIndex => sweep_index(table),
+        TableProblem::IndexOnExpiry { indexes } => {
+            format!("{}; then `DROP INDEX CONCURRENTLY {}`", sweep_index(table), indexes.join(", "))
+        }
         TableProblem::Standby => "name the primary in the URL".to_owned(),
         TableProblem::Unlogged => format!("`ALTER TABLE {table} SET LOGGED`"),
         TableProblem::AsynchronousCommit => "`ALTER ROLE … SET synchronous_commit = on`".to_owned(),
         _ => "see the library's documentation".to_owned(),
     }
+}
+
+/// Adds the column of the sweep's index, if the table is from before it, and the index.
+fn sweep_index(table: &str) -> String {
+    format!(
+        "`ALTER TABLE {table} ADD COLUMN IF NOT EXISTS sweep_hour bigint \
+         GENERATED ALWAYS AS (ceil(expires_at / 3600000)::bigint) STORED` (it locks the table while it rewrites it), \
+         then `CREATE INDEX CONCURRENTLY ON {table} (sweep_hour)`"
+    )
 }
 
 /// The fix for `problem`, as a command if there is one.

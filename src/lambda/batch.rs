@@ -43,7 +43,9 @@
 //! as in progress.
 //!
 //! One event (`returned`) logs why a record is redelivered, with the record's identifier. It never contains the
-//! payload, nor the text of the handler's error, which may quote the payload: log that in the handler.
+//! payload. It has the type of a handler's error and not its text, which may quote the payload: log that in the
+//! handler. If the handler failed with this library's [`Error`](crate::Error), the event has its text, which
+//! never does.
 //!
 //! # Order
 //!

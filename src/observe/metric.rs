@@ -18,7 +18,9 @@ use std::time::Duration;
 pub enum Metric {
     /// Counter: a key was claimed, so its handler runs; or a handler ran optimistically and wasn't cut off.
     Executed,
-    /// Counter: a delivery took a stale claim over. It counts as [`Executed`](Self::Executed) too.
+    /// Counter: a delivery claimed a key after an attempt that ended without an answer: it took that one's stale
+    /// claim over, or reclaimed the key after a later attempt released it. It counts as
+    /// [`Executed`](Self::Executed) too.
     Takeover,
     /// Counter: the answer to a claim was lost, and the owner in the record identified the claim.
     ClaimRecovered,

@@ -30,18 +30,46 @@
 //! | `response_sha256` | bytea | COMPLETED, FAILED, unless omitted | the SHA-256 before encoding |
 //! | `response` | bytea | COMPLETED, FAILED, unless omitted | the response, encoded |
 //! | `trace_id`, `response_codec`, `response_key_id` | text | none | reserved for a later version |
+//! | `sweep_hour` | bigint | all with an expiry | generated: `expires_at` in hours since the epoch, rounded up |
 //!
 //! A row that lacks one of its columns' values, or has a value of another state, is corrupt, never absent. So
 //! is one with a `response_codec` or a `response_key_id`: only a newer version of the library can read it.
+//!
+//! # The sweep and its index
+//!
+//! Old rows stay until [`sweep`](PostgresStore::sweep) deletes them, so call it now and then. It never deletes
+//! a row without an expiry. It finds expired rows by an index on `sweep_hour`. A settlement rarely changes that
+//! hour, so PostgreSQL updates the row within its page, and no index (a HOT update). An index on `expires_at`
+//! itself would change with every settlement.
+//!
+//! | index for the sweep | HOT, 8 in flight | 500 in flight | WAL per run | table and indexes | sweep of 10,000 |
+//! |---|---|---|---|---|---|
+//! | `expires_at` (earlier versions) | 0 % | 0 % | 1,575 B | 42.9 MiB | 219 ms |
+//! | `sweep_hour` | 92 % | 52 % | 1,328 B | 36.7 MiB | 286 ms |
+//! | none: the sweep reads the table | 97 % | 51 % | 1,226 B | 34.8 MiB | 1,109 ms |
+//! | `sweep_hour`, fillfactor 90 | 100 % | 59 % | 1,275 B | 53.0 MiB | not measured |
+//! | BRIN on `expires_at` | 0 % | not measured | 1,405 B | 38.4 MiB | not measured |
+//! | `expires_at`, partial: only settled rows | 0 % | not measured | 1,486 B | 39.6 MiB | not measured |
+//!
+//! Measured with PostgreSQL 15.18 on 2026-11-22: 48,000 claims, each completed at once with a response of 200
+//! bytes, over 8 connections, with `synchronous_commit` off and autovacuum by default. With 500 in flight, that
+//! many claims come before their completions. The sweep runs over 1,000,000 rows, of which 1 % has expired, in
+//! batches of 1,000. Its last statement finds nothing more: that takes 4 ms, and 387 ms without an index. A
+//! page of 500 rows took 3 to 4 ms to list, with each index. The updates per second differed by less than the
+//! machine's noise.
+//!
+//! An update isn't HOT if its page is full, or if the settlement moves the expiry into another hour: with the
+//! lease of a 30-second function in up to 1 % of runs, with a retention below one day or at most once nearly
+//! always. `ALTER TABLE … SET (fillfactor = 50)` leaves room in each page. With 500 in flight, all updates were
+//! HOT then, in 32.3 MiB instead of 31.2 MiB. With few in flight it wastes half of each page.
+//!
+//! A table of an earlier version keeps its index and works. `idempotency table check` shows how to replace it.
 //!
 //! # Server requirements
 //!
 //! PostgreSQL 12 or later, and its primary: a standby rejects writes, and its reads may lag behind. If a
 //! fail-over to an asynchronously replicated standby loses writes, this store loses them too. Don't turn
 //! `synchronous_commit` off: a crash of the server would lose the claims of the last moments.
-//!
-//! Old rows stay until [`sweep`](PostgresStore::sweep) deletes them, so call it now and then. It never deletes
-//! a row without an expiry.
 //!
 //! # Connections
 //!

@@ -1,14 +1,17 @@
 //! The table: creating and checking it, and schemas of another version.
 
+use std::time::Duration;
+
 use lambda_idempotency::{
     Store as _,
     store::{
-        StoreErrorKind, Write,
+        Lock, Settlement, StoreErrorKind, Write,
         postgres::{PostgresStore, TableCreation, TableProblem},
     },
+    time::Timestamp,
 };
 
-use super::fixtures::{fresh_table, key, lock, make, server};
+use super::fixtures::{completion, fresh_table, key, later, lock, make, outcome, server};
 
 #[tokio::test]
 async fn tables_are_created_once_and_kept() {
@@ -20,6 +23,27 @@ async fn tables_are_created_once_and_kept() {
     make(&store, &key("made"), &Write::Claim(lock())).await;
     assert_eq!(store.create_table().await.unwrap(), TableCreation::AlreadyThere);
     assert!(store.read(&key("made")).await.unwrap().is_some());
+    assert_eq!(store.check_table().await.unwrap(), []);
+}
+
+/// The server may still create it after the store stopped waiting.
+#[tokio::test]
+async fn an_unanswered_creation_is_ambiguous() {
+    let server = server!();
+    let (table, mut other) = (fresh_table(), server.client().await);
+    let second = Duration::from_secs(1);
+    let store = PostgresStore::builder(server.url()).table(&table).statement_timeout(second);
+    let store = store.lock_timeout(Duration::from_millis(300)).build().unwrap();
+    let blocks = other.transaction().await.unwrap();
+    blocks.batch_execute(&format!("CREATE TABLE {table} (id text)")).await.unwrap();
+    let error = store.create_table().await.unwrap_err();
+    assert_eq!((error.kind(), error.is_maybe_applied()), (StoreErrorKind::Unavailable, true), "{error:?}");
+    assert!(
+        error.to_string().ends_with("the table may have been created, so repeat the creation"),
+        "{error}"
+    );
+    blocks.rollback().await.unwrap();
+    store.create_table().await.unwrap();
     assert_eq!(store.check_table().await.unwrap(), []);
 }
 
@@ -53,7 +77,7 @@ async fn table_problems_are_reported() {
     let server = server!();
     let (store, client) = (server.store(|builder| builder).await, server.client().await);
     let table = store.table();
-    client.batch_execute(&format!("DROP INDEX {table}_expires_at")).await.unwrap();
+    client.batch_execute(&format!("DROP INDEX {table}_sweep_hour")).await.unwrap();
     assert_eq!(store.check_table().await.unwrap(), [TableProblem::NoIndex]);
     client.batch_execute(&format!("ALTER TABLE {table} SET UNLOGGED")).await.unwrap();
     assert_eq!(store.check_table().await.unwrap(), [TableProblem::Unlogged, TableProblem::NoIndex]);
@@ -107,6 +131,66 @@ async fn other_schema_versions_are_refused() {
     }
     client.batch_execute(&format!("UPDATE {table}_schema SET version = 2")).await.unwrap();
     assert_eq!(made.read(&key("version")).await.unwrap(), None);
+}
+
+/// A settlement changes no indexed column, so PostgreSQL updates the row in place, and no index (a HOT update).
+#[tokio::test]
+async fn settlements_update_no_index() {
+    let server = server!();
+    let (store, client) = (server.store(|builder| builder).await, server.client().await);
+    // All in one hour, as most settlements are.
+    let middle = later(86_400).as_millis() / 3_600_000 * 3_600_000 + 1_800_000;
+    let expiry = |seconds: u64| Timestamp::from_millis(middle + seconds * 1000);
+    // All versions of five rows fit into one page, so no update has to move to another.
+    for round in 0..5 {
+        let (key, lock) = (key(&format!("hot {round}")), Lock { expires_at: Some(expiry(60)), ..lock() });
+        let (owner, generation) = (lock.owner, lock.generation);
+        let extension =
+            Write::Extend { owner, generation, lease_until: later(120), expires_at: Some(expiry(120)) };
+        let settlement = Settlement::Complete(outcome(b"the response"), expiry(1));
+        make(&store, &key, &Write::Claim(lock)).await;
+        make(&store, &key, &extension).await;
+        make(&store, &key, &Write::Settle { owner, generation, settlement }).await;
+    }
+    let count = format!(
+        "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relid = '{}'::regclass",
+        store.table()
+    );
+    // The server counts with a delay.
+    for _ in 0..100 {
+        let row = client.query_one(&count, &[]).await.unwrap();
+        if row.get::<_, i64>("n_tup_upd") == 10 {
+            assert_eq!(row.get::<_, i64>("n_tup_hot_upd"), 10);
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("the server never counted the updates");
+}
+
+/// A table of an earlier version has an index on `expires_at`, and works.
+#[tokio::test]
+async fn an_older_index_is_noted_and_used() {
+    let server = server!();
+    let (store, client) = (server.store(|builder| builder).await, server.client().await);
+    let table = store.table();
+    let older = format!(
+        "ALTER TABLE {table} DROP sweep_hour; CREATE INDEX {table}_expires_at ON {table} (expires_at)"
+    );
+    client.batch_execute(&older).await.unwrap();
+    let store = PostgresStore::builder(server.url()).table(&table).build().unwrap();
+    // It stays as it is, even if a migration runs the schema again.
+    client.batch_execute(&store.schema_sql()).await.unwrap();
+    assert_eq!(store.create_table().await.unwrap(), TableCreation::AlreadyThere);
+    let problems = store.check_table().await.unwrap();
+    assert_eq!(problems, [TableProblem::IndexOnExpiry { indexes: vec![format!("{table}_expires_at")] }]);
+    assert!(problems[0].is_note());
+    let lock = lock();
+    make(&store, &key("older"), &Write::Claim(lock.clone())).await;
+    make(&store, &key("older"), &completion(&lock)).await;
+    let end = Timestamp::from_millis(u64::MAX);
+    assert_eq!(store.sweep(end, 10).await.unwrap(), 1);
+    assert_eq!(store.read(&key("older")).await.unwrap(), None);
 }
 
 /// Running `schema.sql` on a version 1 table must not mark it as version 2.

@@ -22,6 +22,8 @@ use crate::problem::{Context, Problem, Result};
 pub(crate) const ORDINARY_LIMIT: Duration = Duration::from_secs(20);
 /// The time limit of an invocation whose lease has to expire: short, to keep the wait short.
 pub(crate) const LEASE_LIMIT: Duration = Duration::from_secs(3);
+/// The length of the leases that are extended.
+pub(crate) const SHORT_LEASE: Duration = Duration::from_secs(2);
 /// The library's default grace after the deadline, and its skew margin.
 const GRACE_MS: u64 = 2_000;
 const SKEW_MARGIN_MS: u64 = 2_000;
@@ -92,7 +94,7 @@ pub(crate) struct Stage<'w> {
     idle: Mutex<Vec<Sandbox>>,
 }
 
-/// Where the example function makes its payment.
+/// How the example function is set up, and where it makes its payment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Form {
     /// In its handler, between the claim and the completion.
@@ -100,6 +102,8 @@ pub(crate) enum Form {
     Handler,
     /// In the transaction that records its outcome.
     Transaction,
+    /// In its handler, under short leases that are extended.
+    ShortLeases,
 }
 
 /// A point to measure from.
@@ -200,6 +204,13 @@ impl<'w> Stage<'w> {
             return Ok(sandbox);
         }
         Sandbox::start(self.function, &self.environment(), self.runs.clone()).await
+    }
+
+    /// A new sandbox whose handler blocks its thread for this long.
+    pub(crate) async fn sandbox_that_blocks(&self, length: Duration) -> Result<Sandbox> {
+        let mut environment = self.environment();
+        environment.push(("PAYMENTS_BLOCK_MS", clock::millis(length).to_string()));
+        Sandbox::start(self.function, &environment, self.runs.clone()).await
     }
 
     /// Keeps a sandbox for the next event, if it's still alive.
@@ -347,8 +358,12 @@ impl<'w> Stage<'w> {
         if self.makes_payments {
             environment.push(("PAYMENTS_TABLE", self.tables.payments.clone()));
         }
-        if self.form == Form::Transaction {
-            environment.push(("PAYMENTS_FORM", "transaction".into()));
+        match self.form {
+            Form::Handler => {}
+            Form::Transaction => environment.push(("PAYMENTS_FORM", "transaction".into())),
+            Form::ShortLeases => {
+                environment.push(("PAYMENTS_LEASE_MS", clock::millis(SHORT_LEASE).to_string()));
+            }
         }
         environment
     }

@@ -1,6 +1,7 @@
 //! The steps. Each delivers, measures, and checks the result.
 
 mod batch;
+mod blocked;
 mod crash;
 mod delivery;
 mod loss;
@@ -31,7 +32,7 @@ pub(crate) async fn play(world: &World) -> Result<Vec<Row>> {
         None => None,
     };
 
-    let waiting = if half_done.is_some() { "5, 6, 11, 13 and 14" } else { "5 and 6" };
+    let waiting = if half_done.is_some() { "5, 6, 11, 13, 14, 16 and 17" } else { "5 and 6" };
     (world.show)(&format!("  ...        the other steps, while the leases of {waiting} expire:"));
 
     let others = Box::pin(async {
@@ -65,13 +66,14 @@ pub(crate) async fn play(world: &World) -> Result<Vec<Row>> {
         };
         Ok((after, half_done, interrupted))
     });
-    let ((mut rows, lost, batches, transactions), (crashed, half_done, interrupted)) =
-        tokio::try_join!(others, leases)?;
+    let blocked = Box::pin(blocked::both(world));
+    let ((mut rows, lost, batches, transactions), (crashed, half_done, interrupted), blocked) =
+        tokio::try_join!(others, leases, blocked)?;
     rows.extend(crashed.into_iter().chain(lost).chain(batches).chain(half_done));
     let mut transactions: Vec<Row> = transactions.into_iter().chain(interrupted).collect();
     // Sorts them by step.
     transactions.sort_by_key(|row| row.step);
-    rows.extend(transactions);
+    rows.extend(transactions.into_iter().chain(blocked));
     Ok(rows)
 }
 

@@ -261,15 +261,16 @@ impl Shared {
         }
     }
 
-    /// Takes the first fault that waits for this meaning. Each fault happens once.
+    /// Takes the first fault that is due at a request with this meaning. Each fault happens once. The request
+    /// counts for all the other faults that wait for this meaning.
     fn fault_at(&self, meaning: Meaning) -> Option<FaultKind> {
         let mut faults = lock(&self.faults);
-        let position = faults.iter().position(|fault| fault.at == meaning)?;
-        if let Some(to_pass) = faults[position].to_pass.checked_sub(1) {
-            faults[position].to_pass = to_pass;
-            return None;
+        let due = faults.iter().position(|fault| fault.at == meaning && fault.to_pass == 0);
+        let due = due.map(|position| faults.remove(position).kind);
+        for waiting in faults.iter_mut().filter(|fault| fault.at == meaning) {
+            waiting.to_pass = waiting.to_pass.saturating_sub(1);
         }
-        Some(faults.remove(position).kind)
+        due
     }
 
     async fn forward(&self, exchange: Exchange, mut parts: Parts, body: Bytes) -> Response<Bytes> {

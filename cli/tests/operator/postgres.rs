@@ -30,10 +30,25 @@ async fn every_command_works_on_postgres() {
     assert_eq!(run(&["table", "create", "--json"]).await.json(), json!({ "table": table, "created": false }));
     let fit = run(&["table", "check"]).await;
     assert!(fit.code == 0 && fit.out.contains("is fit: its schema is this version's"), "{fit:?}");
-    server.client().await.batch_execute(&format!("DROP INDEX {table}_expires_at")).await.unwrap();
+    server.client().await.batch_execute(&format!("DROP INDEX {table}_sweep_hour")).await.unwrap();
     let noted = run(&["table", "check"]).await;
-    let mend = format!("Mend it: `CREATE INDEX CONCURRENTLY ON {table} (expires_at)`\n");
+    let mend = format!("`CREATE INDEX CONCURRENTLY ON {table} (sweep_hour)`\n");
     assert!(noted.code == 0 && noted.out.starts_with("note: ") && noted.out.contains(&mend), "{noted:?}");
+
+    // A table of an earlier version works, and its fix turns it into a new one.
+    let older = format!("ALTER TABLE {table} DROP sweep_hour; CREATE INDEX older ON {table} (expires_at)");
+    server.client().await.batch_execute(&older).await.unwrap();
+    let noted = run(&["table", "check"]).await;
+    assert!(
+        noted.code == 0 && noted.out.starts_with("note: the table has an index on `expires_at`"),
+        "{noted:?}"
+    );
+    let (_, mend) = noted.out.lines().next().unwrap().split_once("Mend it: ").unwrap();
+    for sql in mend.split('`').skip(1).step_by(2) {
+        server.client().await.batch_execute(sql).await.unwrap();
+    }
+    let fit = run(&["table", "check"]).await;
+    assert!(fit.code == 0 && fit.out.starts_with(&format!("table `{table}` is fit")), "{fit:?}");
 
     assert_eq!(run(&["list"]).await.out, "no matching records\n");
     let store = PostgresStore::builder(&url).build().unwrap();

@@ -82,8 +82,9 @@ impl Fault {
         Self::SlowSettlement,
     ];
 
-    /// The faults that make the record's state ambiguous.
-    pub const DOUBTFUL: [Self; 6] = [
+    /// The faults that may keep an executor's own answer from becoming the recorded one: its settlement gets no
+    /// response, is rejected, or is about another payload.
+    pub const UNRECORDING: [Self; 6] = [
         Self::LostRequest,
         Self::LostAnswer,
         Self::LateApply,
@@ -274,9 +275,9 @@ impl Config {
         if random.below(4) != 0 {
             faults &= !Fault::SkewBeyond.bit();
         }
-        // In a quarter of them every response is definite, which allows stricter checks.
+        // In a quarter of them every settlement is recorded, which allows stricter checks.
         if random.below(4) == 0 {
-            faults &= !Fault::DOUBTFUL.iter().fold(0, |all, fault| all | fault.bit());
+            faults &= !Fault::UNRECORDING.iter().fold(0, |all, fault| all | fault.bit());
         }
         let deliveries = random.between(1, 4) as u32;
         let at_most_once = random.below(4) == 0;

@@ -34,7 +34,8 @@ const POLLS: u32 = 240;
 pub enum TableCreation {
     /// The table didn't exist, and was created.
     Created,
-    /// The table existed, with the right keys.
+    /// The table existed, with the right keys. If DynamoDB's answer to the creation was lost, and the SDK sent it
+    /// again, the table is this call's own.
     AlreadyThere,
 }
 

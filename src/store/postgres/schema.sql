@@ -35,6 +35,9 @@ CREATE TABLE IF NOT EXISTS "idempotency" (
     trace_id          text,
     response_codec    text,
     response_key_id   text,
+    -- The hour in which the record expires, rounded up, in hours since the Unix epoch. It's for the sweep's index.
+    -- An index on `expires_at` itself would change with every settlement, so PostgreSQL would update all indexes.
+    sweep_hour        bigint GENERATED ALWAYS AS (ceil(expires_at / 3600000)::bigint) STORED,
     -- A STARTED record has a lease, and other records don't.
     CHECK ((status = 'STARTED') = (lease_until IS NOT NULL))
 );
@@ -42,8 +45,13 @@ CREATE TABLE IF NOT EXISTS "idempotency" (
 -- The library already compresses responses that benefit from it.
 ALTER TABLE "idempotency" ALTER COLUMN response SET STORAGE EXTERNAL;
 
--- For the sweep.
-CREATE INDEX IF NOT EXISTS "idempotency_expires_at" ON "idempotency" (expires_at);
+-- For the sweep. A table from before this column keeps its index on `expires_at`; `idempotency table check` shows
+-- how to replace it.
+DO $$ BEGIN
+    IF EXISTS (SELECT FROM pg_attribute WHERE attrelid = '"idempotency"'::regclass AND attname = 'sweep_hour') THEN
+        CREATE INDEX IF NOT EXISTS "idempotency_sweep_hour" ON "idempotency" (sweep_hour);
+    END IF;
+END $$;
 
 -- The version of the schema. The library reads it, and refuses to work with an unknown version.
 CREATE TABLE IF NOT EXISTS "idempotency_schema" (version integer PRIMARY KEY);

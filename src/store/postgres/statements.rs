@@ -47,8 +47,12 @@ pub(super) struct Statements {
     pub(super) lock_and_read: Statement,
     /// Reads the schema's version, and the session's process and limits.
     pub(super) session: Statement,
+    /// Reads whether the table has the column `sweep_hour`.
+    pub(super) sweep_form: Statement,
     /// Deletes some expired records.
     pub(super) sweep: Statement,
+    /// The same, in a table of an earlier version, which has an index on `expires_at` instead.
+    pub(super) sweep_by_expiry: Statement,
     /// Reads some records, ordered by key.
     pub(super) scan: Statement,
 }
@@ -63,6 +67,8 @@ pub(super) const STANDBY: &str = "standby";
 pub(super) const FREE: &str = "free";
 /// The column of `sweep` with the number of deleted records.
 pub(super) const SWEPT: &str = "swept";
+/// The column of `sweep_form`.
+pub(super) const BY_HOUR: &str = "by_hour";
 /// The column of `scan` with the record's key.
 pub(super) const SCANNED_KEY: &str = "id";
 /// The columns of `session`: the server's process, and its limits in milliseconds.
@@ -230,17 +236,20 @@ impl Statements {
                 ),
                 types: vec![],
             },
-            sweep: Statement {
-                // `NULL < $1` is never true, so a record without an expiry stays. Taking the lock reads the row
-                // again, so a row whose expiry has moved stays too.
+            sweep_form: Statement {
                 sql: format!(
-                    "WITH old AS MATERIALIZED (SELECT id FROM {table} WHERE expires_at < $1 \
-                     ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED), \
-                     gone AS (DELETE FROM {table} AS r USING old WHERE r.id = old.id RETURNING 1) \
-                     SELECT count(*) AS {SWEPT} FROM gone"
+                    "SELECT EXISTS (SELECT FROM pg_attribute \
+                     WHERE attrelid = '{table}'::regclass AND attname = 'sweep_hour') AS {BY_HOUR}"
                 ),
-                types: vec![Type::NUMERIC, Type::INT8],
+                types: vec![],
             },
+            // The first condition follows from the second, and uses the index.
+            sweep: sweeping(
+                table,
+                "sweep_hour <= ceil($1 / 3600000)::bigint AND expires_at < $1",
+                "sweep_hour",
+            ),
+            sweep_by_expiry: sweeping(table, "expires_at < $1", "expires_at"),
             scan: Statement {
                 sql: format!(
                     "SELECT r.id AS {SCANNED_KEY}, {} FROM {table} AS r WHERE r.id > $1 ORDER BY r.id LIMIT $2",
@@ -289,6 +298,19 @@ fn reading(table: &TableName, before: &str, types: Vec<Type>) -> Statement {
          FROM (SELECT) AS one LEFT JOIN {table} AS r ON {KEY}"
     );
     Statement { sql, types }
+}
+
+/// Builds a statement that deletes up to `$2` records that expired before `$1`, in this order. `NULL < $1` is
+/// never true, so a record without an expiry stays. Taking the lock reads the row again, so a row whose expiry
+/// has moved stays too.
+fn sweeping(table: &TableName, condition: &str, order: &str) -> Statement {
+    let sql = format!(
+        "WITH old AS MATERIALIZED (SELECT id FROM {table} WHERE {condition} \
+         ORDER BY {order} LIMIT $2 FOR UPDATE SKIP LOCKED), \
+         gone AS (DELETE FROM {table} AS r USING old WHERE r.id = old.id RETURNING 1) \
+         SELECT count(*) AS {SWEPT} FROM gone"
+    );
+    Statement { sql, types: vec![Type::NUMERIC, Type::INT8] }
 }
 
 fn version(table: &TableName) -> String {
@@ -362,7 +384,9 @@ mod tests {
             read,
             lock_and_read,
             session,
+            sweep_form,
             sweep,
+            sweep_by_expiry,
             scan,
         } = statements;
         for Statement { sql, types } in [
@@ -376,7 +400,9 @@ mod tests {
             read,
             lock_and_read,
             session,
+            sweep_form,
             sweep,
+            sweep_by_expiry,
             scan,
         ] {
             let number = |text: &str| {

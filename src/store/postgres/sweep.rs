@@ -2,20 +2,24 @@
 
 use std::time::Duration;
 
-use super::{PostgresStore, Sends, statements::SWEPT, values::Value};
+use super::{
+    PostgresStore, Sends,
+    statements::{BY_HOUR, SWEPT},
+    values::Value,
+};
 use crate::{store::StoreError, time::Timestamp};
 
 /// How long a record is kept after it expires: longer than clocks differ.
 const MARGIN: Duration = Duration::from_secs(60 * 60);
 
 impl PostgresStore {
-    /// Deletes up to `batch` records that expired over an hour before `now`, the oldest first, and returns the
+    /// Deletes up to `batch` records that expired over an hour before `now`, the oldest hours first, and returns the
     /// number of deleted records. If that's less than `batch`, all the others are gone, or locked by another
     /// transaction.
     ///
     /// A claim's record expires a day or more after its lease, so no live claim is deleted. A batch is one
-    /// statement. Some hundreds to a thousand records take no longer than a request, and don't block other
-    /// work.
+    /// statement, after one that reads which columns the table has. Some hundreds to a thousand records take no
+    /// longer than a request, and don't block other work.
     ///
     /// # Errors
     ///
@@ -37,8 +41,12 @@ impl PostgresStore {
     pub async fn sweep(&self, now: Timestamp, batch: u32) -> Result<u64, StoreError> {
         let values =
             [Value::Number(now.saturating_sub(MARGIN).as_millis()), Value::Integer(i64::from(batch))];
-        let rows = self.inner.run(&self.inner.statements.sweep, &values, Sends::Write).await?;
-        let count: i64 = self.inner.only(&rows)?.try_get(SWEPT).map_err(|_| self.inner.odd_answer())?;
+        let inner = &*self.inner;
+        let rows = inner.run(&inner.statements.sweep_form, &[], Sends::Question).await?;
+        let by_hour = inner.only(&rows)?.try_get(BY_HOUR).map_err(|_| inner.odd_answer())?;
+        let sweep = if by_hour { &inner.statements.sweep } else { &inner.statements.sweep_by_expiry };
+        let rows = inner.run(sweep, &values, Sends::Write).await?;
+        let count: i64 = inner.only(&rows)?.try_get(SWEPT).map_err(|_| inner.odd_answer())?;
         Ok(u64::try_from(count).unwrap_or_default())
     }
 }

@@ -75,7 +75,7 @@ impl TableName {
     /// The SQL that creates the table.
     fn schema_sql(&self) -> String {
         SCHEMA
-            .replace("\"idempotency_expires_at\"", &format!("\"{}_expires_at\"", self.name))
+            .replace("\"idempotency_sweep_hour\"", &format!("\"{}_sweep_hour\"", self.name))
             .replace("\"idempotency_schema\"", &self.marker())
             .replace("\"idempotency\"", &self.to_string())
     }
@@ -93,7 +93,8 @@ impl fmt::Display for TableName {
 pub enum TableCreation {
     /// The table didn't exist, and was created.
     Created,
-    /// The table existed, with the schema version that this version of the library needs.
+    /// The table existed, with the schema version that this version of the library needs. An earlier call that got
+    /// no answer may have created it.
     AlreadyThere,
 }
 
@@ -115,8 +116,14 @@ pub enum TableProblem {
         /// The missing permissions.
         missing: Vec<String>,
     },
-    /// The table has no index on the records' expiry, so every sweep reads the whole table.
+    /// The table has no index for the sweep, so every sweep reads the whole table.
     NoIndex,
+    /// The sweep's index is on `expires_at`, which every settlement changes, so PostgreSQL updates all indexes
+    /// each time. Tables of earlier versions have this index, and it works; see [`is_note`](Self::is_note).
+    IndexOnExpiry {
+        /// The indexes with this column.
+        indexes: Vec<String>,
+    },
     /// The server is a standby, which rejects writes and may lag behind.
     Standby,
     /// The table is unlogged: a crash of the server empties it.
@@ -129,7 +136,7 @@ pub enum TableProblem {
 impl TableProblem {
     /// Whether it's only a note: the table works as it is, and its owner may have decided so.
     pub const fn is_note(&self) -> bool {
-        matches!(self, Self::NoIndex | Self::AsynchronousCommit)
+        matches!(self, Self::NoIndex | Self::IndexOnExpiry { .. } | Self::AsynchronousCommit)
     }
 }
 
@@ -139,9 +146,11 @@ impl fmt::Display for TableProblem {
             Self::Missing => f.write_str("the table doesn't exist, or lacks the marker of its schema version"),
             Self::Schema { found, needed } => f.write_str(&schema_mismatch(*found, *needed)),
             Self::Privileges { missing } => write!(f, "the user lacks {}; grant it", missing.join(", ")),
-            Self::NoIndex => {
-                f.write_str("the table has no index on `expires_at`: every sweep reads the whole table")
-            }
+            Self::NoIndex => f.write_str("the table has no index for the sweep: every sweep reads the whole table"),
+            Self::IndexOnExpiry { .. } => f.write_str(
+                "the table has an index on `expires_at`: every settlement changes it, so PostgreSQL updates all \
+                 indexes each time",
+            ),
             Self::Standby => f.write_str("the server is a standby; connect to the primary"),
             Self::Unlogged => f.write_str("the table is unlogged: a crash of the server empties it"),
             Self::AsynchronousCommit => f.write_str(
@@ -172,7 +181,10 @@ const IS_THERE: &str = "SELECT to_regclass($1) IS NOT NULL AND to_regclass($2) I
 const CHECK: &str = "SELECT pg_is_in_recovery() AS standby, \
     current_setting('synchronous_commit') = 'off' AS asynchronous, c.relpersistence = 'u' AS unlogged, \
     EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0] \
-        WHERE i.indrelid = c.oid AND i.indisvalid AND a.attname = 'expires_at') AS indexed, \
+        WHERE i.indrelid = c.oid AND i.indisvalid AND a.attname = 'sweep_hour') AS indexed, \
+    ARRAY(SELECT DISTINCT i.indexrelid::regclass::text FROM pg_index i JOIN pg_attribute a \
+        ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey) \
+        WHERE i.indrelid = c.oid AND a.attname = 'expires_at') AS on_expiry, \
     ARRAY(SELECT p FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) p \
         WHERE NOT has_table_privilege(c.oid, p)) AS missing \
     FROM pg_class c WHERE c.oid = to_regclass($1)";
@@ -201,7 +213,9 @@ impl PostgresStore {
     ///
     /// # Errors
     ///
-    /// [`StoreErrorKind::Rejected`] if there's a table of another version; and any error of the server.
+    /// [`StoreErrorKind::Rejected`] if there's a table of another version; and any error of the server. After a
+    /// timeout or a lost connection the table may have been created, and the error
+    /// [says so](StoreError::is_maybe_applied). Repeat the call.
     ///
     /// # Cancel safety
     ///
@@ -223,7 +237,7 @@ impl PostgresStore {
                 "SELECT set_config('lock_timeout', '0', true), pg_advisory_xact_lock({lock}); {}",
                 self.schema_sql()
             );
-            within(inner, connection.batch_execute(&sql)).await?;
+            created(inner, connection.batch_execute(&sql)).await?;
             TableCreation::Created
         };
         let version = inner.version_within(&connection).await?;
@@ -265,10 +279,13 @@ impl PostgresStore {
         if !missing.is_empty() {
             problems.push(TableProblem::Privileges { missing });
         }
+        let indexes: Vec<String> = row.try_get("on_expiry").unwrap_or_default();
+        let is_on_expiry = !indexes.is_empty();
         for (is_so, problem) in [
             (flag("standby"), TableProblem::Standby),
             (flag("unlogged"), TableProblem::Unlogged),
-            (!flag("indexed"), TableProblem::NoIndex),
+            (!flag("indexed") && !is_on_expiry, TableProblem::NoIndex),
+            (is_on_expiry, TableProblem::IndexOnExpiry { indexes }),
             (flag("asynchronous"), TableProblem::AsynchronousCommit),
         ] {
             if is_so {
@@ -284,10 +301,32 @@ async fn within<T>(
     inner: &Inner,
     question: impl Future<Output = Result<T, tokio_postgres::Error>>,
 ) -> Result<T, StoreError> {
-    match time::within(inner.statement_timeout, question).await {
+    sent_within(inner, question).await.map_err(|fault| inner.error(fault.of_question()))
+}
+
+/// Runs the SQL that creates the table within its limit. Without an answer, the table may have been created.
+async fn created(
+    inner: &Inner,
+    creation: impl Future<Output = Result<(), tokio_postgres::Error>>,
+) -> Result<(), StoreError> {
+    sent_within(inner, creation).await.map_err(|fault| {
+        let error = inner.error(fault);
+        if !error.is_maybe_applied() {
+            return error;
+        }
+        let message = format!("{error}; the table may have been created, so repeat the creation");
+        StoreError::new(error.kind(), message).maybe_applied(true).with_source(error)
+    })
+}
+
+async fn sent_within<T>(
+    inner: &Inner,
+    sent: impl Future<Output = Result<T, tokio_postgres::Error>>,
+) -> Result<T, Fault> {
+    match time::within(inner.statement_timeout, sent).await {
         Some(Ok(answer)) => Ok(answer),
-        Some(Err(error)) => Err(inner.error(Fault::sent(&error).of_question())),
-        None => Err(inner.error(Fault::timed_out().of_question())),
+        Some(Err(error)) => Err(Fault::sent(&error)),
+        None => Err(Fault::timed_out()),
     }
 }
 
@@ -344,7 +383,7 @@ mod tests {
     fn the_schema_uses_the_tables_name_everywhere() {
         let sql = TableName::new("shop.records").unwrap().schema_sql();
         assert!(!sql.contains("\"idempotency"), "{sql}");
-        assert!(sql.contains("CREATE INDEX IF NOT EXISTS \"records_expires_at\" ON \"shop\".\"records\""));
+        assert!(sql.contains("CREATE INDEX IF NOT EXISTS \"records_sweep_hour\" ON \"shop\".\"records\""));
         assert!(sql.contains("INSERT INTO \"shop\".\"records_schema\" (version)\n    SELECT 2 WHERE"));
     }
 

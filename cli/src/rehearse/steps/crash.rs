@@ -143,14 +143,14 @@ impl Killed<'_> {
     }
 }
 
-async fn take_over(stage: &Stage<'_>) -> Result<(Answer, Measured)> {
+pub(super) async fn take_over(stage: &Stage<'_>) -> Result<(Answer, Measured)> {
     let mark = stage.mark().await?;
     let answer = stage.deliver(&stage.events.again).await?;
     Ok((answer, stage.since(&mark).await?))
 }
 
 /// Checks a takeover: a first response and one run; a lost claim, the takeover, and the completion.
-fn taken_over(world: &World, answer: &Answer, measured: &Measured) -> Verdict {
+pub(super) fn taken_over(world: &World, answer: &Answer, measured: &Measured) -> Verdict {
     let mut verdict = Verdict::default();
     verdict.fresh(answer, first_status(world)).runs(measured, 1);
     verdict.claims(measured, 1).settled(measured, 1);
@@ -160,7 +160,7 @@ fn taken_over(world: &World, answer: &Answer, measured: &Measured) -> Verdict {
     verdict
 }
 
-async fn paid_once(stage: &Stage<'_>, verdict: &mut Verdict) -> Result<()> {
+pub(super) async fn paid_once(stage: &Stage<'_>, verdict: &mut Verdict) -> Result<()> {
     let total = stage.payments().await?;
     verdict.must(!stage.world.is_payments || total == 1, || format!("{total} payments in all (expected 1)"));
     Ok(())
@@ -264,10 +264,7 @@ impl Frozen<'_> {
             false => fenced(&successor, &late, &measured),
         };
         paid_once(&stage, &mut verdict).await?;
-        let after = stage.record().await?;
-        verdict.must(before == after, || {
-            format!("the record is no longer the successor's: {}", change(&before, &after))
-        });
+        unchanged(&before, &stage.record().await?, &mut verdict);
         rows.push(stage.done(Row::new(name, "SIGCONT", &late, &measured, verdict)));
         Ok(rows)
     }
@@ -285,12 +282,19 @@ fn fenced(successor: &Answer, late: &Answer, measured: &Measured) -> Verdict {
 
 /// Checks a handler that continues after its invocation's deadline: it does nothing more, and the caller
 /// should retry.
-fn cut_off(late: &Answer, measured: &Measured) -> Verdict {
+pub(super) fn cut_off(late: &Answer, measured: &Measured) -> Verdict {
     let mut verdict = Verdict::default();
     verdict.in_progress(late).runs(measured, 0).payments(measured, 0).claims(measured, 0);
     let tried = outcome_of(&measured.passed, Meaning::Settle);
     verdict.must(tried.is_empty(), || "its handler was cut off, but it sent a completion".into());
     verdict
+}
+
+/// Checks that the successor's record is the same before and after the late executor's answer.
+pub(super) fn unchanged(before: &Value, after: &Value, verdict: &mut Verdict) {
+    verdict.must(before == after, || {
+        format!("the record is no longer the successor's: {}", change(before, after))
+    });
 }
 
 /// The names of the attributes that differ.

@@ -127,6 +127,21 @@ async fn hold_lets_the_given_number_pass() {
     assert_eq!(sent.await.unwrap(), Ok(StatusCode::OK));
 }
 
+/// An earlier fault that isn't due yet doesn't hide a later one.
+#[tokio::test]
+async fn each_fault_counts_every_request() {
+    let Bench { database, wire } = bench().await;
+    let mut third = wire.hold_after(2, Meaning::Claim);
+    wire.lose_answer(Meaning::Claim);
+    assert!(call(wire.endpoint(), "PutItem", claim("a")).await.is_err(), "no answer may come");
+    assert_eq!(call(wire.endpoint(), "PutItem", claim("b")).await, Ok(StatusCode::OK));
+    let sent = tokio::spawn(call(wire.endpoint(), "PutItem", claim("c")));
+    assert!(third.reached(SOON).await);
+    assert!(database.record("records", "c").await.unwrap().is_null(), "held, so not applied");
+    assert!(third.release());
+    assert_eq!(sent.await.unwrap(), Ok(StatusCode::OK));
+}
+
 #[tokio::test]
 async fn unreachable_item_fails_until_recovery() {
     let Bench { database, wire } = bench().await;

@@ -8,6 +8,7 @@
 //! transaction with the operation's outcome. So it's made exactly once, whatever its id.
 
 mod payment;
+mod rehearsal;
 
 use example_functions::Telemetry;
 use lambda_http::{
@@ -21,7 +22,8 @@ use serde_json::{Value, json};
 #[tokio::main]
 async fn main() -> Result<(), Error> {
     let telemetry = Telemetry::start()?;
-    let idempotency = Idempotency::from_env().await?; // IDEMPOTENCY_TABLE, or IDEMPOTENCY_STORE=<url>
+    let idempotency = Idempotency::builder_from_env().await?; // IDEMPOTENCY_TABLE, or IDEMPOTENCY_STORE=<url>
+    let idempotency = rehearsal::leases(idempotency)?.build()?;
     let payments = Payments::from_env().await?; // PAYMENTS_TABLE
 
     run_concurrent(
@@ -68,6 +70,7 @@ async fn create_payment(payments: &Payments, request: &Request) -> Result<Respon
         }
     };
 
+    rehearsal::block_thread().await?;
     let payment = Payment::new(payment_id, order);
     let payment = match lambda_idempotency::staging().filter(|_| payments.are_in_transactions()) {
         Some(staging) => {

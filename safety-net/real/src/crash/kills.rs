@@ -70,13 +70,26 @@ pub struct Figures {
     pub found: Finding,
     /// The violations.
     pub violations: Vec<Violation>,
+    /// The problem that ended the run early, if it had found violations by then.
+    pub problem: Option<Problem>,
     /// How long it took.
     pub wall: Duration,
 }
 
+impl Figures {
+    /// Adds the problem that ended the run, so that the violations before it are reported too. Without
+    /// violations it's an error.
+    fn ended_by(self, problem: Problem) -> Result<Self> {
+        if self.violations.is_empty() {
+            return Err(Problem::new(format!("{}, seed {}: {problem}", self.server, self.seed)));
+        }
+        Ok(Self { problem: Some(problem), ..self })
+    }
+}
+
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { server, form, seed, keys, kills, freezes, found, violations, wall } = self;
+        let Self { server, form, seed, keys, kills, freezes, found, violations, problem, wall } = self;
         let Finding { killed_before, killed_in_the_gap, killed_after, .. } = found;
         let name = form.name();
         writeln!(f, "{server}, {name}: {kills} kills and {freezes} freezes over {keys} keys (seed {seed})")?;
@@ -104,6 +117,9 @@ impl fmt::Display for Figures {
             }
         }
         writeln!(f, "  violations                    {:>7}", violations.len())?;
+        if let Some(problem) = problem {
+            writeln!(f, "  ended early: {problem}")?;
+        }
         write!(f, "  wall time                     {:>7.1} s", wall.as_secs_f32())
     }
 }
@@ -152,21 +168,18 @@ pub async fn check(
         });
         let started = clock::start();
         let thrown = throw.run().await;
-        fleet.disband().await?;
+        let disbanded = fleet.disband().await;
+        let thrown = thrown.and(disbanded);
         let mut of_server = throw.figures(started.elapsed());
         if thrown.is_ok() && of_server.violations.is_empty() {
             let late = fleet.effects.keys().await?.into_iter();
             let words = |key| format!("key {key}: an effect after every delivery was answered");
             of_server.violations.extend(late.map(|key| Violation::new(words(key))));
         }
-        match thrown {
-            // If there are violations already, report those rather than the problem.
-            Err(problem) if of_server.violations.is_empty() => {
-                let words = format!("{}, seed {}: {problem}", fleet.server(), numbers.seed);
-                return Err(Problem::new(words));
-            }
-            _ => figures.push(of_server),
+        if let Err(problem) = thrown {
+            of_server = of_server.ended_by(problem)?;
         }
+        figures.push(of_server);
     }
     Ok(figures)
 }
@@ -339,7 +352,37 @@ impl Throw {
             freezes: self.freezes.load(Ordering::SeqCst),
             found,
             violations,
+            problem: None,
             wall,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures(violations: Vec<Violation>) -> Figures {
+        Figures {
+            server: "a server".into(),
+            form: Form::Ledger,
+            seed: 7,
+            keys: 1,
+            kills: 1,
+            freezes: 0,
+            found: Finding::default(),
+            violations,
+            problem: None,
+            wall: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn a_problem_is_reported_beside_violations() {
+        let problem = || Problem::new("the server is gone");
+        let both = figures(vec![Violation::new("two effects")]).ended_by(problem()).unwrap().to_string();
+        assert!(both.contains("ended early: the server is gone"), "{both}");
+        let alone = figures(Vec::new()).ended_by(problem()).unwrap_err().to_string();
+        assert_eq!(alone, "a server, seed 7: the server is gone");
     }
 }

@@ -99,7 +99,7 @@ impl Audit {
 
     /// Whether every settlement gets a response, so that an executor's own answer is a recorded one.
     fn settles_definitely(&self) -> bool {
-        !Fault::DOUBTFUL.into_iter().any(|fault| self.config.has(fault))
+        !Fault::UNRECORDING.into_iter().any(|fault| self.config.has(fault))
     }
 
     fn check_refusal(&self, at: u64, executor: u32, key: u64, error: &Error, own_run: Option<usize>) {
