@@ -84,6 +84,7 @@ mod future;
 mod invocation;
 mod key;
 mod key_fields;
+pub mod metrics;
 mod outcome;
 mod record;
 mod selector;
@@ -125,10 +126,3 @@ pub use run::{
 };
 pub use selector::Selector;
 pub use store::Store;
-
-/// The library's metrics.
-pub mod metrics {
-    pub use crate::observe::Metric;
-    #[cfg(feature = "metrics")]
-    pub use crate::observe::describe_metrics;
-}

@@ -4,12 +4,6 @@
 //! stored key, which reveals neither key nor caller. No event holds a raw key, a payload, a response or a
 //! token.
 
-mod metric;
-
-pub use metric::Metric;
-#[cfg(feature = "metrics")]
-pub use metric::describe_metrics;
-
 use std::{
     error::Error as StdError,
     sync::atomic::{AtomicBool, Ordering},
@@ -18,12 +12,12 @@ use std::{
 use crate::{
     error::{Error, ErrorKind, causes},
     key::StoredKey,
+    metrics::{Metric, count, measure},
     protocol::Held,
     record::{Generation, Record, Status},
     settings::Settings,
     time::{Stopwatch, Timestamp},
 };
-use metric::{count, measure};
 
 const TARGET: &str = "lambda_idempotency";
 

@@ -31,6 +31,7 @@ const ORDER: &[&str] = &[
     "invocation",
     "settings",
     "failure",
+    "metrics",
     // The store contract and the stores, and the suite that checks a store.
     "store",
     "conformance",

@@ -193,20 +193,20 @@ pub fn describe_metrics() {
 }
 
 #[cfg(feature = "metrics")]
-pub(super) fn count(metric: Metric) {
+pub(crate) fn count(metric: Metric) {
     metrics::counter!(metric.name()).increment(1);
 }
 
 #[cfg(feature = "metrics")]
-pub(super) fn measure(metric: Metric, took: Duration) {
+pub(crate) fn measure(metric: Metric, took: Duration) {
     metrics::histogram!(metric.name()).record(took.as_secs_f64() * 1000.0);
 }
 
 #[cfg(not(feature = "metrics"))]
-pub(super) const fn count(_: Metric) {}
+pub(crate) const fn count(_: Metric) {}
 
 #[cfg(not(feature = "metrics"))]
-pub(super) const fn measure(_: Metric, _: Duration) {}
+pub(crate) const fn measure(_: Metric, _: Duration) {}
 
 #[cfg(test)]
 mod tests {
