@@ -23,6 +23,8 @@ use crate::{
     store::{Store, named::NamedStore},
 };
 
+const WITHOUT_A_CLAIM: &str = "a handler that runs without a claim";
+
 /// Makes operations idempotent: one logical operation, one outcome.
 ///
 /// Cheap to clone, and shared by all invocations of a process. Its memory doesn't grow with the keys it has
@@ -159,7 +161,7 @@ impl Idempotency {
     }
 
     fn without_claims(&self, mode: Mode) -> Result<Self, Error> {
-        self.driver.settings.refuse_at_most_once("a handler that runs without a claim")?;
+        self.driver.settings.refuse_at_most_once(WITHOUT_A_CLAIM)?;
         Ok(Self { mode, ..self.clone() })
     }
 
@@ -178,7 +180,7 @@ impl Idempotency {
     /// # Ok::<(), lambda_idempotency::Error>(())
     /// ```
     pub fn clear_local_cache(&self) {
-        if let Some(cache) = self.driver.cache() {
+        if let Some(cache) = &self.driver.shared.cache {
             cache.clear();
         }
     }
@@ -250,6 +252,47 @@ impl Idempotency {
     /// Dropping the future has no effect.
     pub async fn outcome_of(&self, key: &StoredKey, record: &Record) -> Result<Replay, Error> {
         self.driver().outcome_in(key, record, None).await
+    }
+
+    /// Returns the same engine with other settings: for one layer, one worker or, by
+    /// [`Operation::with_settings`], one operation. The store, the clock and the local cache stay shared.
+    ///
+    /// Executors of one operation should agree on its settings. A setting that differs between two versions of a
+    /// function holds for the records that each of them writes.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use lambda_idempotency::{Idempotency, store::memory::MemoryStore};
+    /// use lambda_idempotency::settings::Execution;
+    ///
+    /// let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?;
+    /// let charge = idempotency.operation("charge")?.with_settings(|settings| {
+    ///     settings.execution = Execution::AtMostOnce;
+    ///     settings.retention = Duration::from_secs(7 * 24 * 60 * 60);
+    /// })?;
+    /// # let _ = charge;
+    /// # Ok::<(), lambda_idempotency::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] as in [`Builder::build`]; at most once without a claim; or for a local cache in an
+    /// engine that was built without one.
+    pub fn with_settings(&self, change: impl FnOnce(&mut Settings)) -> Result<Self, Error> {
+        let mut settings = Settings::clone(&self.driver.settings);
+        change(&mut settings);
+        settings.validate()?;
+        if let Mode::Optimistic { .. } = self.mode {
+            settings.refuse_at_most_once(WITHOUT_A_CLAIM)?;
+        }
+        if settings.local_cache > 0 && self.driver.shared.cache.is_none() {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "local_cache is set, but the engine was built without a local cache; set it on the builder",
+            ));
+        }
+        let driver = Driver { settings: Arc::new(settings), ..self.driver.clone() };
+        Ok(Self { driver, ..self.clone() })
     }
 
     pub(crate) fn mode(&self) -> Mode {

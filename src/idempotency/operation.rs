@@ -16,8 +16,10 @@ use crate::{
         claim::Begun,
         context::refused_within,
         protect::{Protected, Target, as_it_is, protect},
+        replay::Replay,
         response::Verdict,
     },
+    settings::Settings,
 };
 
 /// One operation of a function, by name: [`run`](Self::run) it, or [`begin`](Self::begin) and settle it yourself.
@@ -61,6 +63,15 @@ impl Operation {
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the caller is empty or over 2,048 bytes.
     pub fn for_caller(&self, caller: impl AsRef<str>) -> Result<Self, Error> {
         Ok(Self { scope: self.scope.with_caller(caller)?, ..self.clone() })
+    }
+
+    /// Returns the same operation with other settings than the function's; see [`Idempotency::with_settings`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Idempotency::with_settings`].
+    pub fn with_settings(&self, change: impl FnOnce(&mut Settings)) -> Result<Self, Error> {
+        Ok(Self { idempotency: self.idempotency.with_settings(change)?, ..self.clone() })
     }
 
     /// Returns the same operation in one invocation, whose deadline limits its leases. The layers set it; a
@@ -175,6 +186,51 @@ impl Operation {
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
+        Ok(self.run_with_replay(key, payload, operation).await?.0)
+    }
+
+    /// Like [`run`](Self::run), and says whether the result is a replay: of which attempt, and until when it's
+    /// replayed. `None` means that the operation ran now.
+    ///
+    /// ```
+    /// # use lambda_idempotency::{Idempotency, Key, store::memory::MemoryStore};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let idempotency = Idempotency::builder(MemoryStore::new()).function("orders").build()?;
+    /// let charge = idempotency.operation("charge")?;
+    /// let work = async || Ok::<_, std::io::Error>("receipt 1".to_owned());
+    /// let (_, replay) = charge.run_with_replay(Key::new("order-17")?, &"12.50 EUR", work).await?;
+    /// assert!(replay.is_none());
+    /// let (receipt, replay) = charge.run_with_replay(Key::new("order-17")?, &"12.50 EUR", work).await?;
+    /// assert_eq!((receipt.as_str(), replay.map(|replay| replay.attempt())), ("receipt 1", Some(1)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Panics
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    pub async fn run_with_replay<T, E, P, F, Fut>(
+        &self,
+        key: impl Borrow<Key>,
+        payload: &P,
+        operation: F,
+    ) -> Result<(T, Option<Replay>), RunError<E>>
+    where
+        T: Serialize + DeserializeOwned + 'static,
+        E: fmt::Display + 'static,
+        P: Serialize + ?Sized,
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
         let target_key = self.stored_key(key.borrow());
         let target = Target {
             key: target_key.clone(),
@@ -198,12 +254,12 @@ impl Operation {
         let protected = protect(self.idempotency.driver(), target, operation, judge, as_it_is).await;
         match protected.map_err(refused_within)? {
             // Every call gets the recorded result, this one included.
-            Protected::Ran(result) => result.map_err(|(error, recorded)| match recorded {
-                Some(failure) => RunError::Recorded(failure),
-                None => RunError::Handler(error),
-            }),
-            Protected::RanUnrecorded(result) => result.map_err(|(error, _)| RunError::Handler(error)),
-            Protected::Replayed(replay) => replay.result(),
+            Protected::Ran(Ok(value)) | Protected::RanUnrecorded(Ok(value)) => Ok((value, None)),
+            Protected::Ran(Err((_, Some(failure)))) => Err(RunError::Recorded(failure)),
+            Protected::Ran(Err((error, None))) | Protected::RanUnrecorded(Err((error, _))) => {
+                Err(RunError::Handler(error))
+            }
+            Protected::Replayed(replay) => Ok((replay.result()?, Some(replay))),
         }
     }
 }

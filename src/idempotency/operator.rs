@@ -70,7 +70,7 @@ pub(super) async fn resolve(
         Resolution::Release => Intent::Release { interrupted: false },
     };
     // Also if the write isn't known to be applied, or if the caller drops this future.
-    let _forget = Forget::new(driver.cache(), key);
+    let _forget = Forget::new(driver.shared.cache.as_ref(), key);
     let mut seen = seen.clone();
     let mut extensions = 0;
     let resolved = loop {

@@ -13,6 +13,7 @@ mod operator;
 mod optimistic;
 mod outages;
 mod results;
+mod settings;
 mod support;
 mod transactions;
 mod wait;

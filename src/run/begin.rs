@@ -86,7 +86,7 @@ async fn ask(
             let refused = |error| Refused { error, by: RefusedBy::Outcome };
             let replay = driver.replay(key, &record, timing.limits.answer_by).await.map_err(refused)?;
             if let Some(cache) = cache {
-                cache.keep_copy(ticket, key, &record, &replay.response);
+                cache.keep_copy(ticket, key, &record, replay.response());
             }
             return Ok(Begun::Replay(replay));
         }

@@ -192,14 +192,14 @@ impl Copied {
             true => State::Failed(Outcome::Retained(stored)),
             false => State::Completed(Outcome::Retained(stored)),
         };
-        let replay = Replay { is_failure, response, generation: record.generation };
+        let replay = Replay::of(record, is_failure, response);
         // A copy isn't used to search the logs.
         Some(Self { record: Record { request_id: None, state, ..record.clone() }, replay })
     }
 
     /// The copy's size: key, fingerprint, response and bookkeeping.
     fn bytes(&self, key: &StoredKey) -> usize {
-        key.as_str().len() + self.replay.response.len() + size_of::<Self>() + BOOKKEEPING
+        key.as_str().len() + self.replay.response().len() + size_of::<Self>() + BOOKKEEPING
     }
 }
 
@@ -319,10 +319,10 @@ mod tests {
     #[test]
     fn a_copy_is_the_record_without_what_nobody_asks_it_for() {
         let copy = copied(1, b"response");
-        assert_eq!((copy.record.request_id.as_deref(), copy.replay.is_failure), (None, true));
+        assert_eq!((copy.record.request_id.as_deref(), copy.replay.is_failure()), (None, true));
         let Some((Outcome::Retained(stored), true)) = outcome_of(&copy.record) else { panic!("no failure") };
         let Place::Inline(kept) = &stored.place else { panic!("in chunks") };
-        assert_eq!(stored.decode(kept).unwrap(), copy.replay.response);
+        assert_eq!(stored.decode(kept).unwrap(), *copy.replay.response());
         assert_eq!(
             copy.bytes(&key()),
             "f/run#1".len() + "response".len() + size_of::<Copied>() + BOOKKEEPING

@@ -121,8 +121,9 @@ impl Driver {
         self.shared.clock.now()
     }
 
+    /// The local cache, if there's one and the settings use it.
     pub(crate) fn cache(&self) -> Option<&LocalCache> {
-        self.shared.cache.as_ref()
+        self.shared.cache.as_ref().filter(|_| self.settings.local_cache > 0)
     }
 
     /// Draws an owner.

@@ -88,7 +88,7 @@ impl Optimistic {
                 let refused = |error| Refused { error, by: RefusedBy::Outcome }.reported(key);
                 let replay = driver.replay(key, &record, timing.limits.answer_by).await.map_err(refused)?;
                 if let Some(cache) = driver.cache() {
-                    cache.keep_copy(ticket, key, &record, &replay.response);
+                    cache.keep_copy(ticket, key, &record, replay.response());
                 }
                 return Ok(Looked::Replay(replay));
             }

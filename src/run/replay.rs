@@ -9,17 +9,33 @@ use crate::{
     error::{Error, ErrorKind, RunError, place},
     outcome::Outcome,
     record::{Generation, Record, State},
+    time::Timestamp,
 };
 
 /// An outcome from the record.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Replay {
-    pub(crate) is_failure: bool,
-    pub(crate) response: Bytes,
-    pub(crate) generation: Generation,
+    is_failure: bool,
+    response: Bytes,
+    generation: Generation,
+    attempt: u32,
+    claimed_at: Timestamp,
+    expires_at: Option<Timestamp>,
 }
 
 impl Replay {
+    /// The outcome that `record` has, with its decoded `response`.
+    pub(super) fn of(record: &Record, is_failure: bool, response: Bytes) -> Self {
+        Self {
+            is_failure,
+            response,
+            generation: record.generation,
+            attempt: record.attempt,
+            claimed_at: record.lock_acquired_at,
+            expires_at: record.expires_at,
+        }
+    }
+
     /// Whether the outcome is a permanent failure.
     pub fn is_failure(&self) -> bool {
         self.is_failure
@@ -38,6 +54,23 @@ impl Replay {
     /// The generation that recorded the outcome.
     pub fn generation(&self) -> Generation {
         self.generation
+    }
+
+    /// Which attempt recorded it: 1 is a first run's.
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// When that attempt claimed the key; without a claim, when it recorded the outcome. The record doesn't say
+    /// when a claim's outcome was recorded: that's later, and before the claim's lease ended unless the store was
+    /// down.
+    pub fn claimed_at(&self) -> Timestamp {
+        self.claimed_at
+    }
+
+    /// Until when it's replayed. Executors whose clocks differ replay it for up to the skew margin longer.
+    pub fn expires_at(&self) -> Option<Timestamp> {
+        self.expires_at
     }
 
     /// Deserializes the recorded result.
@@ -67,6 +100,8 @@ impl fmt::Debug for Replay {
             .field("is_failure", &self.is_failure)
             .field("response_bytes", &self.response.len())
             .field("generation", &self.generation)
+            .field("attempt", &self.attempt)
+            .field("expires_at", &self.expires_at)
             .finish()
     }
 }

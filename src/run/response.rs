@@ -261,7 +261,7 @@ impl Driver {
         let response = response
             .decode(&kept)
             .map_err(|damage| corrupt("the stored response is damaged").with_source(damage))?;
-        Ok(Replay { is_failure, response, generation: record.generation })
+        Ok(Replay::of(record, is_failure, response))
     }
 
     /// Returns the outcome of a claim that took over from this delivery's claim, whose handler has run.
