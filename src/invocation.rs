@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_deadline_that_makes_no_sense_is_unknown() {
+    fn implausible_deadline_is_unknown() {
         let now = Timestamp::from_millis(1_795_000_000_000);
         let deadline = |millis| Invocation::entered(now, Timestamp::from_millis(millis), "id").deadline();
         assert_eq!(deadline(0), None);

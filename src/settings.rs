@@ -259,12 +259,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_defaults_are_valid() {
+    fn default_settings_are_valid() {
         Settings::default().validate().unwrap();
     }
 
     #[test]
-    fn a_zero_duration_is_refused_by_name() {
+    fn zero_duration_is_refused_by_name() {
         type Zero = fn(&mut Settings);
         let zeroed: [(&str, Zero); 4] = [
             ("retention", |s| s.retention = Duration::ZERO),
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_must_leave_time_to_run() {
+    fn lease_must_leave_time_to_run() {
         let mut settings = Settings::default();
         settings.lease_fallback = settings.lease_grace;
         assert!(settings.validate().is_err());

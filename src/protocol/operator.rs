@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_next_delivery_meets_is_what_the_machine_does() {
+    fn outlook_predicts_the_next_delivery() {
         use NextDelivery::{ClaimsAnew, InProgress, OutcomeUnknown, Replayed, TakesOver};
         let started = State::Started { lease_until: secs(1060) };
         let claimable_at = Timestamp::from_millis(1_062_001);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_names_the_version_and_brings_a_new_owner_and_generation() {
+    fn operators_write_has_new_owner_and_generation() {
         let owner = Owner::from_bytes([9; 16]);
         for state in [State::Started { lease_until: secs(1060) }, State::Released] {
             let record = record(state);

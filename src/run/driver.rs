@@ -341,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_pause_is_twice_as_long_spread_by_the_owner_and_bounded() {
+    fn pauses_double_with_jitter_and_a_cap() {
         let micros = |nth, byte| pause(nth, Owner::from_bytes([byte; 16])).as_micros();
         assert_eq!((micros(0, 0), micros(0, 255)), (12_500, 25_000));
         assert_eq!((micros(1, 0), micros(1, 255)), (25_000, 50_000));

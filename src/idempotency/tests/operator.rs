@@ -39,7 +39,7 @@ fn both() -> [Bench; 2] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn completed_by_an_operator_the_late_executor_answers_with_that() {
+async fn operators_completion_fences_the_late_executor() {
     for bench in both() {
         let operator = bench.clone();
         let result = bench
@@ -60,7 +60,7 @@ async fn completed_by_an_operator_the_late_executor_answers_with_that() {
 
 /// The claim's lease is extended between an operator's read and write: it's the same claim, and is fenced.
 #[tokio::test(start_paused = true)]
-async fn a_claim_whose_lease_is_extended_is_fenced_by_an_operator() {
+async fn operator_fences_an_extended_claim() {
     let bench = Bench::with(|builder| builder.lease_extension(Duration::from_secs(30)));
     let operator = bench.clone();
     let result = bench
@@ -82,7 +82,7 @@ async fn a_claim_whose_lease_is_extended_is_fenced_by_an_operator() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn released_by_an_operator_the_late_executor_records_its_outcome_at_once() {
+async fn late_executor_records_after_operators_release() {
     for bench in both() {
         let operator = bench.clone();
         let result = bench
@@ -101,7 +101,7 @@ async fn released_by_an_operator_the_late_executor_records_its_outcome_at_once()
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operator_resolves_what_is_unknown() {
+async fn operator_resolves_unknown_outcomes() {
     let unknown = async || {
         let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
         bench.abandon("k", 1).await;
@@ -134,7 +134,7 @@ async fn an_operator_resolves_what_is_unknown() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_outcome_can_be_replaced_and_taken_back() {
+async fn operator_can_replace_and_release_outcomes() {
     let bench = Bench::new();
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     bench.made("k", complete("\"corrected\"")).await;
@@ -144,7 +144,7 @@ async fn an_outcome_can_be_replaced_and_taken_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_version_that_is_gone_is_not_resolved() {
+async fn outdated_revision_is_not_resolved() {
     let bench = Bench::new();
     let key = bench.stored_key("k");
     bench.abandon("k", 1).await;
@@ -161,7 +161,7 @@ async fn a_version_that_is_gone_is_not_resolved() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operators_write_whose_answer_is_lost_is_known_by_its_owner() {
+async fn operators_ambiguous_write_is_resolved_by_owner() {
     use Script::{Down, LoseAnswer, LoseRequest, Pass};
     for (script, calls) in [
         (vec![LoseAnswer], vec!["resolve", "read"]),
@@ -196,7 +196,7 @@ async fn an_operators_write_whose_answer_is_lost_is_known_by_its_owner() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operators_response_that_cannot_be_kept_is_an_error_and_not_omitted() {
+async fn unstorable_operator_response_is_an_error() {
     let bench = Bench::with(|builder| builder.max_response(10).settle_within(Duration::ZERO));
     bench.abandon("k", 1).await;
     let before = bench.record("k");

@@ -23,7 +23,7 @@ impl Bench {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_first_run_is_one_request_and_a_duplicate_one() {
+async fn optimistic_deliveries_cost_one_request_each() {
     let bench = Bench::new().optimistic(false);
     assert_eq!(bench.deposit("k", 1, "first").await.unwrap(), "first");
     assert_eq!(bench.store.take_calls(), ["commit"]);
@@ -39,7 +39,7 @@ async fn a_first_run_is_one_request_and_a_duplicate_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_many_at_once_one_commits_and_all_get_its_outcome() {
+async fn concurrent_optimistic_runs_have_one_winner() {
     for reads_first in [false, true] {
         let bench = Bench::new().optimistic(reads_first);
         let tasks: Vec<_> = (0..32)
@@ -59,7 +59,7 @@ async fn of_many_at_once_one_commits_and_all_get_its_outcome() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_request_under_the_key_has_done_nothing() {
+async fn mismatched_optimistic_run_commits_nothing() {
     for reads_first in [false, true] {
         let bench = Bench::new().optimistic(reads_first);
         bench.deposit("k", 1, "first").await.unwrap();
@@ -69,7 +69,7 @@ async fn another_request_under_the_key_has_done_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_that_stands_is_in_progress_and_a_stale_one_is_concluded_over() {
+async fn optimistic_run_replaces_only_stale_claims() {
     for reads_first in [false, true] {
         let claiming = Bench::new();
         let bench = claiming.optimistic(reads_first);
@@ -94,7 +94,7 @@ async fn at_most_once_needs_a_claim() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_expired_is_replaced() {
+async fn expired_record_is_replaced() {
     for reads_first in [false, true] {
         let bench = Bench::with(|builder| builder.retention(Duration::from_secs(10))).optimistic(reads_first);
         bench.deposit("k", 1, "first").await.unwrap();
@@ -105,7 +105,7 @@ async fn what_expired_is_replaced() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_that_fails_leaves_nothing_and_costs_nothing() {
+async fn failed_optimistic_handler_sends_nothing() {
     let bench = Bench::new().optimistic(false);
     assert!(matches!(bench.fail("k", 1).await, Err(RunError::Handler(TestError))));
     let payload = bench.panic("k", 1).await;
@@ -120,7 +120,7 @@ async fn a_handler_that_fails_leaves_nothing_and_costs_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_writes_its_outcome_alone_is_put() {
+async fn outcome_without_writes_is_recorded_alone() {
     let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO)).optimistic(false);
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
@@ -132,7 +132,7 @@ async fn without_writes_its_outcome_alone_is_put() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_local_cache_keeps_what_was_put_and_what_was_found() {
+async fn optimistic_outcomes_are_cached() {
     let bench = Bench::with(|builder| builder.local_cache(SMALLEST_CACHE).settle_within(Duration::ZERO));
     let free = bench.optimistic(false);
     free.deposit("k", 1, "first").await.unwrap();
@@ -156,7 +156,7 @@ async fn the_local_cache_keeps_what_was_put_and_what_was_found() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_is_cut_off_by_its_invocation_and_by_no_lease() {
+async fn only_the_deadline_limits_optimistic_runs() {
     let bench = Bench::with(|builder| builder.lease_extension(Duration::from_secs(10))).optimistic(false);
     let long = |seconds| async move {
         tokio::time::sleep(Duration::from_secs(seconds)).await;
@@ -173,7 +173,7 @@ async fn it_is_cut_off_by_its_invocation_and_by_no_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_fails_before_it_refuses_and_after_it_nothing_was_written() {
+async fn optimistic_store_failure_writes_nothing() {
     let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO)).optimistic(true);
     bench.store.script([Script::Down]);
     assert_eq!(kind(bench.deposit("k", 1, "first").await), ErrorKind::Unavailable);
