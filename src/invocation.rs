@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(
             deadline(1_795_000_000_000 + 86_400_001),
             None,
-            "AWS's emulator: the time-out times a million"
+            "AWS's emulator: the timeout times a million"
         );
         for known in [1_577_836_800_000, 1_795_000_000_000, 1_795_000_000_001, 1_795_000_000_000 + 86_400_000]
         {

@@ -1,4 +1,4 @@
-//! The engine over a memory store that fails on command, under tokio's paused clock.
+//! Operations on a memory store that fails on command, under tokio's paused clock.
 
 #![expect(clippy::large_futures, reason = "operations nested in tests")]
 #![expect(clippy::disallowed_methods, reason = "tokio's paused clock is the test's own")]
@@ -161,7 +161,7 @@ async fn takeover_with_lost_message_runs_once() {
 async fn unrecorded_completion_still_answers() {
     let bench = Bench::with(|builder| builder.settle_within(Duration::ZERO));
     bench.store.script([Script::Pass, Script::LoseRequest, Script::Down]);
-    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1", "an error would make sure of a second run");
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1", "an error would cause a second run");
     assert_eq!(bench.record("k").status(), Status::Started);
 }
 
@@ -199,10 +199,10 @@ async fn rejected_request_reports_the_reason() {
 async fn lease_bounds_handlers_without_a_deadline() {
     let bench = Bench::new();
     let before = bench.now();
-    let result = bench.pend("k", 1).await;
+    let result = bench.hang("k", 1).await;
     assert_eq!(kind(result), ErrorKind::InProgress);
     assert_eq!(before.until(bench.now()), Duration::from_secs(58));
-    assert_eq!(bench.record("k").status(), Status::Started, "nothing is settled: its effect may still come");
+    assert_eq!(bench.record("k").status(), Status::Started, "unsettled: its effect may still happen");
     assert_eq!(kind(bench.run("k", 1).await), ErrorKind::InProgress);
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(bench.run("k", 1).await.unwrap(), "run 1");
@@ -212,8 +212,8 @@ async fn lease_bounds_handlers_without_a_deadline() {
 async fn deadline_bounds_lease_and_handler() {
     let bench = Bench::new();
     let deadline = bench.now().saturating_add(Duration::from_secs(10));
-    assert_eq!(kind(bench.in_invocation(deadline).pend("k", 1).await), ErrorKind::InProgress);
-    assert_eq!(bench.now(), deadline, "cut off on every platform: code can run on after a time-out");
+    assert_eq!(kind(bench.in_invocation(deadline).hang("k", 1).await), ErrorKind::InProgress);
+    assert_eq!(bench.now(), deadline, "cut off on every platform: code can run on after a timeout");
     assert_eq!(bench.record("k").lease_until(), Some(deadline.saturating_add(Duration::from_secs(2))));
 }
 
@@ -222,8 +222,8 @@ async fn operation_inside_itself_is_refused_immediately() {
     let bench = Bench::with(|builder| {
         builder.on_in_progress(crate::settings::OnInProgress::Wait(Duration::from_secs(60)))
     });
-    for free in [false, true] {
-        let bench = if free { bench.optimistic(true) } else { bench.clone() };
+    for is_optimistic in [false, true] {
+        let bench = if is_optimistic { bench.optimistic(true) } else { bench.clone() };
         let (inner, start) = (bench.clone(), bench.now());
         let outer = bench.with_handler("k", 1, async {
             let other = inner.run("another", 1).await.unwrap();
@@ -233,7 +233,7 @@ async fn operation_inside_itself_is_refused_immediately() {
             Ok(other)
         });
         assert!(outer.await.unwrap().starts_with("run"));
-        assert_eq!(bench.now(), start, "without a wait");
+        assert_eq!(bench.now(), start, "no wait");
         bench.store.remove_all();
     }
     // Two runs in sequence are a run and a replay.
@@ -273,7 +273,7 @@ async fn clock_set_back_does_not_prolong_handlers() {
         kind(bench.in_invocation(deadline).with_handler("k", 1, handler).await),
         ErrorKind::InProgress
     );
-    assert_eq!(began.elapsed(), Duration::from_secs(10), "by the timer");
+    assert_eq!(began.elapsed(), Duration::from_secs(10), "cut off by the timer");
 }
 
 #[tokio::test(start_paused = true)]
@@ -294,7 +294,7 @@ async fn clock_is_checked_before_each_poll() {
         .with_handler("k", 1, async move {
             jump.store(59_000, Ordering::SeqCst);
             tokio::task::yield_now().await;
-            unreachable!("polled again after its time was over")
+            unreachable!("polled again after its deadline")
         })
         .await;
     assert_eq!(kind(result), ErrorKind::InProgress);
@@ -302,24 +302,24 @@ async fn clock_is_checked_before_each_poll() {
 
 #[tokio::test(start_paused = true)]
 async fn freeze_before_the_handler_releases_the_key() {
-    let mut given_back = 0;
-    for looks in 0..10 {
+    let mut released = 0;
+    for reads in 0..10 {
         let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
-        bench.freeze_after(looks, 59_000);
+        bench.freeze_after(reads, 59_000);
         let result = bench.run("k", 1).await;
         let calls = bench.store.take_calls();
         if bench.runs() == 1 {
             assert_eq!((result.unwrap().as_str(), bench.record("k").status()), ("run 1", Status::Completed));
             continue;
         }
-        assert_eq!(kind(result), ErrorKind::Unavailable, "nothing ran, frozen after {looks} looks");
+        assert_eq!(kind(result), ErrorKind::Unavailable, "nothing ran; frozen after {reads} reads");
         if !calls.is_empty() {
-            given_back += 1;
+            released += 1;
             assert_eq!((calls, bench.record("k").status()), (vec!["claim", "settle"], Status::Released));
         }
-        assert_eq!(bench.run("k", 1).await.unwrap(), "run 1", "the next delivery need not wait");
+        assert_eq!(bench.run("k", 1).await.unwrap(), "run 1", "the next delivery doesn't wait");
     }
-    assert!(given_back >= 2, "by the machine, and before the first poll; {given_back} times");
+    assert!(released >= 2, "at the claim, and before the first poll; {released} times");
 }
 
 #[tokio::test(start_paused = true)]
@@ -340,10 +340,10 @@ async fn response_at_the_limit_is_retained() {
 
 #[tokio::test(start_paused = true)]
 async fn large_response_is_stored_in_chunks() {
-    for (limit, calls) in [(7, vec!["claim", "settle"]), (6, vec!["claim", "write parts", "settle"])] {
+    for (limit, calls) in [(7, vec!["claim", "settle"]), (6, vec!["claim", "write chunks", "settle"])] {
         let bench = Bench::new();
         bench.store.limit_inline(limit);
-        assert_eq!(bench.run("k", 1).await.unwrap().len(), 5, "and two quotes");
+        assert_eq!(bench.run("k", 1).await.unwrap().len(), 5, "5 bytes, and two quotes");
         assert_eq!(bench.store.take_calls(), calls, "{limit}");
     }
 }
@@ -378,19 +378,19 @@ async fn dropped_future_settles_nothing_and_warns_once() {
     let bench = Bench::new();
     let events = bench.recorded(bench.abandon("k", 1)).await;
     assert_eq!(bench.record("k").status(), Status::Started);
-    let told: Vec<_> = events.iter().filter(|event| event.contains("abandoned")).collect();
-    assert_eq!(told.len(), 1, "{events:?}");
+    let warnings: Vec<_> = events.iter().filter(|event| event.contains("abandoned")).collect();
+    assert_eq!(warnings.len(), 1, "{events:?}");
     let lease_until = bench.record("k").lease_until().unwrap();
     let frees_at = bench.idempotency.driver().rules().claimable_at(lease_until);
-    assert!(told[0].contains(&format!("frees_at_ms={}", frees_at.as_millis())), "{told:?}");
+    assert!(warnings[0].contains(&format!("frees_at_ms={}", frees_at.as_millis())), "{warnings:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn at_most_once_drop_needs_an_operator() {
     let bench = Bench::with(|builder| builder.execution(Execution::AtMostOnce));
     let events = bench.recorded(bench.abandon("k", 1)).await;
-    let told = events.iter().find(|event| event.contains("abandoned")).unwrap();
-    assert!(!told.contains("frees") && told.contains("idempotency inspect"), "{told}");
+    let warning = events.iter().find(|event| event.contains("abandoned")).unwrap();
+    assert!(!warning.contains("frees") && warning.contains("idempotency inspect"), "{warning}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -432,7 +432,7 @@ async fn nested_operations_have_their_own_claims() {
                 .unwrap();
             assert_ne!(nested, outer.key().as_str());
             assert!(nested.starts_with("tests/run:inner#"), "{nested}");
-            assert_eq!(current().unwrap().key(), outer.key(), "the outer claim is back");
+            assert_eq!(current().unwrap().key(), outer.key(), "the outer claim is current again");
             Ok(String::new())
         })
         .await
@@ -443,15 +443,15 @@ async fn nested_operations_have_their_own_claims() {
 #[tokio::test(start_paused = true)]
 async fn derived_key_survives_a_takeover() {
     let bench = Bench::new();
-    let seen = || async {
+    let report = || async {
         let claim = current().unwrap();
         assert_ne!(claim.derive_key("charge"), claim.derive_key("refund"));
         let (key, attempt) = (claim.derive_key("charge"), claim.attempt());
         Ok(format!("{key} {} {} {attempt}", claim.is_takeover(), claim.generation()))
     };
-    let first = bench.abandon_with("k", 1, seen()).await;
+    let first = bench.abandon_with("k", 1, report()).await;
     tokio::time::sleep(Duration::from_secs(63)).await;
-    let second = bench.with_handler("k", 1, seen()).await.unwrap();
+    let second = bench.with_handler("k", 1, report()).await.unwrap();
     let (first, second): (Vec<_>, Vec<_>) = (first.split(' ').collect(), second.split(' ').collect());
     assert_eq!(first[0], second[0]);
     assert_eq!((first[1], second[1]), ("false", "true"));
@@ -508,7 +508,7 @@ async fn concurrent_deliveries_run_once() {
 fn invalid_settings_fail_the_build() {
     use crate::{Idempotency, store::memory::MemoryStore};
     let builder = || Idempotency::builder(MemoryStore::new());
-    for (built, says) in [
+    for (built, expected) in [
         (builder().function("").build(), "empty"),
         (builder().function("f").operation("").build(), "operation"),
         (builder().function("f").operation("a/b").build(), "'/'"),
@@ -520,9 +520,9 @@ fn invalid_settings_fail_the_build() {
         (builder().function("f").lease_extension(Duration::MAX).build(), "lease_extension"),
         (builder().build(), "AWS_LAMBDA_FUNCTION_NAME"),
     ] {
-        let error = built.err().unwrap_or_else(|| panic!("built: {says}"));
+        let error = built.err().unwrap_or_else(|| panic!("built, despite {expected}"));
         assert_eq!(error.kind(), ErrorKind::Invalid);
-        assert!(error.to_string().contains(says), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
     }
 }
 

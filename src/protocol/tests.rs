@@ -63,8 +63,8 @@ impl Run {
         step(&mut self.state, Input { now: self.now, event })
     }
 
-    /// Returns the machine's last action when every request fails with this event, and the number of pauses.
-    fn gives_up(&mut self, event: &Event) -> (Action, u8) {
+    /// Fails every request with this event. Returns the machine's last action, and the number of pauses.
+    fn retry_until_end(&mut self, event: &Event) -> (Action, u8) {
         let mut pauses = 0;
         loop {
             match self.feed(event.clone()) {
@@ -78,8 +78,8 @@ impl Run {
         }
     }
 
-    /// Returns a machine whose first claim met `record`, and its next action.
-    fn meets(execution: Execution, record: Record) -> (Self, Action) {
+    /// Returns a machine whose first claim was rejected because of `record`, and its next action.
+    fn claiming_over(execution: Execution, record: Record) -> (Self, Action) {
         let mut run = Self::with(execution);
         assert!(matches!(run.feed(Event::Begin), Action::Apply(Write::Claim(_))));
         let action = run.feed(refused(Some(record)));
@@ -200,11 +200,11 @@ fn lock_lives_at_least_the_retention() {
     assert_eq!(lock.expires_at, Some(expires_at));
 }
 
-/// The result of a claim that meets a record, for both kinds of execution.
+/// The result of a claim over an existing record, for both kinds of execution.
 #[test]
 fn existing_record_decides_the_action() {
     #[derive(Debug, PartialEq)]
-    enum Does {
+    enum Reaction {
         Replay,
         Mismatch,
         InProgress,
@@ -212,28 +212,28 @@ fn existing_record_decides_the_action() {
         Reclaim,
         TakeOver,
     }
-    let does = |execution, record: Record| match Run::meets(execution, record).1 {
-        Action::Replay(_) => Does::Replay,
-        Action::Refused(Refusal::Mismatch) => Does::Mismatch,
-        Action::Refused(Refusal::InProgress(Some(_))) => Does::InProgress,
-        Action::Refused(Refusal::OutcomeUnknown) => Does::Unknown,
-        Action::Apply(Write::Reclaim { .. }) => Does::Reclaim,
-        Action::Apply(Write::TakeOver { .. }) => Does::TakeOver,
+    let reaction = |execution, record: Record| match Run::claiming_over(execution, record).1 {
+        Action::Replay(_) => Reaction::Replay,
+        Action::Refused(Refusal::Mismatch) => Reaction::Mismatch,
+        Action::Refused(Refusal::InProgress(Some(_))) => Reaction::InProgress,
+        Action::Refused(Refusal::OutcomeUnknown) => Reaction::Unknown,
+        Action::Apply(Write::Reclaim { .. }) => Reaction::Reclaim,
+        Action::Apply(Write::TakeOver { .. }) => Reaction::TakeOver,
         action => panic!("unexpected {action:?}"),
     };
     let released = |expires_in| record(RecordState::Released, expires_in);
     let failed = |expires_in| record(RecordState::Failed(outcome()), expires_in);
     let done = |expires_in| record(RecordState::Completed(outcome()), expires_in);
-    let dead =
+    let expired =
         || Record { expires_at: Some(Timestamp::from_millis(NOW.as_millis() - 2001)), ..started(-60_000) };
-    use Does::*;
+    use Reaction::*;
     // (record, at least once, at most once), then the same record of another request.
     for (record, least, most, other_least, other_most) in [
         (started(1000), InProgress, InProgress, Mismatch, Mismatch),
         // Stale means that the lease ended more than the skew margin ago, to the millisecond.
         (started(-2000), InProgress, InProgress, Mismatch, Mismatch),
         (started(-2001), TakeOver, Unknown, Mismatch, Mismatch),
-        (dead(), Reclaim, Unknown, Reclaim, Unknown),
+        (expired(), Reclaim, Unknown, Reclaim, Unknown),
         (done(10), Replay, Replay, Mismatch, Mismatch),
         (done(-2), Replay, Replay, Mismatch, Mismatch),
         (done(-3), Reclaim, Reclaim, Reclaim, Reclaim),
@@ -243,24 +243,24 @@ fn existing_record_decides_the_action() {
         (released(-3), Reclaim, Reclaim, Reclaim, Reclaim),
     ] {
         let other = of_another_request(record.clone());
-        assert_eq!(does(Execution::AtLeastOnce, record.clone()), least, "{record:?}");
-        assert_eq!(does(Execution::AtMostOnce, record.clone()), most, "{record:?}");
-        assert_eq!(does(Execution::AtLeastOnce, other.clone()), other_least, "{other:?}");
-        assert_eq!(does(Execution::AtMostOnce, other.clone()), other_most, "{other:?}");
+        assert_eq!(reaction(Execution::AtLeastOnce, record.clone()), least, "{record:?}");
+        assert_eq!(reaction(Execution::AtMostOnce, record.clone()), most, "{record:?}");
+        assert_eq!(reaction(Execution::AtLeastOnce, other.clone()), other_least, "{other:?}");
+        assert_eq!(reaction(Execution::AtMostOnce, other.clone()), other_most, "{other:?}");
     }
 }
 
 #[test]
 fn started_record_expires_only_once_stale() {
     let odd = Record { expires_at: Some(Timestamp::from_millis(NOW.as_millis() - 90_000)), ..started(5000) };
-    let (_, action) = Run::meets(Execution::AtLeastOnce, odd);
+    let (_, action) = Run::claiming_over(Execution::AtLeastOnce, odd);
     assert!(matches!(action, Action::Refused(Refusal::InProgress(_))), "{action:?}");
 }
 
 #[test]
 fn takeover_is_conditional_on_the_read_revision() {
     let stale = started(-5000);
-    let (mut run, action) = Run::meets(Execution::AtLeastOnce, stale.clone());
+    let (mut run, action) = Run::claiming_over(Execution::AtLeastOnce, stale.clone());
     let Action::Apply(Write::TakeOver { seen, lock }) = action else { panic!("no T3") };
     assert_eq!(seen, Revision::of(&stale));
     assert_eq!((lock.attempt, lock.generation.get()), (4, NOW.as_millis()));
@@ -274,14 +274,14 @@ fn takeover_is_conditional_on_the_read_revision() {
 #[test]
 fn generation_grows_despite_a_slow_clock() {
     let ahead = Record { generation: Generation::new(NOW.as_millis() + 5), ..started(-5000) };
-    let (_, action) = Run::meets(Execution::AtLeastOnce, ahead);
+    let (_, action) = Run::claiming_over(Execution::AtLeastOnce, ahead);
     let Action::Apply(Write::TakeOver { lock, .. }) = action else { panic!("no T3") };
     assert_eq!(lock.generation.get(), NOW.as_millis() + 6);
 }
 
 #[test]
 fn reclaim_counts_attempts_of_the_same_request() {
-    let attempt = |record| match Run::meets(Execution::AtLeastOnce, record).1 {
+    let attempt = |record| match Run::claiming_over(Execution::AtLeastOnce, record).1 {
         Action::Apply(Write::Reclaim { lock, .. }) => lock.attempt,
         action => panic!("no T2: {action:?}"),
     };
@@ -292,7 +292,7 @@ fn reclaim_counts_attempts_of_the_same_request() {
 
 #[test]
 fn lost_takeover_retries_then_reports_in_progress() {
-    let (mut run, mut action) = Run::meets(Execution::AtLeastOnce, started(-5000));
+    let (mut run, mut action) = Run::claiming_over(Execution::AtLeastOnce, started(-5000));
     for nth in 1..=3 {
         assert!(matches!(action, Action::Apply(Write::TakeOver { .. })), "{nth}: {action:?}");
         action = run.feed(refused(Some(started(-5000 - nth))));
@@ -302,30 +302,30 @@ fn lost_takeover_retries_then_reports_in_progress() {
 
 #[test]
 fn lost_takeover_follows_the_current_record() {
-    let (mut run, _) = Run::meets(Execution::AtLeastOnce, started(-5000));
+    let (mut run, _) = Run::claiming_over(Execution::AtLeastOnce, started(-5000));
     assert!(matches!(run.feed(refused(Some(completed()))), Action::Replay(_)));
-    let (mut run, _) = Run::meets(Execution::AtLeastOnce, started(-5000));
+    let (mut run, _) = Run::claiming_over(Execution::AtLeastOnce, started(-5000));
     let winner = started(20_000);
     assert_eq!(
         run.feed(refused(Some(winner.clone()))),
         Action::Refused(Refusal::InProgress(winner.lease_until().map(claimable_at)))
     );
-    let (mut run, _) = Run::meets(Execution::AtLeastOnce, started(-5000));
+    let (mut run, _) = Run::claiming_over(Execution::AtLeastOnce, started(-5000));
     assert!(
         matches!(run.feed(refused(None)), Action::Apply(Write::Claim(_))),
-        "gone: claim again, never run unclaimed"
+        "the record is gone: claim again, never run unclaimed"
     );
 }
 
 #[test]
 fn lost_claim_response_is_recovered() {
-    // By the SDK's own retry: the second attempt meets the first.
+    // By the SDK's own retry: the second attempt finds the first.
     let mut run = Run::new();
     run.feed(Event::Begin);
     let own = Record { owner: ME, generation: Generation::new(41), ..started(20_000) };
-    let Action::Claimed(held) = run.feed(refused(Some(own.clone()))) else { panic!("own claim not known") };
-    assert_eq!(held.generation.get(), 41, "the generation that the record says");
-    assert_eq!(Some(held.lease_until), own.lease_until(), "the lease that the record says");
+    let Action::Claimed(held) = run.feed(refused(Some(own.clone()))) else { panic!("not recognized") };
+    assert_eq!(held.generation.get(), 41, "the record's generation");
+    assert_eq!(Some(held.lease_until), own.lease_until(), "the record's lease");
     assert!(held.is_recovered);
 
     // By a timeout: the machine reads the record.
@@ -341,7 +341,7 @@ fn recovered_claim_without_time_is_released() {
     run.feed(Event::Begin);
     let own = Record { owner: ME, generation: Generation::new(41), ..started(2000) };
     let Action::Apply(Write::Settle { owner, generation, settlement }) = run.feed(refused(Some(own))) else {
-        panic!("not given back")
+        panic!("not released")
     };
     assert_eq!((owner, generation.get()), (ME, 41));
     assert!(matches!(settlement, Settlement::Release { interrupted: false, .. }), "{settlement:?}");
@@ -423,8 +423,8 @@ fn unreadable_record_refuses_the_claim_at_once() {
     let sent = first.feed(Event::Begin);
     let claims = [
         (first, sent),
-        Run::meets(Execution::AtLeastOnce, record(RecordState::Released, 1000)),
-        Run::meets(Execution::AtLeastOnce, started(-60_000)),
+        Run::claiming_over(Execution::AtLeastOnce, record(RecordState::Released, 1000)),
+        Run::claiming_over(Execution::AtLeastOnce, started(-60_000)),
     ];
     let kinds = claims.each_ref().map(|(_, action)| match action {
         Action::Apply(Write::Claim(_)) => "T1",
@@ -592,7 +592,7 @@ fn unexpected_event_changes_nothing() {
 
 #[test]
 fn released_key_is_reclaimed_not_replayed() {
-    let (_, action) = Run::meets(Execution::AtLeastOnce, record(RecordState::Released, 10));
+    let (_, action) = Run::claiming_over(Execution::AtLeastOnce, record(RecordState::Released, 10));
     let Action::Apply(Write::Reclaim { seen, .. }) = action else { panic!("no T2") };
     assert_eq!(seen.status, Status::Released);
 }

@@ -311,7 +311,7 @@ mod tests {
         });
         assert_eq!(generation(&cache), None);
         cache.put(ticket, &key(), copied(2, b"response"));
-        assert_eq!(generation(&cache), None, "the ticket is of before");
+        assert_eq!(generation(&cache), None, "the ticket is outdated");
         cache.put(cache.ticket(), &key(), copied(2, b"response"));
         assert_eq!(generation(&cache), Some(2));
     }

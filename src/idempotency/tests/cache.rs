@@ -17,10 +17,10 @@ const SMALLEST: usize = 64 * 1024;
 const NOTHING: [&str; 0] = [];
 
 fn cached() -> Bench {
-    cached_and(|builder| builder)
+    cached_with(|builder| builder)
 }
 
-fn cached_and(configure: impl FnOnce(Builder) -> Builder) -> Bench {
+fn cached_with(configure: impl FnOnce(Builder) -> Builder) -> Bench {
     Bench::with(|builder| configure(builder.local_cache(SMALLEST)))
 }
 
@@ -119,7 +119,7 @@ async fn cached_mismatch_costs_no_request() {
 
 #[tokio::test(start_paused = true)]
 async fn expired_copies_are_not_used() {
-    let bench = cached_and(|builder| builder.retention(Duration::from_secs(10)));
+    let bench = cached_with(|builder| builder.retention(Duration::from_secs(10)));
     bench.ran("k").await;
     bench.at_expiry_of("k", 1, 0);
     assert_eq!(bench.calls("k").await, NOTHING);
@@ -211,7 +211,7 @@ async fn chunked_response_is_cached_whole() {
 
 #[tokio::test(start_paused = true)]
 async fn at_most_once_failure_is_cached() {
-    let bench = cached_and(|builder| builder.execution(Execution::AtMostOnce));
+    let bench = cached_with(|builder| builder.execution(Execution::AtMostOnce));
     assert!(bench.fail("k", 1).await.is_err());
     bench.store.take_calls();
     let Err(RunError::Recorded(failure)) = bench.run("k", 1).await else { panic!("not replayed") };
@@ -264,10 +264,10 @@ async fn ambiguous_operator_write_drops_the_copy() {
 
     // A duplicate is answered while the write is on its way.
     let seen = meddling.inner.read(&key).await.unwrap().unwrap();
-    *meddling.holds_back.lock().unwrap() = true;
+    *meddling.delays.lock().unwrap() = true;
     let duplicate = async {
         assert_eq!(run(4).await.unwrap(), 3);
-        *meddling.holds_back.lock().unwrap() = false;
+        *meddling.delays.lock().unwrap() = false;
     };
     let (resolved, ()) = tokio::join!(bench.resolve(&key, &seen, Resolution::Release), duplicate);
     assert!(matches!(resolved.unwrap(), crate::Resolved::Made(_)));
@@ -303,7 +303,7 @@ struct Meddling {
     inner: ScriptedStore,
     then: Arc<Mutex<Option<Idempotency>>>,
     hangs: Arc<Mutex<bool>>,
-    holds_back: Arc<Mutex<bool>>,
+    delays: Arc<Mutex<bool>>,
 }
 
 impl std::fmt::Debug for Meddling {
@@ -319,7 +319,7 @@ impl Store for Meddling {
         write: &'a Write,
     ) -> BoxFuture<'a, Result<WriteOutcome, StoreError>> {
         Box::pin(async move {
-            while matches!(write, Write::Resolve { .. }) && *self.holds_back.lock().unwrap() {
+            while matches!(write, Write::Resolve { .. }) && *self.delays.lock().unwrap() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
             let written = self.inner.apply(key, write).await;
@@ -373,7 +373,7 @@ async fn operations_have_separate_copies() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn concurrent_callers_get_their_own_responses() {
     // 24 responses of 4 KiB: more than fit, so that some are always evicted and added again.
-    let bench = cached_and(|builder| builder.on_in_progress(OnInProgress::Wait(Duration::from_secs(20))));
+    let bench = cached_with(|builder| builder.on_in_progress(OnInProgress::Wait(Duration::from_secs(20))));
     let tasks: Vec<_> = (0..32)
         .map(|task| {
             let bench = bench.clone();
@@ -409,9 +409,9 @@ async fn uncertain_settlements_are_not_cached() {
     bench.claim("by hand").await.release().await.unwrap();
     assert_eq!(bench.ran("released").await, "run 1");
     // Unrecorded: the next delivery finds the claim in progress.
-    let hurried = bench.beside(|builder| builder.local_cache(SMALLEST).settle_within(Duration::ZERO));
-    hurried.store.script([Script::Pass, Script::LoseRequest, Script::Down]);
-    assert_eq!(hurried.run("unrecorded", 1).await.unwrap(), "run 2");
+    let without_retries = bench.beside(|builder| builder.local_cache(SMALLEST).settle_within(Duration::ZERO));
+    without_retries.store.script([Script::Pass, Script::LoseRequest, Script::Down]);
+    assert_eq!(without_retries.run("unrecorded", 1).await.unwrap(), "run 2");
     bench.store.take_calls();
     assert_eq!(kind(bench.run("unrecorded", 1).await), ErrorKind::InProgress);
     assert_eq!(bench.store.take_calls(), ["claim"]);
@@ -424,7 +424,7 @@ async fn uncertain_settlements_are_not_cached() {
 
 #[tokio::test(start_paused = true)]
 async fn unretained_responses_are_not_cached() {
-    let bench = cached_and(|builder| builder.max_response(1));
+    let bench = cached_with(|builder| builder.max_response(1));
     bench.ran("k").await;
     // The store accepted the outcome, but not its response.
     let refused = bench.beside(|builder| builder.local_cache(SMALLEST));
@@ -506,7 +506,7 @@ async fn nothing_is_cached_before_a_snapshot() {
 
 #[tokio::test(start_paused = true)]
 async fn waiting_duplicate_uses_the_cache() {
-    let bench = cached_and(|builder| builder.on_in_progress(OnInProgress::Wait(Duration::from_secs(10))));
+    let bench = cached_with(|builder| builder.on_in_progress(OnInProgress::Wait(Duration::from_secs(10))));
     let slow = bench.with_handler("k", 1, async {
         tokio::time::sleep(Duration::from_secs(2)).await;
         Ok("slow".to_owned())

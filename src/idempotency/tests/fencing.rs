@@ -41,7 +41,7 @@ async fn fenced_error_never_claims_nothing_ran() {
         let Err(RunError::Idempotency(error)) = result else { panic!("{result:?}") };
         assert_eq!(
             (error.kind(), bench.store.take_calls()),
-            (expected, vec!["claim", "settle", "read parts"])
+            (expected, vec!["claim", "settle", "read chunks"])
         );
         assert!(!error.to_string().contains("nothing ran"), "{error}");
     }

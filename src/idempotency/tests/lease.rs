@@ -163,27 +163,27 @@ async fn lease_ends_by_deadline_plus_grace() {
 #[tokio::test(start_paused = true)]
 async fn blocking_handler_is_cut_at_next_poll() {
     let bench = extending();
-    let (blocks, went_on) = (bench.clone(), Arc::new(Mutex::new(false)));
-    let goes_on = went_on.clone();
+    let (blocked, went_on) = (bench.clone(), Arc::new(Mutex::new(false)));
+    let sets_went_on = went_on.clone();
     let result = bench
         .with_handler("k", 1, async move {
             sleep(5).await;
             // Nothing else in its task runs during that time, and no timer either.
-            blocks.jump.store(31_000, Ordering::SeqCst);
+            blocked.jump.store(31_000, Ordering::SeqCst);
             tokio::task::yield_now().await;
-            *goes_on.lock().unwrap() = true;
+            *sets_went_on.lock().unwrap() = true;
             Ok(String::new())
         })
         .await;
     assert_eq!(kind(result), ErrorKind::InProgress);
     assert!(!*went_on.lock().unwrap());
     assert_eq!(bench.store.take_calls(), ["claim"]);
-    // It blocks for less than its lease: the lease is extended late, and the handler goes on.
+    // It blocked for less than its lease: the lease is extended late, and the handler goes on.
     let bench = extending();
-    let blocks = bench.clone();
+    let blocked = bench.clone();
     let result = bench.with_handler("k", 1, async move {
         sleep(5).await;
-        blocks.jump.store(12_000, Ordering::SeqCst);
+        blocked.jump.store(12_000, Ordering::SeqCst);
         sleep(20).await;
         Ok("done".to_owned())
     });
@@ -211,7 +211,7 @@ async fn decline_closure_uses_the_extended_lease() {
     let result = bench.with_handler("k", 1, async {
         sleep(95).await;
         let staging = staging().unwrap();
-        staging.add(Deposits::of("till", 1).if_there_is(1)).unwrap();
+        staging.add(Deposits::of("till", 1).if_balance_is_at_least(1)).unwrap();
         staging.on_declined(|_: &Short| -> Result<String, TestError> { Ok("sold out".to_owned()) });
         Ok("paid".to_owned())
     });
@@ -239,7 +239,7 @@ async fn manual_extension_never_shortens_the_lease() {
     let start = bench.now();
     bench.store.take_calls();
     claim.extend(Duration::from_secs(60)).await.unwrap();
-    assert!(bench.store.take_calls().is_empty(), "it stands as long");
+    assert!(bench.store.take_calls().is_empty(), "the lease is already that long");
     claim.extend(Duration::from_secs(90)).await.unwrap();
     assert_eq!(claim.handle().lease_until(), start.saturating_add(Duration::from_secs(90)));
     bench.store.script([Script::LoseRequest]);

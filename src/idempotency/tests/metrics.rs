@@ -113,7 +113,7 @@ async fn failures_are_counted() {
     counts(bench.run("m", 1), &[("corrupt", 1)], 1).await;
     bench.store.script([Script::Pass, Script::LoseRequest, Script::Down]);
     counts(bench.run("m", 1), &[("executed", 1), ("unrecorded", 1)], 2).await;
-    counts(bench.pend("n", 1), &[("abandoned", 1), ("cut_off", 1), ("executed", 1)], 1).await;
+    counts(bench.hang("n", 1), &[("abandoned", 1), ("cut_off", 1), ("executed", 1)], 1).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -148,7 +148,7 @@ async fn cache_hits_are_counted() {
 /// Stages a deposit that needs a balance of `at_least` in the till, and answers.
 async fn deposit(bench: &Bench, key: &str, at_least: i64) {
     let handler = async {
-        let deposit = Deposits::of("till", 1).if_there_is(at_least);
+        let deposit = Deposits::of("till", 1).if_balance_is_at_least(at_least);
         crate::staging().unwrap().add(deposit).unwrap();
         Ok("paid".to_owned())
     };
@@ -179,10 +179,10 @@ async fn optimistic_runs_are_counted() {
     counts(deposit(&bench, "m", 0), &[("executed", 1), ("not_committed", 1)], 2).await;
     bench.store.script([Script::LoseRequest, Script::LoseRequest, Script::Down]);
     counts(deposit(&bench, "m", 0), &[("executed", 1), ("unresolved", 1)], 1).await;
-    counts(bench.pend("n", 1), &[("cut_off", 1)], 0).await;
-    let looking = bench.optimistic(true);
-    counts(looking.run("k", 1), &[("replayed", 1)], 1).await;
-    counts(looking.run("k", 2), &[("mismatch", 1)], 1).await;
+    counts(bench.hang("n", 1), &[("cut_off", 1)], 0).await;
+    let reading_first = bench.optimistic(true);
+    counts(reading_first.run("k", 1), &[("replayed", 1)], 1).await;
+    counts(reading_first.run("k", 2), &[("mismatch", 1)], 1).await;
     let cached = Bench::with(|builder| builder.local_cache(1 << 20)).optimistic(false);
     counts(cached.run("k", 1), &[("executed", 1), ("recorded", 1)], 1).await;
     counts(cached.run("k", 2), &[("local_cache_hit", 1), ("mismatch", 1)], 1).await;

@@ -56,8 +56,8 @@ async fn transactions_are_committed_through_outages() {
     for script in all() {
         for is_claimed in [true, false] {
             let bench = Bench::new();
-            let free = if is_claimed { bench.clone() } else { bench.optimistic(false) };
-            let inside = free.in_invocation(bench.now().saturating_add(seconds(30.0)));
+            let protected = if is_claimed { bench.clone() } else { bench.optimistic(false) };
+            let inside = protected.in_invocation(bench.now().saturating_add(seconds(30.0)));
             let store = bench.store.clone();
             let handler = async move {
                 staging().unwrap().add(Deposits::of("till", 1)).unwrap();
@@ -79,7 +79,7 @@ async fn outage_retries_leave_the_reserve() {
             let bench = Bench::new();
             let (result, took) =
                 settles_through(&bench, seconds(left), (Duration::from_secs(10_000), script)).await;
-            assert_eq!(result.unwrap(), "done", "an error would invite a second run");
+            assert_eq!(result.unwrap(), "done", "an error would cause a second run");
             assert!(took <= seconds(limit), "{script:?}, {left} s left: took {took:?}");
             let status = match script {
                 // It was applied, though its answer was lost.
@@ -255,7 +255,7 @@ async fn hanging_chunk_write_ends_at_half_time() {
     let inside = bench.in_invocation(start.saturating_add(seconds(3.0)));
     bench.store.script([Script::Pass, Script::Silent]);
     assert_eq!(inside.run("k", 1).await.unwrap(), "run 1");
-    assert_eq!(bench.store.take_calls(), ["claim", "write parts", "settle"]);
+    assert_eq!(bench.store.take_calls(), ["claim", "write chunks", "settle"]);
     assert_eq!(start.until(bench.now()), seconds(1.375));
     assert_eq!(bench.record("k").state, State::Completed(Outcome::Omitted));
 }
@@ -268,7 +268,7 @@ async fn unanswered_claim_is_released() {
     assert_eq!((error.kind(), error.retry_after()), (ErrorKind::Unavailable, Some(Duration::from_secs(1))));
     assert_eq!(bench.store.take_calls(), ["claim", "read", "settle"]);
     assert_eq!(bench.record("k").status(), Status::Released);
-    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1", "the next delivery does not wait for the lease");
+    assert_eq!(bench.run("k", 1).await.unwrap(), "run 1", "the next delivery doesn't wait for the lease");
 
     // The release got no answer either: the key may be blocked until the lease is stale.
     bench.store.script([Script::LoseAnswer, Script::Down, Script::Down]);
@@ -281,16 +281,16 @@ async fn unanswered_claim_is_released() {
 }
 
 /// Runs, and returns whether the handler learned of an earlier attempt that ended without an answer.
-async fn is_told(bench: &Bench, key: &str, fails: bool) -> bool {
-    let told = std::sync::Arc::new(std::sync::Mutex::new(None));
-    let saw = std::sync::Arc::clone(&told);
+async fn learns_of_interruption(bench: &Bench, key: &str, fails: bool) -> bool {
+    let learned = std::sync::Arc::new(std::sync::Mutex::new(None));
+    let shared = std::sync::Arc::clone(&learned);
     let handler = async move {
-        *saw.lock().unwrap() = current().map(|claim| claim.is_takeover());
+        *shared.lock().unwrap() = current().map(|claim| claim.is_takeover());
         if fails { Err(TestError) } else { Ok("done".to_owned()) }
     };
     let _ = bench.with_handler(key, 1, handler).await;
-    let told = told.lock().unwrap().take();
-    told.expect("the handler ran")
+    let learned = learned.lock().unwrap().take();
+    learned.expect("the handler didn't run")
 }
 
 #[tokio::test(start_paused = true)]
@@ -300,17 +300,17 @@ async fn interrupted_attempts_are_never_forgotten() {
     bench.abandon("k", 1).await;
     tokio::time::sleep(Duration::from_secs(63)).await;
     for fails in [true, true, false] {
-        assert!(is_told(&bench, "k", fails).await);
+        assert!(learns_of_interruption(&bench, "k", fails).await);
     }
     assert_eq!(bench.record("k").attempt, 4);
     // A panic gives no answer either.
     bench.panic("m", 1).await;
     for fails in [true, false] {
-        assert!(is_told(&bench, "m", fails).await);
+        assert!(learns_of_interruption(&bench, "m", fails).await);
     }
     // An error is an answer.
     for fails in [true, true, false] {
-        assert!(!is_told(&bench, "n", fails).await);
+        assert!(!learns_of_interruption(&bench, "n", fails).await);
     }
 }
 

@@ -123,7 +123,7 @@ async fn callers_never_share_outcomes() {
     };
     let operation = bench.operation();
     let (anna, otto) = (operation.for_caller("anna").unwrap(), operation.for_caller("otto").unwrap());
-    for (operation, answer) in [(&operation, "nobody's"), (&anna, "anna's"), (&otto, "otto's")] {
+    for (operation, answer) in [(&operation, "no caller's"), (&anna, "anna's"), (&otto, "otto's")] {
         assert_eq!(run(operation, answer).await, answer);
         assert_eq!(run(operation, "another").await, answer);
     }

@@ -27,9 +27,9 @@ fn stage(deposits: Deposits) -> Staging {
     staging
 }
 
-/// Needs one cent more than there is.
+/// A deposit whose condition fails: it needs one cent, and the till is empty.
 fn short() -> Deposits {
-    Deposits::of("till", 1).if_there_is(1)
+    Deposits::of("till", 1).if_balance_is_at_least(1)
 }
 
 impl Bench {
@@ -68,7 +68,7 @@ impl Bench {
 }
 
 /// A bench that never retries.
-fn hurried() -> Bench {
+fn without_retries() -> Bench {
     Bench::with(|builder| builder.settle_within(Duration::ZERO))
 }
 
@@ -98,10 +98,10 @@ async fn every_fault_sequence_has_one_effect() {
     for case in 0..faults.len().pow(3) * 12 {
         let (mode, knows_tokens, retries, case) = (case % 3, case / 3 % 2 == 0, case / 6 % 2 == 0, case / 12);
         let script = [case / 64, case / 8 % 8, case % 8].map(|nth| faults[nth]);
-        let bench = if retries { Bench::new() } else { hurried() };
+        let bench = if retries { Bench::new() } else { without_retries() };
         let bench = if mode == 0 { bench } else { bench.optimistic(mode == 2) };
         if !knows_tokens {
-            bench.store.bank.forget_tokens();
+            bench.store.bank.ignore_tokens();
         }
         bench.store.script((mode != 1).then_some(Pass).into_iter().chain(script));
         let what = format!("{script:?}, mode {mode}, {knows_tokens}, {retries}");
@@ -163,7 +163,7 @@ async fn conflict_retries_use_new_tokens() {
     tokens.dedup();
     assert_eq!((tokens.len(), bench.till()), (3, 1));
     // It retries while there's time, and then releases the key.
-    let bench = hurried();
+    let bench = without_retries();
     bench.store.script([Script::Pass, Script::Conflict]);
     let error = refused(bench.pay("m").await);
     assert_eq!((error.kind(), bench.record("m").status()), (ErrorKind::Unavailable, Status::Released));
@@ -172,7 +172,7 @@ async fn conflict_retries_use_new_tokens() {
 
 #[tokio::test(start_paused = true)]
 async fn unresolved_commit_says_when_to_retry() {
-    let bench = hurried();
+    let bench = without_retries();
     bench.store.script([Script::Pass, Script::LoseAnswer, Script::LoseAnswer, Script::Down]);
     let error = refused(bench.pay("k").await);
     assert_eq!(error.kind(), ErrorKind::InProgress);
@@ -183,13 +183,13 @@ async fn unresolved_commit_says_when_to_retry() {
 
 #[tokio::test(start_paused = true)]
 async fn late_transaction_after_takeover_is_rejected() {
-    let bench = hurried();
+    let bench = without_retries();
     let late = [Script::Late, Script::LoseRequest, Script::Down];
     bench.store.script([Script::Pass].into_iter().chain(late));
     assert_eq!(kind(bench.pay("k").await), ErrorKind::InProgress);
     tokio::time::sleep(Duration::from_secs(70)).await;
     assert_eq!(bench.pay("k").await.unwrap(), "paid");
-    let committed = bench.store.make_late();
+    let committed = bench.store.apply_late();
     assert!(matches!(
         committed,
         crate::store::CommitOutcome::Answered(crate::store::WriteOutcome::Refused(Some(_)))
@@ -226,11 +226,11 @@ async fn closure_errors_and_panics_release_the_key() {
 #[tokio::test(start_paused = true)]
 async fn closure_may_stage_and_decline_again() {
     let bench = Bench::new();
-    let anew = |_: &Short| {
+    let stage_again = |_: &Short| {
         stage(Deposits::of("waiting list", 1));
         Ok("on the waiting list".to_owned())
     };
-    assert_eq!(bench.declined(anew).await.unwrap(), "on the waiting list");
+    assert_eq!(bench.declined(stage_again).await.unwrap(), "on the waiting list");
     let tokens = bench.store.bank.tokens();
     assert_ne!(tokens[0], tokens[1]);
     assert_eq!((bench.store.bank.balance("waiting list"), bench.till()), (1, 0));
@@ -318,7 +318,7 @@ async fn late_applied_transaction_is_the_answer() {
                 if closure {
                     staging.on_declined(move |_: &Short| -> Paid {
                         late.bank.pay_in("till", 1);
-                        let _ = late.make_late();
+                        let _ = late.apply_late();
                         Ok(SOLD_OUT.to_owned())
                     });
                 }
@@ -330,15 +330,15 @@ async fn late_applied_transaction_is_the_answer() {
                 assert_eq!(
                     result.unwrap(),
                     "paid",
-                    "what stands is what was made, not what was answered then"
+                    "the applied transaction's outcome counts, not the closure's"
                 );
                 assert_eq!((bench.till(), bench.pay("k").await.unwrap().as_str()), (2, "paid"));
             }
             false => {
                 assert_eq!(kind(result), ErrorKind::Declined);
                 bench.store.bank.pay_in("till", 1);
-                let _ = bench.store.make_late();
-                assert_eq!(bench.till(), 1, "the release has fenced it");
+                let _ = bench.store.apply_late();
+                assert_eq!(bench.till(), 1, "the release fenced it");
             }
         }
     }
@@ -364,7 +364,7 @@ async fn ambiguous_optimistic_decline_is_unresolved() {
                 (true, _) => {
                     assert_eq!(kind(result), ErrorKind::InProgress);
                     bench.store.bank.pay_in("till", 1);
-                    let _ = bench.store.make_late();
+                    let _ = bench.store.apply_late();
                     assert_eq!((bench.pay("k").await.unwrap().as_str(), bench.till()), ("paid", 2));
                 }
                 (false, true) => assert!(matches!(result, Err(RunError::Handler(TestError)))),
@@ -377,7 +377,7 @@ async fn ambiguous_optimistic_decline_is_unresolved() {
 /// The `on_declined` closure is cut off while the first attempt of its transaction may still be applied.
 #[tokio::test(start_paused = true)]
 async fn cut_off_closure_keeps_the_ambiguity() {
-    for (is_late, told) in [(true, ErrorKind::InProgress), (false, ErrorKind::Unavailable)] {
+    for (is_late, expected) in [(true, ErrorKind::InProgress), (false, ErrorKind::Unavailable)] {
         let bench = Bench::new().optimistic(false);
         bench.store.script([if is_late { Script::Late } else { Script::Pass }]);
         let target = Target {
@@ -398,7 +398,7 @@ async fn cut_off_closure_keeps_the_ambiguity() {
         let judge = |paid: Paid, _| (Verdict::CompleteOmitted, paid);
         let driver = bench.idempotency.driver();
         let result = protect(driver, target, handler, judge, |_| Some(pending::<Paid>())).await;
-        assert_eq!(result.map(|_| ()).unwrap_err().kind(), told);
+        assert_eq!(result.map(|_| ()).unwrap_err().kind(), expected);
     }
 }
 
@@ -410,7 +410,7 @@ async fn late_applied_transaction_overrides_closures_error() {
     let result = bench
         .declined(move |_| {
             late.bank.pay_in("till", 1);
-            let _ = late.make_late();
+            let _ = late.apply_late();
             Err(TestError)
         })
         .await;
@@ -424,8 +424,8 @@ async fn at_most_once_skipped_closure_records_failure() {
     {
         let bench = Bench::with(|builder| builder.execution(execution));
         let frozen = bench.clone();
-        let asked = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-        let by_closure = asked.clone();
+        let is_called = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let by_closure = is_called.clone();
         let result = bench
             .with_handler("k", 1, async move {
                 stage(short()).on_declined(move |_: &Short| -> Paid {
@@ -437,7 +437,7 @@ async fn at_most_once_skipped_closure_records_failure() {
                 Ok("paid".to_owned())
             })
             .await;
-        assert_eq!((kind(result), asked.load(Ordering::SeqCst)), (ErrorKind::Declined, false));
+        assert_eq!((kind(result), is_called.load(Ordering::SeqCst)), (ErrorKind::Declined, false));
         assert_eq!(bench.record("k").status(), status, "the handler has run");
     }
 }
@@ -463,7 +463,7 @@ async fn failed_handlers_writes_are_dropped() {
         let task = tokio::spawn(async move {
             let handler = async {
                 *keep.lock().unwrap() = Some(stage(Deposits::of("till", 1)));
-                assert!(ends != "panics", "as it must");
+                assert!(ends != "panics", "the handler's own panic");
                 pending().await
             };
             kind(bench.with_handler("k", 1, handler).await)
@@ -523,7 +523,7 @@ async fn staging_needs_a_transactional_store() {
         Err::<String, _>(error)
     });
     let Err(RunError::Handler(error)) = run.await else { panic!("ran") };
-    assert!(error.to_string().contains("makes no transactions"), "{error}");
+    assert!(error.to_string().contains("doesn't support transactional writes"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -557,11 +557,11 @@ async fn missing_record_is_reclaimed_and_committed() {
 #[tokio::test(start_paused = true)]
 async fn failed_commit_returns_the_claim() {
     let bench = Bench::new();
-    let not_made = bench.hold("k").await.commit("paid", short()).await.unwrap_err();
-    assert_eq!(not_made.error().kind(), ErrorKind::Declined);
-    assert_eq!(not_made.details(), Some(&Short { account: "till", has: 0 }));
-    assert_eq!(not_made.details::<String>(), None);
-    let settled = not_made.into_claim().unwrap().commit("paid", Deposits::of("till", 1)).await;
+    let not_committed = bench.hold("k").await.commit("paid", short()).await.unwrap_err();
+    assert_eq!(not_committed.error().kind(), ErrorKind::Declined);
+    assert_eq!(not_committed.details(), Some(&Short { account: "till", has: 0 }));
+    assert_eq!(not_committed.details::<String>(), None);
+    let settled = not_committed.into_claim().unwrap().commit("paid", Deposits::of("till", 1)).await;
     assert!(matches!(settled, Ok(Settled::Recorded)), "{settled:?}");
     assert_eq!(bench.till(), 1);
 
@@ -573,21 +573,21 @@ async fn failed_commit_returns_the_claim() {
     ] {
         let claim = bench.hold("m").await;
         bench.store.script([script]);
-        let not_made = claim.commit("paid", Deposits::of("till", 1)).await.unwrap_err();
-        assert_eq!(not_made.error().kind(), expected);
-        not_made.into_claim().unwrap().release().await.unwrap();
+        let not_committed = claim.commit("paid", Deposits::of("till", 1)).await.unwrap_err();
+        assert_eq!(not_committed.error().kind(), expected);
+        not_committed.into_claim().unwrap().release().await.unwrap();
     }
     let claim = bench.hold("m").await;
     bench.store.script([Script::LoseRequest, Script::LoseRequest, Script::Down]);
-    let not_made = claim.commit("paid", Deposits::of("till", 1)).await.unwrap_err();
-    let error = not_made.into_claim().unwrap_err();
+    let not_committed = claim.commit("paid", Deposits::of("till", 1)).await.unwrap_err();
+    let error = not_committed.into_claim().unwrap_err();
     let wait = Some(Duration::from_millis(62_001));
     assert_eq!((error.kind(), error.retry_after()), (ErrorKind::InProgress, wait));
     assert_eq!(bench.till(), 1);
 
-    let not_made = bench.hold("n").await.commit("paid", Text("no deposit")).await.unwrap_err();
-    assert_eq!(not_made.error().kind(), ErrorKind::Invalid);
-    assert!(matches!(not_made.into_claim().unwrap().complete("done").await, Ok(Settled::Recorded)));
+    let not_committed = bench.hold("n").await.commit("paid", Text("no deposit")).await.unwrap_err();
+    assert_eq!(not_committed.error().kind(), ErrorKind::Invalid);
+    assert!(matches!(not_committed.into_claim().unwrap().complete("done").await, Ok(Settled::Recorded)));
 }
 
 /// Writes of a type that no store accepts.

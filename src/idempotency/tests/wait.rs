@@ -28,10 +28,10 @@ async fn duplicate_waits_for_the_outcome() {
     };
     let (first, (again, took)) = tokio::join!(first, duplicate);
     assert_eq!((first.unwrap().as_str(), again.unwrap().as_str()), ("slow", "slow"));
-    assert_eq!(bench.runs(), 0, "the duplicate's own handler has not run");
+    assert_eq!(bench.runs(), 0, "the duplicate's handler hasn't run");
     assert!(took >= Duration::from_secs(3) && took < Duration::from_secs(5), "{took:?}");
-    let asked = bench.store.take_calls().iter().filter(|call| **call == "claim").count();
-    assert!((4..12).contains(&asked), "asked {asked} times in 3 s");
+    let attempts = bench.store.take_calls().iter().filter(|call| **call == "claim").count();
+    assert!((4..12).contains(&attempts), "{attempts} attempts in 3 s");
 }
 
 #[tokio::test(start_paused = true)]
@@ -41,7 +41,7 @@ async fn wait_respects_budget_and_remaining_time() {
     let began = bench.now();
     assert_eq!(kind(bench.run("k", 1).await), ErrorKind::InProgress);
     let took = began.until(bench.now());
-    assert_eq!(took, Duration::from_secs(5), "the whole budget, and one more question at its end");
+    assert_eq!(took, Duration::from_secs(5), "the whole budget, then one more attempt");
 
     let soon = bench.in_invocation(bench.now().saturating_add(Duration::from_secs(2)));
     let began = bench.now();

@@ -92,7 +92,7 @@ fn failed_reclaim_commits_nothing() {
     run.feed(refused(None));
     let down = fault(StoreErrorKind::Unavailable, false);
     let end = Action::Settled(End::NotCommitted(Refusal::Unavailable));
-    assert_eq!(run.gives_up(&down), (end, RETRIES));
+    assert_eq!(run.retry_until_end(&down), (end, RETRIES));
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn transaction_after_a_decline_is_new() {
         run.now = run.now.saturating_add(Duration::from_secs(1));
         let (write, submission) = sent(run.feed(Event::Settle(commit())));
         assert_eq!(submission, nth);
-        assert_ne!(write, first, "it is another transaction, made now");
+        assert_ne!(write, first, "it's another transaction");
     }
 }
 
@@ -146,7 +146,7 @@ fn failed_transaction_retries_under_a_new_number() {
             assert_eq!(
                 (write, submission),
                 (first.clone(), u32::from(nth) + 1),
-                "each value was fixed at first"
+                "every value is as first sent"
             );
         }
         assert_eq!(run.feed(fault(kind, false)), Action::Declined(Decline::Store(kind)));
@@ -158,12 +158,12 @@ fn failed_transaction_retries_under_a_new_number() {
 #[test]
 fn conflict_retries_stop_at_the_time_limit() {
     let by = NOW.saturating_add(SETTLE_WITHIN);
-    for (now, goes_on) in
+    for (now, retries) in
         [(by.saturating_sub(LAST_TRY), true), (by, false), (by.saturating_add(LEASE), false)]
     {
         let (mut run, ..) = committing();
         run.now = now;
-        let expected = match goes_on {
+        let expected = match retries {
             true => Action::Pause(0),
             false => Action::Declined(Decline::Store(StoreErrorKind::Conflict)),
         };
@@ -254,7 +254,7 @@ fn record_decides_an_ambiguous_transaction() {
             let (mut run, held, _) = in_doubt();
             let unresolved = Action::Settled(End::Unresolved(Some(claimable_at(held.lease_until))));
             let pauses = if kind == StoreErrorKind::Corrupt { 0 } else { RETRIES };
-            assert_eq!(run.gives_up(&fault(kind, maybe_applied)), (unresolved, pauses), "{kind:?}");
+            assert_eq!(run.retry_until_end(&fault(kind, maybe_applied)), (unresolved, pauses), "{kind:?}");
         }
     }
 }
@@ -302,7 +302,7 @@ fn submission_number_is_fixed_while_ambiguous() {
             assert_eq!(sent(run.feed(Event::Resumed)), (first.clone(), 0));
         };
         assert!(pauses + 1 >= RETRIES, "{pauses}");
-        assert_eq!(last, Action::Read, "never declined: it may have been made");
+        assert_eq!(last, Action::Read, "never declined: it may have been applied");
         let end = run.feed(Event::Found(Some(before)));
         assert_eq!(end, Action::Settled(End::Unresolved(Some(claimable_at(held.lease_until)))));
     }
@@ -347,7 +347,7 @@ fn extension_changes_only_lease_and_expiry() {
         expires_at: Some(expires_at),
     };
     assert_eq!(run.feed(Event::Extend(until)), Action::Apply(extend));
-    assert_eq!(run.state.held(), Some(&held), "not before it is answered");
+    assert_eq!(run.state.held(), Some(&held), "unchanged until the store answers");
     let extended = Held { lease_until: until, ..held };
     assert_eq!(run.feed(Event::Answered(WriteOutcome::Applied)), Action::Extended(extended.clone()));
     assert_eq!(run.state.held(), Some(&extended));
@@ -357,7 +357,7 @@ fn extension_changes_only_lease_and_expiry() {
 fn lease_is_never_shortened() {
     let (mut run, held) = Run::holding();
     for until in [NOW, held.lease_until] {
-        assert_eq!(run.feed(Event::Extend(until)), Action::NotExtended, "and nothing is sent");
+        assert_eq!(run.feed(Event::Extend(until)), Action::NotExtended, "nothing is sent");
     }
     assert_eq!(run.state.held(), Some(&held));
 }
@@ -395,7 +395,7 @@ fn each_extension_answer_has_its_action() {
     ] {
         let (mut run, held) = extending();
         assert_eq!(run.feed(event), action);
-        assert_eq!(run.state.held(), Some(&held), "it stands as before");
+        assert_eq!(run.state.held(), Some(&held), "the claim is unchanged");
         let again = run.feed(Event::Extend(until.saturating_add(LEASE)));
         assert!(matches!(again, Action::Apply(Write::Extend { .. })), "{again:?}");
     }

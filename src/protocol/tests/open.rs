@@ -21,7 +21,7 @@ fn put(action: Action) -> (Option<Revision>, Record, Option<u32>) {
             (seen, record, Some(submission))
         }
         Action::Apply(Write::Conclude { seen, record }) => (seen, record, None),
-        action => panic!("nothing is put: {action:?}"),
+        action => panic!("no conclusion: {action:?}"),
     }
 }
 
@@ -39,13 +39,13 @@ const DEAD: fn() -> Record = || record(RecordState::Completed(outcome()), -3);
 #[test]
 fn optimistic_read_decides_the_action() {
     #[derive(Debug, PartialEq)]
-    enum Does {
+    enum Reaction {
         Opens,
         Replays,
         Refuses(Refusal),
     }
-    use Does::*;
-    let does = |execution, record| match looked(execution, Some(record)).1 {
+    use Reaction::*;
+    let reaction = |execution, record| match looked(execution, Some(record)).1 {
         Action::Open => Opens,
         Action::Replay(_) => Replays,
         Action::Refused(refusal) => Refuses(refusal),
@@ -65,10 +65,10 @@ fn optimistic_read_decides_the_action() {
         (of_another_request(started(-2001)), Refuses(Refusal::Mismatch), Refuses(Refusal::Mismatch)),
         (of_another_request(done(-3)), Opens, Opens),
     ] {
-        assert_eq!(does(Execution::AtLeastOnce, record.clone()), least, "{record:?}");
-        assert_eq!(does(Execution::AtMostOnce, record.clone()), most, "{record:?}");
+        assert_eq!(reaction(Execution::AtLeastOnce, record.clone()), least, "{record:?}");
+        assert_eq!(reaction(Execution::AtMostOnce, record.clone()), most, "{record:?}");
     }
-    assert_eq!(does(Execution::AtLeastOnce, started(-2000)), in_progress);
+    assert_eq!(reaction(Execution::AtLeastOnce, started(-2000)), in_progress);
 }
 
 #[test]
@@ -193,12 +193,12 @@ fn ambiguous_conclusion_is_resent_then_read() {
         assert_eq!(run.clone().feed(refused(Some(after.clone()))), Action::Settled(End::Recorded));
         assert_eq!(run.feed(LOST()), Action::Read);
         assert_eq!(run.clone().feed(Event::Found(Some(after))), Action::Settled(End::Recorded));
-        assert_eq!(run.clone().gives_up(&LOST()), (Action::Settled(End::Unresolved(None)), RETRIES));
+        assert_eq!(run.clone().retry_until_end(&LOST()), (Action::Settled(End::Unresolved(None)), RETRIES));
         for nth in 0..RETRIES {
             assert_eq!(
                 run.feed(Event::Found(before.clone())),
                 Action::Pause(nth),
-                "as seen: not made by then"
+                "as read: not applied yet"
             );
             assert_eq!(run.feed(Event::Resumed), first);
             assert_eq!(run.feed(LOST()), Action::Read);
@@ -231,7 +231,7 @@ fn declined_conclusion_reopens_under_a_new_number() {
     }
     let down = fault(StoreErrorKind::Unavailable, false);
     let declined = Action::Declined(Decline::Store(StoreErrorKind::Unavailable));
-    assert_eq!(run.gives_up(&down), (declined, RETRIES));
+    assert_eq!(run.retry_until_end(&down), (declined, RETRIES));
     assert_eq!(run.feed(Event::Settle(RELEASE)), Action::Settled(End::Recorded));
 }
 

@@ -8,7 +8,7 @@ fn unapplied_settlement_is_resent() {
     let still = mine(&mut run, &held, RecordState::Started { lease_until: held.lease_until });
     assert_eq!(run.feed(LOST()), Action::Read);
     let again = run.feed(Event::Found(Some(still.clone())));
-    assert!(matches!(again, Action::Apply(Write::Settle { .. })), "at once, the first time");
+    assert!(matches!(again, Action::Apply(Write::Settle { .. })), "without a pause, the first time");
     for nth in 1..RETRIES {
         assert_eq!(run.feed(LOST()), Action::Read);
         assert_eq!(run.feed(Event::Found(Some(still.clone()))), Action::Pause(nth));
@@ -79,7 +79,7 @@ fn settlement_retries_stop_at_the_time_limit() {
         assert_eq!(
             settling(ends.saturating_sub(LAST_TRY)),
             Action::Pause(0),
-            "also after the lease has passed"
+            "even after the lease has ended"
         );
         let late = Timestamp::from_millis(ends.saturating_sub(LAST_TRY).as_millis() + 1);
         assert_eq!(settling(late), Action::Settled(End::Unrecorded(Refusal::Unavailable)));
@@ -106,7 +106,7 @@ fn store_calls_end_by_their_limit() {
     assert_eq!(giving_up.state.call_until(NOW), Some(at(2.75)), "its release");
     let own = mine_as_claimed(&run);
     assert!(matches!(run.feed(Event::Found(Some(own))), Action::Claimed(_)));
-    assert_eq!(run.state.call_until(NOW), None, "the handler's time is its own");
+    assert_eq!(run.state.call_until(NOW), None, "no call limits the handler");
     for (now, until) in [
         (0.0, 1.375),
         (2.0, 2.375),
@@ -141,7 +141,7 @@ fn only_unstorable_responses_are_omitted() {
     let (mut run, _) = Run::completing();
     let unstorable = fault(StoreErrorKind::Unstorable, false);
     let Action::Apply(Write::Settle { settlement, .. }) = run.feed(unstorable.clone()) else {
-        panic!("given up")
+        panic!("not sent without its response")
     };
     assert!(matches!(settlement, Settlement::Complete(Outcome::Omitted, _)));
     assert_eq!(run.feed(unstorable), Action::Settled(End::Unrecorded(Refusal::Rejected)));
@@ -161,7 +161,7 @@ fn interruption_is_remembered_across_release_and_reclaim() {
         ),
         (started(-60_000), true),
     ] {
-        let (mut run, action) = Run::meets(Execution::AtLeastOnce, there.clone());
+        let (mut run, action) = Run::claiming_over(Execution::AtLeastOnce, there.clone());
         let Action::Apply(write) = action else { panic!("not claimed: {there:?}") };
         assert_eq!(write.lock().unwrap().interrupted, is_takeover, "{there:?}");
         let Action::Claimed(held) = run.feed(Event::Answered(WriteOutcome::Applied)) else {
@@ -192,9 +192,9 @@ fn unsettled_at_most_once_claims_never_expire() {
     }
     // The lease ended long ago.
     let forever = Record { expires_at: None, ..started(-1_000_000_000) };
-    let (_, action) = Run::meets(Execution::AtMostOnce, forever.clone());
+    let (_, action) = Run::claiming_over(Execution::AtMostOnce, forever.clone());
     assert_eq!(action, Action::Refused(Refusal::OutcomeUnknown));
-    let (_, action) = Run::meets(Execution::AtMostOnce, of_another_request(forever));
+    let (_, action) = Run::claiming_over(Execution::AtMostOnce, of_another_request(forever));
     assert_eq!(action, Action::Refused(Refusal::Mismatch));
 }
 
@@ -210,7 +210,7 @@ fn claim_for_recording_is_retried() {
         let (mut run, _) = Run::completing();
         assert!(matches!(run.feed(refused(None)), Action::Apply(Write::Claim(_))));
         let given_up = Action::Settled(End::Unrecorded(Refusal::Unavailable));
-        assert_eq!(run.clone().gives_up(&event), (given_up, RETRIES));
+        assert_eq!(run.clone().retry_until_end(&event), (given_up, RETRIES));
         run.feed(fault(StoreErrorKind::Unavailable, false));
         assert!(matches!(run.feed(Event::Resumed), Action::Apply(Write::Claim(_))));
         assert!(matches!(

@@ -11,7 +11,7 @@ fn other_outcome() -> Outcome {
 }
 
 /// The record after `write` was applied to `record`.
-fn made(write: &Write, record: Option<&Record>) -> Record {
+fn applied(write: &Write, record: Option<&Record>) -> Record {
     write.apply_to(record).unwrap()
 }
 
@@ -37,12 +37,12 @@ fn open() -> Run {
 fn late_applied_transaction_supersedes_the_settlement() {
     let (run, held) = Run::holding();
     let (run, late) = declined_in_doubt(run);
-    let stands = made(&late, Some(&mine(&mut run.clone(), &held, started(0).state)));
+    let after = applied(&late, Some(&mine(&mut run.clone(), &held, started(0).state)));
     for intent in [RELEASE, Intent::Complete(other_outcome()), Intent::Fail(other_outcome())] {
         let mut run = run.clone();
         assert!(matches!(run.feed(Event::Settle(intent)), Action::Apply(Write::Settle { .. })));
-        let end = run.feed(refused(Some(stands.clone())));
-        assert_eq!(end, Action::Settled(End::Superseded(stands.clone())));
+        let end = run.feed(refused(Some(after.clone())));
+        assert_eq!(end, Action::Settled(End::Superseded(after.clone())));
     }
 }
 
@@ -55,7 +55,7 @@ fn ambiguous_commit_is_unresolved_after_failed_settlement() {
         assert!(matches!(run.feed(Event::Settle(intent)), Action::Apply(Write::Settle { .. })));
         let unresolved = Action::Settled(End::Unresolved(Some(claimable_at(held.lease_until))));
         let down = fault(StoreErrorKind::Unavailable, false);
-        assert_eq!(run.gives_up(&down), (unresolved, RETRIES));
+        assert_eq!(run.retry_until_end(&down), (unresolved, RETRIES));
     }
     // A stored settlement fences it.
     let mut fenced = run.clone();
