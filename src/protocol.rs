@@ -2,8 +2,8 @@
 //!
 //! [`step`] takes a state and an input, changes the state, and returns the one action to perform. It does no
 //! I/O, reads no clock and draws no randomness: every input carries the time, and the plan carries the owner.
-//! The engine performs the actions and feeds the answers back. Tests can do the same in any order, on the
-//! code that ships.
+//! The driver (`run::driver`) performs the actions and feeds the answers back. Tests can do the same in any
+//! order, on the code that ships.
 //!
 //! ```text
 //! Begin ─▶ Apply(T1) ─ applied ───────────────▶ Claimed ── Settle ─▶ Apply(T4-6) ─ applied ─▶ Settled

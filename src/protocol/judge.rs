@@ -67,7 +67,7 @@ pub(crate) enum Recalled {
     Replay,
     /// The key is used for another request.
     Mismatch,
-    /// No answer: the store has to be asked.
+    /// No answer: ask the store.
     Unknown,
 }
 

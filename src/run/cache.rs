@@ -32,7 +32,7 @@ const LARGEST_SHARE: usize = 8;
 /// free, and the allocator's overhead. It's rounded up: measured with 20,000 copies, it was 315.
 const BOOKKEEPING: usize = 384;
 
-/// The copies, and the rules for adding to them. All clones of an engine share one.
+/// The copies, and the rules for adding to them. All clones of an `Idempotency` share one.
 #[derive(Debug)]
 pub(crate) struct LocalCache {
     shelf: Mutex<Shelf>,
@@ -83,7 +83,7 @@ impl LocalCache {
         })
     }
 
-    /// Returns the answer of the copy of `key`, or `None` if the store has to be asked.
+    /// Returns the answer of the copy of `key`, or `None` if it needs the store.
     pub(super) fn recall(
         &self,
         rules: &Rules,
@@ -203,7 +203,7 @@ impl Copied {
     }
 }
 
-/// Forgets a key's copy when it's dropped, for whatever reason.
+/// Forgets a key's copy when it's dropped.
 #[must_use]
 pub(crate) struct Forget<'a> {
     cache: Option<&'a LocalCache>,
