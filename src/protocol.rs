@@ -66,7 +66,7 @@ enum Phase {
     /// The claim's answer was ambiguous; the record is being read.
     LookingForClaim(Claiming),
     /// This executor's own claim, which it can't use or which may have been applied, is being released.
-    GivingBack { held: Held, why: Refusal },
+    Releasing { held: Held, why: Refusal },
     /// The claim is held, and the handler may run.
     Held(Running),
     /// An extension of the lease to `until` was sent to the store; the handler runs.
@@ -136,8 +136,8 @@ pub fn step(state: &mut State, input: Input) -> Action {
         (Phase::Fresh, Event::Begin) => acquire::claim_absent(plan, now, Goal::Run, 0),
         (Phase::Claiming(claiming), event) => acquire::claiming(plan, now, claiming, event),
         (Phase::LookingForClaim(claiming), event) => acquire::looking_for_claim(plan, now, claiming, event),
-        (Phase::GivingBack { held, why }, event @ (Event::Answered(_) | Event::Failed(_))) => {
-            acquire::giving_back(plan, &held, why, &event)
+        (Phase::Releasing { held, why }, event @ (Event::Answered(_) | Event::Failed(_))) => {
+            acquire::releasing(plan, &held, why, &event)
         }
         // A missing answer to an extension makes no difference: only the lease's end depends on it.
         (Phase::Held(running) | Phase::Extending { running, .. }, Event::Settle(intent)) => {

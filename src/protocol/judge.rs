@@ -82,8 +82,8 @@ pub(crate) fn recall(rules: &Rules, fingerprint: Fingerprint, copy: &Record, now
         return Recalled::Unknown;
     }
     // A cache lookup has drawn no owner: it claims nothing.
-    let nobody = Owner::from_bytes(copy.owner.as_bytes().map(|byte| !byte));
-    match judge(rules, nobody, fingerprint, copy, now) {
+    let other = Owner::from_bytes(copy.owner.as_bytes().map(|byte| !byte));
+    match judge(rules, other, fingerprint, copy, now) {
         Judgement::Replay => Recalled::Replay,
         // A STARTED record may be settled or taken over at any time.
         Judgement::Mismatch if copy.lease_until().is_none() => Recalled::Mismatch,

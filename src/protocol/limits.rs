@@ -66,8 +66,8 @@ impl State {
             Phase::Fresh | Phase::Claiming(_) | Phase::LookingForClaim(_) | Phase::Looking => {
                 return limits.ask_by;
             }
-            Phase::GivingBack { why: Refusal::NoTimeLeft, .. } => return limits.answer_by,
-            Phase::GivingBack { .. } => {
+            Phase::Releasing { why: Refusal::NoTimeLeft, .. } => return limits.answer_by,
+            Phase::Releasing { .. } => {
                 let until = limits.ask_by.map(|ask_by| ask_by.saturating_add(limits.reserve));
                 return until.into_iter().chain(limits.answer_by).min();
             }

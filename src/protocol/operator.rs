@@ -87,9 +87,9 @@ pub fn outlook(rules: &Rules, record: &Record, now: Timestamp) -> Outlook {
 /// A decision about one applies to the other, so that an operator can fence a claim whose lease is extended
 /// every few seconds.
 pub fn is_same_claim(seen: &Record, record: &Record) -> bool {
-    let stands =
+    let claim_of =
         |record: &Record| (record.status() == Status::Started).then_some((record.owner, record.generation));
-    stands(seen).is_some() && stands(seen) == stands(record)
+    claim_of(seen).is_some() && claim_of(seen) == claim_of(record)
 }
 
 /// Returns an operator's write on `record`, the version that was shown: one compare-and-set, under a new

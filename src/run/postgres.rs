@@ -1,4 +1,4 @@
-//! Keeps the record in the handler's own transaction: claim, work and outcome commit together, or not at all.
+//! Keeps the record in the handler's own transaction: claim, work and outcome all commit, or none does.
 //!
 //! The machine works as it does without a claim: it reads the record, the work runs, and it puts the finished
 //! record. In between, the transaction's own lock holds the key. The lock ends with the transaction.
