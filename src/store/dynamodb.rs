@@ -45,8 +45,8 @@
 //!
 //! | attribute | type | content |
 //! |---|---|---|
-//! | `id` | S | without a sort key `<the record's id>#chunk#<owner>#<index>`, index from 0; with one, the record's `id` |
-//! | the sort key, if the table has one | S | `chunk#<owner>#<index>` |
+//! | `id` | S | without a sort key `<the record's id>#part#<owner>#<index>`, index from 0; with one, the record's `id` |
+//! | the sort key, if the table has one | S | `part#<owner>#<index>` |
 //! | `expires_at` | N | the record's, plus 86,400 |
 //! | `response` | B | the bytes |
 //!
