@@ -22,7 +22,9 @@ use crate::{
         extension::keep,
         handle::ClaimHandle,
         optimistic::{Looked, Mode, Optimistic},
-        refusal::{Refused, RefusedBy, declined, not_concluded, of_another_type, refusal_error, unresolved},
+        refusal::{
+            Refused, RefusedBy, declined, not_concluded, refusal_error, unresolved, wrong_closure_type,
+        },
         replay::Replay,
         response::Verdict,
         staging::{AnyAnswer, Staging},
@@ -220,7 +222,7 @@ where
                     let result = answer.await;
                     Ok(judge(result, on_handler_error(driver, &refusals)))
                 }
-                None => Err(of_another_type::<T>(&key)),
+                None => Err(wrong_closure_type::<T>(&key)),
             }
         }));
         ended = right.watch(driver.clock(), latest, answering).await;

@@ -215,7 +215,7 @@ pub(crate) fn not_committed(key: &StoredKey, cause: StoreError) -> Error {
 }
 
 /// Returns the error for an `on_declined` closure of the wrong type, and reports it.
-pub(super) fn of_another_type<T>(key: &StoredKey) -> Error {
+pub(super) fn wrong_closure_type<T>(key: &StoredKey) -> Error {
     let error = Error::misuse(format!(
         "{key}: the closure of `on_declined` takes or returns the wrong type. It must take the store's own type and return \
          {}, as the handler does. Nothing was written",
