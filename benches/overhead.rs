@@ -30,7 +30,8 @@ fn overhead(criterion: &mut Criterion) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Shows that no cost grows with the keys that an engine has seen: the hundred-thousandth costs what the first did.
+/// Shows that no cost grows with the keys that an `Idempotency` has seen: the hundred-thousandth costs what the
+/// first did.
 fn keys_seen(criterion: &mut Criterion) -> Result<(), Failure> {
     let runtime = runtime()?;
     let run = Run::new(Wire::Applies, 0)?;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! overhead_once CASE COUNT      first-bare, first-run, duplicate-bare, duplicate-run, …
-//! overhead_once keys COUNT      COUNT different keys through one engine; prints the memory in use
+//! overhead_once keys COUNT      COUNT different keys through one `Idempotency`; prints the memory in use
 //! overhead_once cached-keys COUNT      the same, with a local cache of 16 MiB
 //! ```
 

@@ -1,4 +1,4 @@
-//! Measures first runs and duplicates at a steady rate through an engine on Redis.
+//! Measures first runs and duplicates at a steady rate through an `Idempotency` on Redis.
 //!
 //! ```text
 //! redis_load [RATE [SECONDS]]      default: 1000 operations a second, for 10 seconds

@@ -35,7 +35,7 @@ const BEGINNING: i64 = 20_776 * DAY;
 pub enum Host {
     /// It does, as ordinary Lambda: a little late, but within the lease's grace.
     Kills,
-    /// It doesn't, as Lambda Managed Instances: the engine cuts the handler off, before each poll.
+    /// It doesn't, as Lambda Managed Instances: the library cuts the handler off, before each poll.
     LetsRun,
 }
 

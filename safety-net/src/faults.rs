@@ -63,7 +63,7 @@ pub enum Choice {
     Finish(u8, Verdict),
     /// The executor asks for a longer lease, while its handler runs.
     Extend(u8),
-    /// The engine cuts the handler off.
+    /// The library cuts the handler off.
     CutOff(u8),
     /// The executor dies.
     Crash(u8),

@@ -1,4 +1,4 @@
-//! Deterministic simulation: the real engine, many executors, virtual time, one seed per schedule.
+//! Deterministic simulation: the real library, many executors, virtual time, one seed per schedule.
 //!
 //! It uses no sleeps and no threads. One scheduler polls the executors' futures in an order that the seed
 //! decides, and advances the clock when none of them can continue. The store is the library's own contract

@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 /// machine uses only the names of the two ways to execute.
 const RULES: [&str; 5] =
     ["src/protocol", "src/protocol.rs", "src/record.rs", "src/store.rs", "safety-net/src"];
-/// The files below those that don't affect the exploration: tests, the simulation (it drives the engine),
+/// The files below those that don't affect the exploration: tests, the simulation (it drives the library),
 /// reporting, and the spaces, each of which is recorded with its own digest.
 const NOT_RULES: [&str; 13] = [
     "src/protocol/tests",

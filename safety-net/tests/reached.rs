@@ -36,9 +36,9 @@ const SETTINGS: &[(&str, By)] = &[
             Item::RetentionLong,
         ]),
     ),
-    ("skew_margin", Test(ENGINE, "retry_after_ends_when_the_key_can_be_claimed")),
-    ("lease_grace", Test(ENGINE, "a_known_deadline_bounds_lease_and_handler")),
-    ("lease_fallback", Test(ENGINE, "a_handler_is_cut_off_before_its_lease_ends_where_no_deadline_is_known")),
+    ("skew_margin", Test(ENGINE, "retry_after_ends_when_claimable")),
+    ("lease_grace", Test(ENGINE, "deadline_bounds_lease_and_handler")),
+    ("lease_fallback", Test(ENGINE, "lease_bounds_handlers_without_a_deadline")),
     ("lease_extension", Simulated(&[Item::Extends, Item::T7])),
     ("answer_reserve", Test("safety-net/tests/simulation.rs", "campaigns_catch_each_removed_precaution")),
     ("settle_within", Test("safety-net/tests/simulation.rs", "short_outages_repeat_no_effect")),
@@ -46,7 +46,7 @@ const SETTINGS: &[(&str, By)] = &[
     ("on_handler_error", Simulated(&[Item::ReleasesErrors, Item::RecordsErrors, Item::RecordedError])),
     ("on_in_progress", Simulated(&[Item::RefusesInProgress, Item::Waits])),
     ("on_store_failure", Simulated(&[Item::MayRunUnprotected, Item::RunsUnprotected])),
-    ("max_response", Test(ENGINE, "a_response_over_the_limit_is_done_and_not_retained")),
+    ("max_response", Test(ENGINE, "oversized_response_is_not_retained")),
     ("local_cache", Simulated(&[Item::NoCache, Item::Caches])),
 ];
 
@@ -58,13 +58,13 @@ const KINDS: &[(&str, By)] = &[
     ("InProgress", Simulated(&[Item::InProgress])),
     ("OutcomeUnknown", Simulated(&[Item::OutcomeUnknown])),
     ("NotRetained", Simulated(&[Item::NotRetained])),
-    ("Fenced", Test(FENCING, "the_low_level_tells_fenced_from_unrecorded")),
+    ("Fenced", Test(FENCING, "fenced_and_unrecorded_are_distinct_errors")),
     ("Unavailable", Simulated(&[Item::Unavailable])),
-    ("Unrecorded", Test(FENCING, "the_low_level_tells_fenced_from_unrecorded")),
+    ("Unrecorded", Test(FENCING, "fenced_and_unrecorded_are_distinct_errors")),
     ("Declined", Simulated(&[Item::Declined])),
     ("AllFailed", Test("tests/wrappers/batch/all_failed.rs", "failed_batches_are_counted")),
-    ("Corrupt", Test(ENGINE, "damaged_bytes_are_corrupt_and_nothing_runs")),
-    ("Invalid", Test(ENGINE, "a_rejected_request_says_why")),
+    ("Corrupt", Test(ENGINE, "damaged_response_is_corrupt_and_not_rerun")),
+    ("Invalid", Test(ENGINE, "rejected_request_reports_the_reason")),
 ];
 
 /// The ways in: the methods of `Idempotency`, `Operation` and the claims that run something, and the layers.

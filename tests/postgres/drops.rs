@@ -1,4 +1,4 @@
-//! Calls dropped midway, as the engine drops one that takes too long, and the longest that a call takes.
+//! Calls dropped midway, as the library drops one that takes too long, and the longest that a call takes.
 
 use std::time::{Duration, Instant};
 

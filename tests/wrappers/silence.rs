@@ -139,7 +139,7 @@ fn secret(of: &str) -> String {
     secret
 }
 
-/// Records the `Debug` text of the engine's values, with secrets in them.
+/// Records the `Debug` text of the library's values, with secrets in them.
 #[tokio::test]
 async fn debug_of_engine_values_leaks_nothing() {
     let store = MemoryStore::new();

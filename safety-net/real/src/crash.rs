@@ -6,7 +6,7 @@
 //! harness also kills and freezes it at random ([`kills`]). Every effect is a line in a ledger. The [`judge`]
 //! allows one effect, plus one more for each crash in the gap between an effect and its completion.
 //!
-//! This table lists the ways in which a run can break off, and where each is tested. The wire net covers lost
+//! This table lists the ways in which a run can break off, and where each is tested. The wire check covers lost
 //! and late answers.
 //!
 //! | what happens | killed at | frozen beyond the lease at | so that |
@@ -25,7 +25,7 @@
 //!
 //! After a freeze, the library releases a claim with no time left, and cuts off a handler whose time is over.
 //!
-//! The engine's own tests and the wire net cover panics, dropped futures and a store that is down.
+//! The library's own tests and the wire check cover panics, dropped futures and a store that is down.
 //!
 //! There's no gap where the effect is in the completion's own transaction, or is written with the finished
 //! record without a claim ([`form`]). [`judge::Promise::ExactlyOnce`] judges those keys.

@@ -1,12 +1,12 @@
 //! Takes servers down while handlers return. Every outcome must be recorded, and nothing may run twice.
 //!
-//! Sandboxes, each with its own store, run operations of the real engine. When all handlers of a round are
+//! Sandboxes, each with its own store, run operations of the real library. When all handlers of a round are
 //! running, and each invocation has 30 s left, the server fails. The handlers return shortly before that and
-//! during it, each at its own moment. The round ends when every caller has its answer. The net then reads
+//! during it, each at its own moment. The round ends when every caller has its answer. The check then reads
 //! each record, and delivers each key once more by a clock that is ahead of all leases. A handler whose
 //! outcome was lost runs again there.
 //!
-//! The net counts the effects outside of the library. The seed fixes the rounds: what happens to the server,
+//! The check counts the effects outside of the library. The seed fixes the rounds: what happens to the server,
 //! for how long, and when each handler returns. It doesn't fix the timing of threads and sockets.
 
 mod gate;

@@ -2,11 +2,11 @@
 //! and in front of PostgreSQL and Redis. Under every fault, callers must get true answers, outcomes must
 //! stay, and every call must end within its budget.
 //!
-//! A run delivers one operation to the real engine over the real store and the real SDK, through a proxy that
+//! A run delivers one operation to the real library over the real store and the real SDK, through a proxy that
 //! breaks some of the requests. It then delivers the operation again without faults, and once more when all leases
 //! have ended. A judge compares what the table held, what the server did, and what the callers were answered.
 //!
-//! The net first puts every fault on every request of every scenario, one at a time. Random runs with up to
+//! The check first puts every fault on every request of every scenario, one at a time. Random runs with up to
 //! three faults follow. A run's number or seed fixes its plan, but not the timing of threads and sockets. So
 //! a rare finding may need a few repetitions.
 

@@ -257,7 +257,7 @@ pub struct Config {
     pub outage: Option<Outage>,
     /// How the store is broken, if it is.
     pub sabotage: Sabotage,
-    /// The engine's precaution that's removed, if any.
+    /// The library's precaution that's removed, if any.
     pub undone: Undone,
 }
 

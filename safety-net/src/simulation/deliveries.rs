@@ -406,7 +406,7 @@ impl Executor {
         self.world.sleep(ms).await;
     }
 
-    /// Works for a moment: the engine doesn't cut off work between `begin` and its settlement.
+    /// Works for a moment: the library doesn't cut off work between `begin` and its settlement.
     pub(super) async fn work_briefly(&self) {
         let ms = self.world.random(|random| random.below(300));
         self.world.sleep(ms).await;

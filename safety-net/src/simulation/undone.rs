@@ -1,4 +1,4 @@
-//! Removes the engine's precautions one by one: a campaign or the simulation must fail without each.
+//! Removes the library's precautions one by one: a campaign or the simulation must fail without each.
 
 use lambda_idempotency::{
     Store, StoredKey,

@@ -1,4 +1,4 @@
-//! A sandbox, which has one store, one engine and one operation at a time, and the ledger that counts the
+//! A sandbox, which has one store, one `Idempotency` and one operation at a time, and the ledger that counts the
 //! effects outside of both.
 
 use std::{
@@ -84,7 +84,7 @@ pub(super) struct Operation {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) answer: Answer,
-    /// How long the engine took from the handler's return to the answer.
+    /// How long the library took from the handler's return to the answer.
     pub(super) settled_in: Duration,
     /// How many deliveries were refused before one ran.
     pub(super) refused: u64,
@@ -99,7 +99,7 @@ pub(super) enum Answer {
     Killed,
 }
 
-/// A store and an engine, as in one process.
+/// A store and an `Idempotency`, as in one process.
 #[derive(Clone, Debug)]
 pub(super) struct Sandbox {
     engine: Idempotency,

@@ -1,6 +1,6 @@
 //! Logs the wire of a store that talks over TCP, call by call.
 //!
-//! The proxy doesn't parse requests there, so the plan counts the engine's calls, and one call is one
+//! The proxy doesn't parse requests there, so the plan counts the library's calls, and one call is one
 //! request. Right after the call, the check reads past the proxy whether the server applied the write.
 
 use std::{

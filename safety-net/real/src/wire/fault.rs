@@ -48,7 +48,7 @@ pub enum Fault {
 /// When a held request is forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum When {
-    /// Shortly after its sender gave up, while the engine handles that.
+    /// Shortly after its sender gave up, while the library handles that.
     Soon,
     /// After the delivery was answered.
     AfterAnswer,

@@ -45,7 +45,7 @@ pub(super) enum Gap {
     Fenced,
     /// The handler failed, and the key couldn't be released in time.
     NotReleased,
-    /// A claim was applied, but the engine learned neither of it nor of its release. Nothing ran, the caller
+    /// A claim was applied, but the library learned neither of it nor of its release. Nothing ran, the caller
     /// had to wait, and the end of the lease frees the key.
     Ghost,
     /// The outcome is stored without its response, because its chunks couldn't be written.
@@ -303,7 +303,7 @@ fn status_of(promise: &Promise) -> Option<Status> {
 }
 
 impl Facts {
-    /// Whether the engine got such a result in the first delivery.
+    /// Whether the library got such a result in the first delivery.
     fn was_told(&self, what: impl Fn(Meaning, &Told) -> bool) -> bool {
         self.calls.iter().any(|call| what(call.meaning, &call.told))
     }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::fault::Medium;
 
-/// A call of the protocol: what the engine asks of the store, and the request that it sends.
+/// A call of the protocol: what the library asks of the store, and the request that it sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Meaning {
     /// T1.

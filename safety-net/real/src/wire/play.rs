@@ -85,7 +85,7 @@ pub(super) struct Facts {
     /// The record that the rival left, if it came.
     pub(super) rival: Option<Snapshot>,
     pub(super) effects: Vec<Effect>,
-    /// The engine's store calls in the first delivery.
+    /// The library's store calls in the first delivery.
     pub(super) calls: Vec<Call>,
     /// The requests of the first delivery.
     pub(super) exchanges: Vec<Exchange>,

@@ -349,7 +349,7 @@ pub(super) const ALL: &[Scenario] = &[
         requests: &[Claim, TakeOver, Claim, Complete],
         ..TAKEOVER
     },
-    // The first fault makes the engine read the record.
+    // The first fault makes the library read the record.
     Scenario { name: "a lost claim", lead: &[(0, CutAfter)], requests: &[Claim, Look, Complete], ..FIRST },
     Scenario {
         name: "a claim that wasn't applied",

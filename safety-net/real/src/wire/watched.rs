@@ -1,4 +1,4 @@
-//! A store that notes the engine's calls and their results, and can run a rival before one of them.
+//! A store that notes the library's calls and their results, and can run a rival before one of them.
 
 use std::{
     fmt::{self, Debug, Display},
@@ -23,7 +23,7 @@ use super::{
     proxy::lock,
 };
 
-/// One store call by the engine.
+/// One store call by the library.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     pub(super) meaning: Meaning,
@@ -37,7 +37,7 @@ pub(super) struct Call {
     pub(super) late: Duration,
 }
 
-/// The result that the engine got.
+/// The result that the library got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Told {
     /// The write was applied, or the chunks were written.
@@ -92,7 +92,7 @@ impl Display for Call {
     }
 }
 
-/// An action that runs once, before the engine's first call with a certain meaning.
+/// An action that runs once, before the library's first call with a certain meaning.
 pub(super) type Interlude = (Meaning, BoxFuture<'static, ()>);
 
 /// The store.

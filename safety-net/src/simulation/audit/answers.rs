@@ -179,7 +179,7 @@ impl Audit {
                 deadline - reserve
             }
             (Some(deadline), Some(Some(ended))) => ended.max(deadline - floor),
-            // On this platform, only the engine ends a handler.
+            // On this platform, only the library ends a handler.
             (Some(deadline), Some(None)) if self.config.choices.lets_run && !is_unprotected => deadline,
             (None, Some(Some(ended))) if self.config.outage.is_some() => {
                 ended + SETTLE_WITHIN.as_millis() as u64

@@ -202,7 +202,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Whether the engine couldn't learn the settlement's result before its time was over: a call failed, and
+    /// Whether the library couldn't learn the settlement's result before its time was over: a call failed, and
     /// none reported success.
     fn is_unresolved(&self) -> bool {
         let facts = self.facts;
