@@ -17,10 +17,6 @@
 #![allow(clippy::expect_used, reason = "an example ends where it fails")]
 #![expect(clippy::disallowed_methods, reason = "it measures")]
 
-#[path = "../tests/support/redis.rs"]
-#[allow(dead_code, unreachable_pub, reason = "it uses some of it")]
-mod server;
-
 use std::{
     env,
     io::Write as _,
@@ -29,6 +25,7 @@ use std::{
 };
 
 use lambda_idempotency::{Idempotency, Key, Operation, Owner, store::redis::RedisStore};
+use testkit::redis::RedisServer;
 use tokio::task::JoinSet;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -46,7 +43,7 @@ fn main() -> Result<(), Failure> {
     let (url, _server) = match env::var("IDEMPOTENCY_STORE") {
         Ok(url) => (url, None),
         Err(_) => {
-            let server = server::RedisServer::start(&[]).ok_or("redis-server is missing")?;
+            let server = RedisServer::start(&[]).ok_or("redis-server is missing")?;
             (server.url(), Some(server))
         }
     };

@@ -16,36 +16,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement may end where it stands")]
 
-#[allow(
-    dead_code,
-    unreachable_pub,
-    missing_docs,
-    missing_debug_implementations,
-    reason = "shared with tests"
-)]
-#[path = "../tests/support/emulator.rs"]
-mod emulator;
-#[allow(
-    dead_code,
-    unreachable_pub,
-    missing_docs,
-    missing_debug_implementations,
-    reason = "shared with tests"
-)]
-#[allow(clippy::disallowed_methods, reason = "it waits for a server to start")]
-#[path = "../tests/support/postgres.rs"]
-mod postgres_server;
-#[allow(
-    dead_code,
-    unreachable_pub,
-    missing_docs,
-    missing_debug_implementations,
-    reason = "shared with tests"
-)]
-#[allow(clippy::disallowed_methods, reason = "it waits for a server to start")]
-#[path = "../tests/support/redis.rs"]
-mod redis_server;
-
 use std::{
     io::{self, Write as _},
     sync::{
@@ -68,6 +38,8 @@ use lambda_idempotency::{
         redis::RedisStore,
     },
 };
+
+use testkit::{emulator, postgres, redis};
 
 const RUNS: usize = 500;
 const DELAYED_RUNS: usize = 100;
@@ -288,14 +260,14 @@ async fn measure() {
     let dynamodb: Arc<dyn Store> = Arc::new(table);
     let mut rows = vec![row("memory", Arc::new(MemoryStore::new()), none, Form::Claimed).await];
     rows.push(row("DynamoDB (embedded)", Arc::clone(&dynamodb), none, Form::Claimed).await);
-    let server = postgres_server::Server::shared().expect("PostgreSQL");
+    let server = postgres::Server::shared().expect("PostgreSQL");
     let postgres = PostgresStore::builder(server.url()).build().unwrap();
     let _ = postgres.create_table().await.unwrap();
     for (name, parameters) in POSTGRES {
         rows.push(by_statements(server, name, parameters).await);
     }
     rows.push(in_postgres(server, postgres).await);
-    let redis = redis_server::shared().expect("Redis");
+    let redis = redis::shared().expect("Redis");
     let redis = RedisStore::builder(redis.url()).build().unwrap();
     rows.push(row("Redis", Arc::new(redis), none, Form::Claimed).await);
     for (name, form) in [
@@ -325,8 +297,8 @@ const POSTGRES: [(&str, &str); 3] = [
 ];
 
 /// Measures one of them, on its own table and its own single connection.
-async fn by_statements(server: &postgres_server::Server, name: &str, parameters: &str) -> Row {
-    let url = format!("{}?table={}{parameters}", server.url(), postgres_server::fresh_table());
+async fn by_statements(server: &postgres::Server, name: &str, parameters: &str) -> Row {
+    let url = format!("{}?table={}{parameters}", server.url(), postgres::fresh_table());
     let store = PostgresStore::builder(url).connections(1).build().unwrap();
     let _ = store.create_table().await.unwrap();
     let requests = Arc::new(AtomicU64::new(0));
@@ -364,7 +336,7 @@ async fn server_cpu(client: &tokio_postgres::Client) -> Duration {
 }
 
 /// Measures the record in the user's own transaction.
-async fn in_postgres(server: &postgres_server::Server, store: PostgresStore) -> Row {
+async fn in_postgres(server: &postgres::Server, store: PostgresStore) -> Row {
     let (mut client, connection) =
         tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);

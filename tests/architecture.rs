@@ -6,12 +6,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 
-#[path = "support/source.rs"]
-mod source;
-
 use std::fs;
 
-use source::{Named, Source, Token, follows, paths, paths_of, re_exports, read_under, root, shipped};
+use testkit::source::{
+    Named, Source, Token, follows, paths, paths_of, re_exports, read_under, root, shipped,
+};
 
 /// The modules, lowest first. A module may name those below it and those on its own line.
 const LAYERS: &[&[&str]] = &[

@@ -15,9 +15,10 @@
 use std::sync::Arc;
 
 use lambda_idempotency::{
-    Owner, conformance,
+    conformance,
     store::{Store, dynamodb::DynamoDbStore},
 };
+use testkit::random::fresh_seed;
 
 const TABLE: &str = "IDEMPOTENCY_LIVE_TABLE";
 
@@ -37,7 +38,7 @@ async fn a_real_table_conforms() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_table_answers_as_the_model_does() {
-    let seed = u64::from_be_bytes(Owner::random().unwrap().as_bytes()[..8].try_into().unwrap());
+    let seed = fresh_seed();
     eprintln!("seed {seed}");
     conformance::differential(&*store().await, seed, 2_000).await;
 }

@@ -6,7 +6,7 @@ use std::{fs, panic::catch_unwind, path::Path};
 
 use lambda_idempotency::Owner;
 use lambda_idempotency_fuzz::{event, key, record};
-use lambda_idempotency_safety_net::random::Random;
+use testkit::random::Random;
 
 /// The seed from the environment, or a fresh one.
 fn seed() -> u64 {

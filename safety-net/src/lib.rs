@@ -53,7 +53,6 @@ pub mod mutants;
 pub mod net;
 pub mod packed;
 pub mod peer;
-pub mod random;
 pub mod recorded;
 pub mod report;
 pub mod simulation;
@@ -62,3 +61,5 @@ pub mod stamp;
 pub mod terminate;
 pub mod trace;
 pub mod under_test;
+
+use testkit::random;

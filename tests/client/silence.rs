@@ -13,6 +13,9 @@ use crate::{
     stage::{CREATED, Stage, answer},
 };
 
+/// The folder for recordings.
+const SCRATCH: &str = env!("CARGO_TARGET_TMPDIR");
+
 /// The prefix of the tests that run the others. Their runs leave these tests out.
 const AUDITS: &str = "silence::audit_";
 
@@ -30,7 +33,7 @@ pub(crate) fn note(request: &Received) {
 
 #[test]
 fn audit_finds_no_secret_in_what_all_the_tests_tell() {
-    let (recorded, output) = audit::recorded("client-silence", &["--skip", AUDITS], None);
+    let (recorded, output) = audit::recorded(SCRATCH, "client-silence", &["--skip", AUDITS], None);
     audit::assert_whole(&audit::tests(AUDITS), UNRECORDED, &recorded, &output);
     for fact in ["event=sent_again", "shown: Unanswered", "shown: OperationKey", "said: "] {
         assert!(recorded.told.contains(fact), "the recording lacks {fact}");

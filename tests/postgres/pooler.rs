@@ -18,7 +18,7 @@ use lambda_idempotency::{
 };
 
 use super::fixtures::{Server, fresh_table, key, lock, make, server};
-use crate::support::pgbouncer::PgBouncer;
+use testkit::pgbouncer::PgBouncer;
 
 /// The variable that gives the other process its URL and table.
 const URL: &str = "POOLED_STORE";

@@ -8,7 +8,7 @@ use lambda_idempotency::{
 use serde_json::json;
 
 use super::bench::{KEY, RESPONSE, run_in};
-use crate::database::{Server, fresh_table};
+use testkit::postgres::{Server, fresh_table};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_command_works_on_its_table() {

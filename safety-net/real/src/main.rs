@@ -9,11 +9,11 @@ use lambda_idempotency_real_net::{
     agreement::{self, Numbers},
     crash::{self, backend::Backend, form::Form, kills, point::Point, scenario},
     deadlines, outages,
-    random::fresh_seed,
     servers::VARIABLE,
     site::Kind,
     wire::{self, Extent},
 };
+use testkit::random::fresh_seed;
 
 const USAGE: &str = "\
 usage: real-net agreement [--long]
@@ -58,7 +58,7 @@ async fn main() -> ExitCode {
 }
 
 async fn run(arguments: &[&str], form: Form) -> Result<ExitCode> {
-    let fresh = fresh_seed()?;
+    let fresh = fresh_seed();
     match arguments {
         ["agreement"] => agree(Numbers::BOUNDED).await,
         ["agreement", "--long"] => agree(Numbers::LONG).await,

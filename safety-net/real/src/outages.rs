@@ -21,7 +21,7 @@ use lambda_idempotency_cli::{
     problem::{Context, Problem, Result},
     rehearse::clock,
 };
-use lambda_idempotency_safety_net::random::Random;
+use testkit::random::Random;
 use tokio::task::JoinSet;
 
 use self::{

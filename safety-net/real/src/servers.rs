@@ -11,27 +11,7 @@ use lambda_idempotency_cli::{
     problem::{Context, Problem, Result},
     rehearse::database::{ACCESS_KEY, Database, REGION},
 };
-
-#[allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    unreachable_pub,
-    reason = "shared with tests, where it may fail"
-)]
-#[allow(dead_code, missing_docs, missing_debug_implementations, reason = "each user uses some of it")]
-#[allow(clippy::disallowed_methods, reason = "it waits for a server to start")]
-#[path = "../../../tests/support/postgres.rs"]
-pub(crate) mod postgres_server;
-#[allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    unreachable_pub,
-    reason = "shared with tests, where it may fail"
-)]
-#[allow(dead_code, missing_docs, missing_debug_implementations, reason = "each user uses some of it")]
-#[allow(clippy::disallowed_methods, reason = "it waits for a server to start")]
-#[path = "../../../tests/support/redis.rs"]
-pub(crate) mod redis_server;
+use testkit::postgres::Server as PostgresServer;
 
 /// How long a call without a fault may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -41,13 +21,13 @@ pub const VARIABLE: &str = "IDEMPOTENCY_NET_SERVERS";
 
 /// Starts a PostgreSQL that asks for no password, since hashing one takes an unoptimised build a tenth of a
 /// second per connection. `None` if PostgreSQL isn't installed.
-pub(crate) fn start_postgres() -> Option<postgres_server::Server> {
-    postgres_server::Server::start_with("", &[("pg_hba.conf", b"host all all 127.0.0.1/32 trust\n")])
+pub(crate) fn start_postgres() -> Option<PostgresServer> {
+    PostgresServer::start_with("", &[("pg_hba.conf", b"host all all 127.0.0.1/32 trust\n")])
 }
 
 /// Returns the PostgreSQL that the process's nets share.
-pub(crate) fn shared_postgres() -> Option<&'static postgres_server::Server> {
-    static SHARED: OnceLock<Option<postgres_server::Server>> = OnceLock::new();
+pub(crate) fn shared_postgres() -> Option<&'static PostgresServer> {
+    static SHARED: OnceLock<Option<PostgresServer>> = OnceLock::new();
     SHARED.get_or_init(start_postgres).as_ref()
 }
 

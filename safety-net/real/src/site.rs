@@ -13,7 +13,9 @@ use lambda_idempotency::{
 };
 use lambda_idempotency_cli::problem::{Context, Problem, Result};
 
-use crate::servers::{self, PATIENCE, Server, config_of, fresh_table, postgres_server, redis_server};
+use testkit::redis::RedisServer;
+
+use crate::servers::{self, PATIENCE, Server, config_of, fresh_table};
 
 /// A kind of store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +55,8 @@ pub(crate) struct Site {
 #[derive(Debug)]
 pub(crate) enum Host {
     DynamoDb(Server),
-    Postgres(postgres_server::Server),
-    Redis(redis_server::RedisServer),
+    Postgres(testkit::postgres::Server),
+    Redis(RedisServer),
 }
 
 impl Site {
@@ -68,7 +70,7 @@ impl Site {
             }
             Kind::Redis => {
                 let settings = ["--appendonly", "yes", "--appendfsync", "no"];
-                let server = blocking(move || redis_server::RedisServer::start(&settings)).await?;
+                let server = blocking(move || RedisServer::start(&settings)).await?;
                 Host::Redis(server.ok_or_else(|| Problem::new("no Redis is installed"))?)
             }
         };

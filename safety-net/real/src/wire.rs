@@ -32,7 +32,7 @@ use lambda_idempotency_cli::{
     problem::{Problem, Result},
     rehearse::clock,
 };
-use lambda_idempotency_safety_net::random::Random;
+use testkit::random::Random;
 use tokio::{sync::Semaphore, task::JoinSet};
 
 use self::{

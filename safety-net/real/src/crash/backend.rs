@@ -17,7 +17,7 @@ use super::{
     ledger::{Ledger, Line},
     record::{self, Stored},
 };
-use crate::servers::{self, Server, redis_server};
+use crate::servers::{self, Server};
 
 /// A server with fresh tables on it.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl Backend {
     }
 
     async fn redis() -> Result<Self> {
-        let server = redis_server::shared().ok_or_else(|| Problem::new("no Redis is installed"))?;
+        let server = testkit::redis::shared().ok_or_else(|| Problem::new("no Redis is installed"))?;
         let url = format!("{}?prefix={}:", server.url(), servers::fresh_table()?);
         let store = NamedStore::from_url(&url).context("the Redis store")?;
         let store = store.open().await.context("the Redis store")?;

@@ -16,7 +16,7 @@ use lambda_idempotency_cli::{
     problem::{Context, Problem, Result},
     rehearse::{clock, function::Function},
 };
-use lambda_idempotency_safety_net::random::Random;
+use testkit::random::Random;
 use tokio::task::JoinSet;
 
 use super::{

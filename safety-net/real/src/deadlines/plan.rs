@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use lambda_idempotency_safety_net::random::Random;
+use testkit::random::Random;
 
 use crate::{site::Kind, tcp::TcpFault, wire::fault::Fault};
 

@@ -6,7 +6,7 @@ use lambda_idempotency_cli::{
     problem::{Problem, Result},
     rehearse::clock,
 };
-use lambda_idempotency_safety_net::random::Random;
+use testkit::random::Random;
 
 use super::gate::{Gate, Mode};
 use crate::site::{Host, Kind, Site};

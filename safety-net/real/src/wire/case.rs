@@ -5,7 +5,7 @@ use std::{
     fmt::{self, Display},
 };
 
-use lambda_idempotency_safety_net::random::Random;
+use testkit::random::Random;
 
 use super::{
     fault::{Fault, Medium},

@@ -13,7 +13,7 @@ use lambda_idempotency_cli::{
     problem::{Context, Problem, Result},
     rehearse::clock,
 };
-use lambda_idempotency_safety_net::random::Random;
+use testkit::random::{Random, fresh_seed};
 
 use super::{
     budget::{self, Lateness, SETTLE_WITHIN, TimeOuts},
@@ -23,7 +23,7 @@ use super::{
     stage::{Snapshot, Stage},
     watched::{Call, Interlude, Watched},
 };
-use crate::{random::fresh_seed, site::Ahead};
+use crate::site::Ahead;
 
 /// Longer than any lease here, margin included, and shorter than any retention.
 const UNTIL_ALL_LEASES_END: Duration = Duration::from_secs(90);
@@ -175,7 +175,7 @@ impl<'r> Run<'r> {
             key,
             payload,
             fingerprint: Fingerprint::of(payload).context("a fingerprint")?,
-            tag: fresh_seed()?,
+            tag: fresh_seed(),
             effects: Arc::default(),
         })
     }

@@ -11,9 +11,9 @@ use lambda_idempotency_real_net::{
         sabotage::Sabotage,
         scenario,
     },
-    random::fresh_seed,
     servers::Server,
 };
+use testkit::random::fresh_seed;
 
 fn function() -> Function {
     Function::at(env!("CARGO_BIN_EXE_net-function"))
@@ -35,7 +35,7 @@ async fn a_process_may_die_or_stand_still_at_every_point() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn processes_may_die_and_stand_still_at_any_moment() {
-    let numbers = Numbers { kills: 100, seed: fresh_seed().unwrap() };
+    let numbers = Numbers { kills: 100, seed: fresh_seed() };
     for form in Form::ALL {
         let backends = Backend::all(form).await.unwrap();
         for figures in kills::check(&function(), backends, numbers, None, form).await.unwrap() {

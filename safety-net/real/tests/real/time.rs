@@ -6,14 +6,14 @@ use std::time::Duration;
 use lambda_idempotency_real_net::{
     deadlines,
     outages::{self, Trouble},
-    random::fresh_seed,
     site::Kind,
 };
+use testkit::random::fresh_seed;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_impatient_engine_loses_outcomes() {
     let impatient = Some(Duration::from_millis(100));
-    let extent = outages::Extent { operations: 20, seed: fresh_seed().unwrap(), settle_within: impatient };
+    let extent = outages::Extent { operations: 20, seed: fresh_seed(), settle_within: impatient };
     for figures in outages::check(&[Trouble::DynamoDbThrottled], extent).await.unwrap() {
         eprintln!("{}\n{figures}", outages::Figures::head());
         assert!(figures.lost > 0 && !figures.is_sound(), "{figures:?}");
@@ -23,7 +23,7 @@ async fn an_impatient_engine_loses_outcomes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_without_deadlines_is_killed() {
-    let extent = deadlines::Extent { of_each: 2, seed: fresh_seed().unwrap(), knows_deadlines: false };
+    let extent = deadlines::Extent { of_each: 2, seed: fresh_seed(), knows_deadlines: false };
     for report in deadlines::check(&[Kind::DynamoDb], extent).await.unwrap() {
         eprintln!("{report}");
         assert!(report.killed() > 0 && !report.is_sound());

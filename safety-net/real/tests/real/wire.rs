@@ -1,14 +1,14 @@
 //! Breaks the wire, in the bounded form, and tests the net with stores that are broken on purpose.
 
 use lambda_idempotency_real_net::{
-    random::fresh_seed,
     site::Kind,
     wire::{self, Extent, Sabotage},
 };
+use testkit::random::fresh_seed;
 
 async fn breaks(kind: Kind) {
     let mut reports = 0;
-    wire::check(&[kind], Extent::bounded(fresh_seed().unwrap()), |report| {
+    wire::check(&[kind], Extent::bounded(fresh_seed()), |report| {
         eprintln!("{report}");
         assert!(report.violations().is_empty());
         assert!(report.coverage().missing().is_empty());

@@ -9,9 +9,9 @@ use std::{
 
 use crate::recording::{FOLDER, Recorded};
 
-/// Runs this program again with its own recording.
-pub fn recorded(name: &str, arguments: &[&str], variable: Option<&str>) -> (Recorded, Output) {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+/// Runs this program again with its own recording, in a new folder under `scratch`.
+pub fn recorded(scratch: &str, name: &str, arguments: &[&str], variable: Option<&str>) -> (Recorded, Output) {
+    let folder = PathBuf::from(scratch).join(format!("{name}-{}", std::process::id()));
     // Otherwise the search would include what an earlier run with the same process id left.
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();

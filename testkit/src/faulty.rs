@@ -34,6 +34,7 @@ struct Inside {
 const PART: usize = 100_000;
 
 impl Faulty {
+    /// An empty store with this fault.
     pub fn new(fault: Fault) -> Self {
         Self { fault, inside: Mutex::default() }
     }

@@ -1,10 +1,18 @@
 //! A small random number generator. It's the project's own, so that a seed means the same on every machine and
 //! in every version. All parts of the verification suite draw their seeds' numbers from it.
 
+use lambda_idempotency::Owner;
+
+/// Returns a seed that no other run has. The caller prints it with a failure.
+pub fn fresh_seed() -> u64 {
+    let owner = Owner::random().unwrap();
+    owner.as_bytes().iter().take(8).fold(0, |seed, byte| seed << 8 | u64::from(*byte))
+}
+
 /// SplitMix64 (Steele, Lea and Flood, 2014).
 ///
 /// ```
-/// use lambda_idempotency_safety_net::random::Random;
+/// use testkit::random::Random;
 ///
 /// let (mut one, mut another) = (Random::new(17), Random::new(17));
 /// assert_eq!(one.bits(), another.bits());

@@ -24,7 +24,7 @@ use lambda_idempotency::{
     },
 };
 
-pub(super) const PASSWORD: &str = "correct-horse";
+pub(crate) const PASSWORD: &str = "correct-horse";
 /// How to install PostgreSQL.
 const INSTALL: &str = "install PostgreSQL: apt-get install postgresql (its servers need not run)";
 /// Stops the server when its standard input closes, which happens even if the tests' process is killed. A line
@@ -63,9 +63,9 @@ pub struct Server {
 
 /// The user that runs the server, since PostgreSQL refuses to run as root.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct User {
-    pub(super) uid: u32,
-    pub(super) gid: u32,
+pub(crate) struct User {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
 }
 
 impl Server {
@@ -254,7 +254,7 @@ pub fn fresh_table() -> String {
     format!("test_{}", Owner::random().unwrap())
 }
 
-pub(super) fn command(program: &Path, folder: &Path, user: Option<User>) -> Command {
+pub(crate) fn command(program: &Path, folder: &Path, user: Option<User>) -> Command {
     let mut command = Command::new(program);
     command.current_dir(folder).env_clear().env("PATH", "/usr/bin:/bin").env("LC_ALL", "C");
     if let Some(user) = user {
@@ -278,7 +278,7 @@ fn programs() -> Option<PathBuf> {
 }
 
 /// The user to run the server as, if this process is root.
-pub(super) fn other_user() -> Option<User> {
+pub(crate) fn other_user() -> Option<User> {
     if fs::metadata("/proc/self").is_ok_and(|me| me.uid() != 0) {
         return None;
     }
@@ -291,6 +291,6 @@ pub(super) fn other_user() -> Option<User> {
     })
 }
 
-pub(super) fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }

@@ -5,20 +5,18 @@
 #![cfg(feature = "dynamodb")]
 #![expect(clippy::disallowed_methods, reason = "these tests measure what real time-outs take")]
 
-mod dynamodb {
-    mod codes;
-    mod conditions;
-    mod config;
-    mod corrupt;
-    mod drops;
-    mod emulator;
-    mod faults;
-    mod fixtures;
-    mod golden;
-    mod lasting;
-    mod parts;
-    mod scan;
-    mod tables;
-    mod transactions;
-    mod wire;
-}
+mod codes;
+mod conditions;
+mod config;
+mod corrupt;
+mod drops;
+mod emulator;
+mod faults;
+mod fixtures;
+mod golden;
+mod lasting;
+mod parts;
+mod scan;
+mod tables;
+mod transactions;
+mod wire;

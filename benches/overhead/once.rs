@@ -7,7 +7,6 @@
 //! overhead_once cached-keys COUNT      the same, with a local cache of 16 MiB
 //! ```
 
-#[path = "../benches/overhead/cases.rs"]
 mod cases;
 
 use std::io::Write as _;

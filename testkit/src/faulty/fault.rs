@@ -172,18 +172,26 @@ pub enum Fault {
 /// One condition of a transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
+    /// A claim's: the record is absent.
     ClaimAbsent,
+    /// A reclaim's, on this field.
     Reclaim(Field),
+    /// A takeover's, on this field.
     TakeOver(Field),
+    /// A settlement's, on this field.
     Settle(Field),
+    /// An extension's, on this field.
     Extend(Field),
-    /// The record is absent, if none was seen.
+    /// A conclusion's: the record is absent, if none was seen.
     ConcludeAbsent,
+    /// A conclusion's, on this field.
     Conclude(Field),
+    /// An operator's write's, on this field.
     Resolve(Field),
 }
 
-/// One field of a record.
+/// One field of a record, named as in the record.
+#[allow(missing_docs, reason = "the record documents its fields")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     Status,

@@ -3,17 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 
-#[path = "guide/links.rs"]
 mod links;
-#[path = "guide/promises.rs"]
 mod promises;
-#[expect(dead_code, reason = "the architecture's test uses all of it")]
-#[path = "support/source.rs"]
-mod source;
 
 use std::fs;
 
-use source::{read_under, root};
+use testkit::source::{self, read_under, root};
 
 #[test]
 fn what_the_guide_names_is_there() {
@@ -25,7 +20,7 @@ fn what_the_guide_names_is_there() {
     let sources = ["src", "tests", "safety-net", "cli/tests", "functions/tests"].map(read_under);
     let tests: String = sources.into_iter().flatten().map(|(_, text)| text).collect();
     let points = fs::read_to_string(net.join("real/src/crash/point.rs")).unwrap();
-    let guide = include_str!("../src/guide/failure_modes.md");
+    let guide = include_str!("../../src/guide/failure_modes.md");
 
     let rows = guide.lines().filter(|line| line.starts_with("| ") && line.contains('`'));
     let mut named = Vec::new();

@@ -5,7 +5,6 @@
 
 #![allow(missing_docs, reason = "criterion's macros make undocumented functions")]
 
-#[path = "overhead/cases.rs"]
 mod cases;
 
 use std::time::Duration;

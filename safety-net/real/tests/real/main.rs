@@ -2,11 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 
-#[path = "real/crash.rs"]
 mod crash;
-#[path = "real/time.rs"]
 mod time;
-#[path = "real/wire.rs"]
 mod wire;
 
 use lambda_idempotency_real_net::agreement::{self, Numbers};

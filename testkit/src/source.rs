@@ -4,19 +4,18 @@
 use std::{fs, path::Path};
 
 /// A file's path under the requested folder, and its text.
-pub(crate) type Source = (String, String);
+pub type Source = (String, String);
 
-/// The package's folder.
-pub(crate) fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+/// The repository's folder.
+pub fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
 
 /// Every Rust file under `folder`.
-pub(crate) fn read_under(folder: &str) -> Vec<Source> {
+pub fn read_under(folder: &str) -> Vec<Source> {
     let (base, mut folders, mut sources) = (root().join(folder), vec![root().join(folder)], vec![]);
     while let Some(folder) = folders.pop() {
-        // The published package lacks the other packages of the repository.
-        for entry in fs::read_dir(&folder).into_iter().flatten() {
+        for entry in fs::read_dir(&folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 folders.push(path);
@@ -32,22 +31,24 @@ pub(crate) fn read_under(folder: &str) -> Vec<Source> {
 
 /// A path that a file names, from the crate's root, and its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Named {
+pub struct Named {
     /// For example `store`, `memory`, `MemoryStore`.
-    pub(crate) path: Vec<String>,
+    pub path: Vec<String>,
     /// The line, from 1.
-    pub(crate) line: usize,
+    pub line: usize,
 }
 
 /// A word or a sign with its line. `::` is one sign.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Token {
-    pub(crate) text: String,
-    pub(crate) line: usize,
+pub struct Token {
+    /// The word or sign.
+    pub text: String,
+    /// The line, from 1.
+    pub line: usize,
 }
 
 /// Returns the tokens of `source` without `#[cfg(test)]` code, which isn't built into the library.
-pub(crate) fn shipped(source: &str) -> Vec<Token> {
+pub fn shipped(source: &str) -> Vec<Token> {
     let tokens = tokens(source);
     let mut shipped = Vec::new();
     let mut at = 0;
@@ -63,13 +64,13 @@ pub(crate) fn shipped(source: &str) -> Vec<Token> {
 }
 
 /// Whether `tokens` begin with `words`.
-pub(crate) fn follows(tokens: &[Token], words: &[&str]) -> bool {
+pub fn follows(tokens: &[Token], words: &[&str]) -> bool {
     tokens.len() >= words.len() && tokens.iter().zip(words).all(|(token, word)| token.text == *word)
 }
 
 /// Returns every path in `tokens` that begins with `crate`, `self`, `super`, or a module that the file itself
 /// declares. `module` is the file's own path.
-pub(crate) fn paths(tokens: &[Token], module: &[String]) -> Vec<Named> {
+pub fn paths(tokens: &[Token], module: &[String]) -> Vec<Named> {
     let children = children(tokens);
     paths_from(tokens, &|word, inline| {
         let here: Vec<String> = module.iter().chain(inline).cloned().collect();
@@ -86,7 +87,7 @@ pub(crate) fn paths(tokens: &[Token], module: &[String]) -> Vec<Named> {
 }
 
 /// Returns every path in `tokens` that begins with one of `crates`.
-pub(crate) fn paths_of(tokens: &[Token], crates: &[&str]) -> Vec<Named> {
+pub fn paths_of(tokens: &[Token], crates: &[&str]) -> Vec<Named> {
     paths_from(tokens, &|word, _| crates.contains(&word).then(|| vec![word.to_owned()]))
 }
 
@@ -125,7 +126,7 @@ fn paths_from(tokens: &[Token], start: Start<'_>) -> Vec<Named> {
 }
 
 /// Returns the names that the crate's root re-exports, each with its full path.
-pub(crate) fn re_exports(root: &[Token]) -> Vec<(String, Vec<String>)> {
+pub fn re_exports(root: &[Token]) -> Vec<(String, Vec<String>)> {
     let name = |path: &Named| path.path.last().cloned().unwrap_or_default();
     paths(root, &[]).into_iter().map(|path| (name(&path), path.path)).collect()
 }

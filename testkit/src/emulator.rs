@@ -7,7 +7,7 @@ use aws_sdk_dynamodb::{
 use lambda_idempotency::Owner;
 use tokio::{net::TcpListener, task::JoinHandle};
 
-/// The variable that names a running DynamoDB as `http://host:port`: DynamoDB Local, or `idempotency dynamodb`.
+/// The variable that names a running DynamoDB as `http://host:port`: DynamoDB Local, or `idempotency-rehearse dynamodb`.
 pub const ENDPOINT: &str = "IDEMPOTENCY_TEST_ENDPOINT";
 
 /// A DynamoDB for the tests' tables.
@@ -26,10 +26,7 @@ impl Emulator {
         }
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port on loopback");
         let endpoint = format!("http://{}", listener.local_addr().expect("the listener's address"));
-        let database = dynoxide::Database::memory().expect("a database in memory");
-        let never = std::future::pending();
-        let server = tokio::spawn(dynoxide::server::serve_with_shutdown(listener, database, never));
-        Self { endpoint, server: Some(server) }
+        Self { endpoint, server: Some(serve(listener)) }
     }
 
     /// Its address.
@@ -49,6 +46,12 @@ impl Drop for Emulator {
             server.abort();
         }
     }
+}
+
+/// Serves an embedded DynamoDB, with its own tables, until the task is aborted.
+pub fn serve(listener: TcpListener) -> JoinHandle<Result<(), String>> {
+    let database = dynoxide::Database::memory().expect("a database in memory");
+    tokio::spawn(dynoxide::server::serve_with_shutdown(listener, database, std::future::pending()))
 }
 
 /// A client for the server at `endpoint`, without TLS.
