@@ -20,8 +20,8 @@ async fn every_command_works_on_its_table() {
 
     let missing = run(&["table", "check"]).await;
     assert_eq!(missing.code, 2, "{missing:?}");
-    assert!(missing.out.starts_with("wrong: there is no such table"), "{missing:?}");
-    assert!(missing.out.ends_with("Mend it: `idempotency table create`\n"), "{missing:?}");
+    assert!(missing.out.starts_with("error: there is no such table"), "{missing:?}");
+    assert!(missing.out.ends_with("fix: `idempotency table create`\n"), "{missing:?}");
     let made = run(&["table", "create"]).await;
     assert_eq!(
         (made.code, made.out),
@@ -29,11 +29,11 @@ async fn every_command_works_on_its_table() {
     );
     assert_eq!(run(&["table", "create", "--json"]).await.json(), json!({ "table": table, "created": false }));
     let fit = run(&["table", "check"]).await;
-    assert!(fit.code == 0 && fit.out.contains("is fit: its schema is the one"), "{fit:?}");
+    assert!(fit.code == 0 && fit.out.contains("is ok: its schema is the one"), "{fit:?}");
     server.client().await.batch_execute(&format!("DROP INDEX {table}_expires_at")).await.unwrap();
     let noted = run(&["table", "check"]).await;
-    let mend = format!("Mend it: `CREATE INDEX CONCURRENTLY ON {table} (expires_at)`\n");
-    assert!(noted.code == 0 && noted.out.starts_with("note: ") && noted.out.contains(&mend), "{noted:?}");
+    let fix = format!("fix: `CREATE INDEX CONCURRENTLY ON {table} (expires_at)`\n");
+    assert!(noted.code == 0 && noted.out.starts_with("note: ") && noted.out.contains(&fix), "{noted:?}");
 
     assert_eq!(run(&["list"]).await.out, "no such record\n");
     let store = PostgresStore::builder(&url).build().unwrap();

@@ -24,12 +24,12 @@ async fn other_table(bench: &Bench, id: &str, billing: BillingMode) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_is_made_once_and_is_fit() {
+async fn it_is_made_once_and_is_ok() {
     let bench = Bench::empty().await;
     let missing = bench.run(&["table", "check"]).await;
     assert_eq!(
         (missing.code, missing.out.as_str()),
-        (2, "wrong: there is no such table. Mend it: `idempotency table create`, or deploy template.yaml\n")
+        (2, "error: there is no such table. fix: `idempotency table create`, or deploy template.yaml\n")
     );
     let made = bench.run(&["table", "create"]).await;
     assert_eq!(
@@ -41,15 +41,15 @@ async fn it_is_made_once_and_is_fit() {
     let fit = bench.run(&["table", "check"]).await;
     assert_eq!(
         (fit.code, fit.out.as_str()),
-        (0, "table `idempotency-tests` is fit: its key is right, and TTL is on\n")
+        (0, "table `idempotency-tests` is ok: its key is right, and TTL is on\n")
     );
     assert_eq!(bench.run(&["table", "create", "--json"]).await.json()["created"], false);
     let fit = bench.run(&["table", "check", "--json"]).await.json();
-    assert_eq!((&fit["is_fit"], fit["problems"].as_array().unwrap().len()), (&true.into(), 0));
+    assert_eq!((&fit["ok"], fit["problems"].as_array().unwrap().len()), (&true.into(), 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_is_one_line_each_with_what_mends_it() {
+async fn each_fault_is_one_line_with_its_fix() {
     let bench = Bench::empty().await;
     other_table(&bench, "id", BillingMode::Provisioned).await;
     let table = ["--table", TABLE, "--region", "eu-west-1"];
@@ -57,15 +57,15 @@ async fn what_is_wrong_is_one_line_each_with_what_mends_it() {
     assert_eq!(wrong.code, 2);
     assert_eq!(
         wrong.out,
-        "wrong: the table has no TTL; switch it on for the attribute `expires_at`. Mend it: `idempotency table \
+        "error: the table has no TTL; switch it on for the attribute `expires_at`. fix: `idempotency table \
          create --table idempotency-tests --region eu-west-1` switches it on\n\
          note: the table's capacity is provisioned: a burst beyond it is throttled, and its deliveries are refused; \
-         bill it on demand, or scale it by its use. Mend it: `aws dynamodb update-table --billing-mode \
+         bill it on demand, or scale it by its use. fix: `aws dynamodb update-table --billing-mode \
          PAY_PER_REQUEST --table-name idempotency-tests --region eu-west-1`\n"
     );
     let json = bench.run(&["table", "check", "--json"]).await;
     let json = (json.code, json.json());
-    assert_eq!((json.0, &json.1["is_fit"]), (2, &false.into()));
+    assert_eq!((json.0, &json.1["ok"]), (2, &false.into()));
     assert_eq!(json.1["problems"][1]["is_note"], true);
     // The command that it prints fixes the table.
     assert_eq!(bench.run(&[&["table", "create"], &table[..]].concat()).await.code, 0);
@@ -75,8 +75,7 @@ async fn what_is_wrong_is_one_line_each_with_what_mends_it() {
     let bench = Bench::empty().await;
     other_table(&bench, "pk", BillingMode::PayPerRequest).await;
     let wrong = bench.run(&["table", "check"]).await;
-    let keys =
-        "wrong: the table has the key `pk` (S, HASH); the configuration says `id` (S, HASH). Mend it: ";
+    let keys = "error: the table has the key `pk` (S, HASH); the configuration says `id` (S, HASH). fix: ";
     assert!(wrong.code == 2 && wrong.out.starts_with(keys), "{wrong:?}");
     bench.run(&["table", "create"]).await.is_bad_input(&["does not fit", "`pk` (S, HASH)"]);
 }

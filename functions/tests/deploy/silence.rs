@@ -7,7 +7,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use lambda_idempotency_cli::rehearse::{answer::Answer, event::Event};
+use lambda_idempotency_rehearsal::{answer::Answer, event::Event};
 use serde_json::Value;
 
 use super::{

@@ -10,7 +10,7 @@ use lambda_idempotency::{
     conformance,
     store::{Store, memory::MemoryStore},
 };
-use lambda_idempotency_cli::problem::Result;
+use lambda_idempotency_rehearsal::problem::Result;
 use testkit::random::fresh_seed;
 
 use crate::{

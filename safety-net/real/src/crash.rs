@@ -48,9 +48,9 @@ mod story;
 
 use std::path::Path;
 
-use lambda_idempotency_cli::{
+use lambda_idempotency_rehearsal::{
+    function::Function,
     problem::{Context, Result},
-    rehearse::function::Function,
 };
 
 /// The environment variable with the path of an already built function under test.

@@ -4,7 +4,6 @@
 
 use std::process::ExitCode;
 
-use lambda_idempotency_cli::problem::Result;
 use lambda_idempotency_real_net::{
     agreement::{self, Numbers},
     crash::{self, backend::Backend, form::Form, kills, point::Point, scenario},
@@ -13,6 +12,7 @@ use lambda_idempotency_real_net::{
     site::Kind,
     wire::{self, Extent},
 };
+use lambda_idempotency_rehearsal::problem::Result;
 use testkit::random::fresh_seed;
 
 const USAGE: &str = "\

@@ -17,9 +17,9 @@ mod trouble;
 use std::{sync::Arc, time::Duration};
 
 use lambda_idempotency::{Clock as _, Store, SystemClock, Timestamp};
-use lambda_idempotency_cli::{
+use lambda_idempotency_rehearsal::{
+    clock,
     problem::{Context, Problem, Result},
-    rehearse::clock,
 };
 use testkit::random::Random;
 use tokio::task::JoinSet;

@@ -7,9 +7,9 @@ use aws_sdk_dynamodb::{
     config::{BehaviorVersion, Builder, Credentials, Region},
 };
 use lambda_idempotency::{Owner, store::dynamodb::DynamoDbStore};
-use lambda_idempotency_cli::{
+use lambda_idempotency_rehearsal::{
+    database::{ACCESS_KEY, Database, REGION},
     problem::{Context, Problem, Result},
-    rehearse::database::{ACCESS_KEY, Database, REGION},
 };
 use testkit::postgres::Server as PostgresServer;
 

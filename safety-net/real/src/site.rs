@@ -11,7 +11,7 @@ use lambda_idempotency::{
         redis::{RedisStore, RedisStoreBuilder},
     },
 };
-use lambda_idempotency_cli::problem::{Context, Problem, Result};
+use lambda_idempotency_rehearsal::problem::{Context, Problem, Result};
 
 use testkit::redis::RedisServer;
 

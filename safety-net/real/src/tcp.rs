@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use lambda_idempotency_cli::rehearse::clock;
+use lambda_idempotency_rehearsal::clock;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     sync::watch,

@@ -28,9 +28,9 @@ mod watched;
 
 use std::{sync::Arc, time::Duration};
 
-use lambda_idempotency_cli::{
+use lambda_idempotency_rehearsal::{
+    clock,
     problem::{Problem, Result},
-    rehearse::clock,
 };
 use testkit::random::Random;
 use tokio::{sync::Semaphore, task::JoinSet};

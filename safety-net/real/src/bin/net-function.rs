@@ -23,7 +23,6 @@ use lambda_idempotency::{
         postgres::{PostgresStore, tokio_postgres},
     },
 };
-use lambda_idempotency_cli::rehearse::clock;
 use lambda_idempotency_real_net::{
     crash::{
         form::{self, Form},
@@ -38,6 +37,7 @@ use lambda_idempotency_real_net::{
     },
     servers,
 };
+use lambda_idempotency_rehearsal::clock;
 use lambda_runtime::{Diagnostic, Error, LambdaEvent, run, service_fn, tower::ServiceBuilder};
 use serde_json::value::RawValue;
 use tokio::sync::Mutex;

@@ -8,7 +8,7 @@ use lambda_idempotency::{
         tokio_postgres::{self, NoTls},
     },
 };
-use lambda_idempotency_cli::problem::{Context, Problem, Result};
+use lambda_idempotency_rehearsal::problem::{Context, Problem, Result};
 use std::sync::Arc;
 
 use super::{

@@ -10,15 +10,13 @@ use std::{
 };
 
 use lambda_idempotency::{Key, Scope, StoredKey};
-use lambda_idempotency_cli::{
+use lambda_idempotency_rehearsal::{
+    answer::Answer,
+    clock,
+    event::Event,
+    function::{self, Function, Sandbox},
     problem::{Context, Problem, Result},
-    rehearse::{
-        answer::Answer,
-        clock,
-        event::Event,
-        function::{self, Function, Sandbox},
-        runs::Runs,
-    },
+    runs::Runs,
 };
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 

@@ -5,7 +5,7 @@ use aws_sdk_dynamodb::{
     error::DisplayErrorContext,
     types::{AttributeValue, Update},
 };
-use lambda_idempotency_cli::problem::{Context, Problem, Result};
+use lambda_idempotency_rehearsal::problem::{Context, Problem, Result};
 
 use super::{
     backend::EffectsRows,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lambda_idempotency_cli::rehearse::event::Event;
+use lambda_idempotency_rehearsal::event::Event;
 use serde::{Deserialize, Serialize};
 
 /// The function's name in the scope, and the name of its binary.

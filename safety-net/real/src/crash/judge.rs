@@ -9,7 +9,7 @@ mod tests;
 
 use std::{collections::HashSet, fmt, ops::AddAssign};
 
-use lambda_idempotency_cli::rehearse::clock::millis;
+use lambda_idempotency_rehearsal::clock::millis;
 
 use super::{
     job::{GRACE, MARGIN, TOLD_TO_FAIL},

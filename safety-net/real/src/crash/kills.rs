@@ -12,9 +12,10 @@ use std::{
     time::Duration,
 };
 
-use lambda_idempotency_cli::{
+use lambda_idempotency_rehearsal::{
+    clock,
+    function::Function,
     problem::{Context, Problem, Result},
-    rehearse::{clock, function::Function},
 };
 use testkit::random::Random;
 use tokio::task::JoinSet;

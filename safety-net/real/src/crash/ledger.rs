@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use lambda_idempotency_cli::problem::{Context, Result};
+use lambda_idempotency_rehearsal::problem::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 /// One effect.

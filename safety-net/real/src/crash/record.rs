@@ -3,7 +3,7 @@
 use std::{collections::HashMap, fmt};
 
 use aws_sdk_dynamodb::{Client, error::DisplayErrorContext, types::AttributeValue};
-use lambda_idempotency_cli::problem::{Context, Problem, Result};
+use lambda_idempotency_rehearsal::problem::{Context, Problem, Result};
 
 /// The parts of a record that the judge compares.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,9 +2,10 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use lambda_idempotency_cli::{
+use lambda_idempotency_rehearsal::{
+    clock,
+    function::Function,
     problem::{Problem, Result},
-    rehearse::{clock, function::Function},
 };
 use tokio::task::JoinSet;
 

@@ -5,9 +5,9 @@ use std::{
     time::Duration,
 };
 
-use lambda_idempotency_cli::{
+use lambda_idempotency_rehearsal::{
+    clock::{self, millis},
     problem::{Problem, Result},
-    rehearse::clock::{self, millis},
 };
 
 use super::{

@@ -20,9 +20,9 @@ use lambda_idempotency::{
     SystemClock,
     store::{Settlement, Write, Written},
 };
-use lambda_idempotency_cli::{
+use lambda_idempotency_rehearsal::{
+    clock,
     problem::{Context, Problem, Result},
-    rehearse::clock,
 };
 
 use super::{

@@ -2,9 +2,9 @@
 
 use std::{io, net::SocketAddr};
 
-use lambda_idempotency_cli::{
+use lambda_idempotency_rehearsal::{
+    clock,
     problem::{Context, Result},
-    rehearse::clock,
 };
 use tokio::{
     net::{TcpListener, TcpStream},

@@ -8,9 +8,9 @@ use std::{
 };
 
 use lambda_idempotency::{Clock as _, Idempotency, Invocation, Key, RunError, Store, StoredKey, Timestamp};
-use lambda_idempotency_cli::{
+use lambda_idempotency_rehearsal::{
+    clock,
     problem::{Context, Problem, Result},
-    rehearse::clock,
 };
 use tokio::sync::{Semaphore, watch};
 

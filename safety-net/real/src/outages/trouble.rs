@@ -2,9 +2,9 @@
 
 use std::{fmt, net::SocketAddr, time::Duration};
 
-use lambda_idempotency_cli::{
+use lambda_idempotency_rehearsal::{
+    clock,
     problem::{Problem, Result},
-    rehearse::clock,
 };
 use testkit::random::Random;
 

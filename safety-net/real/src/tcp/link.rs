@@ -2,7 +2,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use lambda_idempotency_cli::rehearse::clock;
+use lambda_idempotency_rehearsal::clock;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lambda_idempotency_cli::rehearse::clock;
+use lambda_idempotency_rehearsal::clock;
 use tokio::task::JoinHandle;
 
 use super::{case::Case, proxy::lock};

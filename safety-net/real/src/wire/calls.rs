@@ -11,7 +11,7 @@ use std::{
 };
 
 use lambda_idempotency::{Owner, Status, StoredKey, store::Store};
-use lambda_idempotency_cli::rehearse::clock;
+use lambda_idempotency_rehearsal::clock;
 
 use super::{
     case::Case,

@@ -9,9 +9,9 @@ use lambda_idempotency::{
     Clock, ErrorKind, Execution, Fingerprint, Idempotency, Invocation, Key, OnHandlerError, Owner, RunError,
     Store, StoredKey, SystemClock, current,
 };
-use lambda_idempotency_cli::{
+use lambda_idempotency_rehearsal::{
+    clock,
     problem::{Context, Problem, Result},
-    rehearse::clock,
 };
 use testkit::random::{Random, fresh_seed};
 

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lambda_idempotency_cli::rehearse::clock;
+use lambda_idempotency_rehearsal::clock;
 use serde_json::Value;
 use tokio::{
     net::{TcpListener, TcpStream},

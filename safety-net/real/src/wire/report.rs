@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use lambda_idempotency_cli::problem::{Context as _, Result};
+use lambda_idempotency_rehearsal::problem::{Context as _, Result};
 use tokio::task::JoinError;
 
 use super::{

@@ -19,7 +19,7 @@ use lambda_idempotency::{
     StoredKey, StoredResponse, SystemClock, Timestamp,
     store::{Seen, Settlement, Store, Write, Written, dynamodb::DynamoDbStore},
 };
-use lambda_idempotency_cli::problem::{Context, Problem, Result};
+use lambda_idempotency_rehearsal::problem::{Context, Problem, Result};
 
 use super::{
     budget::TimeOuts,

@@ -11,7 +11,7 @@ use lambda_idempotency::{
     BoxFuture, Owner, Record, Status, StoredKey, Timestamp,
     store::{ResponseParts, Settlement, Store, StoreError, StoreErrorKind, Write, Written},
 };
-use lambda_idempotency_cli::rehearse::clock;
+use lambda_idempotency_rehearsal::clock;
 
 use super::{
     calls::{Left, Notes},

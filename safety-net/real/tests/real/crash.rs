@@ -1,6 +1,5 @@
 //! Kills and freezes processes.
 
-use lambda_idempotency_cli::rehearse::function::Function;
 use lambda_idempotency_real_net::{
     crash::{
         backend::Backend,
@@ -13,6 +12,7 @@ use lambda_idempotency_real_net::{
     },
     servers::Server,
 };
+use lambda_idempotency_rehearsal::function::Function;
 use testkit::random::fresh_seed;
 
 fn function() -> Function {

@@ -16,7 +16,7 @@ use crate::wire::{
     scenario,
     watched::{Brief, Call},
 };
-use lambda_idempotency_cli::rehearse::clock;
+use lambda_idempotency_rehearsal::clock;
 
 const NOW: u64 = 1_795_000_000_000;
 const MINE: Owner = Owner::from_bytes([1; 16]);

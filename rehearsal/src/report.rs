@@ -7,7 +7,7 @@ use super::{
     stage::Measured,
     wire::{Exchange, Meaning},
 };
-use crate::words::{self, Column, wrap};
+use crate::columns::{self, Column, wrap};
 
 /// One delivery, or a group of concurrent ones, and the outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -29,7 +29,7 @@ pub(crate) struct Row {
     /// The operations of these requests, in the order in which they were sent.
     pub(crate) operations: Vec<String>,
     /// Whether the row has no faults.
-    pub(crate) as_it_must_be: bool,
+    pub(crate) ok: bool,
     /// The faults, in words.
     pub(crate) faults: Vec<String>,
 }
@@ -53,14 +53,14 @@ impl Row {
             payments_made: measured.payments,
             requests: measured.requests().count(),
             operations: measured.requests().map(|one| one.operation.clone()).collect(),
-            as_it_must_be: faults.is_empty(),
+            ok: faults.is_empty(),
             faults,
         }
     }
 
     /// The line to show when the row is done, with its faults below.
     pub(crate) fn line(&self) -> String {
-        let mark = if self.as_it_must_be { "ok   " } else { "WRONG" };
+        let mark = if self.ok { "ok    " } else { "FAILED" };
         let line =
             format!("  {mark}  {:<2}  {}: {} → {}", self.step, self.name, self.delivered, self.answered);
         let faults = self.faults.iter().map(|fault| format!("\n             ✗ {fault}"));
@@ -79,7 +79,7 @@ impl Row {
     }
 
     fn verdict(&self, colour: bool) -> String {
-        let (words, code) = if self.as_it_must_be { ("as it must be", "32") } else { ("WRONG", "1;31") };
+        let (words, code) = if self.ok { ("ok", "32") } else { ("FAILED", "1;31") };
         if colour { format!("\x1b[{code}m{words}\x1b[0m") } else { words.into() }
     }
 }
@@ -111,19 +111,19 @@ fn requests(count: usize, operations: &[String]) -> String {
 }
 
 /// Whether every row is OK. An empty report isn't.
-pub(crate) fn all_as_it_must_be(rows: &[Row]) -> bool {
-    !rows.is_empty() && rows.iter().all(|row| row.as_it_must_be)
+pub(crate) fn all_ok(rows: &[Row]) -> bool {
+    !rows.is_empty() && rows.iter().all(|row| row.ok)
 }
 
 /// The report as JSON.
 pub(crate) fn json(rows: &[Row]) -> String {
-    let report = serde_json::json!({ "as_it_must_be": all_as_it_must_be(rows), "rows": rows });
+    let report = serde_json::json!({ "ok": all_ok(rows), "rows": rows });
     format!("{report:#}\n")
 }
 
 const COLUMNS: usize = 5;
 const HEADINGS: [&str; COLUMNS] = ["delivered", "answered", "runs", "paid", "requests"];
-/// With the indent, two blanks after each column and the verdict's 13, this makes 109.
+/// With the indent, two blanks after each column and the verdict's 7, this makes 103.
 const WIDTHS: [usize; COLUMNS] = [23, 33, 4, 4, 18];
 const RIGHT_ALIGNED: [bool; COLUMNS] = [false, false, true, true, false];
 const INDENT: usize = 4;
@@ -134,7 +134,7 @@ const WIDTH: usize = 110;
 pub(crate) fn table(rows: &[Row], colour: bool) -> String {
     let mut text = String::new();
     write_row(&mut text, &HEADINGS.map(str::to_owned), "verdict");
-    text.push_str(&"─".repeat(109));
+    text.push_str(&"─".repeat(103));
     text.push('\n');
     let mut step_before = "";
     for row in rows {
@@ -155,16 +155,16 @@ fn write_row(text: &mut String, cells: &[String; COLUMNS], verdict: &str) {
     let columns =
         std::array::from_fn::<_, COLUMNS, _>(|at| Column { width: WIDTHS[at], is_right: RIGHT_ALIGNED[at] });
     let cells: Vec<_> = cells.iter().cloned().chain([verdict.to_owned()]).collect();
-    words::write_row(text, INDENT, &columns, &cells);
+    columns::write_row(text, INDENT, &columns, &cells);
 }
 
 /// The closing line.
 pub(crate) fn summary(rows: &[Row], seconds: f32) -> String {
-    let wrong = rows.iter().filter(|row| !row.as_it_must_be).count();
-    match (rows.len(), wrong) {
+    let failed = rows.iter().filter(|row| !row.ok).count();
+    match (rows.len(), failed) {
         (0, _) => format!("Nothing was rehearsed ({seconds:.1} s)."),
-        (all, 0) => format!("All {all} rows are as they must be ({seconds:.1} s)."),
-        (all, wrong) => format!("{wrong} of {all} rows NOT as they must be ({seconds:.1} s)."),
+        (all, 0) => format!("All {all} rows are ok ({seconds:.1} s)."),
+        (all, failed) => format!("{failed} of {all} rows FAILED ({seconds:.1} s)."),
     }
 }
 
@@ -187,7 +187,7 @@ mod tests {
             payments_made: None,
             requests: 2,
             operations: vec!["PutItem".into(), "UpdateItem".into()],
-            as_it_must_be: faults.is_empty(),
+            ok: faults.is_empty(),
             faults: faults.iter().map(|fault| (*fault).to_owned()).collect(),
         }
     }
@@ -199,12 +199,12 @@ mod tests {
         let table = table(&[row("1", &[]), row("1", &[]), long], false);
         let expected = "\
 \x20   delivered                answered                           runs  paid  requests            verdict
-─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+───────────────────────────────────────────────────────────────────────────────────────────────────────
 1   first delivery
-    POST /payments           201                                   1     -  2: Put, Update      as it must be
-    POST /payments           201                                   1     -  2: Put, Update      as it must be
+    POST /payments           201                                   1     -  2: Put, Update      ok
+    POST /payments           201                                   1     -  2: Put, Update      ok
 2   first delivery
-    POST /payments           no answer: the process ended,         1     -  2: Put, Update      WRONG
+    POST /payments           no answer: the process ended,         1     -  2: Put, Update      FAILED
                              signal: 9 (SIGKILL)
       ✗ the handler ran 2 times, not once
       ✗ very very very very very very very very very very very very very very very very very very very very
@@ -217,23 +217,23 @@ mod tests {
 
     #[test]
     fn colour_is_only_added_where_it_is_asked_for() {
-        assert!(table(&[row("1", &[])], true).contains("\x1b[32mas it must be\x1b[0m"));
+        assert!(table(&[row("1", &[])], true).contains("\x1b[32mok\x1b[0m"));
         assert!(!table(&[row("1", &["x"])], false).contains('\x1b'));
     }
 
     #[test]
-    fn one_wrong_row_makes_the_whole_wrong_and_so_does_none_at_all() {
-        assert!(all_as_it_must_be(&[row("1", &[]), row("2", &[])]));
-        assert!(!all_as_it_must_be(&[row("1", &[]), row("2", &["wrong"])]));
-        assert!(!all_as_it_must_be(&[]));
-        assert_eq!(summary(&[row("1", &[])], 1.25), "All 1 rows are as they must be (1.2 s).");
-        assert_eq!(summary(&[row("1", &["x"])], 1.0), "1 of 1 rows NOT as they must be (1.0 s).");
+    fn one_failed_row_or_none_fails_the_rehearsal() {
+        assert!(all_ok(&[row("1", &[]), row("2", &[])]));
+        assert!(!all_ok(&[row("1", &[]), row("2", &["wrong"])]));
+        assert!(!all_ok(&[]));
+        assert_eq!(summary(&[row("1", &[])], 1.25), "All 1 rows are ok (1.2 s).");
+        assert_eq!(summary(&[row("1", &["x"])], 1.0), "1 of 1 rows FAILED (1.0 s).");
     }
 
     #[test]
     fn the_json_says_the_same() {
         let report: serde_json::Value = serde_json::from_str(&json(&[row("1", &["wrong"])])).unwrap();
-        assert_eq!(report["as_it_must_be"], false);
+        assert_eq!(report["ok"], false);
         assert_eq!(report["rows"][0]["faults"][0], "wrong");
         assert_eq!(report["rows"][0]["handler_runs"], 1);
         assert_eq!(report["rows"][0]["payments_made"], serde_json::Value::Null);

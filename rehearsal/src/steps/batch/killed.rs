@@ -4,15 +4,13 @@ use std::{collections::BTreeSet, time::Duration};
 
 use super::{CONCURRENCY, Delivered, come_back, deliver, judged, parcels, told};
 use crate::{
+    batch::{Batch, MESSAGES, ORDERS, Orders, Returned, Shipped},
+    clock,
+    judge::Verdict,
     problem::Result,
-    rehearse::{
-        batch::{Batch, MESSAGES, ORDERS, Orders, Returned, Shipped},
-        clock,
-        judge::Verdict,
-        report::Row,
-        stage::{Measured, Stage, World},
-        wire::Meaning,
-    },
+    report::Row,
+    stage::{Measured, Stage, World},
+    wire::Meaning,
 };
 
 const NAME: (&str, &str) = ("11", "killed in the middle of a batch");
@@ -142,7 +140,7 @@ mod tests {
     use hyper::StatusCode;
 
     use super::*;
-    use crate::rehearse::{answer::Answer, wire::Exchange};
+    use crate::{answer::Answer, wire::Exchange};
 
     fn exchanges(meaning: Meaning, count: usize) -> impl Iterator<Item = Exchange> {
         (0..count).map(move |nth| Exchange {

@@ -1,12 +1,12 @@
-//! `idempotency dynamodb`: the embedded DynamoDB in the foreground, for trying things on one machine.
+//! `idempotency-rehearse dynamodb`: the embedded DynamoDB in the foreground, for trying things on one machine.
 
 use std::process::ExitCode;
 
 use clap::Args;
 
 use crate::{
+    database::Database,
     problem::{Context, Result},
-    rehearse::database::Database,
 };
 
 /// Options of the embedded DynamoDB.

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use hyper::StatusCode;
 
 use super::*;
-use crate::rehearse::{
+use crate::{
     answer::HttpAnswer,
     wire::{Exchange, Meaning},
 };

@@ -1,14 +1,21 @@
-//! `idempotency rehearse`: runs a function as it would be deployed, delivers events to it twice,
-//! concurrently, and across crashes and lost responses, and reports the outcome as a table.
+//! The rehearsal: runs a function as it would be deployed, delivers events to it twice, concurrently, and across
+//! crashes and lost responses, and reports the outcome as a table.
+//!
+//! [`main`] is the command. Its parts are public, since other tests use them: the embedded DynamoDB
+//! ([`database`]), and functions in processes that can be frozen and killed, behind an emulator of Lambda's Runtime
+//! API ([`function`]). They promise no stable API.
 
 pub mod answer;
 mod batch;
 pub mod clock;
+mod columns;
 pub mod database;
+pub mod dynamodb;
 pub mod event;
 pub mod function;
 mod http;
 mod judge;
+pub mod problem;
 mod report;
 pub mod runs;
 mod runtime_api;
@@ -72,7 +79,7 @@ async fn rehearse(arguments: &Arguments) -> Result<ExitCode> {
 
     print_report(&rows, arguments.json);
     eprintln!("{}", report::summary(&rows, started.elapsed().as_secs_f32()));
-    Ok(if report::all_as_it_must_be(&rows) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if report::all_ok(&rows) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Builds the function, and starts or finds DynamoDB.
@@ -150,7 +157,7 @@ async fn take_down(world: &World) {
     }
     for table in world.created.lock().await.drain(..) {
         if let Err(problem) = world.database.delete_table(&table).await {
-            eprintln!("idempotency: the table {table} is left over: {problem}");
+            eprintln!("idempotency-rehearse: the table {table} is left over: {problem}");
         }
     }
 }

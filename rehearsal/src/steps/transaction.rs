@@ -7,11 +7,9 @@ use super::{
 };
 use crate::{
     problem::Result,
-    rehearse::{
-        report::Row,
-        stage::{Form, Stage, World},
-        wire::Meaning,
-    },
+    report::Row,
+    stage::{Form, Stage, World},
+    wire::Meaning,
 };
 
 /// Steps 13 and 14, while their leases hold.

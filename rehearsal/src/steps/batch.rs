@@ -7,15 +7,13 @@ use std::{collections::BTreeSet, ops::RangeInclusive};
 pub(super) use killed::kill;
 
 use crate::{
+    answer::Answer,
+    batch::{Batch, MESSAGES, ORDERS, Orders, Returned, Shipped},
+    event::Event,
+    judge::Verdict,
     problem::Result,
-    rehearse::{
-        answer::Answer,
-        batch::{Batch, MESSAGES, ORDERS, Orders, Returned, Shipped},
-        event::Event,
-        judge::Verdict,
-        report::Row,
-        stage::{Measured, ORDINARY_LIMIT, Stage, World},
-    },
+    report::Row,
+    stage::{Measured, ORDINARY_LIMIT, Stage, World},
 };
 
 /// How many orders run concurrently: the library's default.

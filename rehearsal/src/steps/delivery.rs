@@ -2,12 +2,10 @@
 
 use super::{first_run, replayed, the_same_again};
 use crate::{
+    judge::{Crowd, Verdict},
     problem::Result,
-    rehearse::{
-        judge::{Crowd, Verdict},
-        report::Row,
-        stage::{Stage, World},
-    },
+    report::Row,
+    stage::{Stage, World},
 };
 
 const CROWD: usize = 20;

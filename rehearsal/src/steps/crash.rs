@@ -4,16 +4,14 @@ use serde_json::Value;
 
 use super::first_status;
 use crate::{
+    answer::Answer,
+    clock,
+    function::{Delivery, Sandbox},
+    judge::Verdict,
     problem::Result,
-    rehearse::{
-        answer::Answer,
-        clock,
-        function::{Delivery, Sandbox},
-        judge::Verdict,
-        report::{Row, outcome_of},
-        stage::{Form, LEASE_LIMIT, Measured, ORDINARY_LIMIT, Stage, World},
-        wire::{Hold, Meaning},
-    },
+    report::{Row, outcome_of},
+    stage::{Form, LEASE_LIMIT, Measured, ORDINARY_LIMIT, Stage, World},
+    wire::{Hold, Meaning},
 };
 
 /// The table's text if the request to hold never came.
@@ -310,7 +308,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::rehearse::wire::Exchange;
+    use crate::wire::Exchange;
 
     fn exchange(meaning: Meaning, status: StatusCode) -> Exchange {
         let operation = "UpdateItem".into();

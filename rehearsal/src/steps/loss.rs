@@ -3,11 +3,9 @@
 use super::{first_run, the_same_again};
 use crate::{
     problem::Result,
-    rehearse::{
-        report::Row,
-        stage::{Stage, World},
-        wire::Meaning,
-    },
+    report::Row,
+    stage::{Stage, World},
+    wire::Meaning,
 };
 
 /// Both steps.

@@ -1,7 +1,7 @@
 //! The rehearsal's only clock: the wall clock, which deadlines and leases use, and its pauses.
 #![expect(
     clippy::disallowed_methods,
-    reason = "the one place in the command line that reads a clock and sleeps"
+    reason = "the one place in the rehearsal that reads a clock and sleeps"
 )]
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

@@ -1,5 +1,5 @@
 use super::*;
-use crate::rehearse::database::Database;
+use crate::database::Database;
 
 const SOON: Duration = Duration::from_secs(5);
 
