@@ -1,8 +1,8 @@
 //! Measures all stores in one run: a first run and a duplicate on each, on loopback.
 //!
-//! cargo run --profile net --example store_table --features postgres,redis
+//! cargo run --profile verification --example store_table --features postgres,redis
 //!
-//! cargo run --profile net --example store_table --features postgres,redis -- --against PROGRAM [ROUNDS]
+//! cargo run --profile verification --example store_table --features postgres,redis -- --against PROGRAM [ROUNDS]
 //!
 //! The second form compares with PROGRAM, which is this example built from an earlier commit. The two take
 //! turns, 5 rounds each by default, so that both meet the same noise. A cell has the medians of the rounds'

@@ -12,7 +12,7 @@ const PAGES: [&str; 7] = [
     "SECURITY.md",
     "cli/README.md",
     "docs/performance.md",
-    "safety-net/README.md",
+    "verification/README.md",
 ];
 
 /// Returns the link targets of a Markdown text, without its code blocks.
@@ -30,7 +30,7 @@ fn anchor(heading: &str) -> String {
 
 #[test]
 fn links_lead_somewhere() {
-    if !root().join("safety-net").is_dir() {
+    if !root().join("verification").is_dir() {
         // The published package lacks the other packages of the repository.
         return;
     }

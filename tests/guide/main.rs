@@ -12,14 +12,14 @@ use testkit::source::{self, read_under, root};
 
 #[test]
 fn what_the_guide_names_is_there() {
-    let net = root().join("safety-net");
-    if !net.is_dir() {
+    let folder = root().join("verification");
+    if !folder.is_dir() {
         // The published package lacks the other packages of the repository.
         return;
     }
-    let sources = ["src", "tests", "safety-net", "cli/tests", "functions/tests"].map(read_under);
+    let sources = ["src", "tests", "verification", "cli/tests", "functions/tests"].map(read_under);
     let tests: String = sources.into_iter().flatten().map(|(_, text)| text).collect();
-    let points = fs::read_to_string(net.join("real/src/crash/point.rs")).unwrap();
+    let points = fs::read_to_string(folder.join("real/src/crash/point.rs")).unwrap();
     let guide = include_str!("../../src/guide/failure_modes.md");
 
     let rows = guide.lines().filter(|line| line.starts_with("| ") && line.contains('`'));

@@ -96,13 +96,13 @@ fn shown(page: &str, section: &str) -> Vec<(String, String)> {
 
 #[test]
 fn every_promise_names_its_tests() {
-    if !root().join("safety-net").is_dir() {
+    if !root().join("verification").is_dir() {
         // The published package lacks the other packages of the repository.
         return;
     }
     let text = |name: &str| fs::read_to_string(root().join(name)).unwrap();
     let page = text("docs/promises.md");
-    let sources = ["src", "tests", "safety-net", "cli/tests", "functions/tests"].map(read_under);
+    let sources = ["src", "tests", "verification", "cli/tests", "functions/tests"].map(read_under);
     let tests: String = sources.into_iter().flatten().map(|(_, text)| text).collect();
 
     let mut wrong = BTreeSet::new();

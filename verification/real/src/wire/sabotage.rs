@@ -1,0 +1,175 @@
+//! Stores that break one rule each, which the check has to find.
+
+use std::{
+    fmt::Debug,
+    sync::{Arc, Mutex},
+};
+
+use bytes::Bytes;
+use lambda_idempotency::{
+    BoxFuture, Lock, Owner, Record, Status, StoredKey, Timestamp,
+    store::{
+        ResponseParts, Seen, Settlement, Store, StoreError, StoreErrorKind, Write, Written,
+        dynamodb::DynamoDbStore,
+    },
+};
+
+use super::{case::Case, fault::Fault, proxy::lock};
+
+/// The rule that the store breaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sabotage {
+    /// Reports every ambiguous error as definite.
+    TakesAmbiguousForDefinite,
+    /// Returns the owner's own claim as a stranger's.
+    NeverKnowsItsOwnClaim,
+    /// Sets no timeouts on the SDK's client.
+    NeverTimesOut,
+    /// Reports an ambiguous error of a write as success.
+    TakesAmbiguousForDone,
+    /// Overwrites the current record when a completion is rejected.
+    CompletesWhateverIsThere,
+    /// Reports a response's chunks as stored, whether or not that succeeded.
+    ForgetsToCheckParts,
+}
+
+impl Sabotage {
+    /// Every sabotage.
+    pub const ALL: [Self; 6] = [
+        Self::TakesAmbiguousForDefinite,
+        Self::NeverKnowsItsOwnClaim,
+        Self::NeverTimesOut,
+        Self::TakesAmbiguousForDone,
+        Self::CompletesWhateverIsThere,
+        Self::ForgetsToCheckParts,
+    ];
+
+    /// Whether this case reveals it.
+    pub(super) fn shows_in(self, case: &Case) -> bool {
+        let (scenario, fault) = match self {
+            Self::TakesAmbiguousForDefinite | Self::NeverKnowsItsOwnClaim => {
+                ("first run", Some(Fault::CutAfter))
+            }
+            Self::NeverTimesOut => ("first run", Some(Fault::HangBefore)),
+            Self::TakesAmbiguousForDone => ("first run", Some(Fault::CutBefore)),
+            Self::CompletesWhateverIsThere => ("fenced by one who completed", None),
+            Self::ForgetsToCheckParts => ("a response in a sibling", Some(Fault::CutBefore)),
+        };
+        case.scenario.name == scenario && case.faults.values().next().copied() == fault
+    }
+}
+
+/// Returns the store, broken in this way.
+pub(super) fn sabotaged(store: DynamoDbStore, how: Option<Sabotage>) -> Arc<dyn Store> {
+    match how {
+        None | Some(Sabotage::NeverTimesOut) => Arc::new(store),
+        Some(how) => Arc::new(Sabotaged { store, how, mine: Mutex::default() }),
+    }
+}
+
+#[derive(Debug)]
+struct Sabotaged {
+    store: DynamoDbStore,
+    how: Sabotage,
+    mine: Mutex<Vec<Owner>>,
+}
+
+impl Sabotaged {
+    async fn apply_now(&self, key: &StoredKey, write: &Write) -> Result<Written, StoreError> {
+        if let Some(lock_written) = write.lock() {
+            lock(&self.mine).push(lock_written.owner);
+        }
+        match (self.how, self.store.apply(key, write).await) {
+            (Sabotage::TakesAmbiguousForDefinite, Err(error)) => Err(error.maybe_applied(false)),
+            (Sabotage::TakesAmbiguousForDone, Err(error)) if error.is_maybe_applied() => Ok(Written::Applied),
+            (Sabotage::NeverKnowsItsOwnClaim, Ok(Written::Refused(record))) => {
+                Ok(Written::Refused(self.estranged(record)))
+            }
+            (Sabotage::CompletesWhateverIsThere, Ok(Written::Refused(Some(record)))) => {
+                self.overwrite(key, write, record).await
+            }
+            (_, written) => written,
+        }
+    }
+
+    /// Puts another owner's id on our own claim.
+    fn estranged(&self, record: Option<Record>) -> Option<Record> {
+        record.map(|record| {
+            let is_mine = record.status() == Status::Started && lock(&self.mine).contains(&record.owner);
+            if is_mine { Record { owner: Owner::from_bytes([0; 16]), ..record } } else { record }
+        })
+    }
+
+    async fn overwrite(&self, key: &StoredKey, write: &Write, record: Record) -> Result<Written, StoreError> {
+        let Write::Settle { owner, settlement: Settlement::Complete(..), .. } = write else {
+            return Ok(Written::Refused(Some(record)));
+        };
+        let lock =
+            Lock { owner: *owner, ..record.lock_until(record.expires_at.unwrap_or(record.lock_acquired_at)) };
+        let generation = lock.generation;
+        let _ = self.store.apply(key, &Write::Reclaim { seen: Seen::of(&record), lock }).await?;
+        let Write::Settle { settlement, .. } = write.clone() else { return Ok(Written::Applied) };
+        self.store.apply(key, &Write::Settle { owner: *owner, generation, settlement }).await
+    }
+}
+
+impl Store for Sabotaged {
+    fn apply<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        write: &'a Write,
+    ) -> BoxFuture<'a, Result<Written, StoreError>> {
+        Box::pin(self.apply_now(key, write))
+    }
+
+    fn read<'a>(&'a self, key: &'a StoredKey) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(async move {
+            let record = self.store.read(key).await?;
+            Ok(match self.how {
+                Sabotage::NeverKnowsItsOwnClaim => self.estranged(record),
+                _ => record,
+            })
+        })
+    }
+
+    fn parts(&self) -> Option<&dyn ResponseParts> {
+        Some(self)
+    }
+}
+
+impl ResponseParts for Sabotaged {
+    fn inline_limit(&self) -> usize {
+        ResponseParts::inline_limit(&self.store)
+    }
+
+    fn write_parts<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        owner: Owner,
+        bytes: &'a Bytes,
+        expires_at: Timestamp,
+    ) -> BoxFuture<'a, Result<u32, StoreError>> {
+        Box::pin(async move {
+            match self.store.write_parts(key, owner, bytes, expires_at).await {
+                Err(error) if error.kind() == StoreErrorKind::Unavailable && self.forgets() => Ok(1),
+                written => written,
+            }
+        })
+    }
+
+    fn read_parts<'a>(
+        &'a self,
+        key: &'a StoredKey,
+        owner: Owner,
+        count: u32,
+        limit: u64,
+    ) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+        self.store.read_parts(key, owner, count, limit)
+    }
+}
+
+impl Sabotaged {
+    fn forgets(&self) -> bool {
+        self.how == Sabotage::ForgetsToCheckParts
+    }
+}
