@@ -205,7 +205,8 @@ fn end_of_item(tokens: &[Token], mut at: usize) -> usize {
     at
 }
 
-fn tokens(source: &str) -> Vec<Token> {
+/// Returns the tokens of `source`.
+pub fn tokens(source: &str) -> Vec<Token> {
     let mut tokens = Vec::new();
     let (mut rest, mut line) = (source, 1);
     while let Some(first) = rest.chars().next() {
