@@ -1,7 +1,7 @@
 //! Short leases on Lambda Managed Instances, where one process runs several invocations at once and isn't killed at
 //! their deadlines. This program also is the function, in its own process. The test's own Runtime API feeds it.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 
 use std::{
     collections::HashMap,

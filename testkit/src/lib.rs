@@ -1,4 +1,4 @@
-//! What the library's tests, the verification suite and the functions' tests share: servers that a test starts,
+//! Code that the library's tests, the verification suite and the functions' tests share: servers that a test starts,
 //! stores that are wrong on purpose, samples of events, random numbers, and recordings.
 //!
 //! It isn't published. Each part with heavy dependencies has a feature.

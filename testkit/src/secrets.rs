@@ -68,7 +68,7 @@ impl Secrets {
     }
 
     /// The number of secrets.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.0.len()
     }
 
@@ -175,7 +175,7 @@ fn base64(secret: &[u8], skipped: usize) -> String {
 fn a_secret_is_found_in_every_form_and_nothing_else_is() {
     let mut secrets = Secrets::default();
     secrets.add_body(r#"{"id":"c4n4ry-\"17\"","short":"c4","n":[{"é":"kettle é"}]}"#);
-    assert_eq!(secrets.len(), 3);
+    assert_eq!(secrets.count(), 3);
     let key = "c4n4ry-\"17\"";
     for text in [
         key.to_owned(),

@@ -1,6 +1,6 @@
 //! The client against a scripted server: which requests it sends again, when, and what its caller gets.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 
 mod answers;
 mod budget;

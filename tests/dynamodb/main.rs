@@ -1,7 +1,7 @@
 //! The DynamoDB store against an embedded DynamoDB, and over failing connections.
 
 #![allow(clippy::type_complexity, reason = "tables of cases")]
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 #![cfg(feature = "dynamodb")]
 #![expect(clippy::disallowed_methods, reason = "these tests measure what real time-outs take")]
 

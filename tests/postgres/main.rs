@@ -1,6 +1,6 @@
 //! The PostgreSQL store against a real server, and over failing connections and servers.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 #![cfg(feature = "postgres")]
 #![expect(clippy::disallowed_methods, reason = "these tests measure what real time-outs take")]
 

@@ -1,6 +1,6 @@
 //! The Redis store against a real server, and over failing connections.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 #![cfg(feature = "redis")]
 #![expect(clippy::disallowed_methods, reason = "these tests measure what real time-outs take")]
 

@@ -1,6 +1,6 @@
 //! The wrappers as a function uses them, with events and requests.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 
 mod batch;
 mod event;

@@ -105,7 +105,7 @@ impl std::fmt::Display for Recorded {
         writeln!(
             f,
             "The spaces that `scripts/verification explore` has explored to their end without a violation, under the\n\
-             rules whose stamp `verification stamp` prints. What is missing here, CI explores.\n\n\
+             rules whose stamp `verification stamp` prints. CI explores the rest.\n\n\
              {STAMP}{}\n\n\
              | space | digest | worlds | transitions | seconds | reached | commit | date |\n\
              |---|---|---:|---:|---:|---|---|---|",

@@ -1,6 +1,6 @@
 //! The commands for operators, tested with the built binary, an embedded DynamoDB, PostgreSQL and Redis.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may fail where it stands")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by a panic")]
 
 mod bad_input;
 mod bench;

@@ -81,7 +81,7 @@ impl fmt::Display for Row {
             Ending::Frozen => "SIGSTOP",
         };
         let verdict = match violations.len() {
-            0 => "as it must be".into(),
+            0 => "ok".into(),
             wrong => format!("{wrong} VIOLATIONS"),
         };
         write!(f, "{point:<26} {ending:<8} {rounds:>6} {effects:>8} {crashes_in_the_gap:>15}  {verdict}")
