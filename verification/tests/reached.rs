@@ -124,7 +124,7 @@ const OTHERWISE: &[(&str, By)] = &[
         "the wire to DynamoDB",
         Test("verification/real/tests/real/wire.rs", "whatever_breaks_on_the_wire_is_got_over_or_told"),
     ),
-    ("agreement of the stores", Test("verification/real/tests/real.rs", "every_store_is_the_model")),
+    ("agreement of the stores", Test("verification/real/tests/real/main.rs", "every_store_is_the_model")),
 ];
 
 fn source(name: &str) -> String {
