@@ -44,7 +44,7 @@ async fn claims_in_its_own_process() {
 
 fn process(url: &str, begins: Timestamp) -> Child {
     Command::new(env::current_exe().unwrap())
-        .args(["--exact", "postgres::pooler::claims_in_its_own_process", "--ignored", "--nocapture"])
+        .args(["--exact", "pooler::claims_in_its_own_process", "--ignored", "--nocapture"])
         .env(URL, url)
         .env(BEGINS, begins.as_millis().to_string())
         .stdout(Stdio::null())
